@@ -1,0 +1,63 @@
+"""What every sampler returns.
+
+The contract, which `esscher.testing.assert_draws_follow` checks for each of them by exact enumeration:
+for every prompt and every function f of the point,
+
+    E[ mean_n exp(log_weight[n]) f(x[n]) ] = Z E_p[f]      when `estimates_z`,
+    E[ mean_n exp(log_weight[n]) f(x[n]) ] = E_p[f]        otherwise.
+
+A sampler that keeps it only in the limit (a pool of finite size, a chain of finite length) says so in its
+docstring.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from esscher.randomness import Rng
+from esscher.space import Sequences
+from esscher.target import Tilted
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Weighted points, N for each of P prompts."""
+
+    x: Sequences  # P * N rows, prompt-major
+    log_weight: Float[Tensor, "P N"]
+    log_base: Float[Tensor, "P N"]  # log a(x), known from drawing: never score a draw again
+    estimates_z: bool
+    independent: bool  # of each other, given the prompt: true for importance draws, false for particles
+    cost: int  # sequences drawn from the proposal, the honest price
+    info: Mapping[str, Tensor] = field(default_factory=dict)  # what a person may want to see
+
+    def log_z(self) -> Float[Tensor, "P"]:
+        """log of the mean weight for each prompt: an estimate of log Z, in float64."""
+        if not self.estimates_z:
+            raise ValueError(
+                "These draws follow p but carry no estimate of log Z: they come from a sampler that discards its "
+                "normaliser (Pool, Rejection, Metropolis). Use Importance or Particles to estimate log Z."
+            )
+        return torch.logsumexp(self.log_weight.double(), -1) - math.log(self.log_weight.shape[1])
+
+    def expect(self, values: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
+        """Self-normalised estimate of E_p[values] for each prompt."""
+        share = torch.softmax(self.log_weight.double(), -1)
+        return (share * torch.where(share > 0, values, 0.0)).sum(-1)
+
+    def effective(self) -> Float[Tensor, "P"]:
+        """Effective sample size for each prompt: (sum w)^2 / sum w^2."""
+        share = torch.softmax(self.log_weight.double(), -1)
+        return 1 / (share**2).sum(-1)
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A frozen dataclass of settings; calling it draws."""
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws: ...

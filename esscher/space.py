@@ -1,0 +1,111 @@
+"""The set of sequences a model speaks about, and batches of points in it.
+
+Shape letters, used everywhere and defined only here:
+    P  prompts (independent problems)      T  positions, padded
+    N  draws per prompt                    V  vocabulary size
+    B  rows of a flat batch                K  rows chosen from a batch
+
+A row of `Sequences` holds three things, never confused: the prompt `tokens[:start]`, the point
+`tokens[start:stop]`, and padding. Prompts are `Sequences` whose points are empty. Rows are aligned at
+their left, so prompts of different lengths may share a batch. A point ends with the end symbol, which
+belongs to it, or has `max_length` tokens without one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Space:
+    """Points over `vocab_size` tokens that stop at `eos`, or at `max_length` tokens (the prompt not counted)."""
+
+    vocab_size: int
+    max_length: int
+    eos: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 1 or self.max_length < 1:
+            raise ValueError(f"A space needs at least one token and one position: {self}.")
+        if self.eos is not None and not 0 <= self.eos < self.vocab_size:
+            raise ValueError(f"The end symbol {self.eos} is not one of the {self.vocab_size} tokens.")
+
+    def ends(self, token: Int[Tensor, "B"]) -> Bool[Tensor, "B"]:
+        """True where a point stops with this token; never, when the space has no end symbol."""
+        return torch.zeros_like(token, dtype=torch.bool) if self.eos is None else token == self.eos
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """A batch of points `tokens[start:stop]`, each after its prompt `tokens[:start]`."""
+
+    tokens: Int[Tensor, "B T"]
+    start: Int[Tensor, "B"]
+    stop: Int[Tensor, "B"]
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def counted(self) -> Bool[Tensor, "B T"]:
+        """True where a token belongs to the point, so where its log-probability counts."""
+        position = torch.arange(self.tokens.shape[1], device=self.tokens.device)
+        return (position >= self.start[:, None]) & (position < self.stop[:, None])
+
+    @property
+    def lengths(self) -> Int[Tensor, "B"]:
+        """Tokens of each point, the end symbol included."""
+        return self.stop - self.start
+
+    def rows(self, index: Int[Tensor, "K"] | Bool[Tensor, "B"] | slice) -> "Sequences":
+        return Sequences(self.tokens[index], self.start[index], self.stop[index])
+
+    def prompts(self) -> "Sequences":
+        """The same rows with empty points: what a sampler is given."""
+        width = int(self.start.max()) if len(self) else 0
+        return Sequences(self.tokens[:, :width], self.start, self.start)
+
+    def repeat(self, times: int) -> "Sequences":
+        """Each row `times` times, copies side by side."""
+        return self.rows(torch.arange(len(self), device=self.tokens.device).repeat_interleave(times))
+
+    def to(self, device: torch.device | str) -> "Sequences":
+        return Sequences(self.tokens.to(device), self.start.to(device), self.stop.to(device))
+
+    def points(self) -> list[list[int]]:
+        """The points as lists of tokens, without prompts and padding."""
+        rows = zip(self.tokens.tolist(), self.start.tolist(), self.stop.tolist(), strict=True)
+        return [row[start:stop] for row, start, stop in rows]
+
+
+def sequences(points: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]] | None = None) -> Sequences:
+    """A batch from lists of tokens; without `prompts` every prompt is empty."""
+    prompts = [()] * len(points) if prompts is None else prompts
+    if len(prompts) != len(points):
+        raise ValueError(f"{len(points)} points need as many prompts, not {len(prompts)}.")
+    rows = [[*prompt, *point] for prompt, point in zip(prompts, points, strict=True)]
+    tokens = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.long)
+    for row, filled in zip(tokens, rows, strict=True):
+        row[: len(filled)] = torch.tensor(filled, dtype=torch.long)
+    start = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.long)
+    return Sequences(tokens, start, torch.tensor([len(row) for row in rows], dtype=torch.long))
+
+
+def prompts_of(prompts: Sequence[Sequence[int]]) -> Sequences:
+    """Prompts from lists of tokens."""
+    return sequences([()] * len(prompts), prompts)
+
+
+def empty_prompts(count: int) -> Sequences:
+    """`count` prompts of no token: the unconditional case."""
+    return prompts_of([()] * count)
+
+
+def concatenate(batches: Sequence[Sequences]) -> Sequences:
+    """All rows of the batches in order, padded to the widest."""
+    width = max(x.tokens.shape[1] for x in batches)
+    tokens = [torch.nn.functional.pad(x.tokens, (0, width - x.tokens.shape[1])) for x in batches]
+    return Sequences(torch.cat(tokens), torch.cat([x.start for x in batches]), torch.cat([x.stop for x in batches]))

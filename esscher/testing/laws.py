@@ -1,0 +1,118 @@
+"""What every base and every energy must obey, as assertions that name the law they find broken."""
+
+import torch
+from torch import Tensor
+
+from esscher.exact.enumeration import enumerate_points
+from esscher.space import Sequences, prompts_of
+from esscher.target import Base, Energy
+
+
+@torch.no_grad()
+def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5) -> None:
+    """The laws of a base on a space small enough to enumerate, after prompts of different lengths.
+
+    Scoring sums to one; uncounted positions score 0; neither padding nor the company in the batch changes a
+    score; a score does not look ahead; stepping equals scoring; `select` commutes with `advance` and copies.
+    """
+    together = prompts_of(prompts)
+    x = enumerate_points(base.space, together)
+    score = base.log_probs(x)
+    _equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
+    total = score.sum(-1).double().exp().view(len(prompts), -1).sum(-1)
+    _equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
+    _check_padding(base, x, score, tolerance)
+    _check_no_look_ahead(base, x, score, tolerance)
+    _check_company(base, together, x, score, tolerance)
+    _check_stepping(base, x, score, tolerance)
+    _check_select(base, together, tolerance)
+
+
+@torch.no_grad()
+def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> None:
+    """The laws of an energy: one number a row; padding and the company in the batch do not matter."""
+    together = energy(x)
+    assert together.shape == (len(x),), f"an energy gives one number a row: expected {(len(x),)}, got {tuple(together.shape)}"
+    _equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
+    alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
+    _equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
+
+
+def _check_padding(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
+    padded = base.log_probs(_padded(x))[:, : score.shape[1]]
+    _equal(padded, score, tolerance, "padding must not change a score")
+
+
+def _check_no_look_ahead(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
+    """Cutting each point by one token leaves the scores before the cut."""
+    shorter = Sequences(x.tokens, x.start, torch.maximum(x.stop - 1, x.start))
+    expected = torch.where(shorter.counted, score, 0.0)
+    _equal(base.log_probs(shorter), expected, tolerance, "a score must not look ahead")
+
+
+def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
+    """A row scored alone, for the last point of each prompt; and a prompt begun alone."""
+    begun, _ = base.begin(prompts)
+    per_prompt = len(x) // len(prompts)
+    for number in range(len(prompts)):
+        row = (number + 1) * per_prompt - 1
+        alone = _alone(x, row)
+        found = base.log_probs(alone)
+        _equal(found[0], score[row, : found.shape[1]], tolerance, "a score must not depend on the other rows of the batch")
+        first, _ = base.begin(_alone(prompts, number))
+        _equal(first[0].exp(), begun[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch")
+
+
+def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
+    prompts = x.prompts()
+    log_prob, state = base.begin(prompts)
+    for t in range(base.space.max_length):
+        here = (x.start + t < x.stop).nonzero()[:, 0]
+        column = (x.start + t).clamp(max=x.tokens.shape[1] - 1)[:, None]
+        token = x.tokens.gather(1, column)[:, 0]
+        normal = torch.logsumexp(log_prob[here].double(), -1)
+        _equal(normal, torch.zeros_like(normal), tolerance, f"step {t} must be normalised")
+        stepped = log_prob.gather(1, token[:, None])[here, 0]
+        _equal(stepped, score.gather(1, column)[here, 0], tolerance, f"stepping must equal scoring (step {t})")
+        if t + 1 < base.space.max_length:
+            log_prob, state = base.advance(state, token)
+
+
+def _check_select(base: Base, prompts: Sequences, tolerance: float) -> None:
+    """select then advance = advance then select; and a selected state is a copy of its own."""
+    count, symbols = len(prompts), [v for v in range(base.space.vocab_size) if v != base.space.eos]
+    index = torch.tensor([count - 1, 0, *range(count)])
+    token = torch.tensor([symbols[row % len(symbols)] for row in range(count)])
+    other = torch.tensor([symbols[(row + 1) % len(symbols)] for row in range(count)])
+
+    def twice(state, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        _, state = base.advance(state, first)
+        return base.advance(state, second)[0]
+
+    if base.space.max_length < 3:
+        return
+    expected = twice(base.begin(prompts)[1], token, other)
+    selected = twice(base.select(base.begin(prompts)[1], index), token[index], other[index])
+    _equal(selected.exp(), expected[index].exp(), tolerance, "select must commute with advance")
+    state = base.begin(prompts)[1]
+    branch = base.select(state, torch.arange(count))
+    twice(branch, other, token)
+    _equal(twice(state, token, other).exp(), expected.exp(), tolerance, "select must copy: advancing the branch changed the state")
+
+
+def _padded(x: Sequences) -> Sequences:
+    """The same rows with three more columns of padding, and other tokens in all padding."""
+    tokens = torch.nn.functional.pad(x.tokens, (0, 3))
+    inside = torch.arange(tokens.shape[1]) < x.stop[:, None]
+    return Sequences(torch.where(inside, tokens, 1 - tokens.clamp(max=1)), x.start, x.stop)
+
+
+def _alone(x: Sequences, row: int) -> Sequences:
+    one = x.rows(slice(row, row + 1))
+    return Sequences(one.tokens[:, : int(one.stop)], one.start, one.stop)
+
+
+def _equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
+    gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
+    gap = torch.where(found == expected, 0.0, gap)
+    assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"
