@@ -18,12 +18,18 @@ from esscher.target import Tilted
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar to minimise (or one for each player), and numbers worth logging."""
+    """A scalar to minimise (or one for each player), and numbers worth logging.
+
+    `count` is how many units the value is a mean over: parts of a batch are put together with it as their weight.
+    """
 
     value: Tensor | Mapping[str, Tensor]
     metrics: Mapping[str, float] = field(default_factory=dict)
+    count: int = 1
 
 
 @runtime_checkable
 class Objective(Protocol):
+    """A frozen dataclass of settings; calling it gives the loss on a batch."""
+
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss: ...

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+WHOLE_UP_TO = 64  # columns whose cumulative sum is cheap enough to take whole
+
 
 @runtime_checkable
 class Rng(Protocol):
@@ -74,16 +76,33 @@ class Seeded:
 
 
 def _invert(log_weight: Float[Tensor, "B V"], uniform: Float[Tensor, "B N"]) -> Int[Tensor, "B N"]:
-    """Inverse distribution function in two levels: blocks of about sqrt(V) columns, then columns of one block.
+    """The inverse distribution function; a row without any weight, or with one that is not a number, gives column 0."""
+    width, draws = log_weight.shape[1], uniform.shape[1]
+    largest = log_weight.amax(-1, keepdim=True)
+    usable = largest.isfinite()
+    shift = torch.where(usable, largest, 0.0)
+    block = math.isqrt(width - 1) + 1
+    if width <= WHOLE_UP_TO or draws * block >= width:
+        cumulative = (log_weight - shift).double().exp_().cumsum(-1)
+        column = _first_above(cumulative, uniform * cumulative[:, -1:])
+    else:
+        column = _invert_by_blocks(log_weight, shift, uniform, block)
+    return torch.where(usable, column, 0)
 
-    A cumulative sum over the whole vocabulary is the dear part of drawing a token; block totals cost one
-    vectorised pass, and both levels are short enough for float64. A row without any weight gives column 0.
+
+def _invert_by_blocks(
+    log_weight: Float[Tensor, "B V"], shift: Float[Tensor, "B 1"], uniform: Float[Tensor, "B N"], block: int
+) -> Int[Tensor, "B N"]:
+    """The same in two levels: blocks of about sqrt(V) columns, then columns of one block.
+
+    A cumulative sum over a large vocabulary is the dear part of drawing a token; block totals cost one
+    vectorised pass, and both levels are short enough for float64.
     """
     rows, width = log_weight.shape
-    block = math.isqrt(width - 1) + 1
-    blocks = -(-width // block)
-    weight = (log_weight - log_weight.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).exp()
-    weight = torch.nn.functional.pad(weight, (0, blocks * block - width)).view(rows, blocks, block)
+    weight = log_weight.new_empty(rows, -(-width // block), block)
+    flat = weight.view(rows, -1)
+    torch.sub(log_weight, shift, out=flat[:, :width]).exp_()
+    flat[:, width:] = 0.0
     cumulative = weight.sum(-1, dtype=torch.float64).cumsum(-1)
     point = uniform * cumulative[:, -1:]
     chosen = _first_above(cumulative, point)

@@ -27,12 +27,13 @@ def enumerate_points(space: Space, prompts: Sequences | None = None) -> Sequence
             f"The space has {count:,} points after each of {len(prompts)} prompts; enumeration stops at {LARGEST:,} rows. "
             f"Use fewer prompts, a shorter max_length, or an automaton, which needs no enumeration."
         )
-    points, lengths = _points(space)
+    device = prompts.tokens.device
+    points, lengths = (part.to(device) for part in _points(space))
     rows = prompts.repeat(count)
     width = int(prompts.start.max()) + space.max_length
     tokens = torch.nn.functional.pad(rows.tokens, (0, width - rows.tokens.shape[1]))
     points, lengths = points.repeat(len(prompts), 1), lengths.repeat(len(prompts))
-    position = torch.arange(space.max_length)
+    position = torch.arange(space.max_length, device=device)
     row, column = (position < lengths[:, None]).nonzero(as_tuple=True)
     tokens[row, rows.start[row] + column] = points[row, column]
     return Sequences(tokens, rows.start, rows.start + lengths)

@@ -1,0 +1,49 @@
+"""One module a paper or study: `run(*, scale, out, seeds)` gives our rows beside the paper's.
+
+This list is all that `esscher reproduce` knows, and imports no torch. A recipe's module is imported when run.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+SCALES = ("smoke", "small", "paper")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A study by name; `smoke` ends within a minute on two cores, `paper` is the published size."""
+
+    name: str
+    paper: str
+    about: str
+    scales: tuple[str, ...] = SCALES
+
+    def run(self, *, scale: str, out: Path, seeds: int) -> dict[str, Any]:
+        """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""
+        if scale not in self.scales:
+            raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
+        if seeds < 1:
+            raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
+        out.mkdir(parents=True, exist_ok=True)
+        module = import_module(f"esscher.recipes.{self.name.replace('-', '_')}")
+        result: dict[str, Any] = module.run(scale=scale, out=out, seeds=seeds)
+        return result
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("laboratory", "Global autoregressive models (Parshakova et al., 2019)", "entropies of the motif processes"),
+        Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
+    )
+}
+
+
+def find(name: str) -> Recipe:
+    """The recipe of that name; an unknown one is an error that lists them all."""
+    if name not in RECIPES:
+        raise ValueError(f"No recipe named {name!r}. Choose from: {', '.join(RECIPES)}.")
+    return RECIPES[name]

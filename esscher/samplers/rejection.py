@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.draws import Draws, Sampler
@@ -27,18 +27,10 @@ class Rejection:
 
     log_bound: float
     candidates: Sampler = field(default_factory=Importance)
-    patience: float = 1e6  # candidates for each draw before giving up
+    patience: int = 1_000_000  # candidates for each draw before giving up
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        def check(log_weight: Float[Tensor, "P N"]) -> None:
-            if float(log_weight.max()) > self.log_bound + 1e-5 * max(1.0, abs(self.log_bound)):
-                raise ValueError(
-                    f"Rejection(log_bound={self.log_bound:.4g}) is not a bound: a draw has log weight "
-                    f"{float(log_weight.max()):.4g}. The draws kept so far are biased and were dropped; raise log_bound, "
-                    f"or use Metropolis, which needs none, or QuasiRejection, which measures its error."
-                )
-
-        return _keep(self, target, prompts, draws, rng, check)
+        return _Keeping(self.log_bound, self.candidates, self.patience, strict=True).draw(target, prompts, draws, rng)
 
 
 @dataclass(frozen=True)
@@ -47,41 +39,85 @@ class QuasiRejection:
 
     log_bound: float
     candidates: Sampler = field(default_factory=Importance)
-    patience: float = 1e6
+    patience: int = 1_000_000
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        return _keep(self, target, prompts, draws, rng, lambda log_weight: None)
+        return _Keeping(self.log_bound, self.candidates, self.patience, strict=False).draw(target, prompts, draws, rng)
 
 
-def _keep(settings, target: Tilted, prompts: Sequences, draws: int, rng: Rng, check) -> Draws:  # type: ignore[no-untyped-def]
+@dataclass(frozen=True)
+class _Keeping:
     """Rounds of candidates for the prompts that still wait, sized by the acceptance seen so far."""
-    device = prompts.tokens.device
-    missing = torch.full((len(prompts),), draws, device=device)
-    kept: list[tuple[Int[Tensor, "K"], Sequences, Float[Tensor, "K"]]] = []
-    proposed_prompt, proposed_log_weight = [], []
-    proposed, accepted = 0, 0
-    while bool((missing > 0).any()):
-        if proposed > settings.patience * draws * len(prompts):
-            raise RuntimeError(
-                f"{int(missing.sum())} of {draws * len(prompts)} draws are still missing after {proposed:,} candidates "
-                f"(acceptance {accepted / proposed:.2g}). Those found were dropped; lower log_bound, tilt less, or use Pool."
+
+    log_bound: float
+    candidates: Sampler
+    patience: int
+    strict: bool
+
+    def draw(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
+        missing = torch.full((len(prompts),), draws, device=prompts.tokens.device)
+        rounds: list[_Round] = []
+        while bool((missing > 0).any()):
+            proposed, accepted = sum(one.proposed for one in rounds), sum(one.accepted for one in rounds)
+            if proposed > self.patience * draws * len(prompts):
+                raise RuntimeError(
+                    f"{int(missing.sum())} of {draws * len(prompts)} draws are still missing after {proposed:,} candidates "
+                    f"(acceptance {accepted / proposed:.2g}). Those found were dropped; lower log_bound, tilt less, or use "
+                    f"Pool."
+                )
+            waiting = missing.nonzero()[:, 0]
+            wanted = 1.1 * int(missing.max()) * (proposed + 1) / (accepted + 1)
+            size = math.ceil(min(wanted, max(1, LARGEST_ROUND // len(waiting))))
+            batch = self.candidates(target, prompts.rows(waiting), size, rng=rng)
+            self._check(batch.log_weight)
+            take = rng.accept(batch.log_weight - self.log_bound)
+            accepted = int(take.sum())
+            take &= take.cumsum(-1) <= missing[waiting, None]  # the first ones, in the order drawn
+            missing[waiting] -= take.sum(-1)
+            rounds.append(_Round(waiting, batch, take, accepted))
+        return _joined(rounds, (len(prompts), draws))
+
+    def _check(self, log_weight: Float[Tensor, "P N"]) -> None:
+        largest = float(log_weight.max())
+        if self.strict and largest > self.log_bound + 1e-5 * max(1.0, abs(self.log_bound)):
+            raise ValueError(
+                f"Rejection(log_bound={self.log_bound:.4g}) is not a bound: a draw has log weight {largest:.4g}. The draws "
+                f"kept so far are biased and were dropped; raise log_bound, or use Metropolis, which needs none, or "
+                f"QuasiRejection, which measures its error."
             )
-        waiting = missing.nonzero()[:, 0]
-        rate = (accepted + 1) / (proposed + 1)
-        size = math.ceil(min(1.1 * int(missing.max()) / rate, max(1, LARGEST_ROUND // len(waiting))))
-        batch = settings.candidates(target, prompts.rows(waiting), size, rng=rng)
-        check(batch.log_weight)
-        take = rng.accept(batch.log_weight - settings.log_bound)
-        proposed, accepted = proposed + batch.cost, accepted + int(take.sum())
-        proposed_prompt.append(waiting.repeat_interleave(size))
-        proposed_log_weight.append(batch.log_weight.reshape(-1))
-        take &= take.cumsum(-1) <= missing[waiting, None]  # the first ones, in the order drawn
-        missing[waiting] -= take.sum(-1)
-        rows = take.reshape(-1).nonzero()[:, 0]
-        kept.append((waiting[rows // size], batch.x.rows(rows), batch.log_base.reshape(-1)[rows]))
-    order = torch.cat([prompt for prompt, _, _ in kept]).argsort(stable=True)
-    x = concatenate([x for _, x, _ in kept]).rows(order)
-    log_base = torch.cat([log_base for _, _, log_base in kept])[order].view(len(prompts), draws)
-    info = {"proposed_prompt": torch.cat(proposed_prompt), "proposed_log_weight": torch.cat(proposed_log_weight)}
-    zeros = torch.zeros_like(log_base)
-    return Draws(x, zeros, log_base, estimates_z=False, independent=True, cost=proposed, info=info)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The candidates of one round for the prompts that waited, and which of them are kept."""
+
+    waiting: Int[Tensor, "W"]
+    batch: Draws
+    take: Bool[Tensor, "W N"]
+    accepted: int  # also those that were not needed
+
+    @property
+    def proposed(self) -> int:
+        return self.batch.cost
+
+    @property
+    def rows(self) -> Int[Tensor, "K"]:
+        return self.take.view(-1).nonzero()[:, 0]
+
+    @property
+    def prompt(self) -> Int[Tensor, "M"]:
+        """The prompt of each candidate."""
+        return self.waiting.repeat_interleave(self.take.shape[1])
+
+
+def _joined(rounds: list[_Round], shape: tuple[int, int]) -> Draws:
+    """The kept candidates of all rounds, prompt by prompt."""
+    order = torch.cat([one.prompt[one.rows] for one in rounds]).argsort(stable=True)
+    x = concatenate([one.batch.x.rows(one.rows) for one in rounds]).rows(order)
+    log_base = torch.cat([one.batch.log_base.view(-1)[one.rows] for one in rounds])[order].view(shape)
+    info = {
+        "proposed_prompt": torch.cat([one.prompt for one in rounds]),
+        "proposed_log_weight": torch.cat([one.batch.log_weight.view(-1) for one in rounds]),
+    }
+    cost = sum(one.proposed for one in rounds)
+    return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=True, cost=cost, info=info)

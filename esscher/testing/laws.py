@@ -5,42 +5,49 @@ from torch import Tensor
 
 from esscher.exact.enumeration import enumerate_points
 from esscher.space import Sequences, prompts_of
-from esscher.target import Base, Energy
+from esscher.target import Base, Energy, State
 
 
 @torch.no_grad()
 def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5) -> None:
     """The laws of a base on a space small enough to enumerate, after prompts of different lengths.
 
-    Scoring sums to one; uncounted positions score 0; neither padding nor the company in the batch changes a
-    score; a score does not look ahead; stepping equals scoring; `select` commutes with `advance` and copies.
+    Scoring is the same twice and sums to one; uncounted positions score 0; neither padding nor the company in
+    the batch changes a score or a prompt; a score does not look ahead; stepping equals scoring; `select`
+    commutes with `advance` and copies; two states do not share memory.
     """
     together = prompts_of(prompts)
     x = enumerate_points(base.space, together)
     score = base.log_probs(x)
+    _equal(base.log_probs(x), score, tolerance, "scoring must give the same twice (is dropout on? call eval())")
     _equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
     total = score.sum(-1).double().exp().view(len(prompts), -1).sum(-1)
     _equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
-    _check_padding(base, x, score, tolerance)
+    _check_padding(base, together, x, score, tolerance)
     _check_no_look_ahead(base, x, score, tolerance)
     _check_company(base, together, x, score, tolerance)
     _check_stepping(base, x, score, tolerance)
-    _check_select(base, together, tolerance)
+    _check_states(base, together, tolerance)
 
 
 @torch.no_grad()
 def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> None:
-    """The laws of an energy: one number a row; padding and the company in the batch do not matter."""
+    """The laws of an energy: one number a row, the same twice; padding and the company in the batch do not matter."""
     together = energy(x)
     assert together.shape == (len(x),), f"an energy gives one number a row: expected {(len(x),)}, got {tuple(together.shape)}"
+    wrong = torch.isnan(together) | (together == -torch.inf)
+    assert not bool(wrong.any()), f"an energy must be a number, or +inf to forbid; {int(wrong.sum())} of {len(x)} are not"
+    _equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
     _equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
     alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
     _equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
 
 
-def _check_padding(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
+def _check_padding(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
     padded = base.log_probs(_padded(x))[:, : score.shape[1]]
     _equal(padded, score, tolerance, "padding must not change a score")
+    found, expected = base.begin(_padded(prompts))[0], base.begin(prompts)[0]
+    _equal(found.exp(), expected.exp(), tolerance, "padding must not change a prompt")
 
 
 def _check_no_look_ahead(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -66,6 +73,8 @@ def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, 
 def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
     prompts = x.prompts()
     log_prob, state = base.begin(prompts)
+    shape = (len(x), base.space.vocab_size)
+    assert log_prob.shape == shape, f"a step gives every token of the space: expected {shape}, got {tuple(log_prob.shape)}"
     for t in range(base.space.max_length):
         here = (x.start + t < x.stop).nonzero()[:, 0]
         column = (x.start + t).clamp(max=x.tokens.shape[1] - 1)[:, None]
@@ -78,33 +87,42 @@ def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -
             log_prob, state = base.advance(state, token)
 
 
-def _check_select(base: Base, prompts: Sequences, tolerance: float) -> None:
-    """select then advance = advance then select; and a selected state is a copy of its own."""
+def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
+    """select then advance = advance then select, early and late; selected states and new ones have their own memory."""
+    if base.space.max_length < 3:
+        return
     count, symbols = len(prompts), [v for v in range(base.space.vocab_size) if v != base.space.eos]
     index = torch.tensor([count - 1, 0, *range(count)])
     token = torch.tensor([symbols[row % len(symbols)] for row in range(count)])
     other = torch.tensor([symbols[(row + 1) % len(symbols)] for row in range(count)])
 
-    def twice(state, first: Tensor, second: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        _, state = base.advance(state, first)
-        return base.advance(state, second)[0]
+    def step(state: State, tokens: Tensor) -> State:
+        return base.advance(state, tokens)[1]
 
-    if base.space.max_length < 3:
-        return
-    expected = twice(base.begin(prompts)[1], token, other)
-    selected = twice(base.select(base.begin(prompts)[1], index), token[index], other[index])
-    _equal(selected.exp(), expected[index].exp(), tolerance, "select must commute with advance")
-    state = base.begin(prompts)[1]
-    branch = base.select(state, torch.arange(count))
-    twice(branch, other, token)
-    _equal(twice(state, token, other).exp(), expected.exp(), tolerance, "select must copy: advancing the branch changed the state")
+    def last(state: State, tokens: Tensor) -> Tensor:
+        return base.advance(state, tokens)[0].exp()
+
+    def begun() -> State:
+        return base.begin(prompts)[1]
+
+    expected = last(step(begun(), token), other)
+    early = last(step(base.select(begun(), index), token[index]), other[index])
+    _equal(early, expected[index], tolerance, "select must commute with advance")
+    late = last(base.select(step(begun(), token), index), other[index])
+    _equal(late, expected[index], tolerance, "select must commute with advance, after a step too")
+    state = step(begun(), token)
+    step(begun(), other)
+    _equal(last(state, other), expected, tolerance, "two states must not share memory")
+    state = begun()
+    last(step(base.select(state, torch.arange(count)), other), token)
+    _equal(last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state")
 
 
 def _padded(x: Sequences) -> Sequences:
-    """The same rows with three more columns of padding, and other tokens in all padding."""
+    """The same rows with three more columns of padding, and another of their tokens in all padding."""
     tokens = torch.nn.functional.pad(x.tokens, (0, 3))
     inside = torch.arange(tokens.shape[1]) < x.stop[:, None]
-    return Sequences(torch.where(inside, tokens, 1 - tokens.clamp(max=1)), x.start, x.stop)
+    return Sequences(torch.where(inside, tokens, (tokens + 1) % (tokens.max() + 1)), x.start, x.stop)
 
 
 def _alone(x: Sequences, row: int) -> Sequences:

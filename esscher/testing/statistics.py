@@ -61,7 +61,9 @@ def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:
     all_keys = _keys(space, enumerate_points(space))
     order = all_keys.argsort()
     place = order[torch.searchsorted(all_keys[order], key).clamp(max=len(order) - 1)]
-    assert bool((all_keys[place] == key).all()), "a draw is not a point of the space: too long, or it goes on after the end symbol"
+    assert bool((all_keys[place] == key).all()), (
+        "a draw is not a point of the space: too long, or it goes on after the end symbol"
+    )
     return place
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target, taste
+from languages import PROMPTS, random_automaton, random_target
 
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -14,10 +14,9 @@ from esscher.samplers.pool import Pool
 from esscher.samplers.rejection import QuasiRejection, Rejection
 from esscher.space import Sequences, Space, prompts_of
 from esscher.target import Tilted
-from esscher.testing import assert_draws_follow, every_outcome
+from esscher.testing import assert_draws_follow
 
 FIXED, ENDING = Space(3, 4), Space(3, 4, eos=0)
-BOUND = 12.0
 
 
 def prefix_twist(x: Sequences) -> torch.Tensor:
@@ -66,16 +65,84 @@ def test_ancestral_follows_the_base(space):
         Ancestral()(random_target(space), prompts, 1, rng=Seeded(2))
 
 
-def test_estimates_of_z_are_unbiased_over_every_outcome():
-    """No statistics: the mean of e^w f over all outcomes of the dice is Z E_p[f]."""
-    space = Space(2, 3, eos=0)
-    target, prompts = random_target(space), prompts_of([[1]])
-    exact = Exhaustive()(target, prompts, 0, rng=Seeded(0)).log_z().exp()
-    for sampler in (Importance(), Particles(threshold=0.9), Particles(prefix_twist, threshold=1.1)):
-        runs = list(every_outcome(lambda rng, s=sampler: s(target, prompts, 2, rng=rng).log_z().exp()))
-        assert sum(p for p, _ in runs) == pytest.approx(1)
-        assert sum(p * float(z) for p, z in runs) == pytest.approx(float(exact))
+@pytest.mark.parametrize("space", [FIXED, ENDING], ids=["fixed length", "end symbol"])
+def test_a_small_pool_is_biased_and_a_large_one_is_not(space):
+    target, prompts = random_target(space), many_prompts(4000)
+    with pytest.raises(AssertionError, match="standard errors apart"):
+        assert_draws_follow(target, prompts, Pool(2)(target, prompts, 1, rng=Seeded(3)))
+    assert_draws_follow(target, prompts, Pool(64)(target, prompts, 1, rng=Seeded(3)))
 
 
-if __name__ == "__main__":
-    taste(FIXED)
+def test_short_chains_and_low_bounds_are_caught():
+    """Metropolis that did not move long enough, and quasi-rejection with a bound far below the weights."""
+    target, prompts = random_target(ENDING), many_prompts(4000)
+    for biased in (Metropolis(steps=1), QuasiRejection(log_bound=-1.0)):
+        with pytest.raises(AssertionError, match="standard errors apart"):
+            assert_draws_follow(target, prompts, biased(target, prompts, 4, rng=Seeded(4)))
+
+
+def test_the_same_seed_gives_the_same_draws():
+    target, prompts = random_target(ENDING), many_prompts(8)
+    for sampler in (Importance(), Particles(prefix_twist), Rejection(5.0), Metropolis(5), Pool(4)):
+        one, two, other = (sampler(target, prompts, 4, rng=Seeded(seed)).x for seed in (1, 1, 2))
+        assert one.points() == two.points() != other.points()
+
+
+def test_quasi_rejection_hands_back_what_it_proposed():
+    target, prompts = random_target(ENDING), many_prompts(3)
+    draws = QuasiRejection(log_bound=0.0)(target, prompts, 5, rng=Seeded(1))
+    assert draws.info["proposed_log_weight"].shape == draws.info["proposed_prompt"].shape == (draws.cost,)
+    assert set(draws.info["proposed_prompt"].tolist()) == {0, 1, 2}
+
+
+def forbid_everything(x: Sequences) -> torch.Tensor:
+    return torch.full((len(x),), torch.inf, dtype=torch.float64)
+
+
+def test_hard_constraints_are_kept():
+    """An energy of +inf forbids: no sampler may return such a point with weight."""
+
+    def no_twos(x: Sequences) -> torch.Tensor:
+        return torch.where((x.counted & (x.tokens == 2)).any(-1), torch.inf, 0.0).double()
+
+    target, prompts = Tilted(random_automaton(ENDING), no_twos), many_prompts(1000)
+    for sampler in (Importance(), Pool(64), Rejection(0.0), Metropolis(60), Particles()):
+        assert_draws_follow(target, prompts, sampler(target, prompts, 8, rng=Seeded(5)))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "energy", "message"),
+    [
+        (
+            Rejection(-9.0),
+            None,
+            r"Rejection\(log_bound=-9\) is not a bound: a draw has log weight .* were dropped; raise log_bound",
+        ),
+        (Rejection(0.0, patience=3), forbid_everything, r"40 of 40 draws are still missing .* lower log_bound"),
+        (Pool(4), forbid_everything, r"pool of 4 candidates has no weight at all.*raise `pool`"),
+        (Metropolis(4), forbid_everything, r"chain of 4 steps never left.*raise `steps`"),
+        (Particles(lambda x: torch.full((len(x),), torch.inf)), None, "twist must be finite"),
+        (Importance(), lambda x: torch.full((len(x),), torch.nan), r"energy of 40 of 40 sequences is nan, first in row 0"),
+        (Importance(), lambda x: torch.full((len(x),), -torch.inf), "energy of 40 of 40 sequences is -inf"),
+    ],
+)
+def test_errors_say_what_to_do(sampler, energy, message):
+    target = random_target(ENDING) if energy is None else Tilted(random_automaton(ENDING), energy)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        sampler(target, many_prompts(10), 4, rng=Seeded(0))
+
+
+def test_a_base_that_diverged_is_named():
+    broken = random_automaton(ENDING)
+    broken.emit[:] = torch.nan
+    with pytest.raises(ValueError, match="log-probabilities are not finite"):
+        Importance()(Tilted(broken), many_prompts(4), 2, rng=Seeded(0))
+
+
+def test_an_energy_of_another_vocabulary_is_refused():
+    def energy(x: Sequences) -> torch.Tensor:
+        return torch.zeros(len(x))
+
+    energy.vocab_size = 7
+    with pytest.raises(ValueError, match=r"energy reads 7 tokens and the base speaks 3.*different tokenizers"):
+        Tilted(random_automaton(ENDING), energy)

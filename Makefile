@@ -1,0 +1,50 @@
+# Every target sets up its own virtual environment first; the second time that costs nothing.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help venv quickstart test slow lint bench docs clean
+
+help:
+	@echo "make quickstart   set up, then train, tilt, measure, sample and report on embedded data (about 5 minutes)"
+	@echo "make test         set up, then lint and run the fast tests (under 10 minutes on 2 cores)"
+	@echo "make slow         the tests that take longer"
+	@echo "make lint         ruff, mypy and the layer contract"
+	@echo "make bench        measure against peers, side by side"
+	@echo "make docs         build the documentation into site/"
+
+venv: $(READY)
+
+# pip with a constraints file: a looser way of asking for torch may pull gigabytes of accelerator libraries.
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV) (about 2 minutes, 1.8 GB) ..."
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $@
+
+quickstart: $(READY)
+	@$(RUN) -m esscher reproduce quickstart --scale small --out runs/quickstart
+
+test: lint
+	$(RUN) -m pytest -n 2 --dist worksteal
+
+slow: $(READY)
+	$(RUN) -m pytest -m slow
+
+lint: $(READY)
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+bench: $(READY)
+	$(RUN) -m benchmarks
+
+docs: $(READY)
+	@$(VENV)/bin/mkdocs build --strict --quiet
+	@echo site/index.html
+
+clean:
+	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

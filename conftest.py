@@ -1,0 +1,50 @@
+"""Tests and documentation run alike: shapes in signatures are checked, code blocks of the pages are executed.
+
+Blocks of one page share their names, in order. A `shell` block runs in a folder of its own page. One thread a
+worker, because workers share the cores.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent / "tests"))
+
+from jaxtyping import install_import_hook
+
+install_import_hook("esscher", "checking.typechecker")
+
+import pytest
+import torch
+from sybil import Example, Sybil
+from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
+
+torch.set_num_threads(1)
+
+
+def run_shell(example: Example) -> None:
+    """Run the lines as a user would; every one must succeed."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "-euo", "pipefail", "-c", str(example.parsed)]
+    done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def own_folder(tmp_path_factory):
+    """The page's working folder, so that what it writes stays out of the repository."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("page"))
+    yield
+    os.chdir(before)
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), CodeBlockParser(language="shell", evaluator=run_shell)],
+    patterns=["*.md"],
+    fixtures=["own_folder"],
+).pytest()

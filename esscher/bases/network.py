@@ -1,0 +1,125 @@
+"""Any causal network as a base, written once: scoring in one pass, stepping on the network's own state.
+
+A `Network` turns sequences into hidden vectors, one before each token, and hidden vectors into logits. The
+vector before the first token is what it makes of its opening symbol, which is no token of the space. Dropout
+acts in training mode and on scoring only: `begin` and `advance` always draw from the whole network.
+
+What it leaves out: heads that are not a plain function of the hidden vector, and gradients through steps.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, log_softmax, pad
+
+from esscher.bases.config import BaseConfig, RecurrentConfig
+from esscher.bases.recurrent import RecurrentNetwork
+from esscher.bases.transformer import TransformerNetwork
+from esscher.randomness import Rng, Seeded
+from esscher.space import Sequences, Space
+from esscher.target import Base, State
+
+LOGITS_AT_ONCE = 2**24  # logits that scoring makes in one piece: 64 MB
+
+
+@runtime_checkable
+class LogitBase(Base, Protocol):
+    """A base that can tell the whole distribution at every position of given sequences."""
+
+    def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
+        """Unnormalised log-probabilities of every token at position t, given the tokens before t."""
+        ...
+
+
+@runtime_checkable
+class Network(Protocol):
+    """What `NetworkBase` asks of an `nn.Module`: hidden vectors for a pass, for a step, and their logits."""
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence it can read, if it has a limit."""
+        ...
+
+    def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
+        """The vector before each token, made of the tokens before it."""
+        ...
+
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B D"], State]:
+        """The vector after each prompt, and a state with room for so many more tokens."""
+        ...
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B D"], State]:
+        """The vector after one more token; may write into the state."""
+        ...
+
+    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        """The chosen rows of a state, copied."""
+        ...
+
+    def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        """The logits of hidden vectors."""
+        ...
+
+
+class NetworkBase(nn.Module):
+    """The distribution that a network gives to the points of a space."""
+
+    def __init__(self, network: Network, config: BaseConfig, space: Space):
+        super().__init__()
+        self.network, self.config, self.space = network, config, space
+
+    def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
+        """Logits of every token at position t given the tokens before t; columns that are padding in all rows hold 0."""
+        logits = self.network.output(self._hidden(x))
+        return pad(logits, (0, 0, 0, x.tokens.shape[1] - logits.shape[1]))
+
+    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
+        hidden, counted = self._hidden(x), x.counted
+        used = counted[:, : hidden.shape[1]]
+        answers = x.tokens[:, : hidden.shape[1]][used]
+        rows = max(1, LOGITS_AT_ONCE // self.space.vocab_size)
+        pieces = zip(torch.split(hidden[used], rows), torch.split(answers, rows), strict=True)
+        found = torch.cat([-cross_entropy(self.network.output(some), token, reduction="none") for some, token in pieces])
+        return found.new_zeros(counted.shape).masked_scatter(counted, found)
+
+    @torch.no_grad()
+    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
+        longest, room = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
+        self._check_length(longest + room, f"a prompt of {longest} tokens with a point of up to {room}")
+        hidden, state = self.network.begin(prompts.prompts(), room)
+        return log_softmax(self.network.output(hidden), -1), state
+
+    @torch.no_grad()
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        hidden, state = self.network.advance(state, token)
+        return log_softmax(self.network.output(hidden), -1), state
+
+    @torch.no_grad()
+    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        return self.network.select(state, index)
+
+    def _hidden(self, x: Sequences) -> Float[Tensor, "B U D"]:
+        """The hidden vectors of the columns that any row uses."""
+        longest = int(x.stop.max()) if len(x) else 0
+        self._check_length(longest, f"a sequence of {longest} tokens")
+        return self.network.hidden(Sequences(x.tokens[:, :longest], x.start, x.stop))
+
+    def _check_length(self, length: int, what: str) -> None:
+        limit = self.network.max_positions
+        if limit is not None and length > limit:
+            raise ValueError(
+                f"The network has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, "
+                f"or train a base with max_positions = {length} or more."
+            )
+
+
+def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
+    """A base with initial weights drawn from `rng`, which must be `Seeded`: weights are no finite choice."""
+    if not isinstance(rng, Seeded):
+        raise ValueError(f"Initial weights need chance from a seed, not from {rng!r}. Nothing was built; pass Seeded(seed).")
+    with rng.governs_torch():
+        if isinstance(config, RecurrentConfig):
+            return NetworkBase(RecurrentNetwork(config, space.vocab_size), config, space)
+        return NetworkBase(TransformerNetwork(config, space.vocab_size), config, space)

@@ -1,0 +1,114 @@
+"""Temperature, top-k and nucleus (top-p) truncation of any base, as a base: normalised, with exact log-probabilities.
+
+At every step the base's log-probabilities are divided by `temperature`, the `top_k` likeliest tokens are kept, of
+these the fewest that hold `top_p` of the probability, and what is kept is normalised again. A token that was
+dropped scores -inf. Scoring and stepping make the same choice: tokens are ranked by log-probabilities rounded to
+`GRAIN` nats, because the last bits of a network depend on the shape of the batch, and equals go to the smaller
+token. What no rounding can mend: a sum within those bits of `top_p` may keep one token more or less.
+
+It is a model of its own, not a proposal for its base: it never draws what it drops.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from esscher.bases.network import LOGITS_AT_ONCE, LogitBase
+from esscher.space import Sequences, Space
+from esscher.target import Base, State
+
+GRAIN = 2.0**-12
+
+
+@dataclass(frozen=True)
+class Truncated:
+    """A base that only says its likelier tokens; None leaves a bound out."""
+
+    base: Base
+    top_k: int | None = None
+    top_p: float | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k keeps at least one token, not {self.top_k}; None keeps all.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is a probability above 0, not {self.top_p}; None keeps all.")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"The temperature is above 0 and finite, not {self.temperature}; for greedy choice take top_k=1.")
+
+    @property
+    def space(self) -> Space:
+        return self.base.space
+
+    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
+        log_prob, state = self.base.begin(prompts)
+        return self._truncate(log_prob), state
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        log_prob, state = self.base.advance(state, token)
+        return self._truncate(log_prob), state
+
+    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        return self.base.select(state, index)
+
+    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
+        at_once = max(1, LOGITS_AT_ONCE // (self.space.vocab_size * max(1, x.tokens.shape[1])))
+        pieces = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)] or [x]
+        return torch.cat([self._score(piece) for piece in pieces])
+
+    def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
+        """Log-probabilities of every token where x is counted, 0 elsewhere; in one pass if the base can."""
+        if isinstance(self.base, LogitBase):
+            whole = self._truncate(self.base.logits(x))
+            return torch.where(x.counted[..., None], whole, 0.0)
+        return self._by_steps(x)
+
+    def _score(self, x: Sequences) -> Float[Tensor, "B T"]:
+        counted = x.counted
+        token = torch.where(counted, x.tokens, 0)
+        return torch.where(counted, self.logits(x).gather(2, token[..., None])[..., 0], 0.0)
+
+    def _by_steps(self, x: Sequences) -> Float[Tensor, "B T V"]:
+        """`logits` of a base that can only step."""
+        log_prob, state = self.begin(x.prompts())
+        whole = log_prob.new_zeros(*x.tokens.shape, self.space.vocab_size)
+        longest = int(x.lengths.max()) if len(x) else 0
+        for t in range(longest):
+            here = (x.start + t < x.stop).nonzero()[:, 0]
+            column = x.start[here] + t
+            whole[here, column] = log_prob[here]
+            if t + 1 < longest:
+                token = torch.zeros_like(x.start).index_put((here,), x.tokens[here, column])
+                log_prob, state = self.advance(state, token)
+        return whole
+
+    def _truncate(self, log_prob: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+        scaled = log_prob / self.temperature
+        if self.top_k is not None and self.top_k < self.space.vocab_size:
+            scaled = scaled.masked_fill(~_likeliest(scaled, self.top_k), -torch.inf)
+        if self.top_p is not None and self.top_p < 1:
+            scaled = scaled.masked_fill(~_nucleus(scaled, self.top_p), -torch.inf)
+        return torch.log_softmax(scaled, -1)
+
+
+def _rank(log_prob: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
+    return (log_prob.detach() / GRAIN).round()
+
+
+def _likeliest(log_prob: Float[Tensor, "*S V"], count: int) -> Bool[Tensor, "*S V"]:
+    """True for the first `count` tokens by rank, equals by their number."""
+    rank = _rank(log_prob)
+    last = rank.topk(count, -1).values[..., -1:]
+    above, equal = rank > last, rank == last
+    return above | (equal & (equal.cumsum(-1) <= count - above.sum(-1, keepdim=True)))
+
+
+def _nucleus(log_prob: Float[Tensor, "*S V"], mass: float) -> Bool[Tensor, "*S V"]:
+    """True for the fewest tokens by rank, equals by their number, that hold the share `mass`."""
+    order = _rank(log_prob).argsort(dim=-1, descending=True, stable=True)
+    share = torch.softmax(log_prob.detach().double(), -1).gather(-1, order)
+    before = share.cumsum(-1) - share
+    return torch.zeros_like(log_prob, dtype=torch.bool).scatter(-1, order, before < mass)

@@ -1,0 +1,87 @@
+"""The command line: a verb for each stage, loaded when it is called.
+
+Importing this module imports no torch, so that help answers at once. A verb lives in `esscher.commands`:
+it parses, makes one call of the library, and prints. Settings come from defaults, then from the YAML file
+given by --config, then from flags; an unknown key is an error that names the file and the key.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from cyclopts.config import Dict
+
+VERBS = {
+    "train": "Train a base model on text or on an embedded data set; resumes exactly.",
+    "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
+    "measure": "Perplexity of a model on text, with its interval, per token, word and byte.",
+    "exact": "Exact answers: motif processes, regular languages, n-gram models.",
+    "data": "Look at a data source: sizes, splits, tokens, examples.",
+    "env": "What this machine and installation have.",
+    "reproduce": "Run a recipe and print its table beside the paper's.",
+}
+
+app = App(
+    name="esscher",
+    help="Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x)).",
+    help_epilogue="Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first",
+    help_format="plaintext",
+)
+for _place, (_verb, _help) in enumerate(VERBS.items()):
+    app.command(f"esscher.commands.{_verb}:app", name=_verb, help=_help, sort_key=_place)
+
+
+@app.meta.default
+def _with_config(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    config: Annotated[Path | None, Parameter(help="YAML file with settings of the verb; flags override it.")] = None,
+) -> object:
+    app.config = () if config is None else (_settings(config, tokens),)
+    return app(tokens)
+
+
+def _settings(file: Path, tokens: tuple[str, ...]) -> Dict:
+    """The settings of the file, as those of the verb that is called.
+
+    They are put under the verb's name, because cyclopts skips a flat key that is also the name of a verb ("data").
+    """
+    import yaml
+
+    try:
+        settings = yaml.safe_load(file.read_text(encoding="utf8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not valid YAML: {error}. Nothing was done; mend the file.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds no settings: it must be a mapping of keys to values. Nothing was done.")
+    for verb in reversed(app.parse_commands(tokens)[0]):
+        settings = {verb: settings}
+    return Dict(settings, source=str(file))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app.meta(arguments)
+    except KeyboardInterrupt:
+        _fail("Stopped by the keyboard. What was saved is kept; training goes on with --resume.", arguments, 130)
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        if os.environ.get("ESSCHER_DEBUG"):
+            raise
+        _fail(_message(error), arguments, 1)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"There is no file {error.filename}. Nothing was done; check the path."
+    return str(error) or type(error).__name__
+
+
+def _fail(message: str, arguments: list[str], code: int) -> None:
+    print(f"esscher: {message}", file=sys.stderr)
+    if "--json" in arguments:
+        print(json.dumps({"error": message}))
+    sys.exit(code)

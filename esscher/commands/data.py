@@ -1,0 +1,59 @@
+"""esscher data: look at a data source before training on it."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from esscher.commands.output import Answer, Json, Seed, show
+from esscher.training.config import DataConfig, LengthConfig, TokenizerConfig, TrainRun
+
+app = App(name="data", help_epilogue="Example: esscher data --data.source my.txt --tokenizer.kind byte")
+
+
+@dataclass(frozen=True)
+class Look:
+    """The part of a training run's settings that decides its data."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    length: LengthConfig = field(default_factory=LengthConfig)
+
+
+@app.default
+def data(
+    *,
+    look: Annotated[Look, Parameter(name="*")] = Look(),  # noqa: B008 (frozen)
+    examples: Annotated[int, Parameter(help="How many points to show.")] = 3,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """The sets that training would see, with the sizes of their points."""
+    from esscher.randomness import Seeded
+    from esscher.training.material import prepare
+
+    run = TrainRun("unused", look.data, look.tokenizer, look.length)
+    material = prepare(run, rng=Seeded(seed).stream("data"))
+    sets = {"train": material.train, "validation": material.validation, "test": material.test}
+    rows = [
+        {
+            "set": name,
+            "points": len(x),
+            "tokens": int(x.lengths.sum()),
+            "mean length": float(x.lengths.double().mean()),
+            "longest": int(x.lengths.max()),
+        }
+        for name, x in sets.items()
+    ]
+    some = material.train.rows(slice(0, examples))
+    texts = [{"example": text} for text in material.tokenizer.decode(some.points())]
+    facts = {
+        "source": look.data.source,
+        "tokenizer": material.tokenizer.name,
+        "vocab_size": material.space.vocab_size,
+        "max_length": material.space.max_length,
+        "seed": seed,
+        **dict(material.truth),
+    }
+    notes = [] if json else material.description.splitlines()
+    show(Answer("esscher data", facts, {"sets": rows, "examples": texts}, notes), as_json=json)

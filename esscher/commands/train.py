@@ -1,0 +1,37 @@
+"""esscher train: a base model from text or an embedded data set."""
+
+from dataclasses import replace
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from esscher.commands.output import Answer, Json, show
+from esscher.training.config import TrainRun
+
+app = App(name="train", help_epilogue="Example: esscher train --out runs/mine --data.source my.txt --training.epochs 5")
+
+
+@app.default
+def train(
+    *,
+    run: Annotated[TrainRun, Parameter(name="*")],
+    resume: Annotated[
+        bool, Parameter(negative="", help="Go on from the last checkpoint in --out, to the same weights.")
+    ] = False,
+    seed: Annotated[int | None, Parameter(help="Short for --training.seed; printed back.")] = None,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Every setting may also stand in the YAML file of --config; flags override it."""
+    from esscher.training.run import train as train_base
+
+    if seed is not None:
+        run = replace(run, training=replace(run.training, seed=seed))
+    result = train_base(run, resume=resume, quiet=quiet)
+    facts = {**result.to_dict(), "measured": dict(result.measured), "seed": run.training.seed}
+    if json:
+        show(Answer("train", facts, {}), as_json=True)
+        return
+    rows = [{"measured on the test data": name, "value": found} for name, found in result.measured.items()]
+    shown = {key: facts[key] for key in ("folder", "steps", "stopped", "best_step", "seed")}
+    show(Answer("esscher train", shown, {"measured": rows}), as_json=False)

@@ -1,0 +1,177 @@
+"""Text to tokens and back: character, byte, byte-level BPE trained here, or any pretrained tokenizer.
+
+All are one class around the library `tokenizers`. Text never turns into the end symbol by accident: `encode`
+reads a special token that is spelt out in a text as its characters. What it leaves out: begin symbols, which
+a base makes for itself.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from esscher.storage import write_file
+
+END = "<eos>"
+UNKNOWN = "\ufffd"  # decodes as the sign for an unreadable character
+KINDS = ("character", "byte", "bpe")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Tokens of one text; `ends[i]` is the place in the text where token i ends."""
+
+    tokens: list[int]
+    ends: list[int]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A vocabulary and how text is cut by it; `eos` is the number of the end symbol."""
+
+    backend: tokenizers.Tokenizer
+    eos: int
+    name: str
+
+    @property
+    def vocab_size(self) -> int:
+        return self.backend.get_vocab_size()
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r}, vocab_size={self.vocab_size}, eos={self.eos})"
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text, without an end symbol."""
+        return [found.tokens for found in self.encode_places(texts)]
+
+    def encode_places(self, texts: Sequence[str]) -> list[Encoded]:
+        """The same with the place where each token ends, to count words and bytes by."""
+        try:
+            found = self.backend.encode_batch(list(texts), add_special_tokens=False)
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"{self!r} cannot read a text: {error}. Nothing was encoded; use its own alphabet.") from error
+        return [Encoded(one.ids, [end for _, end in one.offsets]) for one in found]
+
+    def decode(self, points: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each list of tokens; the end symbol is not shown."""
+        return self.backend.decode_batch([list(point) for point in points], skip_special_tokens=True)
+
+    def files(self) -> dict[str, bytes]:
+        """The files of a Hugging Face tokenizer: names and contents."""
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": self.backend.id_to_token(self.eos),
+            "clean_up_tokenization_spaces": False,
+            "esscher_name": self.name,
+        }
+        content = {"tokenizer.json": self.backend.to_str(pretty=True), "tokenizer_config.json": json.dumps(settings, indent=2)}
+        return {name: (text + "\n").encode() for name, text in content.items()}
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files, which `load_tokenizer` and Hugging Face's `AutoTokenizer` read."""
+        for name, content in self.files().items():
+            write_file(Path(folder) / name, content)
+
+
+def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000) -> Tokenizer:
+    """A new tokenizer of one of `KINDS`; `vocab_size` matters for bpe only."""
+    if kind == "character":
+        return character_tokenizer("".join(sorted(set().union(*texts))))
+    if kind == "byte":
+        return _finish(_byte_level(models.BPE(_byte_vocabulary(), []), split_words=False), "byte")
+    if kind == "bpe":
+        return _train_bpe(texts, vocab_size)
+    raise ValueError(f"Unknown tokenizer {kind!r}; the known ones are {', '.join(KINDS)}, or a folder with a tokenizer.json.")
+
+
+def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) -> Tokenizer:
+    """One token a character, numbered in the order of `alphabet` around `eos`.
+
+    With `unknown`, characters outside the alphabet become one last token; without, they are an error.
+    """
+    symbols = [*alphabet, *([UNKNOWN] if unknown and UNKNOWN not in alphabet else [])]
+    symbols.insert(eos, END)
+    model = models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token=UNKNOWN)
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    backend.decoder = decoders.Fuse()
+    return _finish(backend, "character")
+
+
+def load_tokenizer(folder: str | Path, *, eos: str | None = None) -> Tokenizer:
+    """The tokenizer of a folder, ours or a pretrained one; `eos` names the end symbol where the folder does not."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder} to load a tokenizer from. Nothing was loaded; check the path.")
+    settings = _settings(folder / "tokenizer_config.json")
+    backend = _backend(folder)
+    stated = settings.get("eos_token")
+    symbol = eos or (stated.get("content") if isinstance(stated, dict) else stated)
+    number = backend.token_to_id(symbol) if isinstance(symbol, str) else None
+    if number is None:
+        what = "states no end symbol" if symbol is None else f"has no token {symbol!r}"
+        raise ValueError(f"The tokenizer of {folder} {what}. Nothing was loaded; name one of its tokens with eos=.")
+    backend.encode_special_tokens = True
+    backend.no_padding()
+    backend.no_truncation()
+    return Tokenizer(backend, number, str(settings.get("esscher_name", folder.name)))
+
+
+def _settings(file: Path) -> dict[str, object]:
+    if not file.is_file():
+        return {}
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise ValueError(f"The file {file} is not valid JSON: {error}. Nothing was loaded; restore it.") from error
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer:
+    """From tokenizer.json, or converted by `transformers` from the older formats."""
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises no narrower class
+            raise ValueError(f"The file {file} is no tokenizer: {error}. Nothing was loaded; restore it.") from error
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
+    except Exception as error:  # files missing, of an unknown class, or not convertible
+        raise FileNotFoundError(f"The folder {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
+
+
+def _byte_vocabulary() -> dict[str, int]:
+    return {symbol: number for number, symbol in enumerate([END, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+
+
+def _byte_level(model: models.BPE, *, split_words: bool) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split_words)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if vocab_size < len(alphabet) + 1:
+        raise ValueError(
+            f"Byte-level BPE has the {len(alphabet)} bytes and the end symbol before its first merge, so vocab_size = "
+            f"{vocab_size} is too small. Nothing was trained; use at least {len(alphabet) + 1}, or the byte tokenizer."
+        )
+    backend = _byte_level(models.BPE(), split_words=True)
+    learner = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(texts, learner)
+    return _finish(backend, "bpe")
+
+
+def _finish(backend: tokenizers.Tokenizer, name: str) -> Tokenizer:
+    backend.add_special_tokens([END])
+    backend.encode_special_tokens = True
+    eos = backend.token_to_id(END)
+    assert eos is not None
+    return Tokenizer(backend, eos, name)

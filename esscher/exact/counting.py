@@ -1,0 +1,71 @@
+"""Strings with and without a motif, counted in integers of any size; without torch, so that answers come at once."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+
+def overlap_moves(motif: Sequence[int], symbols: int) -> list[list[int]]:
+    """For each state and symbol the next state, where state s has just read the first s symbols of the motif and no more.
+
+    The automaton of Knuth, Morris and Pratt (1977); its last state, the whole motif, goes on to the next occurrence.
+    """
+    moves: list[list[int]] = []
+    fallback = 0  # the state after all but the first symbol: where a mismatch continues
+    for state, symbol in enumerate(motif):
+        moves.append(list(moves[fallback]) if state else [0] * symbols)
+        moves[state][symbol] = state + 1
+        fallback = moves[fallback][symbol] if state else 0
+    return [*moves, list(moves[fallback])]
+
+
+def count_strings(motif: str, length: int, alphabet: str = "01") -> tuple[int, int]:
+    """How many strings of `length` symbols contain the motif, and how many do not."""
+    check_motif(motif, length, alphabet)
+    without = _count_without([alphabet.index(symbol) for symbol in motif], len(alphabet), length)
+    return len(alphabet) ** length - without, without
+
+
+def process_entropy(counts: tuple[int, int], mixture: float | None) -> float:
+    """Nats of a string: uniform over those with the motif, or, with a mixture, over that share of them and the others.
+
+    H = log count when pure, H(mixing) + sum_i share_i log count_i when mixed: the two sets are disjoint.
+    """
+    if mixture is None:
+        return math.log(counts[0])
+    parts = [(mixture, counts[0]), (1 - mixture, counts[1])]
+    return sum(share * (math.log(count) - math.log(share)) for share, count in parts if share > 0)
+
+
+def check_motif(motif: str, length: int, alphabet: str, mixture: float | None = None) -> None:
+    """Refuse a motif that no string, or every string, can contain."""
+    if not motif:
+        raise ValueError("A motif needs at least one symbol: every string contains the empty one.")
+    if not alphabet or len(set(alphabet)) < len(alphabet):
+        raise ValueError(f"An alphabet is one or more different symbols, not {alphabet!r}.")
+    foreign = sorted(set(motif) - set(alphabet))
+    if foreign:
+        raise ValueError(
+            f"The motif {motif!r} has symbols {foreign} that are not in the alphabet {alphabet!r}; add them to it."
+        )
+    if len(motif) > length:
+        raise ValueError(
+            f"No string of {length} symbols contains the motif {motif!r}, which has {len(motif)}; give a longer length."
+        )
+    if mixture is not None and not 0 <= mixture <= 1:
+        raise ValueError(f"The mixture is the share of strings with the motif, between 0 and 1, not {mixture}.")
+    if mixture is not None and mixture < 1 and len(alphabet) == 1:
+        raise ValueError(f"With the alphabet {alphabet!r} every string contains the motif {motif!r}: there is nothing to mix.")
+
+
+def _count_without(motif: Sequence[int], symbols: int, length: int) -> int:
+    moves = overlap_moves(motif, symbols)[:-1]
+    ways = [[(target, times) for target, times in Counter(row).items() if target < len(motif)] for row in moves]
+    counts = [1] + [0] * (len(motif) - 1)
+    for _ in range(length):
+        following = [0] * len(motif)
+        for count, onward in zip(counts, ways, strict=True):
+            for target, times in onward:
+                following[target] += count * times
+        counts = following
+    return sum(counts)

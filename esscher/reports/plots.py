@@ -1,0 +1,79 @@
+"""The library's pictures: functions from rows to a matplotlib figure, drawn without a screen."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from esscher.estimate import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, BASE, TILTED, TRUTH = "#1d2430", "#8b98a9", "#1f5fa8", "#c2410c"
+
+
+def intervals(rows: Mapping[str, Estimate], *, label: str, truth: float | None = None, truth_label: str = "exact") -> "Figure":
+    """One horizontal interval for each row, the exact value as a line where it is known."""
+    figure, axes = _canvas(6.4, 0.9 + 0.45 * len(rows))
+    for place, (name, estimate) in enumerate(rows.items()):
+        colour = BASE if place == 0 else TILTED
+        axes.plot([estimate.low, estimate.high], [place, place], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
+        axes.plot([estimate.value], [place], "o", color=colour)
+        axes.annotate(
+            f"{estimate.value:.4g}", (estimate.value, place), (0, 8), textcoords="offset points", ha="center", fontsize=9
+        )
+        axes.text(-0.02, place, name, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.4, -0.7)
+    axes.set_xlabel(label)
+    if truth is not None:
+        axes.axvline(truth, color=TRUTH, linestyle="--", linewidth=1.2, label=f"{truth_label}: {truth:.4g}")
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), fontsize=9)
+    return figure
+
+
+def bars(rows: Sequence[Mapping[str, float | str]], *, series: Mapping[str, str], label: str) -> "Figure":
+    """Groups of bars: one group for each row (its "name"), one bar for each series, keyed to its colour."""
+    figure, axes = _canvas(6.4, 0.9 + 0.28 * len(rows) * len(series))
+    height = 0.8 / len(series)
+    for number, (name, colour) in enumerate(series.items()):
+        places = [row + number * height for row in range(len(rows))]
+        widths = [float(row[name]) for row in rows]
+        axes.barh(places, widths, height=height * 0.9, color=colour, label=name)
+        for place, width in zip(places, widths, strict=True):
+            axes.annotate(f"{width:.3g}", (width, place), (3, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks([row + 0.4 - height / 2 for row in range(len(rows))], [str(row["name"]) for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.margins(x=0.12)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), fontsize=9)
+    return figure
+
+
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str, floor: float | None = None
+) -> "Figure":
+    """Curves over steps, with a floor that nothing can go below drawn where it is known."""
+    figure, axes = _canvas(6.4, 3.2)
+    colours = (BASE, TILTED, TRUTH, INK)
+    for (name, (across, up)), colour in zip(lines.items(), colours * (1 + len(lines) // len(colours)), strict=False):
+        axes.plot(across, up, color=colour, label=name, linewidth=1.6)
+    if floor is not None:
+        axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy floor {floor:.4g}")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _canvas(width: float, height: float) -> tuple["Figure", "Axes"]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#aab3bf")
+    axes.tick_params(colors=INK, labelsize=9)
+    return figure, axes

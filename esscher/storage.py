@@ -1,0 +1,143 @@
+"""Files that are whole or not there: a kill or a full disk never leaves half of one under its own name.
+
+A file is written beside its place, flushed to the disk, and renamed. Tensors go into safetensors, never
+pickle, with a digest of their content in the file itself, so that a changed byte is found when they are
+read. What it leaves out: formats of the larger things (`esscher.hub`, `esscher.training.checkpoint`).
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+DIGEST = "digest"
+
+
+class SavingError(OSError):
+    """A write that the system refused; `what` says which and why, the message also what to do."""
+
+    def __init__(self, number: int, what: str, advice: str = "What was there before is unchanged; make room and try again."):
+        super().__init__(number, f"{what} {advice}")
+        self.what = what
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, at once."""
+
+    def fill(where: Path) -> None:
+        where.write_bytes(content)
+
+    _replace(path, fill, len(content))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Put a value at `path` as indented JSON, at once."""
+    write_file(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Put named tensors at `path`, at once, with the digest of their content."""
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    size = sum(tensor.nbytes for tensor in whole.values())
+    _replace(path, lambda where: save_file(whole, where, metadata={DIGEST: digest(whole)}), size)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file; a missing, truncated or changed file is an error that names it."""
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}. Nothing was loaded; check the path, or train the model anew.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            stated = (file.metadata() or {}).get(DIGEST)
+    except SafetensorError as error:
+        raise ValueError(f"The file {path} is corrupted: {error}. Nothing was loaded; restore it from a copy.") from error
+    if stated is not None and stated != digest(tensors):
+        raise ValueError(
+            f"The file {path} is corrupted: its content changed since it was written. Nothing was loaded; restore it."
+        )
+    return tensors
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """One name for the content of the tensors: equal bits, shapes and names give an equal digest."""
+    found = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+    return found.hexdigest()
+
+
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers of a module; of tied ones only the first name."""
+    unique: dict[Any, str] = {}
+    state = module.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        unique.setdefault(tensor if isinstance(tensor, nn.Parameter) else (name,), name)
+    return {name: state[name].detach() for name in unique.values()}
+
+
+def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Load what `module_tensors` gave; a name or shape that does not fit is an error, before anything changes."""
+    expected = module_tensors(module)
+    for name in [*expected, *tensors]:
+        if name not in tensors or name not in expected:
+            where = "is not in the file" if name not in tensors else "is not part of the model"
+            raise ValueError(
+                f"{source} does not fit the model: {name!r} {where}. Nothing was loaded; use the config it came with."
+            )
+        if expected[name].shape != tensors[name].shape:
+            raise ValueError(
+                f"{source} does not fit the model: {name!r} has shape {tuple(tensors[name].shape)} in the file and "
+                f"{tuple(expected[name].shape)} in the model (another vocabulary or width). Nothing was loaded; use its "
+                f"own config."
+            )
+    with torch.no_grad():
+        for name, tensor in expected.items():
+            tensor.copy_(tensors[name])
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames inside a folder survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def saving_failed(path: Path, error: Exception, size: int) -> SavingError:
+    """The error of a refused write, with what was needed and what is free."""
+    if isinstance(error, SavingError):
+        return error
+    number = getattr(error, "errno", None)
+    reason = str(error).rpartition("I/O error: ")[2] if number is None else os.strerror(number)
+    free = shutil.disk_usage(path.parent).free if path.parent.is_dir() else 0
+    return SavingError(number or errno.EIO, f"Could not write {path} ({size:,} bytes; {free:,} free): {reason}.")
+
+
+def _replace(path: Path, fill: Callable[[Path], None], size: int) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise saving_failed(path, error, size) from error

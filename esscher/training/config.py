@@ -1,0 +1,283 @@
+"""The settings of a training run, without torch: what a YAML file and dotted flags name, and a run folder remembers.
+
+`TrainRun` is the whole of `esscher train`. `to_dict` and `from_dict` are inverse to each other, and
+`from_dict` refuses a key that it does not know. A value that makes no sense is an error when the settings are
+made, before anything is read or computed.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from esscher.bases.config import BaseConfig
+from esscher.bases.config import from_dict as base_from_dict
+
+DEFAULT_EPOCHS = 10
+INTERVALS = ("evaluate_every", "save_every", "log_every")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train, whatever the model and the objective.
+
+    A step is one update; it sees `batch_size` sequences, shared by all processes, each reading its share in
+    `accumulate` passes. Training lasts `steps`, or `epochs` passes over the data (neither: 10 epochs).
+    """
+
+    steps: int | None = None
+    """Updates in all."""
+    epochs: int | None = None
+    """Passes over the data, instead of steps; 10 if neither is given."""
+    batch_size: int = 32
+    """Sequences of one update, shared by all processes."""
+    accumulate: int = 1
+    """Passes in which each process reads its share of a batch."""
+    learning_rate: float = 1e-3
+    """The highest one, after the warm-up."""
+    optimiser: Literal["adam", "adamw", "sgd"] = "adamw"
+    """Which optimiser."""
+    weight_decay: float = 0.0
+    """On matrices only; on vectors (biases, norms) never."""
+    clip: float | None = 1.0
+    """Longest gradient; longer ones are shortened to it."""
+    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "constant"
+    """How the learning rate goes on after the warm-up."""
+    warmup: int = 0
+    """Updates over which the learning rate rises."""
+    label_smoothing: float = 0.0
+    """Share of each target spread over the vocabulary."""
+    evaluate_every: int | None = None
+    """Steps between evaluations; once an epoch if not given."""
+    patience: int | None = None
+    """Evaluations without a new best before stopping; never if not given."""
+    keep_best: bool = True
+    """End with the weights of the best evaluation instead of the last ones."""
+    save_every: int | None = None
+    """Steps between checkpoints; at every evaluation if not given."""
+    log_every: int = 20
+    """Updates between two entries of the history."""
+    seed: int = 0
+    """One seed for everything random in the run."""
+    device: Literal["auto", "cpu"] = "auto"
+    """Where to train; auto takes an accelerator if there is one."""
+    tracker: Literal["tensorboard", "trackio", "wandb", "mlflow"] | None = None
+    """Also log to this tracker."""
+
+    def __post_init__(self) -> None:
+        _choice("optimiser", self.optimiser, ("adam", "adamw", "sgd"))
+        _choice("schedule", self.schedule, ("constant", "cosine", "linear", "inverse-sqrt"))
+        _choice("device", self.device, ("auto", "cpu"))
+        _choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
+        for name in ("steps", "epochs", "batch_size", "accumulate", "learning_rate", "clip", "patience", *INTERVALS):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is more than 0, not {value}.")
+        for name in ("weight_decay", "warmup"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is at least 0, not {getattr(self, name)}.")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing}.")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")
+
+    def total_steps(self, sequences: int) -> int:
+        """Updates in all, for so many sequences."""
+        if self.steps is not None:
+            return self.steps
+        return max(1, math.ceil((self.epochs or DEFAULT_EPOCHS) * sequences / self.batch_size))
+
+    def evaluation_interval(self, sequences: int) -> int:
+        return self.evaluate_every or max(1, math.ceil(sequences / self.batch_size))
+
+
+def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
+    """The learning rate of update `step` of `steps`, both counted from 0: a rise over `warmup` updates, then the schedule."""
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    share = (step - config.warmup) / max(1, steps - config.warmup)
+    factor = {
+        "constant": 1.0,
+        "linear": 1 - share,
+        "cosine": (1 + math.cos(math.pi * share)) / 2,
+        "inverse-sqrt": math.sqrt(max(1, config.warmup) / max(1, config.warmup, step + 1)),
+    }
+    return config.learning_rate * factor[config.schedule]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the data come from.
+
+    `source` is `docstrings`, `motif:10001011111000` (a process of the laboratory), a path, a folder, a pattern,
+    or a Hugging Face name. Without `validation` and `test`, texts are held out of the source by their hash.
+    """
+
+    source: str = "docstrings"
+    """`docstrings`, motif:10001011111000, a path, a folder, a pattern, or a Hugging Face name."""
+    validation: str | None = None
+    """A source of its own to choose the best weights by."""
+    test: str | None = None
+    """A source of its own to judge by."""
+    held_out: float = 0.05
+    """Share of the texts for validation, and as much for test."""
+    column: str = "text"
+    """The column with the text, of jsonl, parquet and Hugging Face data."""
+    unit: Literal["line", "paragraph", "document"] = "line"
+    """What a text is, in text files."""
+    separator: str | None = None
+    """A string between the texts, in text files."""
+    size: int = 5000
+    """Training points of a process."""
+    length: int = 30
+    """Symbols of a process, the end symbol not counted."""
+    alphabet: str = "01"
+    """Symbols of a process."""
+    mixture: float = 1.0
+    """Share of a process's strings that hold the motif."""
+
+    def __post_init__(self) -> None:
+        _choice("unit", self.unit, ("line", "paragraph", "document"))
+        if (self.validation is None) != (self.test is None):
+            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+        if not 0 < self.held_out < 0.5:
+            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
+        if self.size < 1 or self.length < 1:
+            raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
+        if not 0 < self.mixture <= 1:
+            raise ValueError(f"mixture lies in (0, 1], not {self.mixture}.")
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes tokens: `character`, `byte` or `bpe` trained here, or the folder of a pretrained tokenizer."""
+
+    kind: str = "bpe"
+    """`character`, `byte` or `bpe`, trained here; or the folder of a pretrained tokenizer."""
+    vocab_size: int = 1000
+    """Tokens of a bpe tokenizer."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 2:
+            raise ValueError(f"vocab_size is at least 2, not {self.vocab_size}.")
+
+
+@dataclass(frozen=True)
+class LengthConfig:
+    """How texts become points: each text one point of at most `tokens` with its end symbol; or, with `chunks`,
+    one stream cut every `tokens`, of which the first `given` are the prompt."""
+
+    tokens: int = 128
+    """Longest point with its end symbol, or the length of a chunk."""
+    chunks: bool = False
+    """One stream cut into chunks, instead of a point for each text."""
+    given: int = 0
+    """Tokens at the start of each chunk that are its prompt."""
+    longer: Literal["cut", "refuse"] = "cut"
+    """What becomes of longer texts."""
+
+    def __post_init__(self) -> None:
+        _choice("longer", self.longer, ("cut", "refuse"))
+        if self.tokens < 1:
+            raise ValueError(f"A point has at least one token, not {self.tokens}.")
+        if self.given and not self.chunks:
+            raise ValueError(f"given = {self.given} tokens are the prompt of a chunk; set chunks = true as well.")
+        if not 0 <= self.given < self.tokens:
+            raise ValueError(f"Of {self.tokens} tokens at least one must be left to model, so {self.given} cannot be given.")
+
+
+@dataclass(frozen=True)
+class BaseChoice:
+    """The base: its kind, and those settings of the kind that shall not have their default (None)."""
+
+    kind: Literal["lstm", "gru", "transformer"] = "transformer"
+    """Which network."""
+    width: int | None = None
+    """Of the hidden layers."""
+    layers: int | None = None
+    """How many."""
+    dropout: float | None = None
+    """Share of hidden values dropped in training."""
+    tied: bool | None = None
+    """Input and output share one matrix."""
+    embedding: int | None = None
+    """Width of the input embedding of lstm and gru; one-hot input if not given."""
+    heads: int | None = None
+    """Attention heads of a transformer."""
+    feedforward: int | None = None
+    """Width between the two matrices of a transformer's feed-forward part."""
+    positions: Literal["rotary", "learned"] | None = None
+    """How a transformer knows positions."""
+    max_positions: int | None = None
+    """Longest sequence of a transformer, prompt and point together."""
+
+    def __post_init__(self) -> None:
+        self.resolve()
+
+    def resolve(self) -> BaseConfig:
+        """The whole config of that kind; a setting that the kind does not have is an error."""
+        return base_from_dict({key: value for key, value in asdict(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """The whole of `esscher train`: what, on what, how, and where to put it."""
+
+    out: str
+    """Folder of the run and of the model."""
+    data: DataConfig = field(default_factory=DataConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    length: LengthConfig = field(default_factory=LengthConfig)
+    base: BaseChoice = field(default_factory=BaseChoice)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+
+PARTS: dict[str, type] = {
+    "data": DataConfig,
+    "tokenizer": TokenizerConfig,
+    "length": LengthConfig,
+    "base": BaseChoice,
+    "training": TrainingConfig,
+}
+
+
+def to_dict(run: TrainRun) -> dict[str, Any]:
+    """The settings as plain nested values."""
+    return asdict(run)
+
+
+def from_dict(values: Mapping[str, Any]) -> TrainRun:
+    """The settings of nested plain values; keys left out take their defaults, unknown ones are an error."""
+    _known(TrainRun, values, "")
+    parts = {}
+    for name, kind in PARTS.items():
+        given = values.get(name, {})
+        _known(kind, given, f"{name}.")
+        parts[name] = kind(**given)
+    return TrainRun(out=values["out"], **parts)
+
+
+def changed_key(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting that differs between two nested settings: its dotted key, the old and the new value."""
+    old, new = (asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in (old, new))
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return None if old == new else (prefix.removesuffix("."), old, new)
+    for key in [*old, *(key for key in new if key not in old)]:
+        found = changed_key(old.get(key), new.get(key), f"{prefix}{key}.")
+        if found is not None:
+            return found
+    return None
+
+
+def _known(kind: type, values: Mapping[str, Any], prefix: str) -> None:
+    names = [one.name for one in fields(kind)]
+    for key in values:
+        if key not in names:
+            raise ValueError(f"Unknown key {prefix}{key!r}; the known keys are {', '.join(prefix + name for name in names)}.")
+
+
+def _choice(name: str, value: Any, known: tuple[Any, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"Unknown {name} {value!r}; the known ones are {', '.join(str(one) for one in known)}.")

@@ -1,0 +1,65 @@
+"""The loss on held-out data, with its interval.
+
+Batches are the replicates, because an objective gives one number for a batch; they are small, so that there
+are many. The same dice are thrown at every evaluation, so that two evaluations differ by what was learnt.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from esscher.estimate import Estimate
+from esscher.estimators.intervals import interval
+from esscher.objective import Objective
+from esscher.randomness import Rng
+from esscher.space import Sequences
+from esscher.target import Tilted
+from esscher.training.order import trim
+
+LEVEL = 0.95
+FEWEST = 20  # batches that an interval wants
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Data that are not learnt from, and the objective that is evaluated on them."""
+
+    objective: Objective
+    data: Sequences
+
+    @torch.no_grad()
+    def losses(
+        self, target: Tilted, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
+    ) -> list[tuple[float, int]]:
+        """(loss, count) of some of the batches of the data, in order."""
+        size = max(1, min(batch_size, len(self.data) // FEWEST))
+        firsts = range(0, len(self.data), size)
+        found = []
+        for number in range(len(firsts))[only]:
+            part = trim(self.data.rows(slice(firsts[number], firsts[number] + size))).to(device)
+            loss = self.objective(target, part, rng=rng.stream("batch", number), step=step)
+            value = loss.value if isinstance(loss.value, Tensor) else sum(loss.value.values())
+            found.append((float(value), loss.count))
+        return found
+
+
+Validation = Sequences | HeldOut | Callable[[], Estimate]
+"""Held-out data, alone or with an objective of their own; or any number that shall become small."""
+
+
+def mean_loss(losses: Sequence[tuple[float, int]], *, draws: int) -> Estimate:
+    """The mean over all counted units; its interval is of the ratio of sums over batches."""
+    value = torch.tensor([loss for loss, _ in losses], dtype=torch.float64)
+    count = torch.tensor([count for _, count in losses], dtype=torch.float64)
+
+    def ratio(times: Float[Tensor, "1 n"]) -> Tensor:
+        return (times[0] * value * count).sum() / (times[0] * count).sum()
+
+    if len(losses) < 2:
+        only = float(ratio(torch.ones(1, len(losses), dtype=torch.float64)))
+        return Estimate(only, -math.inf, math.inf, LEVEL, draws, "one batch: no interval")
+    return interval(ratio, [(1, len(losses))], level=LEVEL, draws=draws, method="ratio over batches")

@@ -1,0 +1,269 @@
+"""One run of the trainer, update by update: what it remembers, how it is restored, evaluated, saved and ended.
+
+The trainer (`esscher.training.trainer`) is its face; the parts it moves are players, order, checkpoints.
+"""
+
+import hashlib
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from esscher.estimate import Estimate
+from esscher.objective import Objective
+from esscher.randomness import Seeded
+from esscher.space import Sequences
+from esscher.storage import module_tensors
+from esscher.target import Tilted
+from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
+from esscher.training.config import TrainingConfig, changed_key, learning_rate
+from esscher.training.evaluation import HeldOut, mean_loss
+from esscher.training.history import History
+from esscher.training.order import Order, passes
+from esscher.training.players import Players
+from esscher.training.processes import from_all, from_first, make_equal
+from esscher.training.progress import Progress
+
+MAY_CHANGE = ("tracker",)  # settings that a resumed run may have otherwise
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What a run did: its numbers in order, its best evaluation, and why it stopped."""
+
+    steps: int
+    stopped: str  # "finished" or "patience"
+    history: tuple[Mapping[str, Any], ...]
+    best: Estimate | None
+    best_step: int | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be trained, on what, and where it is saved."""
+
+    objective: Objective
+    target: Tilted
+    data: Sequences
+    modules: Mapping[str, nn.Module]
+    validation: HeldOut | Callable[[], Estimate] | None
+    folder: Path | None
+
+    def __post_init__(self) -> None:
+        if len(self.data) == 0 or (isinstance(self.validation, HeldOut) and len(self.validation.data) == 0):
+            raise ValueError("There is no sequence to train on, or none to validate by. Nothing was trained; give some.")
+
+
+@dataclass
+class _Standing:
+    """What a run remembers from one update to the next, besides its tensors."""
+
+    step: int = 0
+    best: Estimate | None = None
+    best_step: int | None = None
+    waited: int = 0  # evaluations since the best
+    loss: float = 0.0  # summed since the last entry of the history
+    updates: int = 0  # so many of them
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "_Standing":
+        best = values["best"]
+        return cls(**{**values, "best": None if best is None else Estimate(**best)})
+
+
+class Loop:
+    """One call of the trainer."""
+
+    def __init__(self, config: TrainingConfig, task: Task, accelerator: Accelerator, progress: Progress):
+        self.config, self.task, self.accelerator, self.progress = config, task, accelerator, progress
+        for module in task.modules.values():
+            module.to(accelerator.device)
+        make_equal(accelerator, list(task.modules.values()))
+        self.players = Players(task.modules, config, accelerator)
+        self.order = Order(len(task.data), config.batch_size, config.seed)
+        self.steps = config.total_steps(len(task.data))
+        self.evaluate_every = config.evaluation_interval(len(task.data))
+        self.save_every = config.save_every or self.evaluate_every
+        self.main = accelerator.is_main_process
+        self.checkpoints = None if task.folder is None else Checkpoints(task.folder / "checkpoints")
+        self.history = History(task.folder / "history.jsonl" if task.folder is not None and self.main else None)
+        self.standing = _Standing()
+        self.kept: dict[str, dict[str, Tensor]] = {}  # the best weights, when there is no folder
+        if config.tracker is not None:
+            accelerator.init_trackers("esscher", config=_flat(asdict(config)))
+
+    @property
+    def step(self) -> int:
+        return self.standing.step
+
+    def restore(self, resume: bool) -> None:
+        """Go to the last checkpoint; a folder that has one is never overwritten by a run that does not resume."""
+        last = None if self.checkpoints is None else self.checkpoints.last()
+        if self.checkpoints is None or last is None:
+            if resume:
+                self.progress.say("There is no checkpoint to resume from: training starts at the beginning.")
+            if self.history.file is not None:
+                self.history.file.unlink(missing_ok=True)
+            return
+        if not resume:
+            raise FileExistsError(
+                f"{self.checkpoints.folder} holds {last.name} of a run. Nothing was trained or changed; resume it, or choose "
+                f"another folder."
+            )
+        saved = self.checkpoints.read(last)
+        self._refuse_change(saved.state["settings"])
+        unpack(saved, self.players.modules, self.players.optimisers, last)
+        self.standing = _Standing.from_dict(saved.state["standing"])
+        self.history.restore(self.step)
+        if saved.state["versions"] != _versions():
+            self.progress.say(f"Saved with {saved.state['versions']}, resumed with {_versions()}: bits may differ.")
+        self.progress.say(f"Resumed at step {self.step} of {self.steps}.")
+
+    def over(self) -> bool:
+        return self.step >= self.steps or self._impatient()
+
+    def update(self) -> None:
+        """One step: all passes, one move of every player."""
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        rng = Seeded(self.config.seed).stream("step", self.step, "rank", rank)
+        rate = learning_rate(self.config, self.step, self.steps)
+        rows = self.order.batch(self.step)
+        self.players.clear()
+        self.players.train(True)
+        with rng.governs_torch():
+            for part in passes(self.task.data, rows, rank=rank, processes=processes, count=self.config.accumulate):
+                with self.accelerator.autocast():
+                    loss = self.task.objective(self.task.target, part.to(self.accelerator.device), rng=rng, step=self.step)
+                self.players.add(loss)
+        value, metrics = self.players.update(rate)
+        self._refuse_divergence(value, metrics)
+        self.standing.step += 1
+        self.standing.loss += value
+        self.standing.updates += 1
+        self.progress.update(self.step, value, int(self.task.data.rows(rows).lengths.sum()))
+        if self.step % self.config.log_every == 0 or self.step == self.steps:
+            mean = self.standing.loss / self.standing.updates
+            self.standing.loss, self.standing.updates = 0.0, 0
+            self._log({"loss": mean, **metrics, "learning_rate": rate})
+
+    def look(self) -> None:
+        """Evaluate and save, where it is time to."""
+        last = self.step == self.steps
+        better = False
+        if self.task.validation is not None and (last or self.step % self.evaluate_every == 0):
+            better = self._evaluate()
+        if last or better or self._impatient() or self.step % self.save_every == 0:
+            self._save(better)
+
+    def finish(self) -> TrainingRecord:
+        """Leave the players with the weights that were asked for, ready to be used."""
+        if self.config.keep_best and self.standing.best_step not in (None, self.step):
+            best = None if self.checkpoints is None else self.checkpoints.best()
+            if self.checkpoints is not None and best is not None:
+                unpack_weights(self.checkpoints.read(best), self.players.modules, best)
+            for name, tensors in self.kept.items():
+                self.players.modules[name].load_state_dict(tensors, strict=False)
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        self.players.clear()
+        self.players.train(False)
+        stopped = "patience" if self._impatient() else "finished"
+        standing, history = self.standing, from_first(self.accelerator, tuple(self.history.entries))
+        return TrainingRecord(self.step, stopped, history, standing.best, standing.best_step)
+
+    def _evaluate(self) -> bool:
+        """Compare with the best so far; the same verdict on all processes."""
+        self.players.train(False)
+        found = self._validate()
+        standing = self.standing
+        better = standing.best is None or found.value < standing.best.value
+        if better:
+            standing.best, standing.best_step, standing.waited = found, self.step, 0
+            if self.checkpoints is None:
+                modules = self.players.modules.items()
+                self.kept = {name: {k: v.clone() for k, v in module_tensors(module).items()} for name, module in modules}
+        else:
+            standing.waited += 1
+        self._log({"validation": found.value, "validation_low": found.low, "validation_high": found.high})
+        self.progress.evaluated(self.step, found, better)
+        return better
+
+    def _validate(self) -> Estimate:
+        """Held-out data are shared by the processes; any other number is the first one's to find."""
+        validation, accelerator = self.task.validation, self.accelerator
+        assert validation is not None
+        if not isinstance(validation, HeldOut):
+            return from_first(accelerator, validation() if self.main else None)
+        losses = validation.losses(
+            self.task.target,
+            batch_size=self.config.batch_size,
+            device=accelerator.device,
+            step=self.step,
+            only=slice(accelerator.process_index, None, accelerator.num_processes),
+            rng=Seeded(self.config.seed).stream("validation"),
+        )
+        return mean_loss(from_all(accelerator, losses), draws=len(validation.data))
+
+    def _save(self, better: bool) -> None:
+        if self.checkpoints is not None:
+            state = {"standing": self.standing.to_dict(), "settings": self._settings(), "versions": _versions()}
+            if self.main:
+                self.checkpoints.save(self.step, pack(self.players.modules, self.players.optimisers, state), best=better)
+            self.accelerator.wait_for_everyone()
+
+    def _settings(self) -> dict[str, Any]:
+        """What must not change between a run and its resumption."""
+        fixed = {key: value for key, value in asdict(self.config).items() if key not in MAY_CHANGE}
+        return {**fixed, "data": _fingerprint(self.task.data), "processes": self.accelerator.num_processes}
+
+    def _refuse_change(self, saved: Mapping[str, Any]) -> None:
+        changed = changed_key(saved, self._settings())
+        if changed is not None:
+            key, old, new = changed
+            raise ValueError(
+                f"The run was started with {key} = {old!r}, and is resumed with {key} = {new!r}: it would not be the same "
+                f"run. Nothing was trained or changed; give the old value back, or start a new run in another folder."
+            )
+
+    def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
+        if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
+            last = None if self.checkpoints is None else self.checkpoints.last()
+            kept = "Nothing was saved" if last is None else f"The checkpoint {last.name} is kept"
+            raise RuntimeError(
+                f"Training diverged at step {self.step}: the loss is {value}, the gradient {metrics['gradient']}. The weights "
+                f"before this step are unchanged. {kept}; lower learning_rate or clip, or raise warmup."
+            )
+
+    def _impatient(self) -> bool:
+        return self.config.patience is not None and self.standing.waited >= self.config.patience
+
+    def _log(self, numbers: Mapping[str, float]) -> None:
+        self.history.add({"step": self.step, **numbers})
+        if self.config.tracker is not None:
+            self.accelerator.log(dict(numbers), step=self.step)
+
+
+def _fingerprint(x: Sequences) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for tensor in (x.tokens, x.start, x.stop):
+        found.update(tensor.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    """What the last bits depend on, besides the settings."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "threads": str(torch.get_num_threads())}
+
+
+def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as trackers take them."""
+    return {key: value if isinstance(value, int | float | str | bool) else str(value) for key, value in values.items()}

@@ -1,0 +1,99 @@
+"""What a run learns from: the data of its settings as sequences, with their space and tokenizer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from esscher.data.docstrings import docstring_splits
+from esscher.data.processes import draw_sets
+from esscher.data.sources import Splits, Texts, read_texts, split_by_hash
+from esscher.data.text import TextSet, text_chunks, text_points
+from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
+from esscher.estimate import Estimate
+from esscher.exact.languages import motif_process
+from esscher.randomness import Rng
+from esscher.space import Sequences, Space
+from esscher.training.config import DataConfig, LengthConfig, TokenizerConfig, TrainRun
+
+MOTIF = "motif:"
+
+
+@dataclass(frozen=True)
+class Material:
+    """Sequences to learn from, to choose by and to judge by; `units` are the sizes of the test sequences by unit."""
+
+    space: Space
+    train: Sequences
+    validation: Sequences
+    test: Sequences
+    units: Mapping[str, Tensor]
+    tokenizer: Tokenizer
+    description: str
+    truth: tuple[tuple[str, Estimate], ...] = ()  # what is known exactly of the source
+
+
+def prepare(run: TrainRun, *, rng: Rng) -> Material:
+    """Read or draw the data; `rng` matters for processes only."""
+    if run.data.source.startswith(MOTIF):
+        return _process(run.data, rng)
+    return _text(read_splits(run.data), run.tokenizer, run.length)
+
+
+def read_splits(data: DataConfig) -> Splits:
+    """The texts of a source in three parts."""
+    if data.source == "docstrings":
+        return docstring_splits()
+    whole = _read(data, data.source)
+    if data.validation is None or data.test is None:
+        return split_by_hash(whole, held_out=data.held_out)
+    return Splits(whole, _read(data, data.validation), _read(data, data.test))
+
+
+def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
+    """Trained on the texts, or loaded from a folder."""
+    if config.kind in KINDS:
+        return train_tokenizer(config.kind, texts.texts, vocab_size=config.vocab_size)
+    if "/" not in config.kind and "\\" not in config.kind:
+        known = ", ".join(KINDS)
+        raise ValueError(f"Unknown tokenizer {config.kind!r}; the known ones are {known}, or a folder such as ./{config.kind}.")
+    return load_tokenizer(config.kind)
+
+
+def _read(data: DataConfig, source: str) -> Texts:
+    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator)
+
+
+def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Material:
+    tokenizer = choose_tokenizer(choice, splits.train)
+    sets = [_cut(texts, tokenizer, length) for texts in (splits.train, splits.validation, splits.test)]
+    point = length.tokens - length.given
+    space = Space(tokenizer.vocab_size, point, None if length.chunks else tokenizer.eos)
+    names = ("train", "validation", "test")
+    lines = [f"{texts}: {made}" for texts, made in zip((splits.train, splits.validation, splits.test), sets, strict=True)]
+    description = "\n".join(f"- {name}: {line}" for name, line in zip(names, lines, strict=True))
+    units = {"token": sets[2].tokens, "word": sets[2].words, "byte": sets[2].bytes}
+    return Material(space, sets[0].x, sets[1].x, sets[2].x, units, tokenizer, description)
+
+
+def _cut(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:
+    if length.chunks:
+        return text_chunks(texts.texts, tokenizer, length=length.tokens, given=length.given)
+    return text_points(texts.texts, tokenizer, max_length=length.tokens, longer=length.longer)
+
+
+def _process(data: DataConfig, rng: Rng) -> Material:
+    """A motif process, whose entropy is known."""
+    mixture = None if data.mixture == 1 else data.mixture
+    process = motif_process(data.source.removeprefix(MOTIF), data.length, data.alphabet, mixture)
+    sets = draw_sets(process.base, data.size, rng=rng)
+    tokenizer = character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False)
+    share = "" if mixture is None else f", in a share {mixture} of them"
+    description = (
+        f"Strings of {data.length} symbols over {data.alphabet!r} that contain {process.motif!r}{share}: {len(sets.train):,} "
+        f"to learn from, {len(sets.validation):,} to choose by, {len(sets.test):,} to judge by."
+    )
+    truth = Estimate.exact(process.entropy_per_symbol, unit="nats per symbol")
+    units = {"token": sets.test.lengths}
+    known = (("entropy of the process", truth),)
+    return Material(process.space, sets.train, sets.validation, sets.test, units, tokenizer, description, known)

@@ -1,0 +1,107 @@
+"""The modules that learn, each with its own optimiser.
+
+Most often there is one player; a game has several, and a loss for each, which moves that player only. The
+parts of an update are put together by `Loss.count`, so that reading a batch in several passes, or on several
+processes, gives the gradient of reading it at once.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from esscher.objective import Loss
+from esscher.training.config import TrainingConfig
+from esscher.training.processes import sum_gradients, sum_numbers
+
+
+class Players:
+    """Named modules, their optimisers, and the gradient of the update that is being made."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], config: TrainingConfig, accelerator: Accelerator):
+        self.modules, self.config, self.accelerator = dict(modules), config, accelerator
+        self.parameters = {name: _learning(name, module) for name, module in modules.items()}
+        self.optimisers = {name: _optimiser(config, parameters) for name, parameters in self.parameters.items()}
+        self._everyone = list({id(p): p for own in self.parameters.values() for p in own}.values())
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the gradient."""
+        self.count, self.loss = 0.0, 0.0
+        self.metrics: dict[str, float] = {}
+        for parameter in self._everyone:
+            parameter.grad = None
+
+    def add(self, loss: Loss) -> None:
+        """Add one part of the batch to the gradient."""
+        values = loss.value if isinstance(loss.value, Mapping) else {None: loss.value}
+        for number, (player, value) in enumerate(values.items()):
+            own = self._everyone if player is None else self._of(player)
+            more = number + 1 < len(values)
+            gradients = torch.autograd.grad(value * loss.count, own, retain_graph=more, allow_unused=True)
+            for parameter, gradient in zip(own, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        self.count += loss.count
+        self.loss += float(sum(value.detach() for value in values.values())) * loss.count
+        metrics = dict(loss.metrics)
+        if isinstance(loss.value, Mapping):
+            metrics |= {f"{player}/loss": float(value.detach()) for player, value in loss.value.items()}
+        for name, metric in metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + metric * loss.count
+
+    def update(self, rate: float) -> tuple[float, dict[str, float]]:
+        """Move every player along its gradient; the mean loss, and the first process's mean metrics."""
+        metrics = {name: value / self.count for name, value in self.metrics.items()}
+        loss, count = sum_numbers(self.accelerator, [self.loss, self.count])
+        loss /= count
+        longest = 0.0
+        for name, own in self.parameters.items():
+            sum_gradients(self.accelerator, own)
+            for parameter in own:
+                if parameter.grad is not None:
+                    parameter.grad.div_(count)
+            limit = math.inf if self.config.clip is None else self.config.clip
+            longest = max(longest, float(nn.utils.clip_grad_norm_(own, limit)))
+            for group in self.optimisers[name].param_groups:
+                group["lr"] = rate
+        if math.isfinite(loss) and math.isfinite(longest):
+            for optimiser in self.optimisers.values():
+                optimiser.step()
+        return loss, {**metrics, "gradient": longest}
+
+    def train(self, mode: bool) -> None:
+        for module in self.modules.values():
+            module.train(mode)
+
+    def _of(self, player: str) -> list[nn.Parameter]:
+        if player not in self.parameters:
+            known = ", ".join(self.parameters)
+            raise ValueError(
+                f"The objective has a loss for the player {player!r}; the players are {known}. Nothing was learnt."
+            )
+        return self.parameters[player]
+
+
+def _learning(name: str, module: nn.Module) -> list[nn.Parameter]:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(f"The player {name!r} ({type(module).__name__}) has no parameter that may learn. Nothing was trained.")
+    return parameters
+
+
+def _optimiser(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Weight decay acts on matrices; biases and norms are left alone."""
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    rate: float | Tensor = config.learning_rate
+    if config.optimiser == "adam":
+        return torch.optim.Adam(groups, lr=rate)
+    if config.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=rate)
+    return torch.optim.SGD(groups, lr=float(rate), momentum=0.9)

@@ -1,0 +1,131 @@
+"""The whole of `esscher train`, in one call: data, tokenizer, base, training, measurement, model folder.
+
+    train(TrainRun(out="runs/first"))
+
+The folder then holds the model (see `esscher.hub`), `run.yaml` with every setting, `history.jsonl`,
+`results.json`, and the checkpoints that `resume=True` goes on from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from esscher.bases.config import TransformerConfig
+from esscher.bases.network import NetworkBase, build_base
+from esscher.estimate import Estimate
+from esscher.estimators.perplexity import perplexity
+from esscher.hub import Card, save_base
+from esscher.objectives.likelihood import Likelihood
+from esscher.randomness import Seeded
+from esscher.storage import write_file, write_json
+from esscher.target import Tilted
+from esscher.training.config import TrainRun, changed_key, from_dict, to_dict
+from esscher.training.evaluation import HeldOut
+from esscher.training.loop import MAY_CHANGE, TrainingRecord
+from esscher.training.material import Material, prepare
+from esscher.training.processes import disconnect, first_process
+from esscher.training.progress import choose_progress
+from esscher.training.trainer import Trainer
+
+SETTINGS, RESULTS = "run.yaml", "results.json"
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What came out: where the model is, how training went, and what was measured on the test data."""
+
+    folder: Path
+    base: NetworkBase
+    record: TrainingRecord
+    measured: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        best = None if self.record.best is None else self.record.best.to_dict()
+        return {
+            "folder": str(self.folder),
+            "steps": self.record.steps,
+            "stopped": self.record.stopped,
+            "best_step": self.record.best_step,
+            "validation": best,
+            "measured": {name: found.to_dict() for name, found in self.measured.items()},
+        }
+
+
+def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainResult:
+    """Train a base as the settings say, and save it in `run.out`."""
+    folder, seed = Path(run.out), Seeded(run.training.seed)
+    speak = choose_progress(quiet or not first_process()).say
+    if resume:
+        _refuse_change(run, folder)
+    material = prepare(run, rng=seed.stream("data"))
+    speak(material.description)
+    base = _base(run, material)
+    target = Tilted(base)
+    if first_process() and not (folder / "checkpoints").is_dir():
+        write_file(folder / SETTINGS, yaml.safe_dump(to_dict(run), sort_keys=False).encode())
+    record = Trainer(run.training, quiet)(
+        Likelihood(run.training.label_smoothing),
+        target,
+        material.train,
+        modules=base,
+        validation=HeldOut(Likelihood(), material.validation),
+        folder=folder,
+        resume=resume,
+    )
+    result = TrainResult(folder, base, record, _measure(base, material))
+    if first_process():
+        _save(run, material, result)
+    disconnect()
+    for name, found in result.measured.items():
+        speak(f"{name}: {found}")
+    return result
+
+
+def _base(run: TrainRun, material: Material) -> NetworkBase:
+    """A new base for the material; one with too few positions is refused before anything is trained."""
+    config = run.base.resolve()
+    longest = max(int(part.stop.max()) for part in (material.train, material.validation, material.test))
+    if isinstance(config, TransformerConfig) and longest > config.max_positions:
+        raise ValueError(
+            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = {config.max_positions}. "
+            f"Nothing was trained; raise base.max_positions, or lower length.tokens."
+        )
+    return build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+
+
+def _measure(base: NetworkBase, material: Material) -> dict[str, Estimate]:
+    """Perplexity on the test data by unit, and what is known of the source."""
+    found = perplexity(Tilted(base), material.test, units=material.units)
+    return {**{f"perplexity per {unit}": estimate for unit, estimate in found.items()}, **dict(material.truth)}
+
+
+def _save(run: TrainRun, material: Material, result: TrainResult) -> None:
+    card = Card(
+        title=f"{result.base.config.__class__.__name__.removesuffix('Config')} trained on {run.data.source}",
+        data=material.description,
+        training=to_dict(run),
+        measured=list(result.measured.items()),
+    )
+    save_base(result.folder, result.base, material.tokenizer, card)
+    write_json(result.folder / RESULTS, result.to_dict())
+
+
+def _refuse_change(run: TrainRun, folder: Path) -> None:
+    """A run is resumed with the settings that it was started with, the folder and the tracker apart."""
+    file = folder / SETTINGS
+    if not file.is_file():
+        return
+    started = from_dict(yaml.safe_load(file.read_text()))
+    alike = {name: getattr(run.training, name) for name in MAY_CHANGE}
+    started = replace(started, out=run.out, training=replace(started.training, **alike))
+    changed = changed_key(asdict(started), asdict(run))
+    if changed is not None:
+        key, old, new = changed
+        raise ValueError(
+            f"The run in {folder} was started with {key} = {old!r}, and is resumed with {key} = {new!r}: it would not be the "
+            f"same run. Nothing was trained or changed; give the old value back, or start a new run in another folder."
+        )

@@ -1,0 +1,59 @@
+"""Training of any objective on any target, one player or several, resumed to the bit.
+
+    record = Trainer(TrainingConfig(steps=500))(Likelihood(), Tilted(base), data, modules=base, folder="runs/first")
+
+All chance of an update is `Seeded(seed).stream("step", step, "rank", rank)`, and the order of the data is a
+function of the seed, so a run is its weights, its optimisers' tensors and its step: what a checkpoint holds.
+A run that was killed and resumed ends with the weights of a run that was not. See `docs/why/resume.md`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from esscher.objective import Objective
+from esscher.space import Sequences
+from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
+from esscher.training.evaluation import HeldOut, Validation
+from esscher.training.loop import Loop, Task, TrainingRecord
+from esscher.training.processes import connect
+from esscher.training.progress import choose_progress
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Trains with the settings of a config; `quiet` shows nothing."""
+
+    config: TrainingConfig
+    quiet: bool = False
+
+    def __call__(
+        self,
+        objective: Objective,
+        target: Tilted,
+        data: Sequences,
+        *,
+        modules: nn.Module | Mapping[str, nn.Module],
+        validation: Validation | None = None,
+        folder: str | Path | None = None,
+        resume: bool = False,
+    ) -> TrainingRecord:
+        """Minimise the objective over the modules, in place; with a `folder`, save there and resume from there."""
+        players = {"model": modules} if isinstance(modules, nn.Module) else modules
+        validation = HeldOut(objective, validation) if isinstance(validation, Sequences) else validation
+        task = Task(objective, target, data, players, validation, None if folder is None else Path(folder))
+        accelerator = connect(self.config, task.folder)
+        progress = choose_progress(self.quiet or not accelerator.is_main_process)
+        loop = Loop(self.config, task, accelerator, progress)
+        loop.restore(resume)
+        progress.begin(loop.step, loop.steps)
+        try:
+            while not loop.over():
+                loop.update()
+                loop.look()
+            return loop.finish()
+        finally:
+            progress.end()

@@ -1,0 +1,43 @@
+"""The embedded corpus: parsed, not imported; cleaned; split for good."""
+
+import sys
+
+from esscher.data.docstrings import docstring_splits, read_docstrings
+
+SOURCE = '''"""A module that counts sheep."""
+raise SystemExit("never run")
+def count(flock):
+    """Return the number of sheep.
+
+    >>> count([1, 2])
+    2
+
+    Black   ones count too.
+    """
+class Flock:
+    """A module that counts sheep."""
+    def a(self): "Short."
+'''
+
+
+def test_docstrings_are_cleaned_deduplicated_and_never_imported(tmp_path):
+    (tmp_path / "sheep.py").write_text(SOURCE)
+    (tmp_path / "broken.py").write_text("def (:")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "x.py").write_text('"""A test module of the library."""')
+    assert read_docstrings(tmp_path).texts == (
+        "A module that counts sheep.",
+        "Return the number of sheep.\n\nBlack   ones count too.",
+    )
+
+
+def test_corpus_of_this_python():
+    modules = set(sys.modules)
+    splits = docstring_splits()
+    assert not {name for name in set(sys.modules) - modules if name.startswith(("turtle", "idlelib", "antigravity"))}
+    parts = [splits.train.texts, splits.validation.texts, splits.test.texts]
+    texts = [text for part in parts for text in part]
+    assert len(set(texts)) == len(texts) > 5000
+    assert 1.2e6 < sum(len(text.encode()) for text in texts) < 2.5e6
+    assert all(0.03 < len(part) / len(texts) < 0.07 for part in parts[1:])
+    assert not any(">>>" in text for text in texts if text.lstrip().startswith(">>>"))

@@ -1,0 +1,176 @@
+"""Perplexity of bases and tilted models: the count of symbols, both sources of chance, and every shape of test set."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from languages import PROMPTS, random_target
+
+from esscher.estimators.perplexity import cross_entropy, perplexity
+from esscher.estimators.replicates import per_prompt
+from esscher.exact.enumeration import enumerate_points
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import draw
+from esscher.samplers.exhaustive import Exhaustive
+from esscher.samplers.importance import Importance
+from esscher.samplers.particles import Particles
+from esscher.space import Space, concatenate, empty_prompts, prompts_of, sequences
+from esscher.target import Tilted
+from esscher.testing import assert_covers
+
+SPACE = Space(3, 4, eos=0)
+TARGET = random_target(SPACE)
+X = enumerate_points(SPACE)
+LOG_SCORE = TARGET.log_score(X)
+LOG_Z = torch.logsumexp(LOG_SCORE, -1)
+LOG_P = LOG_SCORE - LOG_Z
+
+
+def held_out(count, seed=0):
+    return X.rows(Seeded(seed, "test").categorical(LOG_P[None], count)[0])
+
+
+# values
+
+
+def test_base_on_a_fixed_test_set_is_exact():
+    x = sequences([[1, 0], [2, 2, 1, 1], [0]])
+    found = perplexity(Tilted(TARGET.base), x, test="fixed")["token"]
+    nats = -float(TARGET.base.log_probs(x).sum()) / (2 + 4 + 1)
+    assert found.value == found.low == found.high == pytest.approx(math.exp(nats))
+    assert found.draws == 0 and found.unit == "per token"
+
+
+def test_end_symbols_are_counted_and_prompts_are_not():
+    x = sequences([[1, 0], [2, 1, 0]], [[2, 2, 1], [1]])
+    nll = -float(TARGET.base.log_probs(x).sum())
+    found = cross_entropy(Tilted(TARGET.base), x, test="fixed")["token"]
+    assert found.value == pytest.approx(nll / 5)
+    assert found.value != pytest.approx(nll / 3)  # wrong: the end symbol forgotten in the count
+    assert found.value != pytest.approx(nll / 9)  # wrong: prompts counted
+    assert "end symbols counted, prompts not" in found.method
+
+
+def test_units_divide_the_same_nats():
+    x = sequences([[1, 1, 0], [2, 2, 2, 1]])
+    units = {"token": x.lengths, "word": torch.tensor([1, 2]), "byte": torch.tensor([9, 12])}
+    found = cross_entropy(Tilted(TARGET.base), x, units=units)
+    total = {name: found[name].value * int(units[name].sum()) for name in units}
+    assert total["word"] == pytest.approx(total["token"])
+    assert total["byte"] == pytest.approx(total["token"])
+    assert found["byte"].unit == "nats per byte"
+
+
+def test_tilted_with_exhaustive_draws_is_exact():
+    x = held_out(50)
+    runs = Exhaustive()(TARGET, empty_prompts(2), 0, rng=Seeded(0))
+    found = cross_entropy(TARGET, x, draws=runs, test="fixed")["token"]
+    score = TARGET.log_score(x)
+    assert found.value == pytest.approx(float((LOG_Z - score).sum() / x.lengths.sum()))
+    assert found.high - found.low < 1e-12
+
+
+def test_prompts_are_matched_by_name_not_by_place():
+    x = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], [[1], [2, 1, 1], [1], [1, 2]])
+    draws = Exhaustive()(TARGET, prompts_of([[1, 2], [1], [2, 1, 1]]), 0, rng=Seeded(0))
+    log_z = draws.log_z()[torch.tensor([1, 2, 1, 0])]
+    found = cross_entropy(TARGET, x, draws=draws)["token"]
+    assert found.value == pytest.approx(float((log_z - TARGET.log_score(x)).sum() / x.lengths.sum()))
+
+
+def test_a_repeated_prompt_is_welcome():
+    x = sequences([[1, 0], [2, 0], [0]], [[1], [2], [1]])
+    draws = Importance()(TARGET, x.prompts(), 50, rng=Seeded(1))
+    found = cross_entropy(TARGET, x, draws=draws)["token"]
+    assert "after 2 prompts, 50 draws each" in found.method
+
+
+# coverage; each false alarm once in a thousand
+
+
+def test_base_interval_covers_over_test_sets():
+    truth = float((LOG_P.exp() * -TARGET.base.log_probs(X).sum(-1)).sum() / (LOG_P.exp() * X.lengths).sum())
+    hits = sum(cross_entropy(Tilted(TARGET.base), held_out(80, seed))["token"].covers(truth) for seed in range(250))
+    assert_covers(hits, 250, 0.95)
+
+
+@pytest.mark.parametrize(("sequences", "draws"), [(40, 400), (400, 40)], ids=["few sequences", "few draws"])
+def test_tilted_interval_covers_and_ignoring_a_source_does_not(sequences, draws):
+    truth = float((LOG_P.exp() * -LOG_P).sum() / (LOG_P.exp() * X.lengths).sum())
+    hits, wrong = 0, 0
+    for seed, drawn in enumerate(per_prompt(Importance()(TARGET, empty_prompts(250), draws, rng=Seeded(2)))):
+        x = held_out(sequences, seed)
+        found = cross_entropy(TARGET, x, draws=drawn)["token"]
+        hits += found.covers(truth)
+        if sequences < draws:
+            wrong += cross_entropy(TARGET, x, draws=drawn, test="fixed")["token"].covers(truth)
+        else:
+            rest = -TARGET.log_score(x) + float(drawn.log_z()[0]) - found.value * x.lengths
+            error = float(rest.std()) / math.sqrt(sequences) / float(x.lengths.double().mean())
+            wrong += abs(found.value - truth) < 1.96 * error
+    assert_covers(hits, 250, 0.95)
+    with pytest.raises(AssertionError, match="stated rate"):
+        assert_covers(wrong, 250, 0.95)
+
+
+def test_fixed_test_set_needs_only_the_draws_error():
+    x = held_out(60)
+    truth = float((LOG_Z - TARGET.log_score(x)).sum() / x.lengths.sum())
+    hits = 0
+    for draws in per_prompt(Importance()(TARGET, empty_prompts(250), 200, rng=Seeded(6))):
+        hits += cross_entropy(TARGET, x, draws=draws, test="fixed")["token"].covers(truth)
+    assert_covers(hits, 250, 0.95)
+
+
+def test_fixed_prompts_with_few_draws_each_cover_thanks_to_the_correction():
+    """Test sequences after 64 prompts, 24 draws for each: the bias of log Z is most of the error if left in."""
+    prompts = prompts_of([[1 + (row >> bit) % 2 for bit in range(6)] for row in range(64)])
+    x, _ = draw(TARGET.base, prompts, 1, rng=Seeded(3))
+    exact = Exhaustive()(TARGET, prompts, 0, rng=Seeded(0)).log_z()
+    truth = float((exact - TARGET.log_score(x)).sum() / x.lengths.sum())
+    corrected, plain = 0, 0
+    for seed in range(120):
+        draws = Importance()(TARGET, prompts, 24, rng=Seeded(seed, "few"))
+        found = cross_entropy(TARGET, x, draws=draws, test="fixed")["token"]
+        corrected += found.covers(truth)
+        shift = found.value - float((draws.log_z() - TARGET.log_score(x)).sum() / x.lengths.sum())
+        plain += replace(found, value=found.value - shift, low=found.low - shift, high=found.high - shift).covers(truth)
+    assert corrected > 0.9 * 120
+    assert plain < 0.8 * 120
+
+
+# refusals
+
+
+def test_dependent_draws_need_runs():
+    x = held_out(20)
+    one_run = Particles()(TARGET, empty_prompts(1), 16, rng=Seeded(4))
+    with pytest.raises(ValueError, match="depend on each other"):
+        cross_entropy(TARGET, x, draws=one_run)
+    runs = Particles()(TARGET, empty_prompts(10), 16, rng=Seeded(4))
+    found = cross_entropy(TARGET, x, draws=runs)["token"]
+    assert found.low < found.value < found.high and "10 runs of 16 dependent draws" in found.method
+    prompted = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], PROMPTS)
+    spread = cross_entropy(TARGET, prompted, draws=Particles()(TARGET, prompted.prompts(), 16, rng=Seeded(4)))["token"]
+    assert spread.low < spread.high  # prompts are the replicates
+
+
+def test_bad_input():
+    x = held_out(5)
+    draws = Importance()(TARGET, prompts_of([[1], [1]]), 5, rng=Seeded(5))
+    with pytest.raises(ValueError, match="needs draws that estimate log Z"):
+        perplexity(TARGET, x)
+    with pytest.raises(ValueError, match="5 of 5 test sequences have a prompt without draws, and 1 prompts have draws"):
+        perplexity(TARGET, x, draws=draws)
+    with pytest.raises(ValueError, match=r"units\['word'\] must count the units of each of 5"):
+        perplexity(Tilted(TARGET.base), x, units={"word": torch.zeros(5, dtype=torch.long)})
+    with pytest.raises(ValueError, match="test set is empty"):
+        perplexity(Tilted(TARGET.base), x.rows(slice(0, 0)))
+    with pytest.raises(ValueError, match="at least 2 independent replicates and has 1"):
+        perplexity(Tilted(TARGET.base), x.rows(slice(0, 1)))
+
+
+def test_a_batch_of_batches_is_the_batch():
+    x = concatenate([held_out(30, 1), held_out(30, 2)])
+    assert perplexity(Tilted(TARGET.base), x)["token"].draws == 60

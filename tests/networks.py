@@ -1,0 +1,31 @@
+"""Small networks of every kind that many tests share."""
+
+import torch
+
+from esscher.bases.config import RecurrentConfig, TransformerConfig
+from esscher.bases.network import NetworkBase, build_base
+from esscher.randomness import Seeded
+from esscher.space import Space
+
+SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
+CONFIGS = {
+    "lstm, one-hot": RecurrentConfig("lstm", 12, 2),
+    "lstm, vectors": RecurrentConfig("lstm", 12, 2, embedding=5),
+    "lstm, tied": RecurrentConfig("lstm", 12, 1, embedding=12, tied=True),
+    "gru, one-hot": RecurrentConfig("gru", 12, 1),
+    "gru, vectors": RecurrentConfig("gru", 12, 3, embedding=5),
+    "gru, tied": RecurrentConfig("gru", 12, 2, embedding=12, tied=True),
+    "transformer, rotary": TransformerConfig(8, 2, 2, 16),
+    "transformer, learned": TransformerConfig(8, 2, 2, 16, positions="learned", max_positions=7),
+    "transformer, rotary, untied": TransformerConfig(12, 1, 3, 16, tied=False),
+    "transformer, learned, untied": TransformerConfig(12, 3, 1, 16, positions="learned", max_positions=7, tied=False),
+}
+
+
+def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
+    """A base with weights large enough that every token before changes every distribution."""
+    base = build_base(config, space, rng=Seeded(seed)).eval()
+    with torch.no_grad():
+        for weight in base.parameters():
+            weight.mul_(8 if isinstance(config, TransformerConfig) and weight.dim() > 1 else 2)
+    return base

@@ -1,0 +1,116 @@
+"""Unbiasedness with no statistics: samplers run on every outcome of their dice."""
+
+import math
+
+import pytest
+import torch
+from languages import random_target
+
+from esscher.draws import Draws
+from esscher.randomness import Rng, Seeded
+from esscher.samplers import particles
+from esscher.samplers.exhaustive import Exhaustive
+from esscher.samplers.importance import Importance
+from esscher.samplers.metropolis import Metropolis
+from esscher.samplers.particles import Particles
+from esscher.samplers.pool import Pool
+from esscher.space import Sequences, Space, prompts_of
+from esscher.target import Tilted
+from esscher.testing import every_outcome
+
+SHORT, LONGER = random_target(Space(2, 2, eos=0)), random_target(Space(2, 3, eos=0))
+PROMPTS = prompts_of([[1]])
+
+
+def twist(x: Sequences) -> torch.Tensor:
+    return 0.7 * x.lengths.double()
+
+
+def share_of_long(draws: Draws) -> float:
+    """mean_n e^w f(x) with f = 1 for points of more than one token."""
+    return float((draws.log_weight.double().exp().view(-1) * (draws.x.lengths > 1)).mean())
+
+
+def mean_over_outcomes(sampler, target: Tilted = SHORT, draws: int = 2) -> tuple[float, float, int]:
+    """Expectations of the weight and of the weighted f, and the number of outcomes."""
+    runs = list(every_outcome(lambda rng: sampler(target, PROMPTS, draws, rng=rng)))
+    assert sum(p for p, _ in runs) == pytest.approx(1)
+    weight = sum(p * float(result.log_weight.double().exp().mean()) for p, result in runs)
+    return weight, sum(p * share_of_long(result) for p, result in runs), len(runs)
+
+
+def exact(target: Tilted) -> tuple[float, float]:
+    draws = Exhaustive()(target, PROMPTS, 0, rng=Seeded(0))
+    return float(draws.log_z().exp()), share_of_long(draws)
+
+
+Z, Z_LONG = exact(SHORT)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [Importance(), Particles(threshold=1.1), Particles(twist, threshold=0.9), Particles(twist, threshold=1.1, block=2)],
+)
+def test_weights_are_exactly_proper(sampler):
+    weight, long, outcomes = mean_over_outcomes(sampler, LONGER)
+    assert outcomes > 10
+    assert (weight, long) == pytest.approx(exact(LONGER))
+
+
+def test_particles_with_three_draws():
+    weight, long, outcomes = mean_over_outcomes(Particles(twist, threshold=1.1), draws=3)
+    assert outcomes > 500
+    assert (weight, long) == pytest.approx((Z, Z_LONG))
+
+
+def test_particles_that_forget_the_mean_weight_are_caught(monkeypatch):
+    """The wrong version: after resampling, weights of 1 instead of their mean."""
+
+    def forgets(self, threshold: float) -> None:
+        before = self.log_weight
+        resample(self, threshold)
+        if self.log_weight is not before:
+            self.log_weight = torch.zeros_like(self.log_weight)
+
+    resample = particles._Cloud.resample
+    monkeypatch.setattr(particles._Cloud, "resample", forgets)
+    weight, _, _ = mean_over_outcomes(Particles(twist, threshold=1.1))
+    assert weight != pytest.approx(Z, rel=1e-3)
+
+
+def test_a_pool_is_biased_by_the_amount_theory_says():
+    """One survivor of n candidates: bias shrinks with n, and is there at n = 2."""
+    gaps = [abs(mean_over_outcomes(Pool(pool), draws=1)[1] - Z_LONG / Z) for pool in (1, 2, 3)]
+    assert gaps[0] > gaps[1] > gaps[2] > 1e-6
+
+
+def test_metropolis_forgets_its_start_with_every_step():
+    gaps = [abs(mean_over_outcomes(Metropolis(steps), draws=1)[1] - Z_LONG / Z) for steps in (1, 2, 3)]
+    assert gaps[0] > gaps[1] > gaps[2]
+
+
+def test_a_metropolis_that_accepts_everything_is_caught():
+    class Easy:
+        def __init__(self, rng: Rng):
+            self.rng = rng
+
+        def __getattr__(self, name):
+            return getattr(self.rng, name)
+
+        def accept(self, log_probability):
+            return torch.ones_like(log_probability, dtype=torch.bool)
+
+    def gap(run) -> float:
+        return abs(sum(p * share_of_long(run_) for p, run_ in every_outcome(run)) - Z_LONG / Z)
+
+    honest = gap(lambda rng: Metropolis(3)(SHORT, PROMPTS, 1, rng=rng))
+    easy = gap(lambda rng: Metropolis(3)(SHORT, PROMPTS, 1, rng=Easy(rng)))
+    assert easy > 2 * honest
+
+
+def test_exhaustive_knows_the_total():
+    draws = Exhaustive()(SHORT, PROMPTS, 0, rng=Seeded(0))
+    log_score = SHORT.log_score(draws.x)
+    assert math.isclose(Z, float(log_score.exp().sum()))
+    assert float(draws.expect(log_score[None])) == pytest.approx(float((torch.softmax(log_score, 0) * log_score).sum()))
+    assert float(Exhaustive()(Tilted(SHORT.base), PROMPTS, 0, rng=Seeded(0)).log_z()) == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,127 @@
+"""The assertions themselves: they cry wolf as rarely as they say, and they catch samplers that are subtly wrong."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from languages import random_target
+
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import draw
+from esscher.samplers.importance import Importance
+from esscher.samplers.particles import Particles
+from esscher.samplers.pool import Pool
+from esscher.space import Space, empty_prompts, sequences
+from esscher.target import Tilted
+from esscher.testing import assert_covers, assert_draws_follow
+
+SPACE = Space(3, 3, eos=0)
+TARGET = random_target(SPACE)
+PROMPTS = empty_prompts(1000)
+
+
+def follows(draws, target=TARGET, **settings) -> bool:
+    try:
+        assert_draws_follow(target, empty_prompts(len(draws.log_weight)), draws, **settings)
+    except AssertionError:
+        return False
+    return True
+
+
+# calibration
+
+
+@pytest.mark.parametrize("sampler", [Importance(), Particles(threshold=0.9)], ids=["independent", "dependent"])
+def test_false_alarms_are_as_rare_as_stated(sampler):
+    """Nominal 10 % over 200 repetitions: Bonferroni over related events gives fewer, never more than 36 (1 in 10,000)."""
+    alarms = 0
+    draws = sampler(TARGET, empty_prompts(200 * 300), 4, rng=Seeded(1))
+    for first in range(0, 200 * 300, 300):
+        rows = slice(first, first + 300)
+        part = replace(
+            draws,
+            x=draws.x.rows(slice(4 * first, 4 * first + 1200)),
+            log_weight=draws.log_weight[rows],
+            log_base=draws.log_base[rows],
+        )
+        alarms += not follows(part, false_alarm=0.1, events=16)
+    assert 1 <= alarms <= 36
+
+
+def test_coverage_assertion_is_calibrated_and_has_power():
+    """At a nominal 10 % a true 95 % interval fails at most 1 time in 10; 88 % coverage of 500 is caught each time."""
+    hits = torch.rand(2000, 500, generator=torch.Generator().manual_seed(2))
+
+    def failures(rate: float, repetitions: int, false_alarm: float) -> int:
+        failed = 0
+        for row in (hits[:repetitions] < rate).sum(-1).tolist():
+            try:
+                assert_covers(row, 500, 0.95, false_alarm=false_alarm)
+            except AssertionError:
+                failed += 1
+        return failed
+
+    assert 100 <= failures(0.95, 2000, 0.1) <= 260
+    assert failures(0.88, 100, 1e-3) >= 95
+    assert failures(0.995, 100, 1e-3) >= 95  # too wide is wrong as well
+
+
+# power: wrong samplers
+
+
+def ignores_the_energy(rng):
+    x, log_base = draw(TARGET.base, PROMPTS, 8, rng=rng)
+    draws = Importance()(TARGET, PROMPTS, 8, rng=rng)
+    return replace(draws, x=x, log_base=log_base, log_weight=torch.zeros_like(log_base), estimates_z=False)
+
+
+def forgets_the_last_token(rng):
+    """The energy is paid for every token but the last."""
+    draws = Importance()(TARGET, PROMPTS, 8, rng=rng)
+    shorter = replace(draws.x, stop=torch.maximum(draws.x.stop - 1, draws.x.start))
+    return replace(draws, log_weight=TARGET.log_weight(shorter).view(draws.log_weight.shape))
+
+
+def drops_the_weight_of_one_token(rng):
+    """Token 2 costs nothing."""
+    draws = Importance()(TARGET, PROMPTS, 8, rng=rng)
+    energy = float(TARGET.energy(sequences([[2]]))[0])
+    times = (draws.x.counted & (draws.x.tokens == 2)).sum(-1).view(draws.log_weight.shape)
+    return replace(draws, log_weight=draws.log_weight + energy * times)
+
+
+def forgets_the_mean_weight(rng):
+    """Self-normalised weights that claim to estimate Z."""
+    draws = Importance()(TARGET, PROMPTS, 8, rng=rng)
+    return replace(draws, log_weight=draws.log_weight - draws.log_z()[:, None])
+
+
+@pytest.mark.parametrize(
+    "wrong", [ignores_the_energy, forgets_the_last_token, drops_the_weight_of_one_token, forgets_the_mean_weight]
+)
+def test_wrong_samplers_are_caught(wrong):
+    assert not follows(wrong(Seeded(3, wrong.__name__)))
+
+
+def test_the_right_sampler_passes():
+    assert follows(Importance()(TARGET, PROMPTS, 8, rng=Seeded(4)))
+
+
+def test_temperature_error_of_five_percent_is_caught_ten_of_ten():
+    """Importance draws of a * exp(-1.05 E) taken for those of a * exp(-E), over 4000 prompts."""
+    prompts = empty_prompts(4000)
+    hot = Tilted(TARGET.base, lambda x: 1.05 * TARGET.energy(x))
+    assert sum(not follows(Importance()(hot, prompts, 16, rng=Seeded(seed, "hot"))) for seed in range(10)) == 10
+    assert all(follows(Importance()(TARGET, prompts, 16, rng=Seeded(seed, "right"))) for seed in range(3))
+
+
+def test_a_small_pool_fails_and_a_large_one_passes():
+    assert not follows(Pool(2)(TARGET, PROMPTS, 8, rng=Seeded(5)))
+    assert follows(Pool(64)(TARGET, PROMPTS, 8, rng=Seeded(5)))
+
+
+def test_a_draw_outside_the_space_is_named():
+    draws = Importance()(TARGET, PROMPTS, 1, rng=Seeded(6))
+    beyond = replace(draws.x, tokens=torch.full_like(draws.x.tokens, 0), stop=torch.full_like(draws.x.stop, 3))
+    with pytest.raises(AssertionError, match="not a point of the space"):
+        assert_draws_follow(TARGET, PROMPTS, replace(draws, x=beyond))
