@@ -1,6 +1,6 @@
 """Tokens a second of `draw` against Hugging Face `generate`, and rows a second of a recurrent base.
 
-    python benchmarks/sampling.py [--repeats 5] [--threads 2] [--json]
+    python benchmarks/sampling.py [--repeats 5] [--threads 2] [--batches 32 128] [--json]
 
 Both sides run in this process, in turns, on networks of equal size (4 layers, width 256, 4 heads, inner width
 1024, vocabulary 10,000): 128 tokens after one begin symbol, batches of 32 and 128, no end symbol, sampling
@@ -57,7 +57,8 @@ def generate(model: transformers.GPT2LMHeadModel, batch: int) -> Callable[[], No
                 begin, attention_mask=torch.ones_like(begin), do_sample=True, top_k=0, use_cache=True,
                 min_new_tokens=TOKENS, max_new_tokens=TOKENS,
             )  # fmt: skip
-        assert found.shape == (batch, 1 + TOKENS)
+        if found.shape != (batch, 1 + TOKENS):
+            raise RuntimeError(f"generate gave {tuple(found.shape)}, not {(batch, 1 + TOKENS)}: the comparison is void.")
 
     return run
 
@@ -67,17 +68,18 @@ def sample(base: NetworkBase, batch: int) -> Callable[[], None]:
     rng = Seeded(1)
 
     def run() -> None:
-        x, log_prob = draw(base, empty_prompts(batch), 1, rng=rng)
-        assert x.tokens.shape == (batch, base.space.max_length) and log_prob.shape == (batch, 1)
+        x, log_prob = draw(base, empty_prompts(1), batch, rng=rng)
+        if x.tokens.shape != (batch, base.space.max_length) or log_prob.shape != (1, batch):
+            raise RuntimeError(f"draw gave {tuple(x.tokens.shape)}: the comparison is void.")
 
     return run
 
 
 def worst_gap(base: NetworkBase, batch: int) -> float:
     """The largest difference between the log-probability of a draw and its score."""
-    x, log_prob = draw(base, empty_prompts(batch), 1, rng=Seeded(2))
+    x, log_prob = draw(base, empty_prompts(1), batch, rng=Seeded(2))
     with torch.no_grad():
-        return float((base.log_probs(x).double().sum(-1) - log_prob[:, 0]).abs().max())
+        return float((base.log_probs(x).double().sum(-1) - log_prob[0]).abs().max())
 
 
 def in_turns(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
@@ -137,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="*", default=[32, 128])
     parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -145,7 +148,7 @@ def main() -> None:
     result = {
         "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.threads} threads",
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
-        "transformer": [compare(batch, options.repeats) for batch in (32, 128)],
+        "transformer": [compare(batch, options.repeats) for batch in options.batches],
         "recurrent": [recurrent(cell, options.repeats) for cell in ("lstm", "gru")],
     }
     show(result)

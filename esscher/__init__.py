@@ -1,3 +1,55 @@
-"""Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x))."""
+"""Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x)).
+
+The names below are what most programs need, loaded when first used: `from esscher import Tilted, Importance`.
+Everything else is imported from its own module.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "esscher.space": ("Space", "Sequences", "sequences", "prompts_of", "empty_prompts"),
+    "esscher.randomness": ("Seeded",),
+    "esscher.target": ("Base", "Energy", "Tilted"),
+    "esscher.draws": ("Draws", "Sampler"),
+    "esscher.estimate": ("Estimate",),
+    "esscher.objective": ("Loss", "Objective"),
+    "esscher.exact.languages": ("motif_process", "white_noise"),
+    "esscher.exact.table": ("tabulate",),
+    "esscher.bases.ngram": ("fit_ngram",),
+    "esscher.bases.truncated": ("Truncated",),
+    "esscher.energies.features": ("Feature", "LogLinear", "contains"),
+    "esscher.samplers.ancestral": ("Ancestral",),
+    "esscher.samplers.exhaustive": ("Exhaustive",),
+    "esscher.samplers.importance": ("Importance",),
+    "esscher.samplers.metropolis": ("Metropolis",),
+    "esscher.samplers.particles": ("Particles",),
+    "esscher.samplers.pool": ("Pool",),
+    "esscher.samplers.rejection": ("QuasiRejection", "Rejection"),
+    "esscher.estimators.divergences": ("divergences",),
+    "esscher.estimators.log_z": ("log_z",),
+    "esscher.estimators.measured": ("measure",),
+    "esscher.estimators.moments": ("moments",),
+    "esscher.estimators.perplexity": ("cross_entropy", "perplexity"),
+    "esscher.estimators.reliability": ("reliability",),
+    "esscher.objectives.likelihood": ("Likelihood",),
+    "esscher.objectives.moment_match": ("match_moments",),
+    "esscher.hub": ("load_base", "save_base"),
+    "esscher.training.trainer": ("Trainer",),
+    "esscher.training.config": ("TrainingConfig", "TrainRun"),
+    "esscher.training.run": ("train",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'esscher' has no attribute {name!r}; its names are {', '.join(__all__)}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

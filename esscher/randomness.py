@@ -96,14 +96,14 @@ def _invert_by_blocks(
     """The same in two levels: blocks of about sqrt(V) columns, then columns of one block.
 
     A cumulative sum over a large vocabulary is the dear part of drawing a token; block totals cost one
-    vectorised pass, and both levels are short enough for float64.
+    vectorised pass in the precision of the weights, and both levels are short enough for float64.
     """
     rows, width = log_weight.shape
     weight = log_weight.new_empty(rows, -(-width // block), block)
     flat = weight.view(rows, -1)
     torch.sub(log_weight, shift, out=flat[:, :width]).exp_()
     flat[:, width:] = 0.0
-    cumulative = weight.sum(-1, dtype=torch.float64).cumsum(-1)
+    cumulative = weight.sum(-1).double().cumsum(-1)
     point = uniform * cumulative[:, -1:]
     chosen = _first_above(cumulative, point)
     before = torch.where(chosen > 0, cumulative.gather(1, (chosen - 1).clamp(min=0)), 0.0)

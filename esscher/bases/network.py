@@ -1,10 +1,10 @@
 """Any causal network as a base, written once: scoring in one pass, stepping on the network's own state.
 
-A `Network` turns sequences into hidden vectors, one before each token, and hidden vectors into logits. The
-vector before the first token is what it makes of its opening symbol, which is no token of the space. Dropout
-acts in training mode and on scoring only: `begin` and `advance` always draw from the whole network.
+A `Network` turns sequences into hidden vectors, one before each token, and hidden vectors into logits; or it
+takes single steps. What stands before the first token is its opening symbol, which is no token of the space.
+Dropout acts in training mode and on scoring only: `begin` and `advance` always draw from the whole network.
 
-What it leaves out: heads that are not a plain function of the hidden vector, and gradients through steps.
+What it leaves out: gradients through steps.
 """
 
 from typing import Protocol, runtime_checkable
@@ -35,7 +35,7 @@ class LogitBase(Base, Protocol):
 
 @runtime_checkable
 class Network(Protocol):
-    """What `NetworkBase` asks of an `nn.Module`: hidden vectors for a pass, for a step, and their logits."""
+    """What `NetworkBase` asks of an `nn.Module`: a pass in two halves, hidden vectors and their logits; and steps."""
 
     @property
     def max_positions(self) -> int | None:
@@ -46,20 +46,20 @@ class Network(Protocol):
         """The vector before each token, made of the tokens before it."""
         ...
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B D"], State]:
-        """The vector after each prompt, and a state with room for so many more tokens."""
+    def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        """The logits of hidden vectors."""
         ...
 
-    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B D"], State]:
-        """The vector after one more token; may write into the state."""
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], State]:
+        """The logits after each prompt, and a state with room for so many more tokens."""
+        ...
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        """The logits after one more token; may write into the state."""
         ...
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         """The chosen rows of a state, copied."""
-        ...
-
-    def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
-        """The logits of hidden vectors."""
         ...
 
 
@@ -88,13 +88,13 @@ class NetworkBase(nn.Module):
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         longest, room = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
         self._check_length(longest + room, f"a prompt of {longest} tokens with a point of up to {room}")
-        hidden, state = self.network.begin(prompts.prompts(), room)
-        return log_softmax(self.network.output(hidden), -1), state
+        logits, state = self.network.begin(prompts.prompts(), room)
+        return log_softmax(logits, -1), state
 
     @torch.no_grad()
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        hidden, state = self.network.advance(state, token)
-        return log_softmax(self.network.output(hidden), -1), state
+        logits, state = self.network.advance(state, token)
+        return log_softmax(logits, -1), state
 
     @torch.no_grad()
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:

@@ -83,7 +83,7 @@ class RecurrentNetwork(nn.Module):
             return linear(hidden, self.embedding.weight[: self.vocab_size], self.bias)
         return self.head(hidden)
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B H"], _State]:
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         """Rows are read longest first, so that those still being read are always the first ones."""
         hidden = self._weight.new_zeros(self.config.layers, len(prompts), self.config.width)
         cell = torch.zeros_like(hidden) if self.config.cell == "lstm" else None
@@ -92,11 +92,20 @@ class RecurrentNetwork(nn.Module):
         inputs, length = opened(prompts, self.vocab_size)[order], prompts.start[order] + 1
         for t in range(inputs.shape[1]):
             reading = int((length > t).sum())
-            self.advance(state.first(reading), inputs[:reading, t])
+            self._step(state.first(reading), inputs[:reading, t])
         state = self.select(state, order.argsort())
-        return state.hidden[-1], state
+        return self.output(state.hidden[-1]), state
 
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B H"], _State]:
+    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
+        self._step(state, token)
+        return self.output(state.hidden[-1]), state
+
+    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
+        cell = None if state.cell is None else state.cell.index_select(1, index)
+        return _State(state.hidden.index_select(1, index), cell, state.layers)
+
+    def _step(self, state: _State, token: Int[Tensor, "B"]) -> None:
+        """Every layer once, in place."""
         below = token if state.layers[0].read_bias is None else self.embedding(token)
         for number, layer in enumerate(state.layers):
             hidden = state.hidden[number]
@@ -105,11 +114,6 @@ class RecurrentNetwork(nn.Module):
             else:
                 _step_lstm(layer, below, hidden, state.cell[number])
             below = hidden
-        return below, state
-
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
-        cell = None if state.cell is None else state.cell.index_select(1, index)
-        return _State(state.hidden.index_select(1, index), cell, state.layers)
 
     @property
     def _weight(self) -> Tensor:

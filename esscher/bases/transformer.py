@@ -20,6 +20,7 @@ from esscher.bases.opening import opened
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
+COPY_HEAD_FROM = 32  # steps for which it pays to lay the output weights out for small products
 SLOWEST_TURN = 10_000.0  # base of the wavelengths of rotary positions (Su et al. 2021)
 
 
@@ -43,6 +44,7 @@ class _State:
     """`cache[l, 0]` holds the keys of layer l and `cache[l, 1]` its values; slot t of a row is what it read t-th."""
 
     cache: Float[Tensor, "L 2 B H S D"]
+    head: Float[Tensor, "W V"]
     longest: int  # slots that the longest row has filled
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
 
@@ -131,9 +133,9 @@ class TransformerNetwork(nn.Module):
         return self._pass(opened(x, self.vocab_size)[:, :-1], None)
 
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return linear(hidden, self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight)
+        return linear(hidden, self._output_weight)
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B W"], _State]:
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         inputs = opened(prompts, self.vocab_size)
         rows, longest = inputs.shape
         config = self.config
@@ -141,9 +143,11 @@ class TransformerNetwork(nn.Module):
         cache = self.embedding.weight.new_empty(shape)
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
-        return after, _of_lengths(cache, longest, prompts.start + 1)
+        head = self._output_weight.T
+        head = head.contiguous() if room >= COPY_HEAD_FROM else head
+        return after @ head, _of_lengths(cache, head, longest, prompts.start + 1)
 
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B W"], _State]:
+    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
         if state.longest == state.cache.shape[4]:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = _Place(state)
@@ -156,14 +160,18 @@ class TransformerNetwork(nn.Module):
         for block, cache in zip(self.blocks, state.cache, strict=True):
             cast(_Block, block).step(x, turn, cache, place)
         length = None if state.length is None else state.length + 1
-        return self.last(x), _State(state.cache, state.longest + 1, length)
+        return self.last(x) @ state.head, _State(state.cache, state.head, state.longest + 1, length)
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         old = state.cache
         cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
         cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
         length = None if state.length is None else state.length[index]
-        return _of_lengths(cache, state.longest, length)
+        return _of_lengths(cache, state.head, state.longest, length)
+
+    @property
+    def _output_weight(self) -> Float[Tensor, "V W"]:
+        return self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight
 
     def _pass(self, inputs: Int[Tensor, "B T"], cache: Float[Tensor, "L 2 B H S D"] | None) -> Float[Tensor, "B T W"]:
         """The vectors after each input; with a cache to fill nothing is dropped."""
@@ -181,12 +189,12 @@ class TransformerNetwork(nn.Module):
         return self.last(x)
 
 
-def _of_lengths(cache: Tensor, longest: int, length: Int[Tensor, "B"] | None) -> _State:
+def _of_lengths(cache: Tensor, head: Tensor, longest: int, length: Int[Tensor, "B"] | None) -> _State:
     """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
     if length is None or len(length) == 0:
-        return _State(cache, longest, None)
+        return _State(cache, head, longest, None)
     low, high = (int(bound) for bound in length.aminmax())
-    return _State(cache, high, None if low == high else length)
+    return _State(cache, head, high, None if low == high else length)
 
 
 def _turns(config: TransformerConfig) -> _Turn:

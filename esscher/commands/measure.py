@@ -46,8 +46,9 @@ def measure(
         facts |= {"log_z": found.log_z, "reliability": found.reliability[0].verdict}
     models = {"base": found.base, **({} if found.tilted is None else {"tilted": found.tilted})}
     rows = [
-        {"model": name, "per": per, "perplexity": value, "method": value.method}
+        {"model": name, "per": per, "perplexity": value}
         for name, nats in models.items()
         for per, value in as_perplexity(nats).items()
     ]
-    show(Answer("esscher measure", facts, {"perplexities": rows}, found.warnings), as_json=json)
+    methods = {name: f"{name}: {nats['token'].method}" for name, nats in models.items()}
+    show(Answer("esscher measure", facts, {"perplexities": rows}, [*methods.values(), *found.warnings]), as_json=json)

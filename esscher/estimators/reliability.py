@@ -19,8 +19,8 @@ from esscher.estimators.replicates import check_weights
 
 TOO_FEW = 10  # effective draws
 FEW_DEGREES = 30  # Student's quantile is 4 % above the normal one
-UNEVEN = 0.25  # share of effective draws, below which the standard error is asked for more
-UNEVEN_DEGREES = 100  # it is then known to 7 %
+UNEVEN = 1 / 3  # share of effective draws, below which the standard error is asked for more
+UNEVEN_DEGREES = 200  # it is then known to 5 %
 INFINITE_VARIANCE = 0.5
 SMALLEST_TAIL = 5
 

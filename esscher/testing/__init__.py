@@ -2,6 +2,7 @@
 
     check_base(base, prompts)                    stepping equals scoring, sums to one, select commutes with advance, ...
     check_energy(energy, x)                      ignores padding, a batch equals one by one
+    check_objective(objective, target, ...)      its gradient is that of the exact loss
     assert_draws_follow(target, prompts, draws)  weighted draws have the exact expectations, by enumeration
     every_outcome(run)                           a sampler run on every outcome of its dice: expectations without statistics
     assert_covers(hits, level)                   an interval covers at its stated rate
@@ -9,8 +10,8 @@
 Each raises AssertionError with the numbers. The statistical ones state their false-alarm rate.
 """
 
-from esscher.testing.laws import check_base, check_energy
+from esscher.testing.laws import check_base, check_energy, check_objective
 from esscher.testing.outcomes import every_outcome
 from esscher.testing.statistics import assert_covers, assert_draws_follow
 
-__all__ = ["assert_covers", "assert_draws_follow", "check_base", "check_energy", "every_outcome"]
+__all__ = ["assert_covers", "assert_draws_follow", "check_base", "check_energy", "check_objective", "every_outcome"]

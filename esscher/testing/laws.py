@@ -1,11 +1,15 @@
-"""What every base and every energy must obey, as assertions that name the law they find broken."""
+"""What every base, energy and objective must obey, as assertions that name the law they find broken."""
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from esscher.exact.enumeration import enumerate_points
+from esscher.objective import Objective
+from esscher.randomness import Rng
 from esscher.space import Sequences, prompts_of
-from esscher.target import Base, Energy, State
+from esscher.target import Base, Energy, State, Tilted
 
 
 @torch.no_grad()
@@ -41,6 +45,30 @@ def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> No
     _equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
     alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
     _equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
+
+
+def check_objective(
+    objective: Objective,
+    target: Tilted,
+    data: Sequences,
+    exact: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
+    *,
+    rng: Rng,
+    tolerance: float = 1e-5,
+) -> None:
+    """The law of an objective: its gradient is that of `exact`, the loss written down without sampling.
+
+    Objectives that sample are given the `Exhaustive` sampler, which turns their expectation into a sum.
+    """
+    value = objective(target, data, rng=rng, step=0).value
+    assert isinstance(value, Tensor), "an objective of several players is checked player by player"
+    found = torch.autograd.grad(value, parameters, allow_unused=True)
+    expected = torch.autograd.grad(exact(), parameters, allow_unused=True)
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        zero = torch.zeros_like(parameters[number])
+        gap = (zero if one is None else one), (zero if other is None else other)
+        _equal(*gap, tolerance, f"the gradient must be that of the exact loss (parameter {number})")
 
 
 def _check_padding(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:

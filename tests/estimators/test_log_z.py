@@ -1,5 +1,6 @@
 """log Z: intervals, the residual paper's bounds, the guarantee; and which replicate is the right one."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ import torch
 from languages import PROMPTS, random_target
 
 from esscher.draws import Draws
-from esscher.estimators.guarantee import guaranteed_log_z
+from esscher.estimators.guarantee import LARGEST_STAKE, _log_capital, _stakes, guaranteed_log_z
 from esscher.estimators.log_z import bias_of_log_mean, log_z, log_z_bounds, lower_and_upper
 from esscher.estimators.replicates import per_prompt
 from esscher.randomness import Seeded
@@ -201,6 +202,20 @@ def test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails():
     believed = sum(log_z(one).covers(exact) for one in per_prompt(draws))
     assert promised >= 0.95 * 150
     assert believed < 0.5 * 150
+
+
+@pytest.mark.parametrize("mean", [0.1, 0.5, 0.8])
+def test_the_bet_on_the_true_mean_is_fair_over_every_outcome(mean):
+    """No statistics: over all 2^8 outcomes the expected capital is 1. A stake that has seen its draw is not fair."""
+    expected, peeking = 0.0, 0.0
+    for outcome in itertools.product([0.0, 1.0], repeat=8):
+        y = torch.tensor(outcome, dtype=torch.float64)
+        probability = float(torch.where(y > 0, mean, 1 - mean).prod())
+        stake = _stakes(y, 0.2).clamp(max=LARGEST_STAKE / mean)
+        expected += probability * math.exp(_log_capital(y - mean, stake))
+        peeking += probability * math.exp(_log_capital(y - mean, stake.roll(-1)))
+    assert expected == pytest.approx(1)
+    assert peeking != pytest.approx(1, abs=1e-3)
 
 
 def test_guarantee_narrows_and_is_not_empty():

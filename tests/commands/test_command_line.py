@@ -1,0 +1,174 @@
+"""The command line as a user meets it: contracts of the output, settings from files, errors that say what to do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from esscher.cli import VERBS, main
+
+TINY = [
+    *("--data.source", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"),
+    *("--training.steps", "4", "--training.device", "cpu"),
+]
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, standard output, standard error."""
+    capsys.readouterr()
+    try:
+        main(list(arguments))
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def answer(capsys, *arguments: str) -> dict:
+    """The last line of standard output, as JSON."""
+    code, out, err = call(capsys, *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "base"
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--out", str(folder), *TINY, "--quiet", "--json"])
+    assert not stop.value.code
+    return folder
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([verb, "--help"] for verb in VERBS), ["exact", "motif", "--help"]], ids=" ".join)
+def test_help_imports_no_torch_and_shows_an_example(arguments):
+    script = (
+        "import sys\n"
+        "from esscher.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as stop: assert not stop.code\n"
+        "assert 'torch' not in sys.modules, 'torch was imported'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: esscher" in done.stdout
+    assert arguments == ["--help"] or "Example: esscher" in done.stdout
+
+
+def test_exact_motif_prints_the_contract(capsys):
+    found = answer(capsys, "exact", "motif", "--motif", "10001011111000", "--length", "30", "--mixture", "0.9")
+    assert found["count"] == 1113640
+    assert found["log_z"] == pytest.approx(13.92314, abs=1e-5)
+    assert found["entropy_per_symbol"] == pytest.approx(0.44913, abs=5e-6)
+    assert found["mixture_entropy_per_symbol"] == pytest.approx(0.48178, abs=5e-6)
+
+
+def test_exact_language_counts_by_pattern(capsys):
+    found = answer(capsys, "exact", "language", "(0|10)*1?", "--length", "20")
+    assert round(2.718281828459045 ** found["log_count"]) == 17711  # a Fibonacci number
+    assert "abc" in call(capsys, "exact", "motif", "--motif", "abc", "--alphabet", "abc", "--length", "4")[1]
+
+
+def test_recipes_are_listed_and_run(capsys, tmp_path):
+    listed = answer(capsys, "reproduce", "--list")["recipes"]
+    assert {"name", "paper", "scales"} <= set(listed[0])
+    assert {"smoke", "small", "paper"} <= set(listed[0]["scales"])
+    result = answer(capsys, "reproduce", "laboratory", "--scale", "smoke", "--out", str(tmp_path), "--seeds", "1")
+    assert len(result["rows"]) == 6
+    assert result["paper"][0]["entropy_per_symbol"] == 0.449
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+
+
+def test_train_sample_and_measure_work_together(capsys, model, tmp_path):
+    drawn = answer(capsys, "sample", str(model), "--prompt", "1", "--prompt", "", "--draws", "3", "--seed", "5")
+    assert drawn["seed"] == 5
+    assert [row["prompt"] for row in drawn["samples"]] == ["1"] * 3 + [""] * 3
+    again = answer(capsys, "sample", str(model), "--prompt", "1", "--prompt", "", "--draws", "3", "--seed", "5")
+    assert again["samples"] == drawn["samples"]
+    texts = tmp_path / "my.txt"
+    texts.write_text("101010\n\n001011\n110110\n")
+    found = answer(capsys, "measure", str(model), "--data", str(texts))
+    assert "1 empty line skipped" in found["data"]
+    per_token = found["perplexities"][0]
+    assert (per_token["model"], per_token["per"]) == ("base", "token")
+    assert per_token["perplexity"]["low"] < per_token["perplexity"]["value"] < per_token["perplexity"]["high"]
+
+
+def test_truncated_sampling_is_reached_from_the_command_line(capsys, model):
+    greedy = answer(capsys, "sample", str(model), "--draws", "5", "--top-k", "1")["samples"]
+    assert len({row["text"] for row in greedy}) == 1
+    assert greedy[0]["log_base"] == pytest.approx(0)
+
+
+def test_data_and_env(capsys):
+    found = answer(capsys, "data", "--data.source", "motif:101", "--data.length", "6", "--data.size", "60")
+    assert [row["points"] for row in found["sets"]] == [60, 500, 5000]
+    assert all("101" in row["example"] for row in found["examples"])
+    assert answer(capsys, "env")["python"].startswith("3.")
+
+
+def test_defaults_then_file_then_flags(capsys, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("data:\n  source: motif:101\n  length: 6\n  size: 77\n")
+    assert answer(capsys, "data", "--config", str(settings))["sets"][0]["points"] == 77
+    assert answer(capsys, "data", "--config", str(settings), "--data.size", "66")["sets"][0]["points"] == 66
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data:\n  sorce: x\n", r"[data][sorce]"),
+        ("trainin:\n  steps: 3\n", "trainin"),
+        ("training:\n  steps: many\n", "many"),
+        ("data: [x\n", "is not valid YAML"),
+        ("- x\n", "holds no settings"),
+    ],
+)
+def test_a_wrong_file_names_file_and_key(capsys, tmp_path, text, message):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(text)
+    code, _, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--config", str(settings))
+    assert code != 0
+    flat = " ".join(err.replace("│", " ").split()).replace(" ", "")
+    assert message.replace(" ", "") in flat
+    assert "many" in message or settings.name in flat
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sample", "MODEL", "--sampler", "magic"], "No sampler named 'magic'. Nothing was drawn; choose from: ancestral"),
+        (["sample", "MODEL", "--sampler", "rejection"], "needs a bound on -E(x)"),
+        (["sample", "nowhere"], "There is no model folder nowhere"),
+        (["sample", "MODEL", "--energy", "nowhere"], "There is no energy in nowhere"),
+        (["sample", "MODEL", "--prompt", "2"], "cannot read a text"),
+        (["measure", "MODEL", "--data", "nowhere.txt"], "There is no file, folder or pattern 'nowhere.txt'"),
+        (["reproduce", "nothing"], "No recipe named 'nothing'. Choose from: quickstart"),
+        (["reproduce", "laboratory", "--scale", "huge"], "has no scale 'huge'"),
+        (["exact", "motif", "--motif", "012"], "not in the alphabet"),
+        (["env", "--config", "nowhere.yaml"], "There is no file nowhere.yaml"),
+    ],
+)
+def test_errors_say_what_to_do(capsys, model, arguments, message):
+    given = [str(model) if one == "MODEL" else one for one in arguments]
+    code, out, err = call(capsys, *given, "--json")
+    assert code == 1
+    assert message in err
+    assert json.loads(out.splitlines()[-1])["error"] == err.removeprefix("esscher: ").strip()
+
+
+def test_an_empty_file_is_an_error(capsys, tmp_path):
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    code, _, err = call(capsys, "train", "--out", str(tmp_path / "run"), "--data.source", str(empty))
+    assert (code, "is empty. Nothing was read" in err) == (1, True)
+
+
+def test_a_run_is_not_overwritten_but_resumed(capsys, model):
+    code, _, err = call(capsys, "train", "--out", str(model), *TINY, "--quiet")
+    assert (code, "resume it, or choose another folder" in err) == (1, True)
+    found = answer(capsys, "train", "--out", str(model), *TINY, "--quiet", "--resume")
+    assert found["steps"] == 4
