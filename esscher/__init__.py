@@ -18,6 +18,7 @@ _HOMES = {
     "esscher.objective": ("Loss", "Objective"),
     "esscher.exact.languages": ("motif_process", "white_noise"),
     "esscher.exact.table": ("tabulate",),
+    "esscher.bases.hidden_markov": ("HiddenMarkov", "fit_hidden_markov"),
     "esscher.bases.ngram": ("fit_ngram",),
     "esscher.bases.truncated": ("Truncated",),
     "esscher.energies.features": ("Feature", "LogLinear", "contains"),
@@ -42,7 +43,7 @@ _HOMES = {
     "esscher.training.run": ("train",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

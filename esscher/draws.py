@@ -6,7 +6,8 @@ for every prompt and every function f of the point,
     E[ mean_n exp(log_weight[n]) f(x[n]) ] = Z E_p[f]      when `estimates_z`,
     E[ mean_n exp(log_weight[n]) f(x[n]) ] = E_p[f]        otherwise.
 
-A sampler that keeps it only in the limit (a pool of finite size, a chain of finite length) says so in its
+Points stay on the device of the prompts; weights and log-probabilities are float64 on the CPU, where estimators
+work. A sampler that keeps the contract only in the limit (a pool of finite size, a chain of finite length) says so in its
 docstring.
 """
 

@@ -26,7 +26,7 @@ from esscher.estimators.intervals import interval, log_mean
 from esscher.estimators.log_z import bias_of_log_mean
 from esscher.estimators.moments import bias_of_mean_under, mean_under
 from esscher.estimators.replicates import PerPrompt, Prompts, check_same, estimate
-from esscher.estimators.scores import log_prob, log_weight
+from esscher.samplers.scores import log_prob, log_weight
 from esscher.target import Base, Tilted
 
 METHOD = "weighted draws, skewness-corrected infinitesimal jackknife"

@@ -30,7 +30,7 @@ from esscher.estimate import Estimate
 from esscher.estimators.intervals import Statistic, interval, log_mean
 from esscher.estimators.log_z import bias_of_log_mean
 from esscher.estimators.replicates import DEPENDENT, check_weights, prompt_names
-from esscher.estimators.scores import log_prob, log_weight
+from esscher.samplers.scores import log_prob, log_weight
 from esscher.space import Sequences
 from esscher.target import Tilted, flat
 

@@ -61,10 +61,10 @@ def _texts(half: Half) -> Section:
     gain = 1 - math.exp(nats["tilted"].value - nats["base"].value)
     text = (
         f"{half.material.description}\n\n"
-        f"A small Transformer was trained on the docstrings of Python's standard library, cut to 64 tokens, and tilted by a few "
-        f"plain facts about whole texts. Perplexity per token changed by {-gain:+.2%}. A few hand-written facts say little about "
-        f"English, so the gain is small; the interval says whether it is real. Energies that are networks reading the whole "
-        f"text can say more."
+        f"A small Transformer was trained on the docstrings of Python's standard library, cut to 64 tokens, and tilted by a "
+        f"few plain facts about whole texts. Perplexity per token changed by {-gain:+.2%}. A few hand-written facts say little "
+        f"about English, so the gain is small; the interval says whether it is real. Energies that are networks reading the "
+        f"whole text can say more."
     )
     base, tilted = as_perplexity(half.measured.base), as_perplexity(half.measured.tilted or {})
     counted = {unit: int(count.sum()) for unit, count in half.material.units.items()}

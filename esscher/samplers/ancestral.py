@@ -37,7 +37,7 @@ def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Seque
             shared = torch.arange(len(some), device=log_prob.device).repeat_interleave(size)
             copied = state if draws == 1 else base.select(state, shared)
             parts.append(_continue(base, some.rows(shared), log_prob[shared], copied, rng))
-    log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws)
+    log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]), log_base
 
 

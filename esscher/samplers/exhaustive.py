@@ -11,6 +11,7 @@ import torch
 from esscher.draws import Draws
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Rng
+from esscher.samplers.scores import log_prob, log_weight
 from esscher.space import Sequences
 from esscher.target import Tilted
 
@@ -22,6 +23,6 @@ class Exhaustive:
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         x = enumerate_points(target.space, prompts)
-        log_base = target.base.log_probs(x).sum(-1).view(len(prompts), -1)
-        log_weight = log_base + target.log_weight(x).view(len(prompts), -1) + math.log(log_base.shape[1])
-        return Draws(x, log_weight, log_base, estimates_z=True, independent=False, cost=len(x))
+        log_base = log_prob(target.base, x).view(len(prompts), -1)
+        log_tilt = log_base + log_weight(target, x).view(len(prompts), -1) + math.log(log_base.shape[1])
+        return Draws(x, log_tilt, log_base, estimates_z=True, independent=False, cost=len(x))

@@ -119,8 +119,8 @@ class _Cloud:
 
     def draws(self) -> Draws:
         every = torch.ones_like(self.open_)
-        log_base = self.log_base.view(self.shape)
-        return Draws(self.points(every), self.log_weight, log_base, estimates_z=True, independent=False, cost=self.cost)
+        log_weight, log_base = self.log_weight.cpu(), self.log_base.view(self.shape).cpu()
+        return Draws(self.points(every), log_weight, log_base, estimates_z=True, independent=False, cost=self.cost)
 
 
 def _finite(twist: Tensor) -> Tensor:

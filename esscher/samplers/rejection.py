@@ -55,7 +55,7 @@ class _Keeping:
     strict: bool
 
     def draw(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
-        missing = torch.full((len(prompts),), draws, device=prompts.tokens.device)
+        missing = torch.full((len(prompts),), draws)
         rounds: list[_Round] = []
         while bool((missing > 0).any()):
             proposed, accepted = sum(one.proposed for one in rounds), sum(one.accepted for one in rounds)

@@ -28,6 +28,7 @@ def test_laws(config, space):
     base = lively(config, space)
     assert isinstance(base, LogitBase)
     check_base(base, PROMPTS)
+    check_base(base, [[2, 1], [1, 1]])
     check_base(base.double(), PROMPTS, tolerance=1e-12)
 
 

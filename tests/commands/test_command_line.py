@@ -42,7 +42,9 @@ def model(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("arguments", [["--help"], *([verb, "--help"] for verb in VERBS), ["exact", "motif", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *([verb, "--help"] for verb in VERBS), ["exact", "motif", "--help"]], ids=" ".join
+)
 def test_help_imports_no_torch_and_shows_an_example(arguments):
     script = (
         "import sys\n"
