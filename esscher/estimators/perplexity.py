@@ -18,7 +18,7 @@ independent. Left out: the choice of units, which are numbers of words or bytes 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -105,7 +105,7 @@ def _of_base(surprise: Tensor, unit: Tensor, name: str, test: Test, level: float
         return (count[0] * surprise).sum() / (count[0] * unit).sum()
 
     method = f"{len(unit)} test sequences as a sample, {COUNTED}"
-    return interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}")
+    return _clipped(interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}"))
 
 
 def _of_tilted(score: _Score, draws: Draws, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
@@ -126,7 +126,8 @@ def _of_tilted(score: _Score, draws: Draws, unit: Tensor, name: str, test: Test,
         statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, score.contexts)]
     prompts = "1 prompt" if shared else f"{score.contexts} prompts"
     method = f"{len(unit)} test sequences ({test}) after {prompts}, {log_z.method}, {COUNTED}"
-    return interval(statistic, sources, level=level, draws=draws.log_weight.numel(), method=method, unit=f"nats per {name}")
+    draws_in_all = draws.log_weight.numel()
+    return _clipped(interval(statistic, sources, level=level, draws=draws_in_all, method=method, unit=f"nats per {name}"))
 
 
 class _LogZ:
@@ -187,6 +188,11 @@ def _check_units(x: Sequences, units: Mapping[str, Tensor]) -> None:
                 f"units[{name!r}] must count the units of each of {len(x)} sequences, not below 0 and not all 0; it has "
                 f"{len(count)} entries that sum to {int(count.sum())}. Nothing was measured."
             )
+
+
+def _clipped(nats: Estimate) -> Estimate:
+    """No model of tokens is less than not surprised: the interval ends at 0, unless the value itself fell below."""
+    return replace(nats, low=max(nats.low, min(0.0, nats.value)))
 
 
 def _exp(nats: float) -> float:

@@ -174,3 +174,9 @@ def test_bad_input():
 def test_a_batch_of_batches_is_the_batch():
     x = concatenate([held_out(30, 1), held_out(30, 2)])
     assert perplexity(Tilted(TARGET.base), x)["token"].draws == 60
+
+
+def test_few_sequences_never_promise_a_perplexity_below_one():
+    base = random_target(Space(3, 4, eos=0)).base
+    x = sequences([[0], [1, 1, 2, 2], [2, 0]])
+    assert cross_entropy(Tilted(base), x, level=0.999)["token"].low == 0
