@@ -82,7 +82,7 @@ class _Block(nn.Module):
         place.write(cache, parts[:, 1:])
         keys, values = cache[..., : place.filled, :]
         seen = scaled_dot_product_attention(parts[:, 0, :, None], keys, values, attn_mask=place.mask)
-        x.addmm_(seen.view(len(x), -1), self.mix.weight.T)
+        x.addmm_(seen.reshape(x.shape), self.mix.weight.T)
         inner = gelu(self.widen(self.before_feedforward(x)))
         return x.addmm_(inner, self.narrow.weight.T)
 

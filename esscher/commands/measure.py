@@ -43,7 +43,8 @@ def measure(
     found = measure_on(target, made.x, Importance(), draws, units=units, test=test, level=level, rng=Seeded(seed))
     facts: dict[str, Any] = {"model": model, "energy": energy, "data": str(texts), "measured_on": str(made), "seed": seed}
     if found.log_z is not None:
-        facts |= {"log_z": found.log_z, "reliability": found.reliability[0].verdict}
+        saved = (found.saved or {})["token"]
+        facts |= {"saved_by_tilting": saved, "log_z": found.log_z, "reliability": found.reliability[0].verdict}
     models = {"base": found.base, **({} if found.tilted is None else {"tilted": found.tilted})}
     rows = [
         {"model": name, "per": per, "perplexity": value}

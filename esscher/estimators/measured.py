@@ -10,7 +10,7 @@ from torch import Tensor
 from esscher.draws import Draws, Sampler
 from esscher.estimate import Estimate
 from esscher.estimators.log_z import log_z
-from esscher.estimators.perplexity import Test, cross_entropy
+from esscher.estimators.perplexity import Test, cross_entropy, improvement
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.estimators.replicates import prompt_names
 from esscher.randomness import Rng
@@ -24,6 +24,7 @@ class Measured:
 
     base: Mapping[str, Estimate]
     tilted: Mapping[str, Estimate] | None = None
+    saved: Mapping[str, Estimate] | None = None  # by tilting, on the same sequences
     log_z: Estimate | None = None
     reliability: tuple[Reliability, ...] = ()
     draws: Draws | None = None
@@ -57,5 +58,6 @@ def measure(
     first = torch.tensor(list({name: row for row, name in reversed(list(enumerate(names)))}.values()))
     drawn = sampler(target, x.prompts().rows(first), draws, rng=rng)
     tilted = cross_entropy(target, x, draws=drawn, units=units, test=test, level=level)
+    saved = improvement(target, x, drawn, units=units, test=test, level=level)
     value = log_z(drawn, prompts="same" if len(first) == 1 else test, level=level)
-    return Measured(base, tilted, value, tuple(reliability(drawn)), drawn)
+    return Measured(base, tilted, saved, value, tuple(reliability(drawn)), drawn)

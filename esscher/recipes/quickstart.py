@@ -34,7 +34,7 @@ TEXT_FEATURES = (
     Declared("matches", r"^[A-Z]", name="begins with a capital"),
     Declared("matches", r"\b(\w+) \1\b", name="repeats a word at once"),
     Declared("contains", "\n", name="more than one line"),
-    Declared("words", name="words"),
+    Declared("matches", r"^[^()]*(\([^()]*\)[^()]*)*$", name="every bracket closed"),
 )
 
 
@@ -55,7 +55,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale("1000101", 12, 500, 12, 48, 8_000, 120, 64, 1_000),
-    "small": Scale("10001011111000", 30, 500, 50, 200, 40_000, 700, 192, 3_000),
+    "small": Scale("10001011111000", 30, 500, 25, 200, 40_000, 600, 192, 4_000),
     "paper": Scale("10001011111000", 30, 5_000, 100, 200, 200_000, 8_000, 384, 20_000),
 }
 
@@ -94,7 +94,7 @@ def strings(scale: Scale, out: Path, seed: int) -> Half:
         out=str(out / "motif"),
         data=DataConfig(source=f"motif:{scale.motif}", size=scale.strings, length=scale.length),
         base=BaseChoice(kind="lstm", width=scale.string_width),
-        training=TrainingConfig(epochs=scale.string_epochs, batch_size=50, learning_rate=2e-3, patience=20, seed=seed),
+        training=TrainingConfig(epochs=scale.string_epochs, batch_size=50, patience=20, seed=seed),
     )
     half = len(scale.motif) // 2
     features = (
@@ -179,5 +179,7 @@ def half_rows(name: str, half: Half, seed: int) -> list[dict[str, Any]]:
     """The rows of the recipe's table: nats per token of base and tilted model, the entropy where it is known."""
     models = {"base": half.measured.base, "tilted": half.measured.tilted or {}}
     rows = [{"data": name, "model": model, "nats per token": found["token"], "seed": seed} for model, found in models.items()]
+    if half.measured.saved is not None:
+        rows.append({"data": name, "model": "saved by tilting", "nats per token": half.measured.saved["token"], "seed": seed})
     truth = [{"data": name, "model": what, "nats per token": value, "seed": seed} for what, value in half.material.truth]
     return rows + truth
