@@ -23,6 +23,7 @@ UNEVEN = 1 / 3  # share of effective draws, below which the standard error is as
 UNEVEN_DEGREES = 200  # it is then known to 5 %
 INFINITE_VARIANCE = 0.5
 SMALLEST_TAIL = 5
+SEEN_OFTEN = 10  # times that the largest weight must have been drawn to be taken for the end of the tail
 
 Verdict = Literal["good", "doubtful", "unreliable"]
 
@@ -84,10 +85,16 @@ def pareto_k(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
 
 
 def _tail_index(log_weight: Float[Tensor, "n"]) -> float:
-    """The tail is measured from the largest weight strictly below it, so that equal weights fall on one side."""
+    """The tail is measured from the largest weight strictly below it, so that equal weights fall on one side.
+
+    A largest weight that was drawn again and again ends the tail: weights of a few features take few values, and a
+    Pareto law fitted to them says nothing.
+    """
     n = len(log_weight)
     tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
     weight = (log_weight - log_weight.max()).exp().sort().values
+    if int((weight > 1 - 1e-9).sum()) >= SEEN_OFTEN:
+        return -math.inf
     below = weight[weight < weight[-tail]]
     excess = weight[-tail:] - (below[-1] if len(below) else 0.0)
     excess = excess[excess > 0]

@@ -8,6 +8,7 @@ import torch
 
 from esscher.draws import Draws
 from esscher.estimators.reliability import pareto_k, reliability
+from esscher.randomness import Seeded
 from esscher.space import empty_prompts
 
 
@@ -73,3 +74,13 @@ def test_few_draws_are_never_good():
 def test_forbidden_everywhere_is_an_error():
     with pytest.raises(ValueError, match="no draw with any weight"):
         reliability(weighted(torch.full((1, 4), -torch.inf)))
+
+
+def test_a_largest_weight_drawn_often_has_no_tail_beyond_it():
+    """Weights of a few features: rare, of few values, the largest drawn hundreds of times; a continuous tail is still seen."""
+    rng = Seeded(3)
+    rare = rng.categorical(torch.tensor([[0.96, 0.025, 0.01, 0.005]]).log(), 40_000)
+    log_weight = torch.tensor([-10.0, -0.27, -0.25, 0.0], dtype=torch.float64)[rare]
+    assert float(pareto_k(log_weight)) == -math.inf
+    spread = torch.rand(1, 40_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert float(pareto_k(-0.9 * spread.log())) > 0.7
