@@ -43,7 +43,7 @@ def test_other_bad_settings():
     with pytest.raises(ValueError, match="set chunks = true as well"):
         LengthConfig(given=3)
     with pytest.raises(ValueError, match="Unknown key 'heads' of a base of kind 'lstm'"):
-        BaseChoice(heads=2)
+        BaseChoice("lstm", heads=2)
     assert BaseChoice("transformer", heads=2, width=8).resolve() == TransformerConfig(width=8, heads=2)
 
 
