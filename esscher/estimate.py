@@ -42,6 +42,5 @@ class Estimate:
         unit = f" {self.unit}" if self.unit else ""
         if self.draws == 0:
             return f"{self.value:.5g}{unit} (exact)"
-        return (
-            f"{self.value:.5g}{unit} [{self.low:.5g}, {self.high:.5g}] ({self.level:.0%}, {self.draws:,} draws, {self.method})"
-        )
+        chance = f"{100 * self.level:.6g} %, {self.draws:,} draws, {self.method}"
+        return f"{self.value:.5g}{unit} [{self.low:.5g}, {self.high:.5g}] ({chance})"
