@@ -29,9 +29,12 @@ app = App(
     help="Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x)).",
     help_epilogue="Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first",
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,  # `main` says what became of the work
 )
 for _place, (_verb, _help) in enumerate(VERBS.items()):
     app.command(f"esscher.commands.{_verb}:app", name=_verb, help=_help, sort_key=_place)
+
+app.meta.suppress_keyboard_interrupt = False
 
 
 @app.meta.default

@@ -174,3 +174,12 @@ def test_a_run_is_not_overwritten_but_resumed(capsys, model):
     assert (code, "resume it, or choose another folder" in err) == (1, True)
     found = answer(capsys, "train", "--out", str(model), *TINY, "--quiet", "--resume")
     assert found["steps"] == 4
+
+
+def test_the_keyboard_stops_with_a_word_about_the_work(capsys, monkeypatch):
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("esscher.commands.reproduce.find", interrupted)
+    code, _, err = call(capsys, "reproduce", "laboratory")
+    assert (code, "What was saved is kept" in err) == (130, True)
