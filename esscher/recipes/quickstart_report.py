@@ -41,8 +41,8 @@ def _strings(half: Half) -> Section:
     marked = {name: [text.replace(motif, f"[{motif}]") for text in half.samples[name]] for name in ("base", "tilted")}
     text = (
         f"{half.material.description} The entropy of this process is known exactly, {truth.value:.5f} nats per symbol, and no "
-        f"model can do better. An LSTM was trained on the strings; then features of the whole string were weighed so that the "
-        f"tilted model shows them as often as the data do.\n\n"
+        f"model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); then "
+        f"features of the whole string were weighed so that the tilted model shows them as often as the data do.\n\n"
         f"Tilting closed {closed:.0%} of the gap between the base and the truth."
     )
     return Section(
