@@ -26,7 +26,7 @@ from esscher.space import empty_prompts
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
 from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
-from esscher.training.material import Material, prepare
+from esscher.training.material import Material
 from esscher.training.run import TrainResult, train
 
 TEXT_FEATURES = (
@@ -125,7 +125,7 @@ def tilt(settings: TrainRun, declared: Sequence[Declared], draws: int) -> Half:
     seed = settings.training.seed
     rng = Seeded(seed).stream("tilt")
     result = train(settings, resume=True)
-    material = prepare(settings, rng=Seeded(seed).stream("data"))
+    material = result.material
     features = [declared_feature(one, material.tokenizer.decode) for one in declared]
     fit = fit_weights(result, material, features, draws, rng=rng.stream("fit"))
     target = Tilted(result.base, LogLinear(features, fit.tensor()))

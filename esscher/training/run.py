@@ -35,10 +35,11 @@ SETTINGS, RESULTS = "run.yaml", "results.json"
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What came out: where the model is, how training went, and what was measured on the test data."""
+    """What came out: where the model is, what it learnt from, how training went, and what was measured on the test data."""
 
     folder: Path
     base: NetworkBase
+    material: Material
     record: TrainingRecord
     measured: Mapping[str, Estimate]
 
@@ -76,9 +77,9 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
         folder=folder,
         resume=resume,
     )
-    result = TrainResult(folder, base, record, _measure(base, material))
+    result = TrainResult(folder, base, material, record, _measure(base, material))
     if first_process():
-        _save(run, material, result)
+        _save(run, result)
     disconnect()
     for name, found in result.measured.items():
         speak(f"{name}: {found}")
@@ -103,7 +104,8 @@ def _measure(base: NetworkBase, material: Material) -> dict[str, Estimate]:
     return {**{f"perplexity per {unit}": estimate for unit, estimate in found.items()}, **dict(material.truth)}
 
 
-def _save(run: TrainRun, material: Material, result: TrainResult) -> None:
+def _save(run: TrainRun, result: TrainResult) -> None:
+    material = result.material
     card = Card(
         title=f"{result.base.config.__class__.__name__.removesuffix('Config')} trained on {run.data.source}",
         data=material.description,
