@@ -104,6 +104,15 @@ def empty_prompts(count: int) -> Sequences:
     return prompts_of([()] * count)
 
 
+def distinct_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
+    """Each different prompt of the rows once, and for each row which of them it has."""
+    prompts = x.prompts()
+    inside = torch.arange(prompts.tokens.shape[1], device=x.tokens.device) < prompts.start[:, None]
+    keys = torch.cat([prompts.start[:, None], torch.where(inside, prompts.tokens, 0)], 1)
+    distinct, which = torch.unique(keys, dim=0, return_inverse=True)
+    return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
+
+
 def concatenate(batches: Sequence[Sequences]) -> Sequences:
     """All rows of the batches in order, padded to the widest."""
     width = max(x.tokens.shape[1] for x in batches)

@@ -1,61 +1,87 @@
-"""Features that can be written down: in YAML, on the command line, in an energy's folder.
+"""Features made of declarations (`esscher.energies.declaration`).
 
-A declaration is a kind, a value and a name; `declared_feature` makes it a `Feature` of the decoded text. The
-end symbol is not part of the text.
+Those on tokens need no decoder and mostly no loop over points; those on text share one decoding of each batch; a
+classifier remembers the points it judged (`esscher.energies.cached`).
 """
 
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from esscher.energies.features import Feature, of_text
+import torch
+from torch import Tensor
 
-Decode = Callable[[list[list[int]]], list[str]]
+from esscher.energies import features
+from esscher.energies.cached import cached
+from esscher.energies.classifier import Classifier, load_classifier
+from esscher.energies.content import check_content
+from esscher.energies.declaration import Declared
+from esscher.energies.features import Feature, of_texts
+from esscher.energies.judges import text_judge, token_judge
+from esscher.energies.reading import Column, Decode, OfTokens
+from esscher.space import Sequences
 
-JUDGES: Mapping[str, Callable[[str, str], float]] = {
-    "contains": lambda text, value: float(value in text),
-    "lacks": lambda text, value: float(value not in text),
-    "count": lambda text, value: float(text.count(value)),
-    "starts-with": lambda text, value: float(text.startswith(value)),
-    "ends-with": lambda text, value: float(text.endswith(value)),
-    "matches": lambda text, value: float(re.search(value, text) is not None),
-    "characters": lambda text, value: float(len(text)),
-    "words": lambda text, value: float(len(text.split())),
-}
-
-
-@dataclass(frozen=True)
-class Declared:
-    """`kind` is one of `JUDGES`; `value` is the string or pattern it looks for, where it looks for one."""
-
-    kind: str
-    value: str = ""
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.kind not in JUDGES:
-            raise ValueError(f"No feature of kind {self.kind!r}. Choose from: {', '.join(JUDGES)}.")
-        if self.kind in ("characters", "words"):
-            if self.value:
-                raise ValueError(f"A feature of kind {self.kind!r} takes no value; got {self.value!r}.")
-        elif not self.value:
-            raise ValueError(f"A feature of kind {self.kind!r} needs a value to look for; an empty one is everywhere.")
-        if self.kind == "matches":
-            _compile(self.value)
-
-    @property
-    def title(self) -> str:
-        return self.name or f"{self.kind} {self.value}".strip()
+Read = TypeVar("Read")
+__all__ = ["Declared", "Decode", "declared_feature", "declared_features"]
 
 
-def declared_feature(declared: Declared, decode: Decode) -> Feature:
-    """The feature of a declaration, read off text that `decode` makes of tokens."""
-    judge = JUDGES[declared.kind]
-    return of_text(declared.title, decode, lambda text: judge(text, declared.value))
+def declared_feature(declared: Declared, decode: Decode | None = None) -> Feature:
+    """The feature of a declaration; one that reads text needs `decode`, which makes text of tokens."""
+    if declared.reads == "tokens":
+        return _on_tokens(declared)
+    if decode is None:
+        raise ValueError(
+            f"Feature {declared.title!r} reads text, and there is no tokenizer to decode with. Nothing was computed; give "
+            f"`decode`, or declare the feature on tokens."
+        )
+    if declared.kind == "classifier":
+        return cached(of_texts(declared.title, decode, _finished(declared, _classifier(declared))))
+    judge = text_judge(declared)
+    return of_texts(declared.title, decode, _finished(declared, lambda texts: [judge(text) for text in texts]))
 
 
-def _compile(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"The pattern {pattern!r} is no regular expression: {error}.") from error
+def declared_features(declared: Sequence[Declared], decode: Decode | None = None) -> list[Feature]:
+    """The features of declarations, in order."""
+    return [declared_feature(one, decode) for one in declared]
+
+
+def _on_tokens(declared: Declared) -> Feature:
+    builders = {
+        "contains": features.contains,
+        "lacks": features.lacks,
+        "starts-with": features.starts_with,
+        "ends-with": features.ends_with,
+    }
+    title = declared.title
+    if declared.kind in builders:
+        return _finished_feature(declared, builders[declared.kind](declared.motif, name=title))
+    if declared.kind == "count":
+        return _finished_feature(declared, features.count(declared.motif, name=title, overlapping=False))
+    if declared.kind == "tokens":
+        return _finished_feature(declared, features.length(name=title))
+    if declared.kind == "classifier":
+        return cached(Feature(title, OfTokens(_finished(declared, _classifier(declared).score))))
+    judge = token_judge(declared)
+    return Feature(title, OfTokens(_finished(declared, lambda points: [judge(point) for point in points])))
+
+
+def _classifier(declared: Declared) -> Classifier:
+    check_content(declared)
+    return load_classifier(declared.value, declared.label, declared.measures, texts=declared.reads == "text")
+
+
+def _finished(declared: Declared, judge: Callable[[Read], Column]) -> Callable[[Read], Tensor]:
+    return lambda read: _finish(declared, torch.as_tensor(judge(read), dtype=torch.float64))
+
+
+def _finished_feature(declared: Declared, feature: Feature) -> Feature:
+    def of(x: Sequences) -> Tensor:
+        return _finish(declared, feature.of(x))
+
+    return Feature(feature.name, of)
+
+
+def _finish(declared: Declared, number: Tensor) -> Tensor:
+    """The number as it was declared: above a threshold or not, the other way round."""
+    if declared.at_least is not None:
+        number = (number >= declared.at_least).double()
+    return 1 - number if declared.negated else number

@@ -1,16 +1,18 @@
 """Log-linear energies: E(x) = -<weights, features(x)>, the global part of a global autoregressive model.
 
 A feature is a name and a function of whole sequences that gives any real number a row. Features of tokens
-need no decoding (`contains`, `starts_with`, `length`); features of text are given the decoded point.
+need no decoding (`contains`, `starts_with`, `length`, `of_tokens`); features of text (`of_text`, `of_texts`) are given
+the decoded point. Features that can be written down are in `esscher.energies.declared`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from esscher.energies.reading import Column, Decode, OfText, OfTokens, Reading, read_column
 from esscher.space import Sequences
 
 
@@ -23,24 +25,14 @@ class Feature:
 
 
 def values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "B F"]:
-    """All features of all rows in float64; a value that is not finite, or a wrong number of them, is an error."""
-    columns = []
-    for feature in features:
-        column = feature.of(x)
-        if column.shape != (len(x),):
-            raise ValueError(
-                f"Feature {feature.name!r} gave {tuple(column.shape)} values for {len(x)} sequences. Nothing was kept; "
-                f"return one number for each sequence."
-            )
-        wrong = ~torch.isfinite(column.double())
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0, 0])
-            raise ValueError(
-                f"Feature {feature.name!r} is {float(column[row])} for {int(wrong.sum())} of {len(x)} sequences, first in "
-                f"row {row}: {x.rows(slice(row, row + 1)).points()[0][:20]}. Nothing was kept; a feature must be finite."
-            )
-        columns.append(column.double())
-    return torch.stack(columns, -1) if columns else torch.zeros(len(x), 0, dtype=torch.float64)
+    """All features of all rows in float64; a value that is not finite, or a wrong number of them, is an error.
+
+    Features of text that share a decoder share its work: a row is decoded once.
+    """
+    reading, rows = Reading(x), range(len(x))
+    columns = [read_column(feature.name, feature.of, reading, rows) for feature in features]
+    empty = torch.zeros(len(x), 0, dtype=torch.float64, device=x.tokens.device)
+    return torch.stack(columns, -1) if columns else empty
 
 
 class LogLinear(nn.Module):
@@ -73,9 +65,14 @@ def lacks(motif: Sequence[int], *, name: str | None = None) -> Feature:
     return Feature(name or f"lacks {list(motif)}", lambda x: 1 - _occurs(x, motif).any(-1).double())
 
 
-def count(motif: Sequence[int], *, name: str | None = None) -> Feature:
-    """How often the motif appears in the point, overlaps counted."""
-    return Feature(name or f"count {list(motif)}", lambda x: _occurs(x, motif).sum(-1).double())
+def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = True) -> Feature:
+    """How often the motif appears in the point; unless `overlapping`, from left to right without overlaps."""
+
+    def of(x: Sequences) -> Tensor:
+        found = _occurs(x, motif)
+        return (found if overlapping else _apart(found, len(motif))).sum(-1).double()
+
+    return Feature(name or f"count {list(motif)}", of)
 
 
 def length(*, name: str = "length") -> Feature:
@@ -96,9 +93,41 @@ def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     return Feature(name or f"starts with {list(motif)}", of)
 
 
-def of_text(name: str, decode: Callable[[list[list[int]]], list[str]], judge: Callable[[str], float]) -> Feature:
-    """Any function of the decoded point; the end symbol is decoded as `decode` does (usually to nothing)."""
-    return Feature(name, lambda x: torch.tensor([float(judge(text)) for text in decode(x.points())], dtype=torch.float64))
+def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
+    """1 where the motif stands last in the point, else 0; the end symbol is part of the point."""
+
+    def of(x: Sequences) -> Tensor:
+        place = torch.arange(max(0, x.tokens.shape[1] - len(motif) + 1), device=x.tokens.device)
+        return (_occurs(x, motif) & (place + len(motif) == x.stop[:, None])).any(-1).double()
+
+    return Feature(name or f"ends with {list(motif)}", of)
+
+
+def of_text(name: str, decode: Decode, judge: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
+    """Any function of the decoded point, one at a time; the end symbol is decoded as `decode` does (usually to nothing)."""
+    return of_texts(name, decode, lambda texts: [float(judge(text)) for text in texts], with_prompt=with_prompt)
+
+
+def of_texts(name: str, decode: Decode, judge: Callable[[list[str]], Column], *, with_prompt: bool = False) -> Feature:
+    """Any function of decoded points, many at a time, such as a classifier; wrap it in `cached` if it is dear.
+
+    `with_prompt` hands it prompt and point, decoded together.
+    """
+    return Feature(name, OfText(decode, judge, with_prompt))
+
+
+def of_tokens(name: str, judge: Callable[[list[int]], float]) -> Feature:
+    """Any function of the point as a list of token numbers, the end symbol included."""
+    return Feature(name, OfTokens(lambda points: [float(judge(point)) for point in points]))
+
+
+def _apart(found: Bool[Tensor, "B W"], length: int) -> Bool[Tensor, "B W"]:
+    """Of the places where a motif begins, those left when each takes `length` places, from left to right."""
+    kept, free = torch.zeros_like(found), torch.zeros(len(found), dtype=torch.long, device=found.device)
+    for place in range(found.shape[1]):
+        kept[:, place] = found[:, place] & (free <= place)
+        free = torch.where(kept[:, place], place + length, free)
+    return kept
 
 
 def _occurs(x: Sequences, motif: Sequence[int]) -> Tensor:

@@ -3,21 +3,28 @@
     config.json   model_type "esscher-log-linear", features with their weights, the base (path and digest), log Z
     README.md     the same for people
 
-Weights fitted on one base mean nothing on another, so the base is known by the digest of its weights, and
-`SavedEnergy.check_base` refuses any other. What it leaves out: energies that are networks.
+Weights fitted on one base mean nothing on another, so the base is known by the digest of its weights and its space, and
+`SavedEnergy.check_base` refuses any other. Files that features read (word lists, references, classifiers) stay where they
+are; the folder has their path and the digest of their content, and `SavedEnergy.energy` refuses a changed one. What it
+leaves out: energies that are networks.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from esscher.energies.declared import Declared, Decode, declared_feature
+from esscher.energies.content import pinned
+from esscher.energies.declaration import Declared
+from esscher.energies.declared import Decode, declared_features
 from esscher.energies.features import LogLinear
+from esscher.energies.parsing import from_dict, to_dict
 from esscher.estimate import Estimate
-from esscher.storage import write_file, write_json
+from esscher.space import Space
+from esscher.storage import digest, module_tensors, write_file, write_json
 
 CONFIG, CARD, MODEL_TYPE = "config.json", "README.md", "esscher-log-linear"
 
@@ -33,25 +40,37 @@ class SavedEnergy:
     log_z: Estimate
     seed: int
 
-    def energy(self, decode: Decode) -> LogLinear:
-        """The energy itself, reading the text that `decode` makes of tokens."""
+    def energy(self, decode: Decode | None = None) -> LogLinear:
+        """The energy itself, reading the text that `decode` makes of tokens; features on tokens alone need none."""
         weights = torch.tensor([weight.value for weight in self.weights], dtype=torch.float64)
-        return LogLinear([declared_feature(feature, decode) for feature in self.features], weights)
+        return LogLinear(declared_features(self.features, decode), weights)
 
-    def check_base(self, digest: str) -> None:
-        """Refuse a base with other weights than the one this energy was fitted on."""
-        if digest != self.base_digest:
+    def check_base(self, base: nn.Module) -> None:
+        """Refuse a base with other weights, or another space, than the one this energy was fitted on."""
+        found = base_digest(base)
+        if found != self.base_digest:
             raise ValueError(
                 f"This energy was fitted on the base in {self.base} (digest {self.base_digest[:12]}), and the base given "
-                f"has digest {digest[:12]}: its weights mean nothing there. Nothing was computed; fit it anew on this base."
+                f"has digest {found[:12]}: its weights mean nothing there. Nothing was computed; give that base, with the same "
+                f"longest point and end symbol, or fit the energy anew on this one."
             )
+
+
+def base_digest(base: nn.Module) -> str:
+    """One name for a base that is a module: its weights, and the space they speak about."""
+    space = getattr(base, "space", None)
+    assert isinstance(space, Space)
+    numbers = [space.vocab_size, space.max_length, -1 if space.eos is None else space.eos]
+    return digest({**module_tensors(base), "space": torch.tensor(numbers)})
 
 
 def save_energy(folder: str | Path, saved: SavedEnergy) -> Path:
     """Write the folder; config.json last, so that a folder with one is whole."""
-    folder = Path(folder)
+    folder, saved = Path(folder), replace(saved, features=tuple(pinned(one) for one in saved.features))
     write_file(folder / CARD, _card(saved).encode())
-    write_json(folder / CONFIG, {"model_type": MODEL_TYPE, **asdict(saved)})
+    write_json(
+        folder / CONFIG, {"model_type": MODEL_TYPE, **asdict(saved), "features": [to_dict(one) for one in saved.features]}
+    )
     return folder
 
 
@@ -70,7 +89,10 @@ def load_energy(folder: str | Path) -> SavedEnergy:
     known = {one.name for one in fields(SavedEnergy)}
     if set(config) != known:
         raise ValueError(f"{file} has keys {sorted(config)}; an energy has {sorted(known)}. Nothing was loaded.")
-    features = tuple(Declared(**one) for one in config.pop("features"))
+    try:
+        features = tuple(from_dict(one) for one in config.pop("features"))
+    except ValueError as error:
+        raise ValueError(f"{file} has a feature that cannot be used: {error} Nothing was loaded; restore the file.") from error
     weights = tuple(Estimate(**one) for one in config.pop("weights"))
     return SavedEnergy(features, weights, log_z=Estimate(**config.pop("log_z")), **config)
 

@@ -3,7 +3,21 @@ import torch
 from languages import PROMPTS, taste
 
 from esscher.energies.algebra import Sum
-from esscher.energies.features import Feature, LogLinear, contains, count, lacks, length, of_text, starts_with, values
+from esscher.energies.cached import cached
+from esscher.energies.features import (
+    Feature,
+    LogLinear,
+    contains,
+    count,
+    ends_with,
+    lacks,
+    length,
+    of_text,
+    of_texts,
+    of_tokens,
+    starts_with,
+    values,
+)
 from esscher.exact.enumeration import enumerate_points
 from esscher.space import Space, prompts_of, sequences
 from esscher.testing import check_energy
@@ -22,6 +36,10 @@ FEATURES = [
     length(),
     starts_with([2, 1]),
     of_text("share of b", decode, lambda text: text.count("b") / max(1, len(text))),
+    count([1, 1], name="apart", overlapping=False),
+    ends_with([1, 0]),
+    of_texts("letters", decode, lambda texts: torch.tensor([len(text) for text in texts])),
+    of_tokens("largest", max),
 ]
 
 
@@ -35,12 +53,16 @@ def test_features_mean_what_they_say():
         "length": [4, 1, 3],
         "starts with [2, 1]": [0, 0, 1],
         "share of b": [0.25, 0, 0.5],
+        "apart": [1, 0, 0],
+        "ends with [1, 0]": [0, 0, 1],
+        "letters": [4, 0, 2],
+        "largest": [2, 0, 2],
     }
 
 
 def test_log_linear_and_sum_obey_the_laws_of_an_energy():
     x = enumerate_points(SPACE, prompts_of(PROMPTS))
-    linear = LogLinear(FEATURES, torch.randn(6, generator=torch.Generator().manual_seed(0)))
+    linear = LogLinear(FEATURES, torch.randn(10, generator=torch.Generator().manual_seed(0)))
     check_energy(linear, x)
     both = Sum({"linear": linear, "taste": taste(SPACE)}, {"taste": 0.5})
     check_energy(both, x)
@@ -62,3 +84,31 @@ def test_bad_features_are_named(of, message):
         LogLinear([length(), length()])
     with pytest.raises(ValueError, match="at least one token"):
         values([contains([])], sequences([[1]]))
+
+
+@pytest.mark.parametrize("judge", [lambda texts: [1.0], lambda texts: [1.0, float("inf")], lambda texts: torch.zeros(2, 1)])
+def test_bad_judges_of_text_are_named(judge):
+    with pytest.raises(ValueError, match="Feature 'odd'"):
+        values([of_texts("odd", decode, judge)], sequences([[1], [2]]))
+    with pytest.raises(ValueError, match="decoder gave 1 texts for 2 points"):
+        values([of_text("odd", lambda points: ["a"], len)], sequences([[1], [2]]))
+
+
+def test_a_batch_is_decoded_once_for_each_decoder():
+    class Decoder:
+        calls = 0
+
+        def decode(self, points):
+            self.calls += len(points)
+            return decode(points)
+
+    one, other = Decoder(), Decoder()
+    texts = [of_text(f"one {k}", one.decode, len) for k in range(3)]
+    texts += [of_text("other", other.decode, len), of_text("whole", one.decode, len, with_prompt=True)]
+    texts += [cached(of_text("dear", one.decode, len))]
+    x = sequences([[1, 2, 0], [2]], [[1], [2, 2]])
+    for order in (texts, texts[::-1]):
+        one.calls = other.calls = 0
+        found = dict(zip([feature.name for feature in order], values(order, x).T.tolist(), strict=True))
+        assert found == {"one 0": [2, 1], "one 1": [2, 1], "one 2": [2, 1], "other": [2, 1], "whole": [3, 3], "dear": [2, 1]}
+        assert (one.calls, other.calls) == (4, 2)  # the points, and the points with their prompts
