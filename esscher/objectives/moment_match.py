@@ -3,113 +3,166 @@
 With the base fixed, p(x) ~ a(x) exp <weights, features(x)> is an exponential family: the likelihood is
 concave in the weights, and at its maximum the model's moments equal the data's. The base's draws do not
 depend on the weights, so one sample serves the whole search: minimise log mean_i exp <weights, features_i>
-- <weights, moments>. Standard errors carry both samples, the base's and the data's.
+- <weights, moments>. Intervals carry the chance of both samples, the base's and the data's.
 
-A feature that all the data have would get an infinite weight. The data are therefore joined by `prior`
-observations from the base: half an observation, the default, is Jeffreys' choice for a share.
+Moments may also be given, for some features or all ("half of the sequences contain ..."): the fitted model is then the
+one nearest to the base, in KL(p || a), of all that have them. A feature that all the data have would get an infinite
+weight. The data are therefore joined by `prior` observations from the base: half an observation, the default, is
+Jeffreys' choice for a share. `ridge` is the other regulariser: a normal prior on weights.
+
+Left out: draws after several prompts (weights that depend on the prompt are `esscher.energies.conditional`).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+import math
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float
+from scipy.special import stdtrit
 from torch import Tensor
 
 from esscher.estimate import Estimate
+from esscher.objectives.moment_fit import FitStep, FitWarning, MomentFit, warnings_of
+from esscher.objectives.moment_goal import Goal, check_values, goal_of, impossible_together, refuse_impossible
+from esscher.objectives.moment_newton import RunOffError, Sample, Solution, newton
 
-
-@dataclass(frozen=True)
-class MomentFit:
-    """The weights with intervals, and what a person needs to judge them."""
-
-    names: tuple[str, ...]
-    weights: tuple[Estimate, ...]
-    moments_wanted: tuple[float, ...]
-    moments_base: tuple[float, ...]
-    moments_model: tuple[float, ...]
-    effective: float  # effective sample size of the base's draws under the fitted weights
-    iterations: int
-
-    def tensor(self) -> Float[Tensor, "F"]:
-        return torch.tensor([weight.value for weight in self.weights], dtype=torch.float64)
+__all__ = ["FitStep", "FitWarning", "MomentFit", "match_moments"]
 
 
 def match_moments(
     names: Sequence[str],
     base: Float[Tensor, "N F"],
-    data: Float[Tensor, "M F"],
+    data: Float[Tensor, "M F"] | None = None,
     *,
+    wanted: Mapping[str, float] | None = None,
+    log_weight: Float[Tensor, "N"] | None = None,
     prior: float = 0.5,
+    ridge: float | None = None,
     level: float = 0.95,
 ) -> MomentFit:
-    """Weights under which the base's draws have the data's moments; `prior` base observations join the data.
+    """Weights under which the base's draws have the data's moments, or for the features in `wanted` those.
 
-    A feature whose moment the base's draws cannot give at any finite weight is an error that names it.
+    `prior` base observations join the data. `log_weight` is log a(x) - log q(x), up to a constant, where the draws come
+    from another proposal q. `ridge` is the standard deviation of a normal prior on the weights of features that are not
+    in `wanted`. A moment that the draws cannot give at any finite weight is an error that names the feature.
     """
-    wanted = (len(data) * data.mean(0) + prior * base.mean(0)) / (len(data) + prior)
-    _refuse_impossible(names, base, wanted)
-    weights = torch.zeros(len(names), dtype=torch.float64)
-    value, gradient, curvature, share = _dual(weights, base, wanted)
-    iterations = 0
-    while float(gradient.abs().max()) > 1e-10 and iterations < 200:
-        step = torch.linalg.lstsq(curvature, gradient).solution
-        size = 1.0
-        while size > 1e-12:
-            trial = _dual(weights - size * step, base, wanted)
-            if float(trial[0]) <= float(value) - 1e-4 * size * float(gradient @ step) or size * float(step.abs().max()) < 1e-14:
-                break
-            size /= 2
-        weights = weights - size * step
-        value, gradient, curvature, share = trial
-        iterations += 1
-        if size * float(step.abs().max()) < 1e-12:
-            break
-    error = _standard_errors(base, data, share, curvature)
-    z = NormalDist().inv_cdf(0.5 + level / 2)
-    method = f"Newton on {len(base):,} base draws and {len(data):,} data, sandwich standard errors"
-    estimates = tuple(
-        Estimate(w, w - z * e, w + z * e, level, len(base), method)
-        for w, e in zip(weights.tolist(), error.tolist(), strict=True)
-    )
-    model = share @ base
+    if not 0 < level < 1:
+        raise ValueError(f"An interval covers at a rate between 0 and 1, not {level}. No weight was fitted; 0.95 is usual.")
+    goal, sample = goal_of(names, data, wanted, prior=prior), sample_of(names, base, log_weight)
+    pull = _pull(goal, ridge)
+    moments = goal.wanted(sample.mean)
+    refuse_impossible(goal, sample.base, moments, edge_allowed=pull > 0)
+    try:
+        found = newton(sample, moments, pull)
+    except RunOffError as off:
+        raise ValueError(impossible_together(goal.names, sample.base, moments, off.direction)) from off
+    error, degrees = _errors(_effects(goal, sample, found))
+    weights = _estimates(goal, sample, found, error, degrees, level)
+    notes = warnings_of(goal, sample, found.share, prior_effect=_prior_effect(goal, sample, found), degrees=degrees)
+    return described(goal, sample, found.share, weights, notes, _history(sample, moments, found), len(found.path) - 1)
+
+
+def described(
+    goal: Goal,
+    sample: Sample,
+    share: Float[Tensor, "N"],
+    weights: tuple[Estimate, ...],
+    warnings: tuple[FitWarning, ...],
+    history: tuple[FitStep, ...],
+    iterations: int,
+) -> MomentFit:
+    """The record of a fit whose model gives the draws these shares."""
+    data = [None if given else float(mean) for given, mean in zip(goal.given.tolist(), goal.moments.tolist(), strict=True)]
     return MomentFit(
-        tuple(names), estimates, _floats(wanted), _floats(base.mean(0)), _floats(model), float(1 / (share**2).sum()), iterations
+        names=goal.names,
+        weights=weights,
+        moments_wanted=tuple(goal.wanted(sample.mean).tolist()),
+        moments_base=tuple(sample.mean.tolist()),
+        moments_model=tuple((share @ sample.base).tolist()),
+        effective=float(1 / (share**2).sum()),
+        iterations=iterations,
+        moments_data=tuple(data),
+        base_samples=history[-1].base_samples if history else sample.drawn,
+        warnings=warnings,
+        history=history,
     )
 
 
-def _dual(
-    weights: Float[Tensor, "F"], base: Float[Tensor, "N F"], wanted: Float[Tensor, "F"]
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The convex function to minimise, its gradient, its curvature, and each draw's share of the model."""
-    score = base @ weights
-    share = torch.softmax(score, 0)
-    mean = share @ base
-    value = torch.logsumexp(score, 0) - weights @ wanted
-    centred = base - mean
-    curvature = (centred * share[:, None]).T @ centred
-    return value, mean - wanted, curvature, share
+def sample_of(names: Sequence[str], base: Float[Tensor, "N F"], log_weight: Float[Tensor, "N"] | None) -> Sample:
+    """The draws that have weight, and their shares of the base."""
+    check_values("base's draws", names, base)
+    if log_weight is not None and log_weight.shape != (len(base),):
+        raise ValueError(f"{len(base)} draws need as many log-weights, not {tuple(log_weight.shape)}. No weight was fitted.")
+    log_weight = torch.zeros(len(base)) if log_weight is None else log_weight
+    if bool((log_weight.isnan() | (log_weight == torch.inf)).any()):
+        raise ValueError("A log-weight of the base's draws is NaN or infinite. No weight was fitted; mend the proposal.")
+    kept = log_weight > -torch.inf
+    if int(kept.sum()) < 2:
+        raise ValueError(f"{int(kept.sum())} of {len(base)} draws of the base have weight. No weight was fitted; draw more.")
+    shares = torch.softmax(log_weight[kept].detach().double().cpu(), 0)
+    return Sample(base[kept].detach().double().cpu(), shares, drawn=len(base))
 
 
-def _standard_errors(
-    base: Float[Tensor, "N F"], data: Float[Tensor, "M F"], share: Float[Tensor, "N"], curvature: Float[Tensor, "F F"]
-) -> Float[Tensor, "F"]:
-    inverse = torch.linalg.pinv(curvature)
-    from_base = share[:, None] * (base - share @ base)
-    from_data = (data - data.mean(0)) / len(data)
-    return (inverse @ (from_base.T @ from_base + from_data.T @ from_data) @ inverse).diagonal().clamp(min=0).sqrt()
+def _pull(goal: Goal, ridge: float | None) -> Float[Tensor, "F"]:
+    """The curvature that the ridge adds to each weight, for one observation of the data."""
+    if ridge is None:
+        return torch.zeros(len(goal.names), dtype=torch.float64)
+    if not 0 < ridge < math.inf:
+        raise ValueError(f"The ridge is a standard deviation of weights, more than 0, not {ridge}. No weight was fitted.")
+    if goal.data is None:
+        raise ValueError(
+            "All moments are given, and a ridge weighs a prior against data: there are none. No weight was fitted; leave "
+            "`ridge` out, or give softer moments."
+        )
+    return torch.where(goal.given, 0.0, 1 / (ridge**2 * len(goal.data)))
 
 
-def _refuse_impossible(names: Sequence[str], base: Tensor, wanted: Tensor) -> None:
-    for name, low, high, want in zip(names, _floats(base.amin(0)), _floats(base.amax(0)), _floats(wanted), strict=True):
-        if want < low or want > high or (low < high and want in (low, high)):
-            raise ValueError(
-                f"Feature {name!r} should average {want:.4g}, but in the {len(base):,} draws of the base it lies between "
-                f"{low:.4g} and {high:.4g}: no finite weight gets there. No weight was fitted; draw more from the base, "
-                f"give the base a larger `prior` share, or drop the feature."
-            )
+def _effects(goal: Goal, sample: Sample, found: Solution) -> Float[Tensor, "K F"]:
+    """What each observation did to the weights: the draws, and the data with the prior's observations as some of them.
+
+    A given moment has no chance in it. The data's effects are measured from the wanted moments, so that data which all
+    agree still leave the chance that the prior concedes.
+    """
+    moments, free = goal.wanted(sample.mean), (~goal.given).double()
+    drawn = found.share[:, None] * (sample.base - found.share @ sample.base)
+    parts = [goal.prior_share * sample.share[:, None] * (sample.base - sample.mean) * free - drawn]
+    if goal.data is not None:
+        size = len(goal.data) + goal.prior
+        parts.append((goal.data.double() - moments) * free / size)
+        parts.append((goal.prior * sample.share).sqrt()[:, None] * (sample.base - moments) * free / size)
+    return torch.cat(parts) @ found.inverse
 
 
-def _floats(values: Tensor) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
+def _errors(effects: Float[Tensor, "K F"]) -> tuple[Float[Tensor, "F"], Float[Tensor, "F"]]:
+    """The standard error of each weight, and Satterthwaite's degrees of freedom of that error."""
+    square = effects.square().sum(0)
+    degrees = 2 * square.square() / effects.pow(4).sum(0).clamp(min=1e-300)
+    return square.sqrt(), torch.where(square > 0, degrees.clamp(min=1.0), torch.inf)
+
+
+def _estimates(
+    goal: Goal, sample: Sample, found: Solution, error: Float[Tensor, "F"], degrees: Float[Tensor, "F"], level: float
+) -> tuple[Estimate, ...]:
+    """Student's interval for each weight; one of a feature in which no draw differs is 0 by decree."""
+    size = "" if goal.data is None else f" and {len(goal.data):,} data"
+    method = f"Newton on {sample.drawn:,} base draws{size}, infinitesimal jackknife"
+    half = (torch.from_numpy(stdtrit(degrees.clamp(max=1e9).numpy(), (1 + level) / 2)) * error).tolist()
+    varies = (sample.base.amax(0) > sample.base.amin(0)).tolist()
+    held = Estimate.exact(0.0, method="held at 0: the base's draws do not differ in it")
+    return tuple(
+        Estimate(weight, weight - wide, weight + wide, level, sample.drawn, method) if moves else held
+        for weight, wide, moves in zip(found.weights.tolist(), half, varies, strict=True)
+    )
+
+
+def _prior_effect(goal: Goal, sample: Sample, found: Solution) -> Float[Tensor, "F"]:
+    """How far the prior moved the log-weight between each feature's least and greatest value, to first order."""
+    moved = found.inverse @ ((goal.wanted(sample.mean) - goal.moments) * (~goal.given).double())
+    return moved.abs() * (sample.base.amax(0) - sample.base.amin(0))
+
+
+def _history(sample: Sample, moments: Float[Tensor, "F"], found: Solution) -> tuple[FitStep, ...]:
+    return tuple(
+        FitStep(step, float((sample.tilted(at) @ sample.base - moments).abs().sum()), tuple(at.tolist()), sample.drawn)
+        for step, at in enumerate(found.path)
+    )

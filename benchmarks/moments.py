@@ -1,0 +1,114 @@
+"""Seconds and base samples that fitted weights cost: Newton, and the two stochastic regimes of the paper.
+
+    python benchmarks/moments.py [--repeats 5] [--threads 1] [--json]
+
+First the fit of three features that are 0 or 1 on 2,000 draws of the base and 2,000 data, once the samples exist: the
+figure to hold against other libraries. Then rs, snis and Newton on one problem with known weights: strings of 30 fair
+bits, a motif wanted in 90 % of them that about 1 in 100 has, and two features that should not matter. Newton is given
+40,000 draws. The error is the largest of the three weights, against the exact ones.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from esscher.energies.features import Feature
+from esscher.exact import features as tallies
+from esscher.exact.languages import white_noise
+from esscher.exact.moments import exact_lambda
+from esscher.objectives.moment_descent import MomentDescent, base_source
+from esscher.objectives.moment_fit import MomentFit
+from esscher.objectives.moment_match import match_moments
+from esscher.randomness import Seeded
+
+WANTED = [0.1, 0.5, 0.6]
+DRAWS = 40_000
+
+
+def three_shares(repeats: int) -> list[float]:
+    """Seconds of the first fit in this process, and of as many as asked after it."""
+    generator = torch.Generator().manual_seed(0)
+    base = (torch.rand(2000, 3, generator=generator) < torch.tensor([0.05, 0.3, 0.5])).double()
+    data = (torch.rand(2000, 3, generator=generator) < torch.tensor([0.9, 0.2, 0.5])).double()
+    seconds = []
+    for _ in range(1 + repeats):
+        begin = time.perf_counter()
+        match_moments(["a", "b", "c"], base, data)
+        seconds.append(time.perf_counter() - begin)
+    return seconds
+
+
+def regimes(repeats: int) -> list[dict[str, object]]:
+    """A row for each way: base samples, seconds with and without drawing them, and the worst error of a weight."""
+    noise = white_noise(2, 30)
+    exact = [
+        tallies.lacks([1, 0, 0, 0, 1, 0, 1, 1, 1, 1, 1], noise.space),
+        tallies.starts_with([0], noise.space),
+        tallies.lacks([0, 1, 1, 0, 1], noise.space),
+    ]
+    names = [one.name for one in exact]
+    star = exact_lambda(noise, exact, torch.tensor(WANTED, dtype=torch.float64))
+    return [_row(way, noise, exact, names, star, repeats) for way in ("rs", "snis", "newton")]
+
+
+def _row(way, noise, exact, names, star, repeats) -> dict[str, object]:
+    wanted, costs, seconds, drawing, errors = dict(zip(names, WANTED, strict=True)), [], [], [], []
+    for seed in range(repeats):
+        source = base_source(noise, [Feature(one.name, one) for one in exact], rng=Seeded(seed))
+        spent = 0.0
+
+        def timed(count: int, source=source) -> torch.Tensor:
+            nonlocal spent
+            begin = time.perf_counter()
+            rows = source(count)
+            spent += time.perf_counter() - begin
+            return rows
+
+        begin = time.perf_counter()
+        fit = _fit(way, names, timed, wanted, seed)
+        seconds.append(time.perf_counter() - begin)
+        drawing.append(spent)
+        costs.append(fit.base_samples)
+        errors.append(float((fit.tensor() - star).abs().max()))
+    seconds, drawing, errors = (round(statistics.median(found), 3) for found in (seconds, drawing, errors))
+    samples = int(statistics.median(costs))
+    return {"way": way, "base samples": samples, "seconds": seconds, "of them drawing": drawing, "worst error": errors}
+
+
+def _fit(way, names, source, wanted, seed) -> MomentFit:
+    if way == "newton":
+        return match_moments(names, source(DRAWS), wanted=wanted)
+    return MomentDescent(way)(names, source, wanted=wanted, rng=Seeded(seed, "accept"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    first, *rest = three_shares(options.repeats)
+    rows = regimes(options.repeats)
+    if options.json:
+        print(json.dumps({"first": first, "median": statistics.median(rest), "regimes": rows}))
+        return
+    console = Console()
+    console.print(
+        f"3 features on 2,000 draws and 2,000 data: {1000 * statistics.median(rest):.1f} ms (first {1000 * first:.1f})"
+    )
+    table = Table(title="three weights, medians", title_justify="left")
+    for key in rows[0]:
+        table.add_column(key, justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
