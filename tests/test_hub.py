@@ -85,6 +85,12 @@ def test_card_tells_data_settings_and_intervals(tmp_path, tokenizer):
         assert part in text
 
 
+def test_another_length_but_not_another_end(folder):
+    assert load_base(folder, max_length=3)[0].space == Space(6, 3, 0)
+    with pytest.raises(ValueError, match="was chosen when it was trained"):
+        load_base(folder, eos="a")
+
+
 def test_without_tokenizer(tmp_path, tokenizer):
     save_base(tmp_path, base_of("lstm", tokenizer))
     assert load_base(tmp_path)[1] is None
@@ -118,8 +124,8 @@ def test_wrong_kind_and_unknown_keys(folder):
     change(folder, surprise=1)
     with pytest.raises(ValueError, match="unknown key 'surprise'; the known keys are model_type"):
         load_base(folder)
-    change(folder, model_type="gpt2")
-    with pytest.raises(ValueError, match=r"a model of type 'gpt2', not a base; the known types are esscher-lstm"):
+    change(folder, model_type="esscher-gpt2")
+    with pytest.raises(ValueError, match=r"a model of type 'esscher-gpt2', not a base; the known types are esscher-lstm"):
         load_base(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config.json is not valid JSON"):

@@ -6,8 +6,8 @@ a base makes for itself.
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tokenizers
@@ -30,15 +30,21 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary and how text is cut by it; `eos` is the number of the end symbol."""
+    """A vocabulary and how text is cut by it; `eos` is the number of the end symbol.
+
+    `size` is stated where a model's vocabulary is not the tokenizer's: often it is rounded up, and the tokens past the
+    tokenizer's own decode to nothing. `settings` are those of a pretrained tokenizer, kept for its readers.
+    """
 
     backend: tokenizers.Tokenizer
     eos: int
     name: str
+    size: int | None = None
+    settings: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     @property
     def vocab_size(self) -> int:
-        return self.backend.get_vocab_size()
+        return self.backend.get_vocab_size() if self.size is None else self.size
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.name!r}, vocab_size={self.vocab_size}, eos={self.eos})"
@@ -63,6 +69,7 @@ class Tokenizer:
         """The files of a Hugging Face tokenizer: names and contents."""
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
+            **self.settings,
             "eos_token": self.backend.id_to_token(self.eos),
             "clean_up_tokenization_spaces": False,
             "esscher_name": self.name,
@@ -101,23 +108,44 @@ def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) ->
     return _finish(backend, "character")
 
 
-def load_tokenizer(folder: str | Path, *, eos: str | None = None) -> Tokenizer:
-    """The tokenizer of a folder, ours or a pretrained one; `eos` names the end symbol where the folder does not."""
+def load_tokenizer(
+    folder: str | Path, *, eos: str | None = None, ends: Sequence[int] = (), size: int | None = None
+) -> Tokenizer:
+    """The tokenizer of a folder, ours or a pretrained one; `eos` names the end symbol where the folder does not.
+
+    `ends` are the end symbols of the model it belongs to, `size` is the model's vocabulary: where its own end symbol is none
+    of theirs, the first of theirs is taken.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder} to load a tokenizer from. Nothing was loaded; check the path.")
-    settings = _settings(folder / "tokenizer_config.json")
+    settings = {**_settings(folder / "special_tokens_map.json"), **_settings(folder / "tokenizer_config.json")}
     backend = _backend(folder)
     stated = settings.get("eos_token")
     symbol = eos or (stated.get("content") if isinstance(stated, dict) else stated)
     number = backend.token_to_id(symbol) if isinstance(symbol, str) else None
+    if ends and number not in ends:
+        number = ends[0]
     if number is None:
         what = "states no end symbol" if symbol is None else f"has no token {symbol!r}"
         raise ValueError(f"The tokenizer of {folder} {what}. Nothing was loaded; name one of its tokens with eos=.")
+    if size is not None:
+        _check_size(backend, size, folder)
     backend.encode_special_tokens = True
     backend.no_padding()
     backend.no_truncation()
-    return Tokenizer(backend, number, str(settings.get("esscher_name", folder.name)))
+    return Tokenizer(backend, number, str(settings.get("esscher_name", folder.name)), size, settings)
+
+
+def _check_size(backend: tokenizers.Tokenizer, size: int, folder: Path) -> None:
+    """No text may become a token that the model lacks; special tokens no text becomes."""
+    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
+    beyond = [symbol for symbol, number in backend.get_vocab().items() if number >= size and number not in special]
+    if beyond:
+        raise ValueError(
+            f"The tokenizer in {folder} has {len(beyond)} tokens that the model lacks, {beyond[0]!r} among them: the model "
+            f"speaks {size}. Nothing was loaded; restore the tokenizer it was trained on."
+        )
 
 
 def _settings(file: Path) -> dict[str, object]:

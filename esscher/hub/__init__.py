@@ -1,0 +1,66 @@
+"""Saved models: a folder in the manner of a Hugging Face repository, read and written offline.
+
+    config.json               model_type "esscher-lstm" ..., the base's settings, its space; or that of `transformers`
+    model.safetensors         the weights
+    tokenizer.json, ...       the tokenizer, when there is text
+    generation_config.json    plain sampling: top_k 0, because the default of `generate` would cut to 50 tokens
+    README.md                 the model card
+    esscher.json              of a model of `transformers`: its space and opening token
+
+Each file is replaced in one piece, config.json last. A path is a folder here; nothing is ever fetched.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from esscher.bases.causal_lm import CausalLM
+from esscher.bases.network import NetworkBase
+from esscher.data.tokenizers import Tokenizer
+from esscher.hub.card import Card
+from esscher.hub.folder import CONFIG, PREFIX, check_tokenizer, read_config
+from esscher.hub.networks import load_network, save_network
+
+__all__ = ["CONFIG", "Card", "SavedBase", "load_base", "read_config", "save_base"]
+
+SavedBase = NetworkBase | CausalLM
+
+
+def save_base(folder: str | Path, base: SavedBase, tokenizer: Tokenizer | None = None, card: Card | None = None) -> Path:
+    """Write a base, and its tokenizer, as a model folder; files of other names in the folder stay."""
+    folder, card = Path(folder), Card("A base model") if card is None else card
+    if tokenizer is not None:
+        check_tokenizer(tokenizer, base.space)
+    if isinstance(base, CausalLM):
+        from esscher.hub.causal_lm import save_causal_lm
+
+        save_causal_lm(folder, base, tokenizer, card)
+    else:
+        save_network(folder, base, tokenizer, card)
+    return folder
+
+
+def load_base(
+    folder: str | Path, *, max_length: int | None = None, eos: str | None = None, device: str | torch.device = "cpu"
+) -> tuple[SavedBase, Tokenizer | None]:
+    """The base of a model folder, ours or of Hugging Face, ready to be used, and its tokenizer when it has one.
+
+    `max_length` replaces that of its points; a Hugging Face model that states none has points of up to 256 tokens. `eos` names
+    the token that ends its texts, where that is not the end symbol a Hugging Face model states. On a CPU weights are in single
+    precision, whatever the folder holds; elsewhere a Hugging Face model keeps its own.
+    """
+    folder, device = Path(folder), torch.device(device)
+    config = read_config(folder)
+    base: SavedBase
+    if str(config.get("model_type", "")).startswith(PREFIX):
+        if eos is not None:
+            raise ValueError(f"The end symbol of {folder} was chosen when it was trained. Nothing was loaded; leave eos out.")
+        base, tokenizer = load_network(folder, config)
+    else:
+        from esscher.hub.causal_lm import load_causal_lm
+
+        base, tokenizer = load_causal_lm(folder, config, eos=eos, device=device)
+    if max_length is not None:
+        base.space = replace(base.space, max_length=max_length)
+    return base.to(device).eval(), tokenizer
