@@ -16,6 +16,8 @@ from cyclopts.config import Dict
 
 VERBS = {
     "train": "Train a base model on text or on an embedded data set; resumes exactly.",
+    "tilt": "Weigh features of whole sequences, so that a base shows them as often as the data, or as you say.",
+    "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "measure": "Perplexity of a model on text, with its interval, per token, word and byte.",
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",

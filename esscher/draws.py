@@ -12,7 +12,7 @@ docstring.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.randomness import Rng
-from esscher.space import Sequences
+from esscher.space import Sequences, concatenate
 from esscher.target import Tilted
 
 
@@ -55,6 +55,34 @@ class Draws:
         """Effective sample size for each prompt: (sum w)^2 / sum w^2."""
         share = torch.softmax(self.log_weight.double(), -1)
         return 1 / (share**2).sum(-1)
+
+    def columns(self, chosen: slice) -> "Draws":
+        """Some of the draws of every prompt; they cost their share, and what was proposed is left behind."""
+        prompts, draws = self.log_weight.shape
+        rows = torch.arange(prompts * draws).view(prompts, draws)[:, chosen].reshape(-1)
+        log_weight, log_base = self.log_weight[:, chosen], self.log_base[:, chosen]
+        cost = round(self.cost * log_weight.shape[1] / draws)
+        return Draws(self.x.rows(rows), log_weight, log_base, self.estimates_z, self.independent, cost)
+
+
+def side_by_side(parts: Sequence[Draws]) -> Draws:
+    """Draws of the same prompts as one; `info` is joined where all parts have it."""
+    prompts = len(parts[0].log_weight)
+    x, ends = concatenate([part.x for part in parts]), 0
+    rows = []
+    for part in parts:
+        rows.append(torch.arange(ends, ends + len(part.x)).view(prompts, -1))
+        ends += len(part.x)
+    shared = set.intersection(*(set(part.info) for part in parts))
+    return Draws(
+        x.rows(torch.cat(rows, 1).reshape(-1)),
+        torch.cat([part.log_weight for part in parts], 1),
+        torch.cat([part.log_base for part in parts], 1),
+        estimates_z=all(part.estimates_z for part in parts),
+        independent=all(part.independent for part in parts),
+        cost=sum(part.cost for part in parts),
+        info={name: torch.cat([part.info[name] for part in parts]) for name in sorted(shared)},
+    )
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from esscher.commands.models import Eos, MaxLength
 from esscher.commands.output import Answer, Json, Seed, show
 
 app = App(name="measure", help_epilogue="Example: esscher measure runs/first --data my.txt")
@@ -23,6 +24,8 @@ def measure(
         bool, Parameter(negative="", help="The interval for just these texts, instead of for all text like them.")
     ] = False,
     level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
+    max_length: MaxLength = None,
+    eos: Eos = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -35,7 +38,7 @@ def measure(
     from esscher.randomness import Seeded
     from esscher.samplers.importance import Importance
 
-    target, tokenizer = load_target(model, energy)
+    target, tokenizer = load_target(model, energy, max_length=max_length, eos=eos)
     texts = read_texts(data, column=column, unit=unit)
     made = text_points(texts.texts, tokenizer, max_length=target.space.max_length)
     units = {"token": made.tokens, "word": made.words, "byte": made.bytes}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from esscher.commands.models import Eos, MaxLength
 from esscher.commands.output import Answer, Json, Seed, show
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def sample(
     prompt: Annotated[tuple[str, ...], Parameter(help="Text to go on from; may be given several times.")] = (),
     energy: Annotated[Path | None, Parameter(help="Folder of an energy that tilts the base.")] = None,
     drawing: Annotated[Drawing, Parameter(name="*")] = Drawing(),  # noqa: B008 (frozen)
+    max_length: MaxLength = None,
+    eos: Eos = None,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -56,7 +59,7 @@ def sample(
 
     name = drawing.sampler or ("pool" if energy is not None else "ancestral")
     sampler = choose_sampler(name, SamplerSettings(drawing.pool, drawing.steps, drawing.log_bound))
-    target, tokenizer = load_target(model, energy)
+    target, tokenizer = load_target(model, energy, max_length=max_length, eos=eos)
     if (drawing.temperature, drawing.top_k, drawing.top_p) != (1.0, None, None):
         cut = Truncated(target.base, top_k=drawing.top_k, top_p=drawing.top_p, temperature=drawing.temperature)
         target = Tilted(cut, target.energy)

@@ -51,13 +51,25 @@ def measure(
     rng: Rng,
 ) -> Measured:
     """Cross-entropies on the test sequences `x`; `draws` for each different prompt estimate its log Z."""
-    base = cross_entropy(Tilted(target.base), x, units=units, test=test, level=level)
     if target.energy is flat:
-        return Measured(base)
-    names = prompt_names(x)
-    first = torch.tensor(list({name: row for row, name in reversed(list(enumerate(names)))}.values()))
+        return Measured(cross_entropy(Tilted(target.base), x, units=units, test=test, level=level))
+    first = torch.tensor(list({name: row for row, name in reversed(list(enumerate(prompt_names(x))))}.values()))
     drawn = sampler(target, x.prompts().rows(first), draws, rng=rng)
+    return measure_by(drawn, target, x, units=units, test=test, level=level)
+
+
+def measure_by(
+    drawn: Draws,
+    target: Tilted,
+    x: Sequences,
+    *,
+    units: Mapping[str, Int[Tensor, "B"]] | None = None,
+    test: Test = "sample",
+    level: float = 0.95,
+) -> Measured:
+    """The same with draws that exist already, of each different prompt of `x`."""
+    base = cross_entropy(Tilted(target.base), x, units=units, test=test, level=level)
     tilted = cross_entropy(target, x, draws=drawn, units=units, test=test, level=level)
     saved = improvement(target, x, drawn, units=units, test=test, level=level)
-    value = log_z(drawn, prompts="same" if len(first) == 1 else test, level=level)
+    value = log_z(drawn, prompts="same" if len(drawn.log_weight) == 1 else test, level=level)
     return Measured(base, tilted, saved, value, tuple(reliability(drawn)), drawn)

@@ -36,6 +36,7 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("gam", "Global autoregressive models (Parshakova et al., 2019)", "few strings, features, weights, students"),
         Recipe("laboratory", "Global autoregressive models (Parshakova et al., 2019)", "entropies of the motif processes"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )

@@ -1,33 +1,35 @@
-"""The main job on embedded data, in a few minutes: train a base, tilt it with features, measure, sample, report.
+"""The main job on embedded data, in a few minutes: train a base, tilt it with features, measure, sample, distil, report.
 
 First half: strings that must contain a motif, where the entropy is known exactly and nothing can go below it. A
-base trained on few of them misses the motif; features of the whole string give it back. Second half: English
-docstrings of Python's standard library, the same steps on real text. Each half leaves the folder of a base and
-of an energy, which the command line reads; a run that was broken off goes on where it was.
+base trained on few of them misses the motif; features of the whole string give it back, and a student distilled from
+the tilted model has it as a plain model. Second half: English docstrings of Python's standard library, the same steps on
+real text, without a student. Each half leaves the folder of a base and of an energy, which the command line reads; a run
+that was broken off goes on where it was.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from esscher.energies.declared import Declared, declared_feature
-from esscher.energies.features import Feature, LogLinear, values
-from esscher.energies.saved import SavedEnergy, save_energy
-from esscher.estimators.measured import Measured, measure
-from esscher.estimators.moments import moments
-from esscher.objectives.moment_match import MomentFit, match_moments
+from esscher.energies.declared import Declared, declared_features
+from esscher.energies.saved import SavedEnergy, base_digest, save_energy
+from esscher.estimate import Estimate
+from esscher.estimators.measured import Measured, measure_by
+from esscher.estimators.perplexity import cross_entropy
+from esscher.hub import Card, save_base
 from esscher.randomness import Rng, Seeded
 from esscher.samplers.ancestral import draw
-from esscher.samplers.importance import Importance
 from esscher.space import empty_prompts
-from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
 from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
+from esscher.training.distil import Distilled, distil
+from esscher.training.distil_config import DistilConfig
 from esscher.training.material import Material
 from esscher.training.run import TrainResult, train
+from esscher.training.tilt import FittedEnergy, fit_energy
+from esscher.training.tilt_config import FitConfig
 
 TEXT_FEATURES = (
     Declared("ends-with", ".", name="ends with a full stop"),
@@ -48,16 +50,27 @@ class Scale:
     string_epochs: int
     string_width: int
     string_draws: int
+    distilled: int  # strings that the student learns from
     text_steps: int
     text_width: int
     text_draws: int
 
 
 SCALES = {
-    "smoke": Scale("1000101", 12, 500, 12, 48, 8_000, 120, 64, 1_000),
-    "small": Scale("10001011111000", 30, 500, 25, 200, 40_000, 600, 192, 4_000),
-    "paper": Scale("10001011111000", 30, 5_000, 100, 200, 200_000, 8_000, 384, 20_000),
+    "smoke": Scale("1000101", 12, 500, 12, 48, 8_000, 1_000, 120, 64, 1_000),
+    "small": Scale("10001011111000", 30, 500, 25, 200, 40_000, 10_000, 600, 192, 4_000),
+    "paper": Scale("10001011111000", 30, 5_000, 100, 200, 200_000, 20_000, 8_000, 384, 20_000),
 }
+
+
+@dataclass(frozen=True)
+class Student:
+    """A plain model that learnt from the tilted one."""
+
+    folder: Path
+    distilled: Distilled
+    nats: Estimate
+    samples: list[str]
 
 
 @dataclass(frozen=True)
@@ -67,11 +80,11 @@ class Half:
     settings: TrainRun
     material: Material
     result: TrainResult
-    fit: MomentFit
+    tilted: FittedEnergy
     measured: Measured
-    moments: list[dict[str, Any]]  # of each feature: in the data, in the base's draws, under the tilted model
     samples: dict[str, list[str]]
     energy: Path
+    student: Student | None = None
 
 
 def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
@@ -81,7 +94,8 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     rows, found = [], []
     for seed in range(seeds):
         folder = out if seeds == 1 else out / f"seed-{seed}"
-        halves = {"motif strings": strings(SCALES[scale], folder, seed), "docstrings": texts(SCALES[scale], folder, seed)}
+        chosen = SCALES[scale]
+        halves = {"motif strings": strings(chosen, folder, seed), "docstrings": texts(chosen, folder, seed)}
         rows += [row for name, half in halves.items() for row in half_rows(name, half, seed)]
         found.append(halves)
     report(out / "report.html", found[0]["motif strings"], found[0]["docstrings"])
@@ -96,14 +110,15 @@ def strings(scale: Scale, out: Path, seed: int) -> Half:
         base=BaseChoice(kind="lstm", width=scale.string_width),
         training=TrainingConfig(epochs=scale.string_epochs, batch_size=50, patience=20, seed=seed),
     )
-    half = len(scale.motif) // 2
+    middle = len(scale.motif) // 2
     features = (
         Declared("lacks", scale.motif, name="motif absent"),
-        Declared("lacks", scale.motif[:half], name="first half of it absent"),
+        Declared("lacks", scale.motif[:middle], name="first half of it absent"),
         Declared("starts-with", "0", name="begins with 0"),
-        Declared("lacks", scale.motif[::-1][:half], name="another string absent"),
+        Declared("lacks", scale.motif[::-1][:middle], name="another string absent"),
     )
-    return tilt(settings, features, scale.string_draws)
+    half = tilt(settings, features, scale.string_draws)
+    return replace(half, student=make_student(half, scale, seed))
 
 
 def texts(scale: Scale, out: Path, seed: int) -> Half:
@@ -126,32 +141,35 @@ def tilt(settings: TrainRun, declared: Sequence[Declared], draws: int) -> Half:
     rng = Seeded(seed).stream("tilt")
     result = train(settings, resume=True)
     material = result.material
-    features = [declared_feature(one, material.tokenizer.decode) for one in declared]
-    fit = fit_weights(result, material, features, draws, rng=rng.stream("fit"))
-    target = Tilted(result.base, LogLinear(features, fit.tensor()))
-    measured = measure(target, material.test, Importance(), draws, units=material.units, rng=rng.stream("measure"))
-    energy = save_tilt(result, declared, fit, measured, seed)
-    moment_rows = feature_moments(features, fit, measured)
-    return Half(settings, material, result, fit, measured, moment_rows, show_samples(result, material, measured, rng), energy)
+    features = declared_features(declared, material.tokenizer.decode)
+    found = fit_energy(result.base, features, material.train, {}, FitConfig(draws=draws), rng=rng, quiet=False)
+    measured = measure_by(found.draws, found.target, material.test, units=material.units)
+    known = base_digest(result.base)
+    saved = SavedEnergy(tuple(declared), found.fit.weights, str(result.folder), known, found.log_z, seed)
+    energy = save_energy(result.folder / "energy", saved)
+    return Half(settings, material, result, found, measured, show_samples(result, material, measured, rng), energy)
 
 
-def fit_weights(result: TrainResult, material: Material, features: Sequence[Feature], draws: int, *, rng: Rng) -> MomentFit:
-    """Weights under which the base has the features of the training data."""
-    drawn, _ = draw(result.base, empty_prompts(1), draws, rng=rng)
-    names = [feature.name for feature in features]
-    return match_moments(names, values(features, drawn), values(features, material.train))
-
-
-def feature_moments(features: Sequence[Feature], fit: MomentFit, measured: Measured) -> list[dict[str, Any]]:
-    """Each feature's mean in the data and in the base, and its estimate under the tilted model from fresh draws."""
-    assert measured.draws is not None
-    of_draws: Tensor = values(features, measured.draws.x).view(*measured.draws.log_weight.shape, len(features))
-    under = moments(measured.draws, of_draws)
-    rows = zip(fit.names, fit.weights, fit.moments_wanted, fit.moments_base, under, strict=True)
-    return [
-        {"feature": name, "weight": weight, "in the data": data, "in the base": base, "tilted": tilted}
-        for name, weight, data, base, tilted in rows
-    ]
+def make_student(half: Half, scale: Scale, seed: int) -> Student:
+    """Two stages: from draws of the base, then from draws of the first student."""
+    folder, student = half.result.folder / "student", deepcopy(half.result.base)
+    config = DistilConfig("cyclical", scale.distilled, 2 * scale.distilled, stages=2)
+    training = TrainingConfig(epochs=1, batch_size=50, learning_rate=1e-3, schedule="linear", seed=seed)
+    found = distil(
+        half.tilted.target,
+        student,
+        empty_prompts(1),
+        config,
+        training,
+        candidates=half.tilted.draws,
+        folder=folder / "checkpoints",
+        resume=True,
+    )
+    nats = cross_entropy(Tilted(student), half.material.test, units=half.material.units)["token"]
+    tokenizer = half.material.tokenizer
+    save_base(folder, student, tokenizer, Card("Student of the tilted motif model", measured=[("cross-entropy", nats)]))
+    plain, _ = draw(student, empty_prompts(1), 5, rng=Seeded(seed).stream("student"))
+    return Student(folder, found, nats, tokenizer.decode(plain.points()))
 
 
 def show_samples(result: TrainResult, material: Material, measured: Measured, rng: Rng, count: int = 5) -> dict[str, list[str]]:
@@ -167,18 +185,12 @@ def show_samples(result: TrainResult, material: Material, measured: Measured, rn
     }
 
 
-def save_tilt(result: TrainResult, declared: Sequence[Declared], fit: MomentFit, measured: Measured, seed: int) -> Path:
-    """The energy as a folder beside its base."""
-    assert measured.log_z is not None
-    base = digest(module_tensors(result.base))
-    saved = SavedEnergy(tuple(declared), fit.weights, str(result.folder), base, measured.log_z, seed)
-    return save_energy(result.folder / "energy", saved)
-
-
 def half_rows(name: str, half: Half, seed: int) -> list[dict[str, Any]]:
     """The rows of the recipe's table: nats per token of base and tilted model, the entropy where it is known."""
     models = {"base": half.measured.base, "tilted": half.measured.tilted or {}}
     rows = [{"data": name, "model": model, "nats per token": found["token"], "seed": seed} for model, found in models.items()]
+    if half.student is not None:
+        rows.append({"data": name, "model": "distilled", "nats per token": half.student.nats, "seed": seed})
     if half.measured.saved is not None:
         rows.append({"data": name, "model": "saved by tilting", "nats per token": half.measured.saved["token"], "seed": seed})
     truth = [{"data": name, "model": what, "nats per token": value, "seed": seed} for what, value in half.material.truth]

@@ -38,12 +38,16 @@ def _strings(half: Half) -> Section:
     base, tilted = nats["base"], nats["tilted"]
     closed = (base.value - tilted.value) / (base.value - truth.value)
     motif = half.settings.data.source.removeprefix("motif:")
-    marked = {name: [text.replace(motif, f"[{motif}]") for text in half.samples[name]] for name in ("base", "tilted")}
+
+    def mark(text: str) -> str:
+        return text.replace(motif, f"[{motif}]")
+
+    marked = {name: [mark(text) for text in half.samples[name]] for name in ("base", "tilted")}
     text = (
         f"{half.material.description} The entropy of this process is known exactly, {truth.value:.5f} nats per symbol, and no "
         f"model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); then "
         f"features of the whole string were weighed so that the tilted model shows them as often as the data do.\n\n"
-        f"Tilting closed {closed:.0%} of the gap between the base and the truth."
+        f"Tilting closed {closed:.0%} of the gap between the base and the truth.{_told(half, base, truth)}"
     )
     return Section(
         "Strings with a motif: the truth is known",
@@ -54,8 +58,27 @@ def _strings(half: Half) -> Section:
             *_features(half),
             Lines("Strings of the base; the motif in brackets where it appears:", marked["base"]),
             Lines("Strings of the tilted model:", marked["tilted"]),
+            *(
+                []
+                if half.student is None
+                else [Lines("Strings of the student:", [mark(text) for text in half.student.samples])]
+            ),
             Picture(_history(half, truth.value), "Training of the base: it stops improving well above the entropy."),
         ],
+    )
+
+
+def _told(half: Half, base: Estimate, truth: Estimate) -> str:
+    """What became of the student."""
+    if half.student is None:
+        return ""
+    closed = (base.value - half.student.nats.value) / (base.value - truth.value)
+    found = half.student.distilled
+    return (
+        f" A student distilled from the tilted model, a plain LSTM again that needs no weights and no log Z, closed "
+        f"{closed:.0%}: it learnt from {found.cost:,} drawn strings in two stages, worth "
+        f"{' and '.join(f'{stage.effective:,.0f}' for stage in found.stages)} equally weighted ones, and is "
+        f"{found.divergences['kl'].value:.2f} nats per string from the tilted model."
     )
 
 
@@ -92,7 +115,8 @@ def _texts(half: Half) -> Section:
 
 def _features(half: Half) -> list[Table | Picture]:
     reliability = half.measured.reliability[0]
-    shares = [row for row in half.moments if max(row["in the data"], row["in the base"]) <= 1]
+    moments = half.tilted.rows()
+    shares = [row for row in moments if max(row["in the data"], row["in the base"]) <= 1]
     drawn = [
         {"name": row["feature"], **{key: _value(row[key]) for key in ("in the data", "in the base", "tilted")}}
         for row in shares
@@ -108,7 +132,7 @@ def _features(half: Half) -> list[Table | Picture]:
     return [
         Table(
             "The features and their weights",
-            half.moments,
+            moments,
             "A weight above 0 makes sequences with the feature likelier. A feature the base already gets right ends near 0. "
             "The weights were fitted on one set of draws, the last column comes from fresh ones.",
         ),
@@ -126,7 +150,10 @@ def _onward(strings: Half, texts: Half) -> Section:
         f'esscher sample {texts.result.folder} --prompt "Return the" --draws 4',
         f"esscher sample {texts.result.folder} --energy {texts.energy} --draws 4",
         f"esscher sample {strings.result.folder} --energy {strings.energy} --sampler pool --pool 2000 --draws 4",
+        *([] if strings.student is None else [f"esscher sample {strings.student.folder} --draws 4"]),
         f"esscher measure {texts.result.folder} --energy {texts.energy} --data your.txt",
+        f"esscher tilt {texts.result.folder} --out runs/short --want words=6",
+        f"esscher distil {texts.result.folder} --energy runs/short --out runs/short-student",
         "esscher train --out runs/mine --data.source your.txt",
     ]
     return Section("How to go on", "The models of this run are ordinary folders. From the same place:", [Lines("", commands)])
@@ -134,7 +161,8 @@ def _onward(strings: Half, texts: Half) -> Section:
 
 def _nats(half: Half) -> dict[str, Estimate]:
     models: dict[str, Mapping[str, Estimate]] = {"base": half.measured.base, "tilted": half.measured.tilted or {}}
-    return {name: replace(found["token"], unit="") for name, found in models.items()}
+    nats = {name: replace(found["token"], unit="") for name, found in models.items()}
+    return nats if half.student is None else {**nats, "distilled": replace(half.student.nats, unit="")}
 
 
 def _table(nats: Mapping[str, Estimate], truth: Estimate) -> list[dict[str, Any]]:

@@ -51,18 +51,55 @@ def bars(rows: Sequence[Mapping[str, float | str]], *, series: Mapping[str, str]
 
 
 def curves(
-    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str, floor: float | None = None
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    *,
+    x: str,
+    y: str,
+    floor: float | None = None,
+    log: bool = False,
 ) -> "Figure":
-    """Curves over steps, with a floor that nothing can go below drawn where it is known."""
+    """Curves over steps, with a floor that nothing can go below drawn where it is known; `log` both scales."""
     figure, axes = _canvas(6.4, 3.2)
     colours = (BASE, TILTED, TRUTH, INK)
     for (name, (across, up)), colour in zip(lines.items(), colours * (1 + len(lines) // len(colours)), strict=False):
-        axes.plot(across, up, color=colour, label=name, linewidth=1.6)
+        axes.plot(across, up, color=colour, label=name, linewidth=1.6, marker="o" if len(across) == 1 else None)
     if floor is not None:
         axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy floor {floor:.4g}")
+    if log:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+Coloured = tuple[str, Sequence[float], Sequence[Estimate]]
+"""A colour, places, and an estimate at each."""
+
+
+def sizes(
+    lines: Mapping[str, Coloured], dashed: Mapping[str, Coloured], *, x: str, y: str, dashed_y: str, floor: float
+) -> "Figure":
+    """Estimates against sizes (in logarithm), a second kind of them dashed on an axis of its own from 0 to 1."""
+    figure, axes = _canvas(6.4, 3.8)
+    other = axes.twinx()
+    other.set_ylim(0, 1.05)
+    other.set_ylabel(dashed_y)
+    other.spines["top"].set_visible(False)
+    for where, group, style in ((axes, lines, "-o"), (other, dashed, ":s")):
+        for name, (colour, across, found) in group.items():
+            low = [one.value - one.low for one in found]
+            high = [one.high - one.value for one in found]
+            label = name if where is axes else None
+            where.errorbar(
+                across, [one.value for one in found], [low, high], fmt=style, color=colour, label=label, markersize=4, capsize=2
+            )
+    axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy {floor:.4g}")
+    axes.set_xscale("log")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9, loc="center right")
     return figure
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.draws import Draws
@@ -12,6 +12,7 @@ from esscher.space import Sequences, Space, concatenate
 from esscher.target import Base, State, Tilted, flat
 
 COMPACT_BELOW = 0.75  # finished rows are dropped when the living are fewer than this share: dropping copies the state
+SHARE_BELOW = 0.5  # draws share states while different prefixes are fewer than this share of them
 
 
 def rows_at_once(space: Space) -> int:
@@ -23,7 +24,7 @@ def rows_at_once(space: Space) -> int:
 def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Sequences, Float[Tensor, "P N"]]:
     """`draws` independent points after each prompt, prompt-major, and their exact log-probabilities.
 
-    A prompt is read once for all its draws; a finished point stops costing.
+    Draws of a prompt share one state as long as they agree; a finished point stops costing.
     """
     at_once = rows_at_once(base.space)
     together = max(1, at_once // draws)  # prompts; or one of them, its draws in passes of even size
@@ -33,42 +34,63 @@ def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Seque
     for first in range(0, len(prompts), together):
         some = prompts.rows(slice(first, first + together))
         log_prob, state = base.begin(some)
-        for size in sizes:
-            shared = torch.arange(len(some), device=log_prob.device).repeat_interleave(size)
-            copied = state if draws == 1 else base.select(state, shared)
-            parts.append(_continue(base, some.rows(shared), log_prob[shared], copied, rng))
+        every = torch.arange(len(some), device=log_prob.device)
+        for number, size in enumerate(sizes):
+            own = state if number + 1 == len(sizes) else base.select(state, every)
+            parts.append(_continue(base, some, size, log_prob, own, rng))
     log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]), log_base
 
 
 def _continue(
-    base: Base, rows: Sequences, log_prob: Float[Tensor, "B V"], state: State, rng: Rng
+    base: Base, prompts: Sequences, draws: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
 ) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """A point for each row, from the state that follows its prompt."""
-    space, device = base.space, rows.tokens.device
+    """`draws` points for each prompt, from the state that follows it."""
+    space, rows, device = base.space, prompts.repeat(draws), prompts.tokens.device
     tokens = torch.nn.functional.pad(rows.tokens, (0, space.max_length))
     stop = rows.start + space.max_length
     total = torch.zeros(len(rows), dtype=torch.float64, device=device)
-    alive = torch.arange(len(rows), device=device)  # the row that each row of the state belongs to
+    alive = torch.arange(len(rows), device=device)  # the rows that still grow, and some that have just ended
+    place = torch.arange(len(prompts), device=device).repeat_interleave(draws)  # the row of the state that each of them has
     open_ = torch.ones(len(rows), dtype=torch.bool, device=device)
     for t in range(space.max_length):
-        token = rng.categorical(log_prob)[:, 0]
-        place = rows.start[alive] + t
-        tokens[alive, place] = torch.where(open_, token, 0)
-        total[alive] += torch.where(open_, log_prob.gather(1, token[:, None])[:, 0].double(), 0.0)
+        own = log_prob if len(log_prob) == len(alive) else log_prob[place]
+        token = rng.categorical(own)[:, 0]
+        column = rows.start[alive] + t
+        tokens[alive, column] = torch.where(open_, token, 0)
+        total[alive] += torch.where(open_, own.gather(1, token[:, None])[:, 0].double(), 0.0)
         if space.eos is not None:
             ended = open_ & space.ends(token)
-            stop[alive[ended]] = place[ended] + 1
+            stop[alive[ended]] = column[ended] + 1
             open_ = open_ & ~ended
         living = int(open_.sum())
         if living == 0 or t + 1 == space.max_length:
             break
         if living < COMPACT_BELOW * len(alive):
             keep = open_.nonzero()[:, 0]
-            alive, token, open_, state = alive[keep], token[keep], open_[keep], base.select(state, keep)
+            alive, token, open_, place = alive[keep], token[keep], open_[keep], place[keep]
+        state, token, place = _branch(base, state, len(log_prob), token, place)
         log_prob, state = base.advance(state, token)
     _check_finite(total)
     return Sequences(tokens[:, : int(stop.max())], rows.start, stop), total
+
+
+def _branch(
+    base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"]
+) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"]]:
+    """One row of the state for each different prefix, if that saves much; otherwise one for each draw.
+
+    Returns the state, the token that each of its rows goes on with, and the row that each draw has.
+    """
+    one_each = torch.arange(len(token), device=token.device)
+    if held < SHARE_BELOW * len(token):
+        vocabulary = int(token.max()) + 1
+        prefix, shared = torch.unique(place * vocabulary + token, return_inverse=True)
+        if len(prefix) < SHARE_BELOW * len(token):
+            return base.select(state, prefix // vocabulary), prefix % vocabulary, shared
+    if held == len(token) and torch.equal(place, one_each):
+        return state, token, place
+    return base.select(state, place), token, one_each
 
 
 def _check_finite(log_base: Float[Tensor, "B"]) -> None:

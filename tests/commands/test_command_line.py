@@ -73,6 +73,32 @@ def test_exact_language_counts_by_pattern(capsys):
     assert "abc" in call(capsys, "exact", "motif", "--motif", "abc", "--alphabet", "abc", "--length", "4")[1]
 
 
+def test_tilt_and_distil_leave_folders_that_the_other_verbs_read(capsys, model, tmp_path):
+    energy, student = str(tmp_path / "energy"), str(tmp_path / "student")
+    found = answer(
+        capsys, "tilt", str(model), "--out", energy, "--feature", "contains:101", "--want", "starts-with:0=0.7",
+        "--fit.draws", "500", "--quiet", "--seed", "3",
+    )  # fmt: skip
+    assert [row["feature"] for row in found["features"]] == ["contains 101", "starts-with 0"] and found["seed"] == 3
+    assert {"value", "low", "high", "method"} <= set(found["kl_to_the_base"])
+    few = ("--distil.draws", "200", "--distil.candidates", "400", "--distil.judged", "100", "--training.epochs", "1")
+    made = answer(capsys, "distil", str(model), "--energy", energy, "--out", student, *few, "--quiet", "--seed", "4")
+    assert (
+        made["drawn"] == 400
+        and made["seed"] == 4
+        and {row["feature"] for row in made["features"]}
+        == {
+            "contains 101",
+            "starts-with 0",
+        }
+    )
+    assert len(answer(capsys, "sample", student, "--draws", "2")["samples"]) == 2
+    code, _, err = call(capsys, "distil", str(model), "--energy", energy, "--out", student)
+    assert code == 1 and "--resume" in err
+    code, _, err = call(capsys, "tilt", str(model), "--out", energy, "--feature", "holds:101")
+    assert code == 1 and "holds" in err and "contains" in err
+
+
 def test_recipes_are_listed_and_run(capsys, tmp_path):
     listed = answer(capsys, "reproduce", "--list")["recipes"]
     assert {"name", "paper", "scales"} <= set(listed[0])

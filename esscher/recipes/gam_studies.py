@@ -1,0 +1,127 @@
+"""Two comparisons of the paper on global autoregressive models, on one base, and what goes beyond it.
+
+`regimes`: weights by rs, by snis and by Newton's method, with the base samples and seconds they took. `ways`: the two-stage
+way to a student, the cyclical one, importance weights and policy gradients, on the same number of drawn strings.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from esscher.bases.network import build_base
+from esscher.energies.features import LogLinear
+from esscher.energies.motif_features import NAMES
+from esscher.objectives.moment_descent import MomentDescent, base_source
+from esscher.objectives.moment_fit import MomentFit
+from esscher.objectives.moment_match import match_moments
+from esscher.randomness import Seeded
+from esscher.recipes.gam import FTS, RIDGE, Ground, distil_training, fitted, pack, unpack, with_motif
+from esscher.samplers.ancestral import Ancestral
+from esscher.space import empty_prompts
+from esscher.storage import write_json
+from esscher.target import Tilted
+from esscher.training.distil import distil
+from esscher.training.distil_config import DistilConfig, Divergence
+
+CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Rows of a table, and curves by name where there are any."""
+
+    rows: list[dict[str, Any]]
+    curves: Mapping[str, tuple[list[float], list[float]]]
+
+
+def regimes(ground: Ground) -> Study:
+    """The three ways to weights, each with its own draws of the base."""
+    file = ground.folder / "regimes.json"
+    if not file.is_file():
+        found = [_regime(ground, name) for name in ("newton", "snis", "rs")]
+        write_json(file, pack(found))
+    found = unpack(json.loads(file.read_text(encoding="utf8")))
+    return Study([one["row"] for one in found], {one["row"]["regime"]: tuple(one["curve"]) for one in found})
+
+
+def _regime(ground: Ground, name: str) -> dict[str, Any]:
+    names, features = [NAMES[place] for place in CHOSEN], [ground.features[place] for place in CHOSEN]
+    data, half, started = ground.of_data[:, CHOSEN], ground.scale.draws // 2, time.perf_counter()
+    rng = Seeded(ground.source.seed).stream("regime", name)
+    source = base_source(ground.base, features, rng=rng.stream("draws"))
+    if name == "newton":
+        fit = match_moments(names, source(half), data, ridge=RIDGE)
+    else:
+        regime: Any = name
+        settings = MomentDescent(regime, epochs=ground.scale.descent)
+        bounds = dict.fromkeys(names, (0.0, 1.0))
+        fit = settings(names, source, data, bounds=bounds, rng=rng.stream("accept"))
+    seconds = time.perf_counter() - started
+    return {"row": _regime_row(ground, name, fit, seconds), "curve": _curve(fit)}
+
+
+def _regime_row(ground: Ground, name: str, fit: MomentFit, seconds: float) -> dict[str, Any]:
+    """Moments and cross-entropy by the ground's own draws, which no regime has seen."""
+    of_pool = ground.of_pool[:, CHOSEN]
+    weighted = replace(ground.pool, log_weight=(of_pool @ fit.tensor())[None])
+    model = (weighted.log_weight.softmax(-1)[0][:, None] * of_pool).sum(0)
+    target = Tilted(ground.base, LogLinear([ground.features[place] for place in CHOSEN], fit.tensor()))
+    wanted = zip(model.tolist(), fit.moments_wanted, strict=True)
+    return {
+        "regime": name,
+        "weight of m": fit.weights[0],
+        "l1 on other draws": sum(abs(one - two) for one, two in wanted),
+        "base samples": fit.base_samples,
+        "seconds": seconds,
+        "CE p": ground.nats(target, weighted),
+    }
+
+
+def _curve(fit: MomentFit) -> tuple[list[float], list[float]]:
+    return [float(step.base_samples) for step in fit.history], [step.l1 for step in fit.history]
+
+
+def ways(ground: Ground) -> Study:
+    """Students by all ways, on the same number of drawn strings."""
+    names = ["plain", "cyclical", "importance", *(f"policy-gradient, {one}" for one in get_args(Divergence))]
+    rows = []
+    for name in [*names, "importance, new weights"]:
+        file = ground.folder / "ways" / name.replace(", ", "-").replace(" ", "-") / "row.json"
+        if not file.is_file():
+            write_json(file, pack(_way(ground, name, file.parent)))
+        rows.append(unpack(json.loads(file.read_text(encoding="utf8"))))
+    return Study(rows, {})
+
+
+def _way(ground: Ground, name: str, folder: Path) -> dict[str, Any]:
+    method, _, rest = name.partition(", ")
+    tilted = fitted(ground, FTS[0])
+    student, config = deepcopy(ground.result.base), _settings(ground, tilted.fit, method, rest)
+    if rest == "new weights":
+        student = build_base(student.config, student.space, rng=Seeded(ground.source.seed).stream("new"))
+    started = time.perf_counter()
+    found = distil(tilted.teacher, student, empty_prompts(1), config, distil_training(ground), folder=folder, resume=True)
+    own = Ancestral()(Tilted(student), empty_prompts(1), 4000, rng=Seeded(ground.source.seed).stream("own"))
+    return {
+        "way": name,
+        "CE student": ground.nats(Tilted(student)),
+        "motif in student": with_motif(ground, own),
+        "kl to student": found.divergences["kl"],
+        "drawn": found.cost,
+        "worth": [round(stage.effective) for stage in found.stages],
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _settings(ground: Ground, fit: MomentFit, method: str, rest: str) -> DistilConfig:
+    """As many drawn strings for every way: rejection is asked for as many accepted ones as they should give."""
+    divergence: Any = rest if method == "policy-gradient" else "kl"
+    way: Any = method
+    bound = fit.tensor().clamp(min=0).sum()
+    accepted = int(0.9 * float((ground.of_pool[:, CHOSEN] @ fit.tensor() - bound).exp().sum()))
+    draws = max(20, accepted) if method == "plain" else ground.scale.distilled
+    return DistilConfig(way, draws, ground.scale.draws, 2, divergence, log_bound=float(bound))

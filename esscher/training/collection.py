@@ -1,0 +1,88 @@
+"""Weighted draws kept on disk, shard by shard: long drawing that was stopped goes on, to the same draws.
+
+A shard is drawn from its own stream of chance, so it does not matter which of them were there before.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from esscher.draws import Draws, Sampler, side_by_side
+from esscher.randomness import Rng
+from esscher.space import Sequences
+from esscher.storage import read_tensors, write_tensors
+from esscher.target import Tilted
+
+SHARD = 4096  # rows, which is also what a pass of a small network holds
+PAUSE = 10.0  # seconds between two lines
+
+
+def collect(
+    sampler: Sampler,
+    target: Tilted,
+    prompts: Sequences,
+    draws: int,
+    *,
+    rng: Rng,
+    folder: Path | None = None,
+    shard: int = SHARD,
+    say: Callable[[str], None] = lambda text: None,
+) -> Draws:
+    """`draws` for each prompt; with a `folder`, shards already there are read instead of drawn."""
+    size = max(1, shard // len(prompts))
+    parts: list[Draws] = []
+    started = spoken = time.monotonic()
+    fresh = 0
+    for number, first in enumerate(range(0, draws, size)):
+        wanted = min(size, draws - first)
+        file = None if folder is None else folder / f"draws-{number:05d}.safetensors"
+        if file is not None and file.is_file():
+            parts.append(read_draws(file))
+            _check(file, parts[-1], len(prompts), wanted)
+            continue
+        part = sampler(target, prompts, wanted, rng=rng.stream("shard", number))
+        if file is not None:
+            write_draws(file, part)
+        parts.append(part)
+        fresh += part.cost
+        now = time.monotonic()
+        if now - spoken > PAUSE or (first + size >= draws and spoken > started):
+            spoken, done = now, min(first + size, draws)
+            rate = fresh / (now - started)
+            left = (now - started) / number * (draws - done) / size if number else 0.0
+            say(f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left")
+    return side_by_side(parts)
+
+
+def write_draws(file: Path, draws: Draws) -> None:
+    """Draws as a file of tensors."""
+    facts = torch.tensor([draws.estimates_z, draws.independent, draws.cost])
+    tensors: dict[str, Tensor] = {
+        "tokens": draws.x.tokens,
+        "start": draws.x.start,
+        "stop": draws.x.stop,
+        "log_weight": draws.log_weight,
+        "log_base": draws.log_base,
+        "facts": facts,
+    }
+    write_tensors(file, tensors | {f"info.{name}": value for name, value in draws.info.items()})
+
+
+def read_draws(file: Path) -> Draws:
+    """What `write_draws` wrote."""
+    found = read_tensors(file)
+    estimates_z, independent, cost = found["facts"].tolist()
+    x = Sequences(found["tokens"], found["start"], found["stop"])
+    info = {name.removeprefix("info."): value for name, value in found.items() if name.startswith("info.")}
+    return Draws(x, found["log_weight"], found["log_base"], bool(estimates_z), bool(independent), cost, info)
+
+
+def _check(file: Path, draws: Draws, prompts: int, wanted: int) -> None:
+    if draws.log_weight.shape != (prompts, wanted):
+        raise ValueError(
+            f"{file} holds {tuple(draws.log_weight.shape)} draws where {(prompts, wanted)} are asked for: it belongs to a run "
+            f"with other settings. Nothing was drawn or changed; use another folder, or remove this one."
+        )

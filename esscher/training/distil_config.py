@@ -1,0 +1,64 @@
+"""The settings of a distillation, without torch: what `esscher distil` reads from flags and YAML."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from esscher.training.config import TrainingConfig
+
+Method = Literal["importance", "plain", "cyclical", "policy-gradient"]
+Divergence = Literal["kl", "reverse-kl", "total-variation", "jensen-shannon"]
+
+
+@dataclass(frozen=True)
+class DistilConfig:
+    """How the student gets to know the teacher.
+
+    importance: weighted draws of the base, each learnt as often as its weight says; nothing is thrown away.
+    plain: draws of the teacher by rejection from the base. cyclical: in stages, the student of each being the proposal of
+    the next. policy-gradient: the student's own draws, and the gradient of a divergence.
+    """
+
+    method: Method = "importance"
+    """importance, plain, cyclical or policy-gradient."""
+    draws: int = 20_000
+    """Sequences to learn from, except for policy-gradient."""
+    candidates: int = 100_000
+    """Sequences to draw in all, except for plain, which draws until enough were accepted."""
+    stages: int = 3
+    """Of the cyclical method."""
+    divergence: Divergence = "kl"
+    """What policy-gradient lowers: kl (teacher to student), reverse-kl, total-variation, jensen-shannon."""
+    per_step: int = 512
+    """Draws of one update of policy-gradient."""
+    log_bound: float | None = None
+    """A bound on -E(x) for the plain method; by default the largest of a first sample, and the error is estimated."""
+    judged: int = 4_000
+    """Draws of the student to judge it by."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", get_args(Method)), ("divergence", get_args(Divergence))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"Unknown {name} {getattr(self, name)!r}; the known ones are {', '.join(known)}.")
+        for name in ("draws", "candidates", "stages", "judged"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}.")
+        if self.per_step < 2:
+            raise ValueError(f"per_step is at least 2, not {self.per_step}: a draw is judged by the others.")
+
+
+@dataclass(frozen=True)
+class DistilRun:
+    """The whole of `esscher distil`, the base apart."""
+
+    energy: str
+    """Folder of the energy that tilts it."""
+    out: str
+    """Folder of the student."""
+    distil: DistilConfig = field(default_factory=DistilConfig)
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=10, batch_size=64, patience=3))
+    fresh: bool = False
+    """Start from new weights of the base's architecture, instead of the base's own weights."""
+    max_length: int | None = None
+    """Tokens of the longest point, if not what the folder says."""
+    eos: str | None = None
+    """The token that ends a text, if not what a Hugging Face folder says."""

@@ -1,0 +1,30 @@
+"""Draws that share states are those that do not: the same dice, the same tokens, the same log-probabilities."""
+
+import pytest
+import torch
+from languages import PROMPTS
+from networks import CONFIGS, SPACES, lively
+
+from esscher.randomness import Seeded
+from esscher.samplers import ancestral
+from esscher.samplers.ancestral import draw
+from esscher.space import prompts_of
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+@pytest.mark.parametrize("config", [CONFIGS["lstm, one-hot"], CONFIGS["transformer, rotary"]], ids=["lstm", "transformer"])
+@pytest.mark.parametrize("draws", [1, 2, 40])
+def test_sharing_changes_nothing(space, config, draws, monkeypatch):
+    base, prompts = lively(config, space), prompts_of(PROMPTS)
+    steps: list[int] = []
+    advance = base.advance
+    monkeypatch.setattr(base, "advance", lambda state, token: (steps.append(len(token)), advance(state, token))[1])
+    shared, log_shared = draw(base, prompts, draws, rng=Seeded(0))
+    rows_shared = sum(steps)
+    steps.clear()
+    monkeypatch.setattr(ancestral, "SHARE_BELOW", 0.0)
+    alone, log_alone = draw(base, prompts, draws, rng=Seeded(0))
+    assert shared.points() == alone.points() and torch.allclose(log_shared, log_alone, atol=1e-4)
+    assert torch.allclose(base.log_probs(shared).double().sum(-1).view(len(prompts), draws), log_shared, atol=1e-4)
+    if draws == 40:
+        assert rows_shared < 0.5 * sum(steps)  # four prompts, 3 tokens: few different prefixes
