@@ -56,7 +56,7 @@ def match_moments(
         found = newton(sample, moments, pull)
     except RunOffError as off:
         raise ValueError(impossible_together(goal.names, sample.base, moments, off.direction)) from off
-    error, degrees = _errors(_effects(goal, sample, found))
+    error, degrees = _errors(_effects(goal, sample, found), _ridge_effects(goal, found, pull))
     weights = _estimates(goal, sample, found, error, degrees, level)
     notes = warnings_of(goal, sample, found.share, prior_effect=_prior_effect(goal, sample, found), degrees=degrees)
     return described(goal, sample, found.share, weights, notes, _history(sample, moments, found), len(found.path) - 1)
@@ -114,7 +114,7 @@ def _pull(goal: Goal, ridge: float | None) -> Float[Tensor, "F"]:
             "All moments are given, and a ridge weighs a prior against data: there are none. No weight was fitted; leave "
             "`ridge` out, or give softer moments."
         )
-    return torch.where(goal.given, 0.0, 1 / (ridge**2 * len(goal.data)))
+    return (~goal.given).double() / (ridge**2 * len(goal.data))
 
 
 def _effects(goal: Goal, sample: Sample, found: Solution) -> Float[Tensor, "K F"]:
@@ -133,9 +133,15 @@ def _effects(goal: Goal, sample: Sample, found: Solution) -> Float[Tensor, "K F"
     return torch.cat(parts) @ found.inverse
 
 
-def _errors(effects: Float[Tensor, "K F"]) -> tuple[Float[Tensor, "F"], Float[Tensor, "F"]]:
-    """The standard error of each weight, and Satterthwaite's degrees of freedom of that error."""
-    square = effects.square().sum(0)
+def _ridge_effects(goal: Goal, found: Solution, pull: Float[Tensor, "F"]) -> Float[Tensor, "F F"]:
+    """A ridge is one more observation of each weight, 0 give or take its standard deviation, and its chance is known."""
+    size = 1 if goal.data is None else len(goal.data)
+    return torch.diag((pull / size).sqrt()) @ found.inverse
+
+
+def _errors(effects: Float[Tensor, "K F"], known: Float[Tensor, "L F"]) -> tuple[Float[Tensor, "F"], Float[Tensor, "F"]]:
+    """The standard error of each weight, and Satterthwaite's degrees of freedom of it; `known` chance costs none."""
+    square = effects.square().sum(0) + known.square().sum(0)
     degrees = 2 * square.square() / effects.pow(4).sum(0).clamp(min=1e-300)
     return square.sqrt(), torch.where(square > 0, degrees.clamp(min=1.0), torch.inf)
 

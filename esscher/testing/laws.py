@@ -144,6 +144,9 @@ def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
     state = begun()
     last(step(base.select(state, torch.arange(count)), other), token)
     _equal(last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state")
+    state = step(begun(), token)
+    step(base.select(state, torch.arange(count)), token)
+    _equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
 
 
 def _padded(x: Sequences) -> Sequences:

@@ -22,7 +22,7 @@ class DistilConfig:
     """importance, plain, cyclical or policy-gradient."""
     draws: int = 20_000
     """Sequences to learn from, except for policy-gradient."""
-    candidates: int = 100_000
+    candidates: int = 40_000
     """Sequences to draw in all, except for plain, which draws until enough were accepted."""
     stages: int = 3
     """Of the cyclical method."""
@@ -55,7 +55,9 @@ class DistilRun:
     out: str
     """Folder of the student."""
     distil: DistilConfig = field(default_factory=DistilConfig)
-    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=10, batch_size=64, patience=3))
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(epochs=2, batch_size=64, learning_rate=3e-4, schedule="linear")
+    )
     fresh: bool = False
     """Start from new weights of the base's architecture, instead of the base's own weights."""
     max_length: int | None = None

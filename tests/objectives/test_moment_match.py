@@ -143,3 +143,16 @@ def test_speed():
     fit = match_moments(["a", "b", "c"], base, data)
     assert time.perf_counter() - begin < 0.5
     assert fit.l1 < 1e-9 and fit.iterations < 20
+
+
+def test_where_only_the_ridge_speaks_the_interval_is_as_wide_as_it():
+    """A rare thing that no datum shows: its weight is small, and 0 lies well inside an interval of about the ridge's width."""
+    generator = torch.Generator().manual_seed(0)
+    often = (torch.rand(20_000, generator=generator) < 0.3).double()
+    rare = torch.zeros(20_000, dtype=torch.float64)
+    rare[:3] = 1
+    data = torch.stack([(torch.rand(5000, generator=generator) < 0.3).double(), torch.zeros(5000, dtype=torch.float64)], -1)
+    fit = match_moments(["often", "rare"], torch.stack([often, rare], -1), data, ridge=3.0)
+    plain, seldom = fit.weights
+    assert seldom.value < 0 and seldom.covers(0.0) and 1.5 < (seldom.high - seldom.low) / 2 < 8
+    assert (plain.high - plain.low) / 2 < 0.12  # what the data decide is as sharp as before

@@ -50,6 +50,14 @@ class NoCopy(Plain):
         return state if same else super().select(state, index)
 
 
+class NoCopyLater(Plain):
+    """Copies what the prompt left, and not what steps have written since: memory that is allocated late."""
+
+    def select(self, state, index):
+        same = len(index) == len(state["at"]) and bool((index == torch.arange(len(index))).all())
+        return state if same and state["steps"] > 0 else super().select(state, index)
+
+
 class SortedSelect(Plain):
     def select(self, state, index):
         return super().select(state, index.sort().values)
@@ -162,7 +170,8 @@ class Warm(Plain):
 
 WRONG_BASES = {
     OneBehind: "stepping must equal scoring (step 1)",
-    NoCopy: "select must copy",
+    NoCopy: "select must copy: advancing",
+    NoCopyLater: "select must copy, after a step too",
     SortedSelect: "select must commute with advance",
     SelectsThePrompt: "select must commute with advance, after a step too",
     OneMemory: "two states must not share memory",
