@@ -1,13 +1,14 @@
 """Distillation: bring a student, any plain base, near a tilted teacher p(x) = a(x) exp(-E(x)) / Z.
 
 `Distil` minimises the student's cross-entropy under the teacher, with draws from any sampler of the teacher.
+`Reweighted` does so from given draws of the base, with a control variate that leaves a student near the base at rest.
 `PolicyGradient` draws from the student itself and minimises a divergence by its score-function gradient
 (distributional policy gradient; Khalifa et al., 2021; Go et al., 2023). With t(x) = pi(x) / p(x),
 
     D_f = E_p[f(t)],    gradient of D_f = E_pi[ f'(t) gradient of log pi ],
 
-and any constant may be taken from f', which is the baseline. In both, `data` only brings the prompts. What it
-leaves out: how the draws are collected, kept and turned into a model folder (`esscher.training.distil`).
+and any constant may be taken from f', which is the baseline. In `Distil` and `PolicyGradient`, `data` only brings the
+prompts. What it leaves out: how the draws are collected, kept and turned into a model folder (`esscher.training.distil`).
 """
 
 import math
@@ -19,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from esscher.bases.network import LogitBase
 from esscher.draws import Draws, Sampler
 from esscher.objective import Loss
 from esscher.randomness import Rng
@@ -52,6 +54,39 @@ class Distil:
         tokens = (share * drawn.x.lengths.view(share.shape)).sum()
         nll = -(share * score).sum() / tokens
         return Loss(nll, {"nll": float(nll.detach()), "effective": float(drawn.effective().mean())}, len(data))
+
+
+@dataclass(frozen=True)
+class Reweighted:
+    """The student's cross-entropy under the teacher, from `data` that were drawn from the teacher's base.
+
+    With w = exp(-E) / Z, whose mean under the base a is 1,
+
+        E_p[-log pi] = E_a[(w - 1) (-log pi)] + E_a[-log pi],
+
+    and the last term is a sum of cross-entropies between a's and pi's distributions of each next token, known without
+    chance along a draw: its gradient vanishes where the student is the base. Draws that the energy does not care about,
+    w near 1, then move nothing. Both bases must tell whole distributions (`LogitBase`), held for all tokens of a batch. The
+    value is per position of the longest point.
+    """
+
+    teacher: Tilted
+    log_z: float
+
+    def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
+        student, base = target.base, self.teacher.base
+        if not (isinstance(student, LogitBase) and isinstance(base, LogitBase)):
+            wrong = type(base if isinstance(student, LogitBase) else student).__name__
+            raise ValueError(f"{wrong} has no `logits`, which this needs of both models. Nothing was computed; use Distil.")
+        with torch.no_grad():
+            surplus = (log_weight(self.teacher, data) - self.log_z).exp() - 1
+            dense = torch.softmax(base.logits(data), -1)
+        log_prob = torch.log_softmax(student.logits(data), -1)
+        own = log_prob.gather(-1, data.tokens[..., None])[..., 0]
+        known = (dense * log_prob).sum(-1)
+        each = torch.where(data.counted, surplus.to(own)[:, None] * own + known, 0.0).sum(-1)
+        value = -each.mean() / target.space.max_length
+        return Loss(value, {"surplus": float(surplus.abs().mean())}, len(data))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The report of the recipe on global autoregressive models: pictures like the paper's, and our table beside its."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from esscher.estimate import Estimate
 from esscher.recipes.gam import PAPER, Ground
 from esscher.recipes.gam_studies import Study
 from esscher.reports.document import Picture, Section, Table, write_report
@@ -108,8 +110,9 @@ def _by_size(rows: Rows) -> Any:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("weights", "notes", "effective", "l1", "drawn", "H")
-    return {key: value for key, value in row.items() if key not in left_out}
+    left_out = ("weights", "notes", "effective", "l1", "drawn", "H", "base", "method", "kl to student", "r / student")
+    kept = {key: value for key, value in row.items() if key not in left_out}
+    return {key: replace(value, unit="") if isinstance(value, Estimate) else value for key, value in kept.items()}
 
 
 def _weights(row: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from esscher.bases.network import build_base
 from esscher.energies.features import LogLinear
@@ -24,8 +24,9 @@ from esscher.samplers.ancestral import Ancestral
 from esscher.space import empty_prompts
 from esscher.storage import write_json
 from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
 from esscher.training.distil import distil
-from esscher.training.distil_config import DistilConfig, Divergence
+from esscher.training.distil_config import DistilConfig
 
 CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
 
@@ -87,9 +88,9 @@ def _curve(fit: MomentFit) -> tuple[list[float], list[float]]:
 
 def ways(ground: Ground) -> Study:
     """Students by all ways, on the same number of drawn strings."""
-    names = ["plain", "cyclical", "importance", *(f"policy-gradient, {one}" for one in get_args(Divergence))]
+    names = ("plain", "cyclical", "importance", "policy-gradient, kl", "policy-gradient, reverse-kl", "importance, new weights")
     rows = []
-    for name in [*names, "importance, new weights"]:
+    for name in names:
         file = ground.folder / "ways" / name.replace(", ", "-").replace(" ", "-") / "row.json"
         if not file.is_file():
             write_json(file, pack(_way(ground, name, file.parent)))
@@ -104,7 +105,7 @@ def _way(ground: Ground, name: str, folder: Path) -> dict[str, Any]:
     if rest == "new weights":
         student = build_base(student.config, student.space, rng=Seeded(ground.source.seed).stream("new"))
     started = time.perf_counter()
-    found = distil(tilted.teacher, student, empty_prompts(1), config, distil_training(ground), folder=folder, resume=True)
+    found = distil(tilted.teacher, student, empty_prompts(1), config, _training(ground, config), folder=folder, resume=True)
     own = Ancestral()(Tilted(student), empty_prompts(1), 4000, rng=Seeded(ground.source.seed).stream("own"))
     return {
         "way": name,
@@ -115,6 +116,13 @@ def _way(ground: Ground, name: str, folder: Path) -> dict[str, Any]:
         "worth": [round(stage.effective) for stage in found.stages],
         "seconds": time.perf_counter() - started,
     }
+
+
+def _training(ground: Ground, config: DistilConfig) -> TrainingConfig:
+    """As many updates for every way that learns from a fixed set, however many strings are in it."""
+    training = distil_training(ground)
+    updates = training.total_steps(ground.scale.distilled)
+    return replace(training, epochs=None, steps=max(1, updates // (config.stages if config.method == "cyclical" else 1)))
 
 
 def _settings(ground: Ground, fit: MomentFit, method: str, rest: str) -> DistilConfig:

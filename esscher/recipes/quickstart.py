@@ -154,7 +154,7 @@ def make_student(half: Half, scale: Scale, seed: int) -> Student:
     """Two stages: from draws of the base, then from draws of the first student."""
     folder, student = half.result.folder / "student", deepcopy(half.result.base)
     config = DistilConfig("cyclical", scale.distilled, 2 * scale.distilled, stages=2)
-    training = TrainingConfig(epochs=1, batch_size=50, learning_rate=1e-3, schedule="linear", seed=seed)
+    training = TrainingConfig(epochs=2, batch_size=50, learning_rate=2e-3, schedule="linear", seed=seed)
     found = distil(
         half.tilted.target,
         student,

@@ -99,7 +99,7 @@ def sizes(
     axes.set_xscale("log")
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9, loc="center right")
+    axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=1 + len(lines))
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Distillation of a tilted model into a plain one, by any of four methods, resumed where it was stopped.
+"""Distillation of a tilted model into a plain one, by any of five methods, resumed where it was stopped.
 
     found = distil(Tilted(base, energy), deepcopy(base), empty_prompts(1), DistilConfig(), TrainingConfig(epochs=5))
 
@@ -22,7 +22,8 @@ from esscher.estimators.divergences import divergences, quasi_rejection_gap
 from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.estimators.replicates import Prompts
-from esscher.objectives.distil import PolicyGradient
+from esscher.objective import Objective
+from esscher.objectives.distil import PolicyGradient, Reweighted
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Rng, Seeded
 from esscher.samplers.importance import Importance
@@ -94,6 +95,7 @@ def distil(
     methods: dict[str, Callable[[], list[tuple[Stage, TrainingRecord]]]] = {
         "plain": course.plain,
         "importance": lambda: course.cycles(1),
+        "reweighted": course.reweighted,
         "cyclical": lambda: course.cycles(config.stages),
         "policy-gradient": course.policy_gradient,
     }
@@ -113,7 +115,7 @@ def distil(
 
 @dataclass(frozen=True)
 class _Course:
-    """One distillation: the four ways, and what they share."""
+    """One distillation: the five ways, and what they share."""
 
     teacher: Tilted
     student: nn.Module
@@ -154,6 +156,20 @@ class _Course:
             done.append((Stage(drawn.cost, worth), record))
         return done
 
+    def reweighted(self) -> list[tuple[Stage, TrainingRecord]]:
+        """Every draw of the base once an epoch, with its surplus of weight."""
+        if len(self.prompts) != 1:
+            raise ValueError(
+                f"The method reweighted knows one log Z, and there are {len(self.prompts)} prompts. Nothing was drawn; use "
+                f"importance or cyclical."
+            )
+        drawn = self.given or self._collect("reweighted", Importance(), self.config.candidates)
+        split = self._split(drawn)
+        objective = Reweighted(self.teacher, log_z(drawn).value)
+        x = drawn.x.rows(slice(split, None))
+        record = self._train("reweighted", self.training, objective, x, HeldOut(objective, drawn.x.rows(slice(0, split))))
+        return [(Stage(drawn.cost, float(drawn.effective().sum())), record)]
+
     def policy_gradient(self) -> list[tuple[Stage, TrainingRecord]]:
         """Draws of the student at every step."""
         held_out = self.given or self._collect("held-out", Importance(), int(HELD_OUT * self.config.candidates))
@@ -165,26 +181,32 @@ class _Course:
         training = replace(self.training, steps=steps, epochs=None, batch_size=at_once, accumulate=1, evaluate_every=every)
         normaliser = log_z(held_out).value if len(self.prompts) == 1 else None
         objective = PolicyGradient(self.teacher, self.config.divergence, draws, normaliser)
-        record = self._train("policy-gradient", training, objective, self.prompts, rows)
+        record = self._train("policy-gradient", training, objective, self.prompts, HeldOut(Likelihood(), rows))
         return [(Stage(held_out.cost + record.steps * at_once * draws, float(held_out.effective().sum())), record)]
 
     def _learn(self, name: str, drawn: Draws) -> TrainingRecord:
         """Likelihood of the draws as often as their weights say, some draws being held out."""
-        split = max(1, int(HELD_OUT * drawn.log_weight.shape[1]))
-        if drawn.log_weight.shape[1] < 2:
-            raise ValueError(
-                f"{drawn.log_weight.shape[1]} draw for each of {len(self.prompts)} prompts leaves none to choose by. Nothing "
-                f"was trained; raise draws or candidates."
-            )
-        rng = self.rng.stream(name)
+        split, rng = self._split(drawn), self.rng.stream(name)
         held_out = resample(
             drawn.columns(slice(0, split)), self._each(int(HELD_OUT * self.config.draws)), rng=rng.stream("held")
         )
         data = resample(drawn.columns(slice(split, None)), self._each(self.config.draws), rng=rng.stream("learnt"))
-        return self._train(name, self.training, Likelihood(self.training.label_smoothing), data, held_out)
+        return self._train(
+            name, self.training, Likelihood(self.training.label_smoothing), data, HeldOut(Likelihood(), held_out)
+        )
+
+    def _split(self, drawn: Draws) -> int:
+        """How many draws of each prompt are held out."""
+        count = drawn.log_weight.shape[1]
+        if count < 2:
+            raise ValueError(
+                f"{count} draw for each of {len(self.prompts)} prompts leaves none to choose by. Nothing was trained; raise "
+                f"draws or candidates."
+            )
+        return max(1, int(HELD_OUT * count))
 
     def _train(
-        self, name: str, training: TrainingConfig, objective: Likelihood | PolicyGradient, data: Sequences, held_out: Sequences
+        self, name: str, training: TrainingConfig, objective: Objective, data: Sequences, held_out: HeldOut
     ) -> TrainingRecord:
         return Trainer(training, self.quiet)(
             objective,
@@ -196,9 +218,9 @@ class _Course:
             resume=self.resume,
         )
 
-    def _nats(self, held_out: Sequences) -> Estimate:
+    def _nats(self, held_out: HeldOut) -> Estimate:
         """The student's loss on held-out draws, in batches that do not depend on how many prompts a step has."""
-        losses = HeldOut(Likelihood(), held_out).losses(
+        losses = held_out.losses(
             Tilted(cast(Base, self.student)),
             batch_size=self.training.batch_size,
             device=next(self.student.parameters()).device,
@@ -206,7 +228,7 @@ class _Course:
             only=slice(None),
             rng=self.rng.stream("held-out"),
         )
-        return mean_loss(losses, draws=len(held_out))
+        return mean_loss(losses, draws=len(held_out.data))
 
     def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = SHARD) -> Draws:
         folder = None if self.folder is None else self.folder / name

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from esscher.training.config import TrainingConfig
 
-Method = Literal["importance", "plain", "cyclical", "policy-gradient"]
+Method = Literal["importance", "reweighted", "plain", "cyclical", "policy-gradient"]
 Divergence = Literal["kl", "reverse-kl", "total-variation", "jensen-shannon"]
 
 
@@ -14,12 +14,13 @@ class DistilConfig:
     """How the student gets to know the teacher.
 
     importance: weighted draws of the base, each learnt as often as its weight says; nothing is thrown away.
+    reweighted: the same draws, learnt with a control variate that keeps a student near its base; the best for large models.
     plain: draws of the teacher by rejection from the base. cyclical: in stages, the student of each being the proposal of
     the next. policy-gradient: the student's own draws, and the gradient of a divergence.
     """
 
     method: Method = "importance"
-    """importance, plain, cyclical or policy-gradient."""
+    """importance, reweighted, plain, cyclical or policy-gradient."""
     draws: int = 20_000
     """Sequences to learn from, except for policy-gradient."""
     candidates: int = 40_000

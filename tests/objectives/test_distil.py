@@ -8,7 +8,7 @@ from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
 from esscher.exact.enumeration import enumerate_points
 from esscher.objective import Loss
-from esscher.objectives.distil import SLOPES, Distil, PolicyGradient
+from esscher.objectives.distil import SLOPES, Distil, PolicyGradient, Reweighted
 from esscher.randomness import Seeded
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.space import Space, empty_prompts, prompts_of
@@ -71,6 +71,42 @@ def test_distil_has_the_gradient_of_the_cross_entropy():
     check_objective(Distil(TEACHER, Exhaustive()), target, prompts, exact, weights, rng=Seeded(0))
     with pytest.raises(AssertionError, match=LAW):  # the base instead of the tilted model as the teacher
         check_objective(Distil(Tilted(TEACHER.base), Exhaustive()), target, prompts, exact, weights, rng=Seeded(0))
+
+
+class Judged:
+    """A teacher's base that is a network, so that it tells whole distributions."""
+
+    base = build_base(RecurrentConfig(width=5, layers=1), SPACE, rng=Seeded(8)).double().eval()
+    teacher = Tilted(base, TEACHER.energy)
+
+
+def test_reweighted_has_the_gradient_of_the_cross_entropy_and_none_of_the_noise_at_the_base():
+    base, prompts = student(), prompts_of([[1, 2]])
+    x = enumerate_points(SPACE, prompts)
+    log_a = Judged.base.log_probs(x).sum(-1).detach()
+    log_z = float(torch.logsumexp(Judged.teacher.log_score(x).detach(), 0))
+    weights = list(base.parameters())
+
+    def gradient(value):
+        return torch.cat([one.flatten() for one in torch.autograd.grad(value, weights)])
+
+    p = (Judged.teacher.log_score(x).detach() - log_z).exp()
+    exact = gradient(-(p * base.log_probs(x).sum(-1)).sum() / SPACE.max_length)
+
+    def mean(objective):
+        rows = [x.rows(slice(row, row + 1)) for row in range(len(x))]
+        return sum(
+            share * gradient(objective(Tilted(base), row, rng=Seeded(0)).value)
+            for share, row in zip(log_a.exp(), rows, strict=True)
+        )
+
+    assert torch.allclose(mean(Reweighted(Judged.teacher, log_z)), exact, atol=1e-9)
+    assert not torch.allclose(mean(Reweighted(Judged.teacher, log_z + 0.5)), exact, atol=1e-4)  # another Z
+    flat = Reweighted(Tilted(Judged.base), 0.0)(Tilted(Judged.base), x.rows(slice(3, 4)), rng=Seeded(0))
+    at_rest = torch.autograd.grad(flat.value, list(Judged.base.parameters()))
+    assert max(float(one.abs().max()) for one in at_rest) < 1e-12  # one draw, and no noise
+    with pytest.raises(ValueError, match="Automaton has no `logits`"):
+        Reweighted(TEACHER, 0.0)(Tilted(base), x, rng=Seeded(0))
 
 
 def mean_gradient(objective, base):

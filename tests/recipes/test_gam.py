@@ -22,7 +22,7 @@ def test_all_parts_run_and_resume(tmp_path, monkeypatch):
         assert row["CE student"].low <= row["CE student"].value and 0 <= row["motif in student"].value <= 1
         assert row["student / H"] > 1
     assert [row["regime"] for row in found["regimes"]] == ["newton", "snis", "rs"]
-    assert len(found["ways"]) == 8 and found["paper"][0]["|D|"] == 500
+    assert len(found["ways"]) == 6 and found["paper"][0]["|D|"] == 500
     assert "Global autoregressive models" in (tmp_path / "report.html").read_text()
     cell = tmp_path / "1001-pure-60-seed0" / FTS[0]
     assert {"energy", "student", "cell.json"} <= {file.name for file in cell.iterdir()}

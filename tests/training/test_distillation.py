@@ -67,6 +67,23 @@ def test_an_unproven_bound_is_told_with_its_error():
     assert stage.gap is not None and stage.gap.high < 0.05 and 0 < stage.acceptance < 1
 
 
+def test_reweighted_comes_near_too():
+    """Its teacher must tell whole distributions: a network, here the student's own start."""
+    base = student()
+    teacher = Tilted(student(), TEACHER.energy)
+    x = enumerate_points(SPACE)
+    log_p = torch.log_softmax(teacher.log_score(x), 0).detach()
+
+    def kl() -> float:
+        return float((log_p.exp() * (log_p - base.log_probs(x).detach().double().sum(-1))).sum())
+
+    before = kl()
+    found = distil(teacher, base, NOTHING, replace(DRAWN, method="reweighted"), LEARN, quiet=True)
+    assert before > 0.3 and kl() < 0.03 and found.divergences["kl"].value < 0.05
+    with pytest.raises(ValueError, match="knows one log Z, and there are 2 prompts"):
+        distil(teacher, base, prompts_of([[], [1]]), replace(DRAWN, method="reweighted"), LEARN, quiet=True)
+
+
 def test_prompts_are_kept():
     prompts = prompts_of([[], [1], [2, 1]])
     base = student()
