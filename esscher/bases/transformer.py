@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, linear, scaled_dot_product_attention
 
@@ -49,6 +49,16 @@ class _State:
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
 
 
+class _Sight(NamedTuple):
+    """What a position of a pass may attend to: those before it, or all of its row that the mask leaves."""
+
+    causal: bool
+    mask: Bool[Tensor, "B 1 1 T"] | None = None
+
+
+BACKWARD = _Sight(causal=True)
+
+
 class _Block(nn.Module):
     """Attention and a two-layer network, each added to what came in."""
 
@@ -62,12 +72,14 @@ class _Block(nn.Module):
         self.widen = nn.Linear(width, config.feedforward, bias=False)
         self.narrow = nn.Linear(config.feedforward, width, bias=False)
 
-    def forward(self, x: Float[Tensor, "B T W"], turn: _Turn | None, *, dropping: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Float[Tensor, "B T W"], turn: _Turn | None, sight: "_Sight", *, dropping: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The block's output for a whole pass, its keys and its values, both [B, H, T, D]."""
         rate = self.rate if dropping else 0.0
         parts = self.ask(self.before_attention(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         queries, keys = parts[:2] if turn is None else turn(parts[:2])
-        seen = scaled_dot_product_attention(queries, keys, parts[2], dropout_p=rate, is_causal=True)
+        seen = scaled_dot_product_attention(queries, keys, parts[2], sight.mask, rate, sight.causal)
         x = x + dropout(self.mix(seen.transpose(1, 2).flatten(2)), rate)
         inner = gelu(self.widen(self.before_feedforward(x)))
         return x + dropout(self.narrow(inner), rate), keys, parts[2]
@@ -132,6 +144,13 @@ class TransformerNetwork(nn.Module):
     def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
         return self._pass(opened(x, self.vocab_size)[:, :-1], None)
 
+    def surveyed(self, x: Sequences) -> Float[Tensor, "B U W"]:
+        """The vectors of the opening symbol and of each token when all of a row is seen from everywhere: an encoder's."""
+        inputs = opened(x, self.vocab_size)
+        inside = torch.arange(inputs.shape[1], device=inputs.device) <= x.stop[:, None]
+        mask = None if bool(inside.all()) else inside[:, None, None]
+        return self._pass(inputs, None, _Sight(causal=False, mask=mask))
+
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
         return linear(hidden, self._output_weight)
 
@@ -173,7 +192,9 @@ class TransformerNetwork(nn.Module):
     def _output_weight(self) -> Float[Tensor, "V W"]:
         return self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight
 
-    def _pass(self, inputs: Int[Tensor, "B T"], cache: Float[Tensor, "L 2 B H S D"] | None) -> Float[Tensor, "B T W"]:
+    def _pass(
+        self, inputs: Int[Tensor, "B T"], cache: Float[Tensor, "L 2 B H S D"] | None, sight: _Sight = BACKWARD
+    ) -> Float[Tensor, "B T W"]:
         """The vectors after each input; with a cache to fill nothing is dropped."""
         width, dropping = inputs.shape[1], self.training and cache is None
         x, turn = self.embedding(inputs), None
@@ -183,7 +204,7 @@ class TransformerNetwork(nn.Module):
             turn = _Turn(self.cos[:width], self.sin[:width])
         x = dropout(x, self.config.dropout, dropping)
         for number, block in enumerate(self.blocks):
-            x, keys, values = block(x, turn, dropping=dropping)
+            x, keys, values = block(x, turn, sight, dropping=dropping)
             if cache is not None:
                 cache[number, 0, :, :, :width], cache[number, 1, :, :, :width] = keys, values
         return self.last(x)

@@ -31,4 +31,4 @@ def load_target(
         return Tilted(base), tokenizer
     saved = load_energy(energy)
     saved.check_base(base)
-    return Tilted(base, saved.energy(tokenizer.decode)), tokenizer
+    return Tilted(base, saved.energy(tokenizer.decode, base)), tokenizer

@@ -4,10 +4,7 @@ A text longer than the classifier can read is cut at its end. The classifier run
 (`torch.set_default_device`), in float32. What it leaves out: training one, and weights in pickle files.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from esscher.energies.pretrained import longest_text, quiet, read_tokenizer
+
 MEASURES = ("probability", "logit")
-UNBOUNDED = 10**6  # tokenizers state lengths beyond this when they do not know
 
 
 @dataclass(frozen=True)
@@ -92,15 +90,15 @@ def load_classifier(
     if measure == "probability" and getattr(model.config, "problem_type", None) == "regression":
         raise ValueError(f"The model in {folder} is a regression, which has no probability; use measure 'logit'.")
     number = _label_number(model, label, folder)
-    tokenizer = _load_tokenizer(Path(folder)) if texts else None
-    return Classifier(model, tokenizer, number, measure, _longest(model, tokenizer), batch_size)
+    tokenizer = read_tokenizer(Path(folder), "classifier") if texts else None
+    return Classifier(model, tokenizer, number, measure, longest_text(model, tokenizer), batch_size)
 
 
 def _load_model(folder: Path) -> Any:
     from transformers import AutoModelForSequenceClassification
 
     try:
-        with _quiet():
+        with quiet():
             model, report = AutoModelForSequenceClassification.from_pretrained(
                 str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
@@ -117,15 +115,6 @@ def _load_model(folder: Path) -> Any:
     return model.eval().to(torch.get_default_device())
 
 
-def _load_tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:  # files missing, of an unknown class, or not convertible
-        raise ValueError(f"The classifier in {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
-
-
 def _label_number(model: Any, label: str, folder: str | Path) -> int:
     labels: dict[int, str] = model.config.id2label
     numbers = {name: number for number, name in labels.items()}
@@ -138,26 +127,3 @@ def _label_number(model: Any, label: str, folder: str | Path) -> int:
     said = f"has no label {label!r}" if label else "has several labels, and none was named"
     known = ", ".join(f"{number} ({name})" for number, name in labels.items())
     raise ValueError(f"The classifier in {folder} {said}. Choose from: {known}.")
-
-
-def _longest(model: Any, tokenizer: Any | None) -> int | None:
-    """The most tokens it reads, as tokenizer or model say."""
-    stated = UNBOUNDED if tokenizer is None else tokenizer.model_max_length
-    positions = getattr(model.config, "max_position_embeddings", None)
-    longest = min(stated, UNBOUNDED if positions is None else positions)
-    return None if longest >= UNBOUNDED else int(longest)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Within it, transformers shows no progress bar and no remarks."""
-    logging: Any = import_module("transformers.utils.logging")
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shown:
-            logging.enable_progress_bar()

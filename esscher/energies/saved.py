@@ -3,10 +3,12 @@
     config.json   model_type "esscher-log-linear", features with their weights, the base (path and digest), log Z
     README.md     the same for people
 
+`load_energy` reads these and the folders of networks (`esscher.energies.saved_network`): both give
+an energy by `.energy(decode, base)`, and refuse another base by `.check_base(base)`.
+
 Weights fitted on one base mean nothing on another, so the base is known by the digest of its weights and its space, and
-`SavedEnergy.check_base` refuses any other. Files that features read (word lists, references, classifiers) stay where they
-are; the folder has their path and the digest of their content, and `SavedEnergy.energy` refuses a changed one. What it
-leaves out: energies that are networks.
+`check_base` refuses any other. Files that features read (word lists, references, classifiers) stay where they
+are; the folder has their path and the digest of their content, and `SavedEnergy.energy` refuses a changed one.
 """
 
 import json
@@ -21,10 +23,14 @@ from esscher.energies.content import pinned
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import Decode, declared_features
 from esscher.energies.features import LogLinear
+from esscher.energies.origin import base_digest, refuse_other_base
 from esscher.energies.parsing import from_dict, to_dict
+from esscher.energies.saved_network import KINDS, SavedNetwork, saved_network
 from esscher.estimate import Estimate
-from esscher.space import Space
-from esscher.storage import digest, module_tensors, write_file, write_json
+from esscher.storage import write_file, write_json
+from esscher.target import Base
+
+__all__ = ["SavedEnergy", "SavedNetwork", "base_digest", "load_energy", "save_energy"]
 
 CONFIG, CARD, MODEL_TYPE = "config.json", "README.md", "esscher-log-linear"
 
@@ -40,28 +46,14 @@ class SavedEnergy:
     log_z: Estimate
     seed: int
 
-    def energy(self, decode: Decode | None = None) -> LogLinear:
+    def energy(self, decode: Decode | None = None, base: Base | None = None) -> LogLinear:
         """The energy itself, reading the text that `decode` makes of tokens; features on tokens alone need none."""
         weights = torch.tensor([weight.value for weight in self.weights], dtype=torch.float64)
         return LogLinear(declared_features(self.features, decode), weights)
 
     def check_base(self, base: nn.Module) -> None:
         """Refuse a base with other weights, or another space, than the one this energy was fitted on."""
-        found = base_digest(base)
-        if found != self.base_digest:
-            raise ValueError(
-                f"This energy was fitted on the base in {self.base} (digest {self.base_digest[:12]}), and the base given "
-                f"has digest {found[:12]}: its weights mean nothing there. Nothing was computed; give that base, with the same "
-                f"longest point and end symbol, or fit the energy anew on this one."
-            )
-
-
-def base_digest(base: nn.Module) -> str:
-    """One name for a base that is a module: its weights, and the space they speak about."""
-    space = getattr(base, "space", None)
-    assert isinstance(space, Space)
-    numbers = [space.vocab_size, space.max_length, -1 if space.eos is None else space.eos]
-    return digest({**module_tensors(base), "space": torch.tensor(numbers)})
+        refuse_other_base(base, fitted_on=self.base, known=self.base_digest)
 
 
 def save_energy(folder: str | Path, saved: SavedEnergy) -> Path:
@@ -74,8 +66,8 @@ def save_energy(folder: str | Path, saved: SavedEnergy) -> Path:
     return folder
 
 
-def load_energy(folder: str | Path) -> SavedEnergy:
-    """Read a folder that `save_energy` wrote; a missing or changed one is an error that names it."""
+def load_energy(folder: str | Path) -> SavedEnergy | SavedNetwork:
+    """Read the folder of an energy of any kind; a missing or changed one is an error that names it."""
     file = Path(folder) / CONFIG
     if not file.is_file():
         raise FileNotFoundError(f"There is no energy in {folder}: {file} is missing. Nothing was loaded; check the path.")
@@ -84,8 +76,15 @@ def load_energy(folder: str | Path) -> SavedEnergy:
         kind = config.pop("model_type")
     except (ValueError, KeyError, AttributeError) as error:
         raise ValueError(f"{file} does not describe an energy: {error}. Nothing was loaded; restore the file.") from error
+    if kind in KINDS:
+        return saved_network(Path(folder), config)
     if kind != MODEL_TYPE:
-        raise ValueError(f"{folder} holds a model of type {kind!r}, not an energy ({MODEL_TYPE!r}). Nothing was loaded.")
+        types = ", ".join([MODEL_TYPE, *KINDS])
+        raise ValueError(f"{folder} holds a model of type {kind!r}, not an energy ({types}). Nothing was loaded.")
+    return _log_linear(file, config)
+
+
+def _log_linear(file: Path, config: dict[str, Any]) -> SavedEnergy:
     known = {one.name for one in fields(SavedEnergy)}
     if set(config) != known:
         raise ValueError(f"{file} has keys {sorted(config)}; an energy has {sorted(known)}. Nothing was loaded.")

@@ -58,14 +58,15 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
     base, tokenizer = load_base(model, max_length=run.max_length, eos=run.eos)
     saved = load_energy(run.energy)
     saved.check_base(base)
-    energy = saved.energy(None if tokenizer is None else tokenizer.decode)
+    energy = saved.energy(None if tokenizer is None else tokenizer.decode, base)
     student = _fresh(base, run) if run.fresh else deepcopy(base)
     write_file(folder / SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
     teacher, nothing = Tilted(base, energy), empty_prompts(1)
     found = distil(
         teacher, student, nothing, run.distil, run.training, folder=folder / "checkpoints", resume=resume, quiet=quiet
     )
-    result = StudentResult(folder, found, _feature_rows(base, student, energy, found, run))
+    rows = _feature_rows(base, student, energy, found, run) if isinstance(energy, LogLinear) else []
+    result = StudentResult(folder, found, rows)
     measured = [(f"{name}, tilted model to student", value) for name, value in found.divergences.items()]
     card = Card(
         title=f"{Path(model).name or model}, tilted by {Path(run.energy).name or run.energy}, distilled",

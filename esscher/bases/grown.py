@@ -1,0 +1,65 @@
+"""One language model with as many parameters as a base and its energy together: the control of mere size (BALM).
+
+`grown` finds settings of that size, for a base that is trained from the start; `deepened` adds blocks to a trained
+Transformer that change nothing until they learn. Either is trained by maximum likelihood, as any base is.
+"""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
+from esscher.bases.network import NetworkBase, build_base
+from esscher.bases.recurrent import RecurrentNetwork
+from esscher.bases.transformer import TransformerNetwork
+from esscher.randomness import Rng
+
+
+def parameter_count(config: BaseConfig, vocab_size: int) -> int:
+    """The parameters of a base with these settings, which is not built."""
+    with torch.device("meta"):
+        kind = RecurrentNetwork if isinstance(config, RecurrentConfig) else TransformerNetwork
+        network: nn.Module = kind(config, vocab_size)  # type: ignore[arg-type]
+    return sum(weight.numel() for weight in network.parameters())
+
+
+def grown(config: BaseConfig, vocab_size: int, parameters: int) -> BaseConfig:
+    """The settings, wider and otherwise alike, whose number of parameters is nearest to `parameters`."""
+    smallest = parameter_count(config, vocab_size)
+    if parameters < smallest:
+        raise ValueError(f"A base of these settings has {smallest:,} parameters already, more than {parameters:,}.")
+    step = 2 * config.heads if isinstance(config, TransformerConfig) else 1
+    low, high = 0, 1
+    while parameter_count(_wider(config, high * step), vocab_size) < parameters:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if parameter_count(_wider(config, middle * step), vocab_size) < parameters else (low, middle)
+    both = [_wider(config, more * step) for more in (low, high)]
+    return min(both, key=lambda one: abs(parameter_count(one, vocab_size) - parameters))
+
+
+def deepened(base: NetworkBase, layers: int, *, rng: Rng) -> NetworkBase:
+    """A Transformer base with so many more blocks after its own; they add 0 at first, so it is the same distribution."""
+    if not isinstance(base.network, TransformerNetwork) or not isinstance(base.config, TransformerConfig):
+        raise ValueError(f"Only a Transformer is deepened, not a {type(base.network).__name__}. Nothing was built; use grown.")
+    if layers < 1:
+        raise ValueError(f"A base is deepened by at least 1 layer, not {layers}.")
+    config = replace(base.config, layers=base.config.layers + layers)
+    deeper = build_base(config, base.space, rng=rng)
+    network = cast(TransformerNetwork, deeper.network)
+    network.load_state_dict(deepcopy(base.network.state_dict()), strict=False)
+    for block in list(network.blocks)[base.config.layers :]:
+        for name in ("mix", "narrow"):
+            nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
+    return deeper.to(next(base.parameters()).device)
+
+
+def _wider(config: BaseConfig, more: int) -> BaseConfig:
+    width = config.width + more
+    if isinstance(config, RecurrentConfig):
+        return replace(config, width=width, embedding=width if config.tied else config.embedding)
+    return replace(config, width=width, feedforward=round(config.feedforward * width / config.width))

@@ -1,0 +1,93 @@
+"""Negatives drawn once and used often: a table of the base's draws, kept in memory or in a file.
+
+    stored = store_negatives(base, data, each=8, rng=rng)
+    NoiseContrast(stored, negatives=2)
+
+A table is a sampler: asked for K draws after prompts, it picks K of those it has for each, by chance. It knows its prompts by
+their tokens, and refuses one it does not have.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from esscher.draws import Draws
+from esscher.energies.origin import base_digest
+from esscher.randomness import Rng
+from esscher.samplers.ancestral import draw
+from esscher.space import Sequences, distinct_prompts
+from esscher.storage import read_tensors, write_tensors
+from esscher.target import Base, Tilted
+
+
+@dataclass(frozen=True)
+class StoredNegatives:
+    """Draws of a base after some prompts, from which a sampler's are picked; `digest` names the base."""
+
+    x: Sequences  # prompt-major
+    log_base: Tensor  # [P, N]
+    digest: str = ""
+    places: dict[tuple[int, ...], int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        each = self.log_base.shape[1]
+        places = {prompt: row for row, prompt in enumerate(_keys(self.x.rows(slice(0, None, each))))}
+        object.__setattr__(self, "places", places)
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        """Different ones of a prompt's draws, neighbours in the table from a place chosen by chance."""
+        each = self.log_base.shape[1]
+        if draws > each:
+            raise ValueError(f"The table has {each} negatives of each prompt, not {draws}. Nothing was drawn; store more.")
+        row = self._rows(prompts)
+        first = rng.categorical(torch.zeros(len(prompts), each, dtype=torch.float64))
+        column = (first.cpu() + torch.arange(draws)) % each
+        chosen = (row[:, None] * each + column).view(-1)
+        log_base = self.log_base[row].gather(1, column)
+        x = self.x.rows(chosen).to(prompts.tokens.device)
+        return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=0)
+
+    def _rows(self, prompts: Sequences) -> Int[Tensor, "P"]:
+        found = [self.places.get(key, -1) for key in _keys(prompts)]
+        missing = found.count(-1)
+        if missing:
+            raise ValueError(
+                f"The table has no negatives after {missing} of {len(found)} prompts, the first in row {found.index(-1)}. "
+                f"Nothing was drawn; store negatives after these prompts, too (after all prefixes, where they are mixed)."
+            )
+        return torch.tensor(found)
+
+    def save(self, file: str | Path) -> None:
+        """Write a safetensors file."""
+        name = torch.tensor(list(self.digest.encode()), dtype=torch.uint8)
+        tensors = {"tokens": self.x.tokens, "start": self.x.start, "stop": self.x.stop, "log_base": self.log_base}
+        write_tensors(Path(file), {**tensors, "base": name})
+
+
+def store_negatives(base: Base, data: Sequences, each: int, *, rng: Rng) -> StoredNegatives:
+    """`each` draws of the base after every different prompt of the data."""
+    if each < 1:
+        raise ValueError(f"A table has at least 1 negative of each prompt, not {each}.")
+    prompts, _ = distinct_prompts(data)
+    x, log_base = draw(base, prompts, each, rng=rng)
+    return StoredNegatives(x.to("cpu"), log_base, base_digest(base) if isinstance(base, nn.Module) else "")
+
+
+def load_negatives(file: str | Path, base: Base) -> StoredNegatives:
+    """The table of a file; one that was drawn from another base is refused."""
+    found = read_tensors(Path(file))
+    digest = bytes(found["base"].tolist()).decode()
+    now = base_digest(base) if isinstance(base, nn.Module) else ""
+    if digest != now:
+        raise ValueError(
+            f"The negatives in {file} were drawn from another base (digest {digest[:12]}, and this one has {now[:12]}): an "
+            f"energy would learn to tell the wrong things apart. Nothing was loaded; draw them anew."
+        )
+    return StoredNegatives(Sequences(found["tokens"], found["start"], found["stop"]), found["log_base"], digest)
+
+
+def _keys(x: Sequences) -> list[tuple[int, ...]]:
+    return [tuple(row[:start]) for row, start in zip(x.tokens.tolist(), x.start.tolist(), strict=True)]

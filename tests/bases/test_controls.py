@@ -1,0 +1,113 @@
+"""The controls of residual models: a locally normalised correction (RALM) and one larger model (BALM)."""
+
+import pytest
+import torch
+from causal_models import tiny_base
+from languages import PROMPTS
+from networks import CONFIGS, lively
+
+from esscher.bases import corrected
+from esscher.bases.config import RecurrentConfig, TransformerConfig
+from esscher.bases.corrected import Corrected
+from esscher.bases.grown import deepened, grown, parameter_count
+from esscher.bases.network import LogitBase, build_base
+from esscher.exact.enumeration import enumerate_points
+from esscher.objectives.likelihood import Likelihood
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import draw
+from esscher.space import Space, prompts_of
+from esscher.target import Tilted
+from esscher.testing import check_base
+from esscher.training.config import TrainingConfig
+from esscher.training.trainer import Trainer
+
+SPACE = Space(3, 4, eos=0)
+
+
+@pytest.mark.parametrize("kind", ["gru, tied", "gpt2"])
+def test_a_corrected_base_obeys_the_laws(kind, monkeypatch):
+    base = tiny_base(kind) if kind == "gpt2" else lively(CONFIGS[kind], SPACE)
+    both = Corrected(base, lively(CONFIGS["transformer, rotary"], SPACE))
+    assert isinstance(both, LogitBase)
+    check_base(both, PROMPTS)
+    monkeypatch.setattr(corrected, "LOGITS_AT_ONCE", 30)
+    check_base(both, PROMPTS[:2])
+
+
+def test_it_is_the_product_normalised_at_each_step():
+    one, other = lively(CONFIGS["gru, tied"], SPACE), lively(CONFIGS["lstm, vectors"], SPACE)
+    both = Corrected(one, other)
+    product = one.begin(prompts_of([[1]]))[0].exp() * other.begin(prompts_of([[1]]))[0].exp()
+    assert torch.allclose(both.begin(prompts_of([[1]]))[0].exp(), product / product.sum(), atol=1e-6)
+    unnormalised = one.log_probs(enumerate_points(SPACE)) + other.log_probs(enumerate_points(SPACE))
+    assert not torch.allclose(both.log_probs(enumerate_points(SPACE)), unnormalised, atol=0.1)
+
+
+def test_only_the_correction_learns_and_it_learns_the_data():
+    """Trained by likelihood, the product comes near the data's own base; the base it corrects stays as it was."""
+    truth, base = lively(CONFIGS["gru, one-hot"], SPACE, seed=5), lively(CONFIGS["gru, tied"], SPACE)
+    before = [weight.clone() for weight in base.parameters()]
+    data, _ = draw(truth, prompts_of(PROMPTS), 500, rng=Seeded(0))
+    both = Corrected(base, build_base(RecurrentConfig("gru", 16, 1), SPACE, rng=Seeded(1)))
+    assert {name.partition(".")[0] for name, _ in both.named_parameters()} == {"correction"}
+    every = enumerate_points(SPACE, prompts_of(PROMPTS))
+
+    def gap(model) -> float:
+        with torch.no_grad():
+            score, right = model.log_probs(every).sum(-1), truth.log_probs(every).sum(-1)
+        return float((right.exp() * (right - score)).sum() / len(PROMPTS))
+
+    assert gap(base) > 0.3
+    config = TrainingConfig(steps=150, batch_size=100, learning_rate=0.02, optimiser="adam", schedule="cosine")
+    Trainer(config, quiet=True)(Likelihood(), Tilted(both), data, modules=both)
+    assert gap(both.eval()) < 0.05
+    assert all(torch.equal(one, other) for one, other in zip(base.parameters(), before, strict=True))
+
+
+def test_a_correction_speaks_of_the_same_space():
+    with pytest.raises(ValueError, match="cannot be corrected by one over"):
+        Corrected(lively(CONFIGS["gru, tied"], SPACE), lively(CONFIGS["gru, tied"], Space(3, 5, eos=0)))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_parameters_are_counted_without_building(kind):
+    built = build_base(CONFIGS[kind], SPACE, rng=Seeded(0))
+    assert parameter_count(CONFIGS[kind], 3) == sum(weight.numel() for weight in built.parameters())
+
+
+@pytest.mark.parametrize(
+    "config",
+    [TransformerConfig(64, 3, 4, 256), RecurrentConfig("gru", 40, 2), RecurrentConfig(width=30, embedding=30, tied=True)],
+)
+@pytest.mark.parametrize("times", [1, 2, 3.7])
+def test_a_grown_base_has_the_parameters_asked_for(config, times):
+    wanted = round(times * parameter_count(config, 500))
+    found = grown(config, 500, wanted)
+    assert type(found) is type(config) and found.layers == config.layers
+    assert abs(parameter_count(found, 500) - wanted) / wanted < 0.08
+    if times == 1:
+        assert found == config
+
+
+def test_a_deepened_base_is_the_same_until_it_learns():
+    base = lively(CONFIGS["transformer, learned"], SPACE)
+    deeper = deepened(base, 3, rng=Seeded(0)).eval()
+    x = enumerate_points(SPACE, prompts_of(PROMPTS))
+    assert deeper.config.layers == 5
+    assert torch.allclose(deeper.log_probs(x), base.log_probs(x), atol=1e-6)
+    check_base(deeper, PROMPTS)
+    Likelihood()(Tilted(deeper), x, rng=Seeded(0)).value.backward()
+    assert float(deeper.network.blocks[4].mix.weight.grad.abs().max()) > 0
+    with torch.no_grad():
+        deeper.network.blocks[0].mix.weight.zero_()
+    assert not torch.allclose(deeper.log_probs(x), base.log_probs(x), atol=1e-3)
+    assert base.network.blocks[0].mix.weight.abs().max() > 0
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="parameters already, more than 10"):
+        grown(TransformerConfig(64, 3, 4, 256), 500, 10)
+    with pytest.raises(ValueError, match="Only a Transformer is deepened"):
+        deepened(lively(CONFIGS["gru, tied"], SPACE), 1, rng=Seeded(0))
+    with pytest.raises(ValueError, match="at least 1 layer"):
+        deepened(lively(CONFIGS["transformer, rotary"], SPACE), 0, rng=Seeded(0))

@@ -1,0 +1,238 @@
+"""Energies that are networks: the laws for every kind, what each can see, where they start, and their limits."""
+
+import pytest
+import torch
+from causal_models import tiny_base, tiny_model
+from energies.readers import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
+from languages import PROMPTS, random_automaton
+
+from esscher.bases.transformer import TransformerNetwork, _Sight
+from esscher.energies.building import build_energy
+from esscher.energies.config import EnergyConfig
+from esscher.energies.encoder import load_encoder
+from esscher.energies.network import NetworkEnergy
+from esscher.energies.readers import PretrainedReader, Read
+from esscher.exact.enumeration import enumerate_points
+from esscher.randomness import Seeded
+from esscher.space import Sequences, Space, prompts_of, sequences
+from esscher.target import Tilted
+from esscher.testing import check_energy, every_outcome
+
+EVERY = enumerate_points(SPACE, prompts_of(PROMPTS))
+X = EVERY.rows(Seeded(0).permutation(len(EVERY))[:24])
+EMPTY = sequences([[], [], [1, 0]], [[], [2, 1], []])  # points of no tokens are legal rows
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("encoders")
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_laws_and_a_start_at_the_base(kind, root):
+    base, energy = MAKERS[kind](root)
+    check_energy(energy, X, tolerance=1e-4)
+    check_energy(energy, EMPTY, tolerance=1e-4)
+    assert float(energy(X).detach().std()) > 0.01
+    assert energy(X.rows(slice(0, 0))).shape == (0,)
+    Tilted(base, energy)
+    with torch.no_grad():
+        for weight in energy.head.parameters():
+            weight.zero_()
+    assert energy(X).abs().max() == 0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "sum", "last", "whole", "first"])
+def test_laws_of_every_pooling(pooling):
+    check_energy(built(own_base("transformer, rotary"), pooling=pooling), X, tolerance=1e-4)
+
+
+def test_wrong_readers_are_caught(monkeypatch):
+    base = own_base("transformer, rotary")
+    energy = built(base)
+    right = energy.reader.forward
+
+    def padding_counts(x):
+        read = right(x)
+        return Read(read.vectors, torch.ones_like(read.whole), torch.ones_like(read.whole))
+
+    monkeypatch.setattr(energy.reader, "forward", padding_counts)
+    with pytest.raises(AssertionError, match=r"padding must not|other rows of the batch"):
+        check_energy(energy, X)
+    monkeypatch.undo()
+
+    def padding_is_seen(self, x):
+        return self._pass(torch.nn.functional.pad(x.tokens, (1, 0), value=3), None, _Sight(causal=False))
+
+    monkeypatch.setattr(TransformerNetwork, "surveyed", padding_is_seen)
+    with pytest.raises(AssertionError, match=r"padding must not|other rows of the batch"):
+        check_energy(energy, X)
+    monkeypatch.undo()
+    with pytest.raises(AssertionError, match="dropout"):
+        check_energy(built(own_base("transformer, rotary"), dropout=0.5).train(), X)
+
+
+@pytest.mark.parametrize("base", ["transformer, rotary", "lstm, vectors", "gpt2"])
+def test_a_unidirectional_reader_starts_as_the_base(base):
+    """Its vector before each token is the base's, so the base's logits come out of it."""
+    base = tiny_base(base) if base == "gpt2" else own_base(base)
+    reader = built(base, reader="unidirectional").reader
+    vectors = reader(X).vectors[:, : X.tokens.shape[1]]
+    output = base.model.lm_head if hasattr(base, "model") else base.network.output
+    inside = torch.arange(X.tokens.shape[1]) < X.stop[:, None]
+    assert torch.allclose(output(vectors)[inside], base.logits(X)[inside], atol=1e-4)
+
+
+@pytest.mark.parametrize("base", ["transformer, rotary", "gpt2", "llama", "gemma2"])
+def test_who_sees_what(base):
+    """Changing the last token changes the first vector of a bidirectional reader only."""
+    base = own_base(base) if "transformer" in base else tiny_base(base)
+    one, other = sequences([[1, 2, 1, 1]], [[2, 1]]), sequences([[1, 2, 1, 2]], [[2, 1]])
+    ahead = {}
+    for reader in ("unidirectional", "bidirectional"):
+        read = built(base, reader=reader).reader
+        gap = (read(one).vectors - read(other).vectors).abs().amax(-1)[0]
+        ahead[reader] = bool((gap[:-1] > 1e-4).all())
+        assert gap[-1] > 1e-4 and (ahead[reader] or gap[:-1].max() < 1e-5)
+    assert ahead == {"unidirectional": False, "bidirectional": True}
+
+
+def test_with_one_layer_the_last_place_sees_the_same_from_both():
+    """The last position sees all of its row either way, so with one layer both readers agree there, and only there."""
+    base = own_base("transformer, rotary, untied")
+    both = [built(base, reader=reader, pooling="last") for reader in ("unidirectional", "bidirectional")]
+    assert torch.allclose(both[0](X), both[1](X), atol=1e-5)
+    both = [built(base, reader=reader, pooling="mean") for reader in ("unidirectional", "bidirectional")]
+    assert float((both[0](X) - both[1](X)).detach().abs().max()) > 0.01
+
+
+def test_mean_and_sum_are_of_a_score_for_each_token_of_the_point():
+    x = sequences([[1, 2, 0], [2, 1, 1, 2]], [[2], []])
+    base = own_base("transformer, learned")
+    energy = built(base, reader="unidirectional", pooling="sum")
+    head, vectors = energy.head, energy.reader(x).vectors
+    scores = head(vectors)[..., 0] - head.bias
+    expected = torch.stack([scores[0, 2:5].sum(), scores[1, 1:5].sum()])
+    assert torch.allclose(energy(x), expected + head.bias, atol=1e-5)
+    mean = built(base, reader="unidirectional", pooling="mean")
+    assert torch.allclose(mean(x), expected / torch.tensor([3.0, 4.0]) + head.bias, atol=1e-5)
+
+
+def test_an_encoder_of_text_is_that_of_transformers(root):
+    """Pooling the whole is the mean of last_hidden_state over all columns, a text at a time; the point is a part of it."""
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = encoder_folder(root)
+    base = own_base("gru, tied")
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    x = sequences([[1, 2, 0], [2, 2, 1, 1], [0]], [[2, 1], [], [1]])
+    whole, point, first = (
+        built(base, reader="encoder", encoder=folder, pooling=how) for how in ("whole", "mean", "first")
+    )  # prompt and point, CLS and SEP; point and SEP; CLS
+    parts = {whole: [slice(0, 6), slice(0, 6), slice(0, 3)], point: [slice(3, 5), slice(1, 6), slice(2, 3)], first: [[0]] * 3}
+    texts = ["cat good good cat", "cat cat good good", "good"]
+    states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
+    assert [len(one) for one in states] == [6, 6, 3]
+    parts[point][0] = slice(3, 6)
+    for energy, columns in parts.items():
+        expected = torch.cat([energy.head(one[place].mean(0)) for one, place in zip(states, columns, strict=True)])
+        assert torch.allclose(energy(x), expected, atol=1e-4)
+
+
+def test_a_long_text_loses_its_beginning(root):
+    energy = built(own_base("gru, tied"), reader="encoder", encoder=encoder_folder(root), pooling="mean")
+    long, longer, other = (sequences([[2, 1, 2, 2]], [[1] * count]) for count in (20, 30, 20))
+    assert torch.allclose(energy(long), energy(longer), atol=1e-5)
+    other.tokens[0, -2] = 1
+    assert not torch.allclose(energy(long), energy(other), atol=1e-3)
+
+
+def test_a_shared_reader_owns_nothing_of_its_base():
+    base = own_base("gru, tied").train()
+    energy = built(base, reader="shared")
+    assert {name for name, _ in energy.named_parameters()} == {"head.weight", "head.bias"}
+    energy(X).sum().backward()
+    assert all(weight.grad is None for weight in base.parameters()) and energy.head.weight.grad is not None
+    assert base.training and base.network.training
+    energy.train(), energy.eval()
+    assert base.training
+
+
+def test_building_leaves_the_base_alone_and_is_repeatable():
+    base = own_base("transformer, learned")
+    before = {name: weight.clone() for name, weight in base.named_parameters()}
+    one, same, other = (build_energy(EnergyConfig(network=OWN), base, rng=Seeded(seed)) for seed in (1, 1, 2))
+    weights = [energy.reader.network.embedding.weight for energy in (one, same, other)]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    copy = build_energy(EnergyConfig(), base, rng=Seeded(1))
+    with torch.no_grad():
+        copy.reader.network.embedding.weight.add_(1)
+    assert all(torch.equal(weight, before[name]) for name, weight in base.named_parameters())
+    assert copy.reader.network.config.max_positions == base.config.max_positions + 1
+    copied = copy.reader.network.position.weight
+    assert torch.equal(copied[:-1], base.network.position.weight) and torch.equal(copied[-1], copied[-2])
+
+
+def test_a_bound_holds():
+    energy = built(own_base("transformer, rotary"), bound=0.5)
+    assert 0.3 < float(energy(X).detach().abs().max()) <= 0.5
+    assert float(built(own_base("transformer, rotary"))(X).detach().abs().max()) > 1
+
+
+def test_the_longest_sequence_is_read_and_a_longer_one_refused():
+    base = own_base("transformer, learned")  # 7 positions
+    for reader in ("unidirectional", "bidirectional"):
+        energy = built(base, reader=reader)
+        assert energy(sequences([[1, 1, 1, 2]], [[1, 2, 1]])).shape == (1,)
+        with pytest.raises(ValueError, match=r"has 8 positions and was given 8 tokens.*more max_positions"):
+            energy(sequences([[1, 1, 1, 2]], [[1, 2, 1, 1]]))
+    shared = built(base, reader="shared")
+    with pytest.raises(ValueError, match=r"has 7 positions and was given 7 tokens"):
+        shared(sequences([[1, 1, 1, 2]], [[1, 2, 1]]))
+
+
+def test_errors(root, tmp_path):
+    network, automaton = own_base("gru, tied"), random_automaton(SPACE)
+
+    def refused(message: str, base, **settings: object) -> None:
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            build_energy(EnergyConfig(**settings), base, rng=Seeded(0))
+
+    refused("reads from left to right only", network, reader="bidirectional")
+    refused("has no network whose states", automaton, reader="unidirectional")
+    refused("has no network whose states", automaton, reader="shared")
+    refused("Adapters are for pretrained models", own_base("transformer, rotary"), lora=2)
+    refused("dropout of its own config", tiny_base("gpt2"), dropout=0.1)
+    refused("needs the folder of one", automaton, reader="encoder")
+    refused("no encoder folder", automaton, reader="encoder", encoder=str(tmp_path / "none"))
+    refused("holds no encoder that can be read", automaton, reader="encoder", encoder=str(tmp_path))
+    refused("needs the base's decoder", automaton, reader="encoder", encoder=encoder_folder(root))
+    refused("reads 9 tokens and the base speaks 3", automaton, reader="encoder", encoder=encoder_folder(root), on="tokens")
+    encoder = load_encoder(encoder_folder(root))
+    with pytest.raises(ValueError, match="looks ahead, so it cannot read from left to right"):
+        PretrainedReader(encoder, 2, both_sides=False)
+    with pytest.raises(ValueError, match="cannot be made to look ahead"):
+        PretrainedReader(_Deaf(tiny_model("gpt2").base_model), 1, both_sides=True)
+    with pytest.raises(ValueError, match="chance from a seed"):
+        list(every_outcome(lambda rng: build_energy(EnergyConfig(network=OWN), automaton, rng=rng)))
+    with pytest.raises(ValueError, match="energy reads 3 tokens and the base speaks 4"):
+        Tilted(random_automaton(Space(4, 3)), built(own_base("transformer, rotary")))
+
+
+class _Deaf(torch.nn.Module):
+    """A decoder that ignores its mask."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, input_ids, attention_mask):
+        return self.model(input_ids=input_ids)
+
+
+def test_text_energies_know_no_vocabulary_of_the_base(root):
+    energy = built(own_base("gru, tied"), reader="encoder", encoder=encoder_folder(root))
+    assert not hasattr(energy, "vocab_size") and isinstance(energy, NetworkEnergy)
+    assert decode([[1, 2, 0]]) == ["good cat"]
+    x = sequences([[1, 2, 0], [1, 2]])  # the end symbol is no text
+    assert torch.allclose(*energy(Sequences(x.tokens, x.start, x.stop)), atol=1e-5)

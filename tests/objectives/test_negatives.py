@@ -1,0 +1,82 @@
+"""Stored negatives: a sampler of the base's law, by prompt, that survives its file and refuses other bases."""
+
+import pytest
+import torch
+from languages import PROMPTS, random_automaton, taste
+from networks import CONFIGS, lively
+
+from esscher.draws import Sampler
+from esscher.objectives.negatives import StoredNegatives, load_negatives, store_negatives
+from esscher.objectives.noise_contrast import NoiseContrast
+from esscher.randomness import Seeded
+from esscher.space import Space, prompts_of, sequences
+from esscher.target import Tilted
+from esscher.testing import assert_draws_follow
+
+SPACE = Space(3, 4, eos=0)
+DATA = sequences([[1, 0], [2, 2, 2, 2], [0], [1, 0]], [[1], [], [2, 1], [1]])
+
+
+def test_draws_come_from_the_table_after_their_own_prompt():
+    base = random_automaton(SPACE)
+    stored = store_negatives(base, DATA, 6, rng=Seeded(0))
+    assert isinstance(stored, Sampler) and stored.log_base.shape == (3, 6)
+    found = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(1))
+    again = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(1))
+    assert torch.equal(found.x.tokens, again.x.tokens)
+    other = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(2))
+    assert not torch.equal(found.x.tokens, other.x.tokens)
+    assert found.x.start.tolist() == DATA.start.repeat_interleave(4).tolist()
+    assert torch.allclose(found.log_base.view(-1), base.log_probs(found.x).sum(-1))
+    for row, start in enumerate(DATA.start.tolist()):
+        mine = found.x.rows(slice(4 * row, 4 * row + 4))
+        assert bool((mine.tokens[:, :start] == DATA.tokens[row, :start]).all())
+
+
+def test_the_negatives_of_one_prompt_are_different_rows():
+    stored = store_negatives(random_automaton(Space(3, 12)), sequences([[1] * 12]), 8, rng=Seeded(0))
+    found = stored(Tilted(random_automaton(Space(3, 12))), prompts_of([[]]), 8, rng=Seeded(1))
+    assert sorted(found.x.points()) == sorted(stored.x.points())
+
+
+def test_picked_draws_follow_the_base():
+    """False-alarm rate 1e-6: every prompt has a table of its own, so prompts are replicates; 600 of 4 kinds."""
+    base = random_automaton(SPACE)
+    prompts = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(600)])
+    tables = [store_negatives(base, prompts.rows(slice(row, row + 1)), 3, rng=Seeded(row)) for row in range(600)]
+    parts = [
+        table(Tilted(base), prompts.rows(slice(row, row + 1)), 2, rng=Seeded(row, "pick")) for row, table in enumerate(tables)
+    ]
+    from esscher.draws import Draws
+    from esscher.space import concatenate
+
+    x, log_base = concatenate([part.x for part in parts]), torch.cat([part.log_base for part in parts])
+    draws = Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=0)
+    assert_draws_follow(Tilted(base), prompts, draws)
+    wrong = Tilted(random_automaton(SPACE, seed=8))
+    with pytest.raises(AssertionError, match="standard errors apart"):
+        assert_draws_follow(wrong, prompts, draws)
+
+
+def test_a_file_gives_the_same_table_to_the_same_base(tmp_path):
+    base = lively(CONFIGS["gru, one-hot"], SPACE)
+    stored = store_negatives(base, DATA, 4, rng=Seeded(0))
+    stored.save(tmp_path / "negatives.safetensors")
+    loaded = load_negatives(tmp_path / "negatives.safetensors", base)
+    target = Tilted(base, taste(SPACE))
+    both = [NoiseContrast(table, negatives=2)(target, DATA, rng=Seeded(5)) for table in (stored, loaded)]
+    assert both[0].value == both[1].value
+    with pytest.raises(ValueError, match=r"drawn from another base .*draw them anew"):
+        load_negatives(tmp_path / "negatives.safetensors", lively(CONFIGS["gru, one-hot"], SPACE, seed=2))
+
+
+def test_errors():
+    base = random_automaton(SPACE)
+    stored = store_negatives(base, DATA, 4, rng=Seeded(0))
+    with pytest.raises(ValueError, match="has 4 negatives of each prompt, not 5"):
+        stored(Tilted(base), DATA.prompts(), 5, rng=Seeded(0))
+    with pytest.raises(ValueError, match="no negatives after 1 of 2 prompts, the first in row 1"):
+        stored(Tilted(base), prompts_of([[], [2]]), 1, rng=Seeded(0))
+    with pytest.raises(ValueError, match="at least 1 negative"):
+        store_negatives(base, DATA, 0, rng=Seeded(0))
+    assert isinstance(stored, StoredNegatives)
