@@ -99,7 +99,7 @@ class Scale:
     fts: tuple[str, ...]
     few: tuple[int, ...]  # more sizes for the first motif, pure, with the first features
     descent: int  # epochs of the stochastic regimes, at most
-    brief: int | None  # updates of bases that are stopped early, for the first motif, pure
+    brief: int  # updates of bases that are stopped early, for the first motif, pure
 
     def cells(self, seeds: int) -> Iterator[tuple[Source, tuple[str, ...]]]:
         """All sources with their feature sets; seeds after the first repeat the first motif, pure, first features."""
@@ -112,9 +112,8 @@ class Scale:
                 yield Source(self.motifs[0], 1.0, size, None, seed), self.fts[:1]
         for size in self.few:
             yield Source(self.motifs[0], 1.0, size, None, 0), self.fts[:1]
-        if self.brief is not None:
-            for size in (*self.few[-1:], *self.sizes):
-                yield Source(self.motifs[0], 1.0, size, self.brief, 0), self.fts[:1]
+        for size in (*self.few[-1:], *self.sizes):
+            yield Source(self.motifs[0], 1.0, size, self.brief, 0), self.fts[:1]
 
 
 SCALES = {

@@ -35,7 +35,7 @@ def collect(
     size = max(1, shard // len(prompts))
     parts: list[Draws] = []
     started = spoken = time.monotonic()
-    fresh = 0
+    fresh = drawn = 0  # candidates, and draws of each prompt, that were made now
     for number, first in enumerate(range(0, draws, size)):
         wanted = min(size, draws - first)
         file = None if folder is None else folder / f"draws-{number:05d}.safetensors"
@@ -47,12 +47,12 @@ def collect(
         if file is not None:
             write_draws(file, part)
         parts.append(part)
-        fresh += part.cost
+        fresh, drawn = fresh + part.cost, drawn + wanted
         now = time.monotonic()
         if now - spoken > PAUSE or (first + size >= draws and spoken > started):
             spoken, done = now, min(first + size, draws)
             rate = fresh / (now - started)
-            left = (now - started) / number * (draws - done) / size if number else 0.0
+            left = (now - started) / drawn * (draws - done)
             say(f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left")
     return side_by_side(parts)
 

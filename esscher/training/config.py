@@ -271,6 +271,17 @@ def changed_key(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | 
     return None
 
 
+def refuse_change(what: str, old: Any, new: Any) -> None:
+    """What was started with some settings is resumed with the same: an error names the first that differs."""
+    changed = changed_key(old, new)
+    if changed is not None:
+        key, before, now = changed
+        raise ValueError(
+            f"{what} was started with {key} = {before!r}, and is resumed with {key} = {now!r}: it would not be the same run. "
+            f"Nothing was trained or changed; give the old value back, or start a new run in another folder."
+        )
+
+
 def _known(kind: type, values: Mapping[str, Any], prefix: str) -> None:
     names = [one.name for one in fields(kind)]
     for key in values:

@@ -22,7 +22,7 @@ from esscher.space import Sequences
 from esscher.storage import module_tensors
 from esscher.target import Tilted
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
-from esscher.training.config import TrainingConfig, changed_key, learning_rate
+from esscher.training.config import TrainingConfig, learning_rate, refuse_change
 from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.history import History
 from esscher.training.order import Order, passes
@@ -120,7 +120,7 @@ class Loop:
                 f"another folder."
             )
         saved = self.checkpoints.read(last)
-        self._refuse_change(saved.state["settings"])
+        refuse_change("The run", saved.state["settings"], self._settings())
         unpack(saved, self.players.modules, self.players.optimisers, last)
         self.standing = _Standing.from_dict(saved.state["standing"])
         self.history.restore(self.step)
@@ -224,15 +224,6 @@ class Loop:
         """What must not change between a run and its resumption."""
         fixed = {key: value for key, value in asdict(self.config).items() if key not in MAY_CHANGE}
         return {**fixed, "data": _fingerprint(self.task.data), "processes": self.accelerator.num_processes}
-
-    def _refuse_change(self, saved: Mapping[str, Any]) -> None:
-        changed = changed_key(saved, self._settings())
-        if changed is not None:
-            key, old, new = changed
-            raise ValueError(
-                f"The run was started with {key} = {old!r}, and is resumed with {key} = {new!r}: it would not be the same "
-                f"run. Nothing was trained or changed; give the old value back, or start a new run in another folder."
-            )
 
     def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
         if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):

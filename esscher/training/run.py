@@ -22,7 +22,7 @@ from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.storage import write_file, write_json
 from esscher.target import Tilted
-from esscher.training.config import TrainRun, changed_key, from_dict, to_dict
+from esscher.training.config import TrainRun, from_dict, refuse_change, to_dict
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
@@ -124,10 +124,4 @@ def _refuse_change(run: TrainRun, folder: Path) -> None:
     started = from_dict(yaml.safe_load(file.read_text()))
     alike = {name: getattr(run.training, name) for name in MAY_CHANGE}
     started = replace(started, out=run.out, training=replace(started.training, **alike))
-    changed = changed_key(asdict(started), asdict(run))
-    if changed is not None:
-        key, old, new = changed
-        raise ValueError(
-            f"The run in {folder} was started with {key} = {old!r}, and is resumed with {key} = {new!r}: it would not be the "
-            f"same run. Nothing was trained or changed; give the old value back, or start a new run in another folder."
-        )
+    refuse_change(f"The run in {folder}", asdict(started), asdict(run))

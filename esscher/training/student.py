@@ -20,7 +20,7 @@ from esscher.space import empty_prompts
 from esscher.storage import write_file, write_json
 from esscher.target import Base, Tilted
 from esscher.training.collection import collect
-from esscher.training.config import changed_key
+from esscher.training.config import refuse_change
 from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilRun
 from esscher.training.run import RESULTS
@@ -113,10 +113,5 @@ def _refuse_change(folder: Path, settings: dict[str, Any], resume: bool) -> None
         raise FileExistsError(
             f"{folder} already holds a distillation. Nothing was changed; go on with --resume, or choose another --out."
         )
-    changed = changed_key(yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(settings)))
-    if changed is not None:
-        key, old, new = changed
-        raise ValueError(
-            f"The distillation in {folder} was started with {key} = {old!r}, and is resumed with {key} = {new!r}: it would not "
-            f"be the same. Nothing was changed; give the old value back, or choose another --out."
-        )
+    started = yaml.safe_load(file.read_text())
+    refuse_change(f"The distillation in {folder}", started, yaml.safe_load(yaml.safe_dump(settings)))
