@@ -16,6 +16,7 @@ models without `past_key_values`.
 """
 
 import inspect
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -97,7 +98,7 @@ class CausalLM(nn.Module):
         ids, position = _aligned_right(opened(prompts.prompts(), self.opening), prompts.start + 1)
         mask = pad((position >= 0).long(), (0, room - 1), value=1)
         cache: Any = DynamicCache(config=self.model.config)
-        with _evaluating(self.model):
+        with _stepping(self.model):
             if self._shares is None:
                 self._shares = shared_prompt.can_share(self.model, ids[:1, -2:])
             given = self._given(ids, mask[:, : longest + 1], position.clamp(min=0))
@@ -114,7 +115,7 @@ class CausalLM(nn.Module):
         if filled > state.mask.shape[1]:
             raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
         given = self._given(token[:, None], state.mask[:, :filled], state.length[:, None])
-        with _evaluating(self.model):
+        with _stepping(self.model):
             if self._shares:
                 output = shared_prompt.step(self.model, state.cache, **given)
             else:
@@ -228,13 +229,26 @@ def _exact(logits: Tensor) -> Tensor:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Within it nothing is dropped; afterwards each module is in the mode it had."""
-    training = [module for module in model.modules() if module.training]
+def _stepping(model: nn.Module) -> Iterator[None]:
+    """Within it nothing is dropped, and GELU is not written out in eight operations; afterwards each module is as it was."""
+    from transformers.activations import NewGELUActivation
+
+    modules = list(model.modules())
+    training = [module for module in modules if module.training]
+    written_out = [module for module in modules if type(module) is NewGELUActivation and "forward" not in vars(module)]
     for module in training:
         module.training = False
+    for module in written_out:
+        vars(module)["forward"] = _gelu
     try:
         yield
     finally:
         for module in training:
             module.training = True
+        for module in written_out:
+            del vars(module)["forward"]
+
+
+def _gelu(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """GELU with its tanh, x (1 + tanh u) / 2 where u = sqrt(2 / pi) (x + 0.044715 x^3), by the sigmoid of 2 u."""
+    return torch.addcmul(x, x * x, x, value=0.044715).mul_(math.sqrt(8 / math.pi)).sigmoid_().mul_(x)

@@ -102,7 +102,7 @@ class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             self.lazy_initialization(key_states, value_states)
         assert self.own is not None
         for whole, new in zip(self.own, (key_states, value_states), strict=True):
-            whole[:, self.filled] = new.flatten(0, 2)
+            whole.view(*new.shape[:2], self.room, -1)[:, :, self.filled] = new[:, :, 0]
         self.filled += 1
         key_states.esscher_layer = self  # type: ignore[attr-defined]
         return key_states, value_states
