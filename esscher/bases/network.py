@@ -120,6 +120,11 @@ def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
     if not isinstance(rng, Seeded):
         raise ValueError(f"Initial weights need chance from a seed, not from {rng!r}. Nothing was built; pass Seeded(seed).")
     with rng.governs_torch():
-        if isinstance(config, RecurrentConfig):
-            return NetworkBase(RecurrentNetwork(config, space.vocab_size), config, space)
-        return NetworkBase(TransformerNetwork(config, space.vocab_size), config, space)
+        return NetworkBase(build_network(config, space.vocab_size), config, space)
+
+
+def build_network(config: BaseConfig, vocab_size: int) -> RecurrentNetwork | TransformerNetwork:
+    """A network with initial weights from torch's own generator."""
+    if isinstance(config, RecurrentConfig):
+        return RecurrentNetwork(config, vocab_size)
+    return TransformerNetwork(config, vocab_size)

@@ -132,7 +132,7 @@ class TransformerNetwork(nn.Module):
         if config.positions == "learned":
             self.position = nn.Embedding(config.max_positions, config.width)
         else:
-            for name, values in _turns(config)._asdict().items():
+            for name, values in turns(config)._asdict().items():
                 self.register_buffer(name, values, persistent=False)
         if not config.tied:
             self.head = nn.Linear(config.width, vocab_size, bias=False)
@@ -218,8 +218,8 @@ def _of_lengths(cache: Tensor, head: Tensor, longest: int, length: Int[Tensor, "
     return _State(cache, head, high, None if low == high else length)
 
 
-def _turns(config: TransformerConfig) -> _Turn:
-    """The angles of every position."""
+def turns(config: TransformerConfig) -> _Turn:
+    """The angles of every position: the buffers `cos` and `sin` of a network with rotary ones."""
     half = config.width // config.heads // 2
     speed = SLOWEST_TURN ** -(torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(config.max_positions, dtype=torch.float64)[:, None] * speed

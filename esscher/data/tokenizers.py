@@ -73,6 +73,7 @@ class Tokenizer:
             "eos_token": self.backend.id_to_token(self.eos),
             "clean_up_tokenization_spaces": False,
             "esscher_name": self.name,
+            **({} if self.size is None else {"esscher_size": self.size}),
         }
         content = {"tokenizer.json": self.backend.to_str(pretty=True), "tokenizer_config.json": json.dumps(settings, indent=2)}
         return {name: (text + "\n").encode() for name, text in content.items()}
@@ -129,6 +130,8 @@ def load_tokenizer(
     if number is None:
         what = "states no end symbol" if symbol is None else f"has no token {symbol!r}"
         raise ValueError(f"The tokenizer of {folder} {what}. Nothing was loaded; name one of its tokens with eos=.")
+    if size is None and isinstance(known := settings.get("esscher_size"), int):
+        size = known
     if size is not None:
         _check_size(backend, size, folder)
     backend.encode_special_tokens = True

@@ -7,7 +7,8 @@
     README.md                 the model card
     esscher.json              of a model of `transformers`: its space and opening token
 
-Each file is replaced in one piece, config.json last. A path is a folder here; nothing is ever fetched.
+Each file is replaced in one piece, config.json last. A path is a folder here; nothing is ever fetched. `transformers` loads
+all of them: our own kinds after `import esscher.hub.auto`, which nothing here does, because it takes seconds.
 """
 
 from dataclasses import replace
@@ -42,13 +43,19 @@ def save_base(folder: str | Path, base: SavedBase, tokenizer: Tokenizer | None =
 
 
 def load_base(
-    folder: str | Path, *, max_length: int | None = None, eos: str | None = None, device: str | torch.device = "cpu"
+    folder: str | Path,
+    *,
+    max_length: int | None = None,
+    eos: str | None = None,
+    chunks: bool = False,
+    device: str | torch.device = "cpu",
 ) -> tuple[SavedBase, Tokenizer | None]:
     """The base of a model folder, ours or of Hugging Face, ready to be used, and its tokenizer when it has one.
 
     `max_length` replaces that of its points; a Hugging Face model that states none has points of up to 256 tokens. `eos` names
-    the token that ends its texts, where that is not the end symbol a Hugging Face model states. On a CPU weights are in single
-    precision, whatever the folder holds; elsewhere a Hugging Face model keeps its own.
+    the token that ends its texts, where that is not the end symbol a Hugging Face model states; of `chunks` of a stream no
+    token ends a point, and all have the same length. On a CPU weights are in single precision, whatever the folder holds;
+    elsewhere a Hugging Face model keeps its own.
     """
     folder, device = Path(folder), torch.device(device)
     config = read_config(folder)
@@ -63,4 +70,6 @@ def load_base(
         base, tokenizer = load_causal_lm(folder, config, eos=eos, device=device)
     if max_length is not None:
         base.space = replace(base.space, max_length=max_length)
+    if chunks:
+        base.space = replace(base.space, eos=None)
     return base.to(device).eval(), tokenizer

@@ -32,7 +32,7 @@ def card_text(card: Card, base: nn.Module, space: Space, *, kind: str, tags: Seq
         f"# {card.title}\n",
         f"A {kind} with {parameters:,} parameters over {space.vocab_size:,} tokens; points of at most "
         f"{space.max_length:,} tokens, {end}. It is a normalised autoregressive base for `esscher`.\n",
-        f"```python\nfrom esscher.hub import load_base\n\nbase, tokenizer = load_base({'path/of/this/folder'!r})\n```\n",
+        _loading(library),
         f"## Data\n\n{card.data}\n",
     ]
     if card.measured:
@@ -49,6 +49,26 @@ def card_text(card: Card, base: nn.Module, space: Space, *, kind: str, tags: Seq
     if card.notes:
         lines.append(f"## Notes\n\n{card.notes}\n")
     return "\n".join(lines)
+
+
+def _loading(library: str) -> str:
+    """Both ways to load the model; those of our own kinds need an import to be known to `transformers`."""
+    known = "import esscher.hub.auto  # makes this kind of model known to transformers\n" if library == "esscher" else ""
+    folder = "path/of/this/folder"
+    return "\n".join(
+        [
+            "```python",
+            "from esscher.hub import load_base\n",
+            f"base, tokenizer = load_base({folder!r})",
+            "```\n",
+            "or, as a model of `transformers`,\n",
+            "```python",
+            f"{known}from transformers import AutoModelForCausalLM, AutoTokenizer\n",
+            f"model = AutoModelForCausalLM.from_pretrained({folder!r})",
+            f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
+            "```\n",
+        ]
+    )
 
 
 def _interval(found: Estimate) -> str:

@@ -38,9 +38,7 @@ def save_causal_lm(folder: Path, base: CausalLM, tokenizer: Tokenizer | None, ca
     kind = str(base.model.config.model_type)
     write_tokenizer(folder, tokenizer)
     _save_model(folder, base)
-    tokens = {"bos_token_id": base.opening, "pad_token_id": getattr(text_config(base.model), "pad_token_id", None)}
-    stated = {**plain_sampling(base.space), **tokens}
-    write_json(folder / GENERATION, {key: value for key, value in stated.items() if value is not None})
+    write_json(folder / GENERATION, sampling_of(base))
     text = card_text(card, base, base.space, kind=kind, tags=[kind, "esscher"], library="transformers")
     write_file(folder / CARD, text.encode())
     write_json(folder / OURS, {"space": asdict(base.space), "opening": base.opening, "esscher_version": version("esscher")})
@@ -65,6 +63,11 @@ def load_causal_lm(
     if eos is not None and tokenizer is not None:
         space = replace(space, eos=tokenizer.eos)
     return CausalLM(model, space, ours["opening"]), tokenizer
+
+
+def sampling_of(base: CausalLM) -> dict[str, Any]:
+    """Generation settings that sample from this base."""
+    return plain_sampling(base.space, begin=base.opening, pad=getattr(text_config(base.model), "pad_token_id", None))
 
 
 @contextmanager

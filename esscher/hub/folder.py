@@ -33,16 +33,19 @@ def read_json(file: Path) -> dict[str, Any]:
     return settings
 
 
-def plain_sampling(space: Space) -> dict[str, Any]:
+def plain_sampling(space: Space, *, begin: int | None, pad: int | None) -> dict[str, Any]:
     """Generation settings that sample from the model itself: the default of `generate` would cut to 50 tokens."""
-    return {
+    settings = {
         "do_sample": True,
         "top_k": 0,
         "top_p": 1.0,
         "temperature": 1.0,
         "max_new_tokens": space.max_length,
         "eos_token_id": space.eos,
+        "bos_token_id": begin,
+        "pad_token_id": pad,
     }
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def check_tokenizer(tokenizer: Tokenizer, space: Space) -> None:

@@ -1,4 +1,8 @@
-"""Folders of our own networks: config.json names the kind "esscher-lstm" ..., the base's settings, its space."""
+"""Folders of our own networks: config.json names the kind "esscher-lstm" ..., the base's settings, its space.
+
+The other keys of config.json tell `transformers` what follows from these (`esscher.hub.network_lm`): its vocabulary has the
+opening symbol too.
+"""
 
 from dataclasses import asdict
 from importlib.metadata import version
@@ -10,22 +14,43 @@ from esscher.bases.network import NetworkBase, build_base
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
 from esscher.hub.card import Card, card_text
 from esscher.hub.folder import CARD, CONFIG, GENERATION, PREFIX, WEIGHTS, plain_sampling, write_tokenizer
+from esscher.hub.opening import opening_symbol, with_opening
 from esscher.randomness import Seeded
 from esscher.space import Space
 from esscher.storage import fill_module, module_tensors, read_tensors, write_file, write_json, write_tensors
 
-KEYS = ("model_type", "architectures", "base", "space", "vocab_size", "eos_token_id", "dtype", "esscher_version")
+KEYS = (
+    "model_type",
+    "architectures",
+    "base",
+    "space",
+    "vocab_size",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "dtype",
+    "esscher_version",
+    "transformers_version",
+    "use_cache",
+)
+CLASSES = {"lstm": "EsscherLstmForCausalLM", "gru": "EsscherGruForCausalLM", "transformer": "EsscherTransformerForCausalLM"}
 
 
 def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | None, card: Card) -> None:
     """Write the files of a folder, config.json last."""
-    kind = name(base.config)
-    write_tokenizer(folder, tokenizer)
+    write_tokenizer(folder, None if tokenizer is None else with_opening(tokenizer, base.space))
     write_tensors(folder / WEIGHTS, module_tensors(base))
-    write_json(folder / GENERATION, plain_sampling(base.space))
+    opening = opening_symbol(base.space)
+    write_json(folder / GENERATION, plain_sampling(base.space, begin=opening, pad=opening))
+    write_card(folder, base, card)
+    write_json(folder / CONFIG, config_of(base))
+
+
+def write_card(folder: Path, base: NetworkBase, card: Card) -> None:
+    """The model card of a base."""
+    kind = name(base.config)
     text = card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher")
     write_file(folder / CARD, text.encode())
-    write_json(folder / CONFIG, _config(base))
 
 
 def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tokenizer | None]:
@@ -51,14 +76,18 @@ def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tok
     return base, _tokenizer(folder, space)
 
 
-def _config(base: NetworkBase) -> dict[str, Any]:
+def config_of(base: NetworkBase) -> dict[str, Any]:
+    """What the config.json of a base says."""
+    opening = opening_symbol(base.space)
     return {
         "model_type": PREFIX + name(base.config),
-        "architectures": [type(base).__name__],
+        "architectures": [CLASSES[name(base.config)]],
         "base": to_dict(base.config),
         "space": asdict(base.space),
-        "vocab_size": base.space.vocab_size,
+        "vocab_size": opening + 1,
+        "bos_token_id": opening,
         "eos_token_id": base.space.eos,
+        "pad_token_id": opening,
         "dtype": str(next(base.parameters()).dtype).removeprefix("torch."),
         "esscher_version": version("esscher"),
     }
