@@ -16,10 +16,12 @@ from cyclopts.config import Dict
 
 VERBS = {
     "train": "Train a base model on text or on an embedded data set; resumes exactly.",
-    "tilt": "Weigh features of whole sequences, so that a base shows them as often as the data, or as you say.",
+    "tilt": "Give a base an energy over whole sequences: a network that learns from text, or weighed features.",
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "measure": "Perplexity of a model on text, with its interval, per token, word and byte.",
+    "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
+    "analyse": "What a tilted model does differently: energies, next tokens, repetition, how well a classifier tells it.",
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",
     "data": "Look at a data source: sizes, splits, tokens, examples.",
     "env": "What this machine and installation have.",

@@ -1,16 +1,17 @@
 """One language model with as many parameters as a base and its energy together: the control of mere size (BALM).
 
-`grown` finds settings of that size, for a base that is trained from the start; `deepened` adds blocks to a trained
-Transformer that change nothing until they learn. Either is trained by maximum likelihood, as any base is.
+`grown` finds settings of that size, for a base that is trained from the start; `deepened` and `deepened_causal_lm` add blocks
+to a trained Transformer that change nothing until they learn. Either is trained by maximum likelihood, as any base is.
 """
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.bases.recurrent import RecurrentNetwork
@@ -56,6 +57,26 @@ def deepened(base: NetworkBase, layers: int, *, rng: Rng) -> NetworkBase:
         for name in ("mix", "narrow"):
             nn.init.zeros_(block.get_submodule(name).weight)  # type: ignore[arg-type]
     return deeper.to(next(base.parameters()).device)
+
+
+def deepened_causal_lm(base: CausalLM, layers: int) -> CausalLM:
+    """A copy of a model of the Llama kind with so many more blocks after its own, copies of its last that add 0 at first."""
+    model: Any = deepcopy(base.model)
+    blocks = getattr(model.base_model, "layers", None)
+    try:
+        for _ in range(layers):
+            block: Any = deepcopy(blocks[-1])  # type: ignore[index]
+            block.self_attn.layer_idx = len(blocks)  # type: ignore[arg-type]
+            for last in (block.self_attn.o_proj, block.mlp.down_proj):
+                nn.init.zeros_(last.weight)
+            blocks.append(block)  # type: ignore[union-attr]
+    except (AttributeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"{type(base.model).__name__} has no list of blocks with `self_attn.o_proj` and `mlp.down_proj`, so it is not "
+            f"deepened here. Nothing was built."
+        ) from error
+    model.config.num_hidden_layers += layers
+    return CausalLM(model, base.space, base.opening)
 
 
 def _wider(config: BaseConfig, more: int) -> BaseConfig:

@@ -17,9 +17,12 @@ def reproduce(
     name: Annotated[str | None, Parameter(help="The recipe; --list shows them.")] = None,
     *,
     list_: Annotated[bool, Parameter(name="--list", negative="", help="List the recipes and stop.")] = False,
-    scale: Annotated[str, Parameter(help="smoke (under a minute), small (two cores) or paper (published size).")] = "smoke",
+    scale: Annotated[
+        str, Parameter(help="smoke (under a minute), small (two cores), paper (published size), or what --list shows.")
+    ] = "smoke",
     out: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-SCALE by default. A broken run goes on.")] = None,
     seeds: Annotated[int, Parameter(help="How many seeds to run.")] = 1,
+    data: Annotated[str | None, Parameter(help="A text of your own, for recipes that take one.")] = None,
     json: Json = False,
 ) -> None:
     """Run one recipe; its rows, the paper's and the report stay in the run folder."""
@@ -29,7 +32,7 @@ def reproduce(
         return
     recipe = find(name)
     out = Path("runs") / f"{name}-{scale}" if out is None else out
-    result = recipe.run(scale=scale, out=out, seeds=seeds)
+    result = recipe.run(scale=scale, out=out, seeds=seeds, data=data)
     (out / "result.json").write_text(json_format.dumps(plain(result), indent=1) + "\n", encoding="utf8")
     tables = {key: value for key, value in result.items() if isinstance(value, list) and (value or json)}
     facts = {key: value for key, value in result.items() if not isinstance(value, list)}

@@ -1,16 +1,20 @@
-"""esscher tilt: an energy of features, fitted to data or to wanted moments."""
+"""esscher tilt: an energy over whole sequences, of features or learnt by a network."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
 from esscher.training.tilt_config import TiltRun
 
+if TYPE_CHECKING:
+    from esscher.training.contrast import LearntEnergy
+    from esscher.training.fitting import FittedEnergy
+
 app = App(
     name="tilt",
-    help_epilogue="Example: esscher tilt runs/first --out runs/cats --want contains:cat=0.5; features are described in "
-    "docs/guide/features.md",
+    help_epilogue="Example: esscher tilt runs/first --out runs/energy\n\n"
+    "Or by features (docs/guide/features.md): esscher tilt runs/first --out runs/cats --want contains:cat=0.5",
 )
 
 
@@ -19,13 +23,21 @@ def tilt(
     model: Annotated[str, Parameter(help="Folder of the base.")],
     *,
     run: Annotated[TiltRun, Parameter(name="*")],
+    resume: Annotated[bool, Parameter(negative="", help="Go on where the training in --out was stopped.")] = False,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
-    """Weights for features of whole sequences: as often as in the data, or as often as you say."""
+    """Without features, a network learns to tell text from the base's own draws. With them, each gets a weight under which it
+    is as frequent as in the data, or as you say."""
+    from esscher.training.fitting import FittedEnergy
     from esscher.training.tilt import tilt as tilt_base
 
-    found = tilt_base(model, run, quiet=quiet)
+    found = tilt_base(model, run, resume=resume, quiet=quiet)
+    answer = _fitted(model, run, found) if isinstance(found, FittedEnergy) else _learnt(model, run, found)
+    show(answer, as_json=json)
+
+
+def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
     facts = {
         "model": model,
         "energy": run.out,
@@ -38,4 +50,27 @@ def tilt(
         "reliability": found.reliability.verdict,
         "seed": run.seed,
     }
-    show(Answer("esscher tilt", facts, {"features": found.rows()}, found.warnings), as_json=json)
+    return Answer("esscher tilt", facts, {"features": found.rows()}, found.warnings)
+
+
+def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
+    from esscher.estimators.perplexity import as_perplexity
+
+    measured = found.measured
+    models = {"base": measured.base, "tilted": measured.tilted or {}}
+    facts: dict[str, Any] = {
+        "model": model,
+        "energy": run.out,
+        "steps": found.record.steps,
+        "best_step": found.record.best_step,
+        "loss_on_held_out_text": found.record.best,
+        "saved_by_tilting": (measured.saved or {})["token"],
+        "log_z": measured.log_z,
+        "seed": run.seed,
+    }
+    rows = [
+        {"model": name, "per": per, "perplexity": value}
+        for name, nats in models.items()
+        for per, value in as_perplexity(nats).items()
+    ]
+    return Answer("esscher tilt", facts, {"perplexities": rows}, measured.warnings)

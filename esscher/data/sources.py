@@ -104,6 +104,33 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
     return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, names, strict=True)))
 
 
+def split_by_place(texts: Texts, *, held_out: float = 0.05) -> Splits:
+    """Each text is cut where lines end: its last share `held_out` goes to test, as much before it to validation.
+
+    For few long texts: what is held out is as connected as the rest.
+    """
+    if not 0 < held_out < 0.5:
+        raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
+    places: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for text in texts.texts:
+        ends = [0, *(_line_end(text, round(share * len(text))) for share in (1 - 2 * held_out, 1 - held_out)), len(text)]
+        for place, first, last in zip(places, ends, ends[1:], strict=False):
+            if text[first:last].strip():
+                place.append(text[first:last].strip())
+    if not all(places):
+        raise ValueError(
+            f"{texts.source} is too short to hold out {100 * held_out:g} % twice by place. Give more text, or a larger share."
+        )
+    names = ("train", "validation", "test")
+    return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, names, strict=True)))
+
+
+def _line_end(text: str, place: int) -> int:
+    """The next place where a line ends."""
+    found = text.find("\n", place)
+    return len(text) if found < 0 else found
+
+
 def _kind(files: Sequence[Path], source: str) -> str:
     """The one loader for all files."""
     endings = sorted({_ending(file) for file in files})

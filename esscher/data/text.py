@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from esscher.data.tokenizers import Tokenizer
-from esscher.space import Sequences, sequences
+from esscher.space import Sequences, Space, sequences
 
 BLANKS = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
 Longer = Literal["cut", "refuse"]
@@ -42,6 +42,13 @@ class TextSet:
         cut = f", {self.cut:,} of them cut" if self.cut else ""
         sizes = f"{int(self.tokens.sum()):,} tokens, {int(self.words.sum()):,} words, {int(self.bytes.sum()):,} bytes"
         return f"{len(self):,} sequences ({sizes}{cut})"
+
+
+def cut_texts(texts: Sequence[str], tokenizer: Tokenizer, space: Space, *, given: int = 0) -> TextSet:
+    """Texts as points of a space: one for each text where points end, chunks of one stream after `given` tokens otherwise."""
+    if space.eos is None:
+        return text_chunks(texts, tokenizer, length=given + space.max_length, given=given)
+    return text_points(texts, tokenizer, max_length=space.max_length)
 
 
 def text_points(texts: Sequence[str], tokenizer: Tokenizer, *, max_length: int, longer: Longer = "cut") -> TextSet:

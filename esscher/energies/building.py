@@ -18,7 +18,7 @@ from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import INITIAL_STD, TransformerNetwork
 from esscher.energies.adapters import with_adapters
 from esscher.energies.config import EnergyConfig, without_starting_point
-from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder
+from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder, with_dropout
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.pretrained import read_tokenizer
 from esscher.energies.readers import NetworkReader, PretrainedReader, SharedReader, reader_of_base
@@ -29,15 +29,20 @@ from esscher.target import Base
 AnyReader = NetworkReader | PretrainedReader | SharedReader | TextReader
 
 
-def build_energy(config: EnergyConfig, base: Base, *, decode: Decode | None = None, rng: Rng) -> NetworkEnergy:
+def build_energy(
+    config: EnergyConfig, base: Base, *, start: Base | None = None, decode: Decode | None = None, rng: Rng
+) -> NetworkEnergy:
     """An energy for this base, which is 0 everywhere until it learns; the base is copied or read, never changed.
 
-    `decode` is needed by an encoder of text. `rng` must be `Seeded`: weights are no finite choice.
+    A reader without settings of its own begins with the weights of `start`, another base with the same tokens, or of the base
+    itself. `decode` is needed by an encoder of text. `rng` must be `Seeded`: weights are no finite choice.
     """
+    if start is not None:
+        _check_start(config, base, start)
     if not isinstance(rng, Seeded):
         raise ValueError(f"Initial weights need chance from a seed, not from {rng!r}. Nothing was built; pass Seeded(seed).")
     with rng.governs_torch():
-        reader = _reader(config, base, decode)
+        reader = _reader(config, base, base if start is None else start, decode)
         network = reader.network.config if isinstance(reader, NetworkReader) else None
         energy = NetworkEnergy(reader, without_starting_point(config, network))
     device = next((weight.device for weight in getattr(base, "parameters", lambda: iter(()))()), None)
@@ -52,7 +57,20 @@ def network_reader(config: BaseConfig, vocab_size: int, *, both_sides: bool) -> 
     return NetworkReader(network, vocab_size, config.width, both_sides=both_sides)
 
 
-def _reader(config: EnergyConfig, base: Base, decode: Decode | None) -> AnyReader:
+def _check_start(config: EnergyConfig, base: Base, start: Base) -> None:
+    if config.reader in ("encoder", "shared") or config.network is not None:
+        raise ValueError(
+            f"An energy of reader {config.reader!r}, or with a network of its own settings, has weights already. Nothing was "
+            f"built; leave start out."
+        )
+    if start.space.vocab_size != base.space.vocab_size:
+        raise ValueError(
+            f"The base speaks {base.space.vocab_size} tokens, and what the energy shall start from {start.space.vocab_size}. "
+            f"Nothing was built; start from a model with the base's tokenizer."
+        )
+
+
+def _reader(config: EnergyConfig, base: Base, start: Base, decode: Decode | None) -> AnyReader:
     both_sides = config.reader == "bidirectional"
     if config.reader == "encoder":
         return _encoder(config, base, decode)
@@ -60,21 +78,20 @@ def _reader(config: EnergyConfig, base: Base, decode: Decode | None) -> AnyReade
         return SharedReader(base)
     if config.network is not None:
         return _fresh(config.network, base.space.vocab_size, both_sides=both_sides)
-    if isinstance(base, NetworkBase):
+    if isinstance(start, NetworkBase):
         if config.lora is not None:
             raise ValueError("Adapters are for pretrained models of Hugging Face. Nothing was built; leave lora out.")
-        return _copied(base, config.dropout, both_sides=both_sides)
-    if isinstance(base, CausalLM):
-        if config.dropout is not None:
-            raise ValueError("A model of Hugging Face has the dropout of its own config. Nothing was built; leave dropout out.")
-        return PretrainedReader(_adapted(deepcopy(base.model.base_model), config), base.opening, both_sides=both_sides)
-    return reader_of_base(base)  # which refuses it
+        return _copied(start, config.dropout, both_sides=both_sides)
+    if isinstance(start, CausalLM):
+        model = with_dropout(deepcopy(start.model.base_model), config.dropout)
+        return PretrainedReader(_adapted(model, config), start.opening, both_sides=both_sides)
+    return reader_of_base(start)  # which refuses it
 
 
 def _encoder(config: EnergyConfig, base: Base, decode: Decode | None) -> TextReader | PretrainedReader:
     if not config.encoder:
         raise ValueError("The reader 'encoder' needs the folder of one. Nothing was built; give encoder=.")
-    model = _adapted(load_encoder(config.encoder), config)
+    model = _adapted(with_dropout(load_encoder(config.encoder), config.dropout), config)
     if config.on == "tokens":
         return encoder_of_tokens(model, config.encoder, base.space.vocab_size)
     if decode is None:

@@ -30,13 +30,15 @@ class EnergyConfig:
     network: BaseConfig | None = None
     """Of uni- and bidirectional readers, with weights of their own from the start; None starts from the base's weights."""
     dropout: float | None = None
-    """Of a reader that starts from the base's weights, if not the base's own."""
+    """Of a reader that starts from the base's weights or an encoder's, if not their own."""
     encoder: str = ""
     """Folder of the pretrained encoder."""
     on: Literal["text", "tokens"] = "text"
     """What the encoder reads; tokens need an encoder with the base's vocabulary."""
     lora: int | None = None
     """Rank of the adapters that learn in place of a pretrained reader's weights (needs peft)."""
+    window: int | None = None
+    """Tokens of the prompt that are read, the last ones; None means all."""
     hidden: int | None = None
     """Width of a layer between what was read and the number; None means the number is linear in it."""
     bound: float | None = None
@@ -54,6 +56,8 @@ class EnergyConfig:
             raise ValueError(f"The bound of an energy is more than 0, not {self.bound}.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"A dropout rate lies in [0, 1), not {self.dropout}.")
+        if self.window is not None and self.window < 0:
+            raise ValueError(f"A window has 0 tokens of the prompt or more, not {self.window}; None means all.")
         for name, size in (("hidden", self.hidden), ("lora", self.lora)):
             if size is not None and size < 1:
                 raise ValueError(f"{name} is at least 1, not {size}; None means none.")
@@ -64,7 +68,7 @@ class EnergyConfig:
         own = self.reader in ("unidirectional", "bidirectional")
         idle = {
             "network": self.network is not None and not own,
-            "dropout": self.dropout is not None and (not own or self.network is not None),
+            "dropout": self.dropout is not None and (self.reader == "shared" or self.network is not None),
             "encoder": bool(self.encoder) and self.reader != "encoder",
             "lora": self.lora is not None and (self.reader == "shared" or self.network is not None),
         }

@@ -93,6 +93,16 @@ def load_encoder(folder: str | Path) -> nn.Module:
     return model
 
 
+def with_dropout(model: nn.Module, rate: float | None) -> nn.Module:
+    """A model of `transformers` with this rate wherever it drops values, layers and attention alike; None leaves its own."""
+    for module in model.modules() if rate is not None else ():
+        if isinstance(module, nn.Dropout):
+            module.p = float(rate or 0)
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = rate  # type: ignore[assignment]
+    return model
+
+
 def encoder_of_tokens(model: nn.Module, folder: str | Path, vocab_size: int) -> PretrainedReader:
     """An encoder that reads the base's tokens as they are, after its own first symbol."""
     reads = getattr(model.config, "vocab_size", None)

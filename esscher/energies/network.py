@@ -3,7 +3,8 @@
     E(x) = head(pooled vectors)          or, with a bound b,  b tanh(head(pooled vectors) / b)
 
 The head begins at 0, so that training begins at the base itself, where log Z = 0. With a linear head, `mean` and `sum` are
-the mean and the sum of a score for each token of the point. Dropout acts in training mode. Built by `building.build_energy`.
+the mean and the sum of a score for each token of the point. With a window only the end of the prompt is read, which is as
+much cheaper as it is shorter. Dropout acts in training mode. Built by `building.build_energy`.
 """
 
 from typing import Any
@@ -41,9 +42,21 @@ class NetworkEnergy(nn.Module):
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         if len(x) == 0:
             return torch.zeros(0, device=x.tokens.device)
+        if self.config.window is not None:
+            x = windowed(x, self.config.window)
         found = self.head(pooled(self.reader(x), self.config.pooling))[:, 0]
         bound = self.config.bound
         return found if bound is None else bound * torch.tanh(found / bound)
+
+
+def windowed(x: Sequences, window: int) -> Sequences:
+    """The rows with only the last `window` tokens of their prompts."""
+    dropped = (x.start - window).clamp(min=0)
+    start, stop = x.start - dropped, x.stop - dropped
+    column = torch.arange(int(stop.max()), device=x.tokens.device)
+    inside = column < stop[:, None]
+    kept = x.tokens.gather(1, torch.where(inside, column + dropped[:, None], 0))
+    return Sequences(torch.where(inside, kept, 0), start, stop)
 
 
 def pooled(read: Read, how: Pooling) -> Float[Tensor, "B W"]:

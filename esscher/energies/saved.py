@@ -12,13 +12,14 @@ are; the folder has their path and the digest of their content, and `SavedEnergy
 """
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from esscher.cut import Cut
 from esscher.energies.content import pinned
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import Decode, declared_features
@@ -45,6 +46,7 @@ class SavedEnergy:
     base_digest: str
     log_z: Estimate
     seed: int
+    cut: Cut = field(default_factory=Cut)
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> LogLinear:
         """The energy itself, reading the text that `decode` makes of tokens; features on tokens alone need none."""
@@ -93,7 +95,8 @@ def _log_linear(file: Path, config: dict[str, Any]) -> SavedEnergy:
     except ValueError as error:
         raise ValueError(f"{file} has a feature that cannot be used: {error} Nothing was loaded; restore the file.") from error
     weights = tuple(Estimate(**one) for one in config.pop("weights"))
-    return SavedEnergy(features, weights, log_z=Estimate(**config.pop("log_z")), **config)
+    log_z, cut = Estimate(**config.pop("log_z")), Cut(**config.pop("cut"))
+    return SavedEnergy(features, weights, log_z=log_z, cut=cut, **config)
 
 
 def _card(saved: SavedEnergy) -> str:

@@ -9,12 +9,13 @@ A folder stands by itself, except that a shared reader needs its base. Adapters 
 so that reading a folder needs no `peft`.
 """
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 
+from esscher.cut import Cut
 from esscher.energies.adapters import without_adapters
 from esscher.energies.building import AnyReader, network_reader
 from esscher.energies.config import EnergyConfig, from_dict, to_dict
@@ -36,12 +37,13 @@ KINDS = tuple(f"esscher-{reader}{SUFFIX}" for reader in ("unidirectional", "bidi
 
 @dataclass(frozen=True)
 class Origin:
-    """What an energy was trained on: the folder of the base, its digest, log Z of the tilted model, the seed."""
+    """What an energy was trained on: folder and digest of the base, log Z of the tilted model, the seed, how text was cut."""
 
     base: str
     base_digest: str
     log_z: Estimate
     seed: int
+    cut: Cut = field(default_factory=Cut)
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,10 @@ class SavedNetwork:
     @property
     def log_z(self) -> Estimate:
         return self.origin.log_z
+
+    @property
+    def cut(self) -> Cut:
+        return self.origin.cut
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> NetworkEnergy:
         """The energy itself, ready to be used; an encoder of text needs `decode`, a shared reader its base."""
@@ -119,7 +125,9 @@ def saved_network(folder: Path, config: dict[str, Any]) -> SavedNetwork:
         )
     try:
         settings = from_dict(config["energy"])
-        origin = Origin(config["base"], config["base_digest"], Estimate(**config["log_z"]), config["seed"])
+        origin = Origin(
+            config["base"], config["base_digest"], Estimate(**config["log_z"]), config["seed"], Cut(**config["cut"])
+        )
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{folder / CONFIG} does not describe an energy: {error} Nothing was loaded; restore the file."

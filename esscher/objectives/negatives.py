@@ -7,6 +7,7 @@ A table is a sampler: asked for K draws after prompts, it picks K of those it ha
 their tokens, and refuses one it does not have.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from esscher.draws import Draws
 from esscher.energies.origin import base_digest
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, distinct_prompts
+from esscher.space import Sequences, concatenate, distinct_prompts
 from esscher.storage import read_tensors, write_tensors
 from esscher.target import Base, Tilted
 
@@ -74,6 +75,19 @@ def store_negatives(base: Base, data: Sequences, each: int, *, rng: Rng) -> Stor
     prompts, _ = distinct_prompts(data)
     x, log_base = draw(base, prompts, each, rng=rng)
     return StoredNegatives(x.to("cpu"), log_base, base_digest(base) if isinstance(base, nn.Module) else "")
+
+
+def joined(parts: Sequence[StoredNegatives]) -> StoredNegatives:
+    """Tables of one base as one: more prompts, or more negatives of the only prompt that all of them have."""
+    x = concatenate([part.x for part in parts])
+    same = all(list(part.places) == list(parts[0].places) for part in parts) and len(parts[0].places) == 1
+    sizes = sorted({part.log_base.shape[1] for part in parts})
+    if (len(sizes) > 1 and not same) or len({part.digest for part in parts}) > 1:
+        raise ValueError(
+            f"Tables of {sizes} negatives a prompt, or of different bases, are not joined. Nothing was changed; draw them with "
+            f"the same settings, or use another folder."
+        )
+    return StoredNegatives(x, torch.cat([part.log_base for part in parts], 1 if same else 0), parts[0].digest)
 
 
 def load_negatives(file: str | Path, base: Base) -> StoredNegatives:

@@ -19,16 +19,20 @@ class Recipe:
     paper: str
     about: str
     scales: tuple[str, ...] = SCALES
+    text: bool = False  # whether it may be given a text of the user's
 
-    def run(self, *, scale: str, out: Path, seeds: int) -> dict[str, Any]:
+    def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
         """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""
         if scale not in self.scales:
             raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
         if seeds < 1:
             raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
+        if data is not None and not self.text:
+            raise ValueError(f"Recipe {self.name!r} has data of its own. Nothing was run; leave --data out.")
         out.mkdir(parents=True, exist_ok=True)
         module = import_module(f"esscher.recipes.{self.name.replace('-', '_')}")
-        result: dict[str, Any] = module.run(scale=scale, out=out, seeds=seeds)
+        given = {} if data is None else {"data": data}
+        result: dict[str, Any] = module.run(scale=scale, out=out, seeds=seeds, **given)
         return result
 
 
@@ -38,6 +42,18 @@ RECIPES = {
         Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data"),
         Recipe("gam", "Global autoregressive models (Parshakova et al., 2019)", "few strings, features, weights, students"),
         Recipe("laboratory", "Global autoregressive models (Parshakova et al., 2019)", "entropies of the motif processes"),
+        Recipe(
+            "residual",
+            "Residual energy-based models (Deng et al., 2020; Bakhtin et al., 2021)",
+            "energies over continuations beside plain models of equal size",
+            scales=("smoke", "small", "pretrained", "paper"),
+            text=True,
+        ),
+        Recipe(
+            "residual-laboratory",
+            "Residual energy-based models (Deng et al., 2020)",
+            "trained energies against exact entropies, coverage and pools",
+        ),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }

@@ -66,13 +66,13 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """The rate at which each interval covered, with its own Wilson interval, and how often the verdict warned."""
     replications, sizes = SCALES[scale]
     rows: list[dict[str, Any]] = []
-    with _one_thread():
+    with one_thread():
         for size in sizes:
             for process in (ending(), motif(), heavy()):
                 found = _unprompted(process, size, replications, seeds)
-                rows += _rows(process.name, size, process.truth, found)
+                rows += tally(process.name, size, process.truth, found)
         truth, found = _prompted(PROMPTED_DRAWS, replications, seeds)
-    rows += _rows("prompted", PROMPTED_DRAWS, truth, found)
+    rows += tally("prompted", PROMPTED_DRAWS, truth, found)
     out.mkdir(parents=True, exist_ok=True)
     result = {"rows": rows, "paper": PAPER}
     (out / "coverage.json").write_text(json.dumps(result, indent=1))
@@ -80,7 +80,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Tensors of a few hundred numbers: a second thread only waits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -241,7 +241,8 @@ def _state_share(base: Automaton) -> Tensor:
     return share
 
 
-def _rows(process: str, draws: int, truth: dict[str, float], found: Found) -> list[dict[str, Any]]:
+def tally(process: str, draws: int, truth: dict[str, float], found: Found) -> list[dict[str, Any]]:
+    """A row for each quantity: how often its interval held the truth, with the Wilson interval of that rate."""
     from scipy.stats import binomtest
 
     verdicts = found.get("verdict", [])
@@ -249,7 +250,7 @@ def _rows(process: str, draws: int, truth: dict[str, float], found: Found) -> li
     for quantity, estimates in found.items():
         if quantity == "verdict":
             continue
-        exact = truth[_truth_of(quantity)]
+        exact = truth[quantity] if quantity in truth else truth[_truth_of(quantity)]
         intervals = [value for value in estimates if isinstance(value, Estimate)]
         hits = sum(value.covers(exact) for value in intervals)
         wilson = binomtest(hits, len(intervals)).proportion_ci(LEVEL, method="wilson")

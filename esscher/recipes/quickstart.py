@@ -1,10 +1,10 @@
-"""The main job on embedded data, in a few minutes: train a base, tilt it with features, measure, sample, distil, report.
+"""The main job on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report.
 
 First half: strings that must contain a motif, where the entropy is known exactly and nothing can go below it. A
 base trained on few of them misses the motif; features of the whole string give it back, and a student distilled from
-the tilted model has it as a plain model. Second half: English docstrings of Python's standard library, the same steps on
-real text, without a student. Each half leaves the folder of a base and of an energy, which the command line reads; a run
-that was broken off goes on where it was.
+the tilted model has it as a plain model. Second half: English docstrings of Python's standard library, a deliberately small
+base, and an energy that is a network reading the whole text (`esscher.recipes.quickstart_texts`). Each half leaves the folder
+of a base and of an energy, which the command line reads; a run that was broken off goes on where it was.
 """
 
 from collections.abc import Sequence
@@ -20,24 +20,17 @@ from esscher.estimators.measured import Measured, measure_by
 from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import Card, save_base
 from esscher.randomness import Rng, Seeded
+from esscher.recipes.quickstart_texts import TextScale, text_rows, tilted_texts
 from esscher.samplers.ancestral import draw
 from esscher.space import empty_prompts
 from esscher.target import Tilted
-from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
+from esscher.training.config import BaseChoice, DataConfig, TrainingConfig, TrainRun
 from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilConfig
+from esscher.training.fitting import FittedEnergy, fit_energy
 from esscher.training.material import Material
 from esscher.training.run import TrainResult, train
-from esscher.training.tilt import FittedEnergy, fit_energy
 from esscher.training.tilt_config import FitConfig
-
-TEXT_FEATURES = (
-    Declared("ends-with", ".", name="ends with a full stop"),
-    Declared("matches", r"^[A-Z]", name="begins with a capital"),
-    Declared("matches", r"\b(\w+) \1\b", name="repeats a word at once"),
-    Declared("contains", "\n", name="more than one line"),
-    Declared("matches", r"^[^()]*(\([^()]*\)[^()]*)*$", name="every bracket closed"),
-)
 
 
 @dataclass(frozen=True)
@@ -51,15 +44,13 @@ class Scale:
     string_width: int
     string_draws: int
     distilled: int  # strings that the student learns from
-    text_steps: int
-    text_width: int
-    text_draws: int
+    texts: TextScale
 
 
 SCALES = {
-    "smoke": Scale("1000101", 12, 500, 12, 48, 8_000, 1_000, 120, 64, 1_000),
-    "small": Scale("10001011111000", 30, 500, 25, 200, 40_000, 10_000, 600, 192, 4_000),
-    "paper": Scale("10001011111000", 30, 5_000, 100, 200, 200_000, 20_000, 8_000, 384, 20_000),
+    "smoke": Scale("1000101", 12, 500, 12, 48, 8_000, 1_000, TextScale(40, 32, 60, 64, 10, 400)),
+    "small": Scale("10001011111000", 30, 500, 25, 200, 40_000, 10_000, TextScale(500, 64, 800, 160, 150, 4_000)),
+    "paper": Scale("10001011111000", 30, 5_000, 100, 200, 200_000, 20_000, TextScale(2_000, 64, 8_000, 384, 4_000, 40_000)),
 }
 
 
@@ -95,10 +86,10 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     for seed in range(seeds):
         folder = out if seeds == 1 else out / f"seed-{seed}"
         chosen = SCALES[scale]
-        halves = {"motif strings": strings(chosen, folder, seed), "docstrings": texts(chosen, folder, seed)}
-        rows += [row for name, half in halves.items() for row in half_rows(name, half, seed)]
-        found.append(halves)
-    report(out / "report.html", found[0]["motif strings"], found[0]["docstrings"])
+        half, text = strings(chosen, folder, seed), tilted_texts(chosen.texts, folder / "docstrings", seed)
+        rows += [*half_rows("motif strings", half, seed), *text_rows(text, seed)]
+        found.append((half, text))
+    report(out / "report.html", *found[0])
     return {"rows": rows, "paper": []}
 
 
@@ -119,20 +110,6 @@ def strings(scale: Scale, out: Path, seed: int) -> Half:
     )
     half = tilt(settings, features, scale.string_draws)
     return replace(half, student=make_student(half, scale, seed))
-
-
-def texts(scale: Scale, out: Path, seed: int) -> Half:
-    """Docstrings; tilted by plain facts about the whole text."""
-    settings = TrainRun(
-        out=str(out / "docstrings"),
-        tokenizer=TokenizerConfig("bpe", 800),
-        length=LengthConfig(tokens=64),
-        base=BaseChoice(kind="transformer", width=scale.text_width, layers=3, feedforward=3 * scale.text_width),
-        training=TrainingConfig(
-            steps=scale.text_steps, schedule="cosine", warmup=scale.text_steps // 20, evaluate_every=100, seed=seed
-        ),
-    )
-    return tilt(settings, TEXT_FEATURES, scale.text_draws)
 
 
 def tilt(settings: TrainRun, declared: Sequence[Declared], draws: int) -> Half:

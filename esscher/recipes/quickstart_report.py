@@ -9,6 +9,7 @@ from typing import Any
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_perplexity
 from esscher.recipes.quickstart import Half
+from esscher.recipes.quickstart_texts import TiltedTexts, text_nats
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
 
@@ -18,7 +19,7 @@ NATS = (
 )
 
 
-def report(path: Path, strings: Half, texts: Half) -> Path:
+def report(path: Path, strings: Half, texts: TiltedTexts) -> Path:
     """Write the page, its first picture beside it as `quickstart.png`, and return the page's path."""
     truth = dict(strings.material.truth)["entropy of the process"].value
     picture = intervals(_nats(strings), label="nats per symbol", truth=truth, truth_label="entropy")
@@ -26,7 +27,7 @@ def report(path: Path, strings: Half, texts: Half) -> Path:
     return write_report(
         path,
         "Esscher, the quick start",
-        "A sequence model a(x) that works one symbol at a time was tilted by facts about whole sequences: "
+        "A sequence model a(x) that works one symbol at a time was tilted by an energy over whole sequences: "
         "p(x) is proportional to a(x) times exp(-E(x)). Both halves ran on data that every machine has.",
         [_strings(strings), _texts(texts), _onward(strings, texts)],
     )
@@ -82,20 +83,32 @@ def _told(half: Half, base: Estimate, truth: Estimate) -> str:
     )
 
 
-def _texts(half: Half) -> Section:
-    nats = _nats(half)
-    saved = (half.measured.saved or {})["token"]
+def _texts(texts: TiltedTexts) -> Section:
+    measured, larger = texts.found.measured, texts.larger.measured["perplexity per token"]
+    assert measured.tilted is not None and measured.saved is not None
+    saved, log_z, trust = measured.saved["token"], measured.log_z, measured.reliability[0]
     text = (
-        f"{half.material.description}\n\n"
-        f"A small Transformer was trained on the docstrings of Python's standard library, cut to 64 tokens, and tilted by a "
-        f"few plain facts about whole texts. On the same held-out texts that saved {saved.value:.4f} nats per token, between "
-        f"{saved.low:.4f} and {saved.high:.4f} (95 %), so perplexity changed by {math.expm1(-saved.value):+.2%}. A few "
-        f"hand-written facts say little about English, and a base that is good already leaves little to say; energies that are "
-        f"networks reading the whole text can say more."
+        f"{texts.base.material.description}\n\n"
+        f"A deliberately small Transformer learnt from the docstrings of Python's standard library, cut to 64 tokens. A "
+        f"network that sees the whole text from both sides then learnt to tell real docstrings from the small model's own "
+        f"draws, and tilts it. On the same held-out texts that saved {saved.value:.4f} nats per token, between {saved.low:.4f} "
+        f"and {saved.high:.4f} (95 %), so perplexity changed by {math.expm1(-saved.value):+.1%}.\n\n"
+        f"The network started from the weights of a larger plain model of the same text, whose own perplexity per token is "
+        f"{larger.value:.4g}: where you may replace the base, a larger one is the better buy; an energy is for a base that you "
+        f"want to keep, and is worth most when it brings pretraining that the base lacks."
     )
-    base, tilted = as_perplexity(half.measured.base), as_perplexity(half.measured.tilted or {})
-    counted = {unit: int(count.sum()) for unit, count in half.material.units.items()}
+    base, tilted = as_perplexity(measured.base), as_perplexity(measured.tilted)
+    counted = {unit: int(count.sum()) for unit, count in texts.base.material.units.items()}
     rows = [{"per": unit, "base": base[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in base]
+    nats = {name: replace(value, unit="") for name, value in text_nats(texts).items() if name != "saved by tilting"}
+    trusted: list[dict[str, Any]] = [
+        {"what": "log Z (0, if the energy were perfect)", "value": log_z},
+        {"what": "effective sample size", "value": f"{trust.effective:,.0f} draws"},
+        {"what": "tail index k (should stay below 0.7)", "value": trust.pareto_k},
+        {"what": "verdict", "value": trust.verdict},
+        {"what": "advice", "value": trust.advice},
+    ]
+    shown = [{**row, "text": row["text"].replace("\n", " ")[:160]} for row in (*texts.ranked[:5], *texts.ranked[-3:])]
     return Section(
         "Docstrings: real text",
         text,
@@ -106,9 +119,12 @@ def _texts(half: Half) -> Section:
                 rows,
                 "Perplexity is exp(nats per unit); end symbols count, prompts do not.",
             ),
-            *_features(half),
-            Lines("Drawn from the base:", half.samples["base"]),
-            Lines("Drawn from the tilted model:", half.samples["tilted"]),
+            Table("Can the numbers be trusted?", trusted, "log Z normalises the tilted model; it is estimated from draws."),
+            Table(
+                f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates",
+                shown,
+                "All were drawn from the base; the share is what the energy gives each among them.",
+            ),
         ],
     )
 
@@ -145,15 +161,15 @@ def _features(half: Half) -> list[Table | Picture]:
     ]
 
 
-def _onward(strings: Half, texts: Half) -> Section:
+def _onward(strings: Half, texts: TiltedTexts) -> Section:
     commands = [
-        f'esscher sample {texts.result.folder} --prompt "Return the" --draws 4',
-        f"esscher sample {texts.result.folder} --energy {texts.energy} --draws 4",
+        f'esscher sample {texts.base.folder} --prompt "Return the" --draws 4',
+        f"esscher sample {texts.base.folder} --energy {texts.energy} --draws 4",
         f"esscher sample {strings.result.folder} --energy {strings.energy} --sampler pool --pool 2000 --draws 4",
         *([] if strings.student is None else [f"esscher sample {strings.student.folder} --draws 4"]),
-        f"esscher measure {texts.result.folder} --energy {texts.energy} --data your.txt",
-        f"esscher tilt {texts.result.folder} --out runs/short --want words=6",
-        f"esscher distil {texts.result.folder} --energy runs/short --out runs/short-student",
+        f"esscher measure {texts.base.folder} --energy {texts.energy} --data your.txt",
+        f"esscher tilt {texts.base.folder} --out runs/short --want words=6",
+        f"esscher distil {texts.base.folder} --energy runs/short --out runs/short-student",
         "esscher train --out runs/mine --data.source your.txt",
     ]
     return Section("How to go on", "The models of this run are ordinary folders. From the same place:", [Lines("", commands)])

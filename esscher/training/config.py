@@ -8,12 +8,11 @@ made, before anything is read or computed.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from esscher.bases.config import BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
 
-DEFAULT_EPOCHS = 10
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
 
@@ -22,13 +21,15 @@ class TrainingConfig:
     """How to train, whatever the model and the objective.
 
     A step is one update; it sees `batch_size` sequences, shared by all processes, each reading its share in
-    `accumulate` passes. Training lasts `steps`, or `epochs` passes over the data (neither: 10 epochs).
+    `accumulate` passes. Training lasts `steps`, or `epochs` passes over the data (neither: as many as the verb finds usual).
     """
+
+    usual_epochs: ClassVar[int] = 10
 
     steps: int | None = None
     """Updates in all."""
     epochs: int | None = None
-    """Passes over the data, instead of steps; 10 if neither is given."""
+    """Passes over the data, instead of steps; as many as are usual if neither is given."""
     batch_size: int = 32
     """Sequences of one update, shared by all processes."""
     accumulate: int = 1
@@ -87,7 +88,7 @@ class TrainingConfig:
         """Updates in all, for so many sequences."""
         if self.steps is not None:
             return self.steps
-        return max(1, math.ceil((self.epochs or DEFAULT_EPOCHS) * sequences / self.batch_size))
+        return max(1, math.ceil((self.epochs or self.usual_epochs) * sequences / self.batch_size))
 
     def evaluation_interval(self, sequences: int) -> int:
         return self.evaluate_every or max(1, math.ceil(sequences / self.batch_size))
@@ -123,6 +124,8 @@ class DataConfig:
     """A source of its own to judge by."""
     held_out: float = 0.05
     """Share of the texts for validation, and as much for test."""
+    split: Literal["hash", "place"] = "hash"
+    """What holds texts out: the hash of each; or, for few long texts, the place: the end of each is held out."""
     column: str = "text"
     """The column with the text, of jsonl, parquet and Hugging Face data."""
     unit: Literal["line", "paragraph", "document"] = "line"
@@ -140,6 +143,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _choice("unit", self.unit, ("line", "paragraph", "document"))
+        _choice("split", self.split, ("hash", "place"))
         if (self.validation is None) != (self.test is None):
             raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
         if not 0 < self.held_out < 0.5:

@@ -1,7 +1,7 @@
 """The settings of a distillation, without torch: what `esscher distil` reads from flags and YAML."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from esscher.training.config import TrainingConfig
 
@@ -35,16 +35,28 @@ class DistilConfig:
     """A bound on -E(x) for the plain method; by default the largest of a first sample, and the error is estimated."""
     judged: int = 4_000
     """Draws of the student to judge it by."""
+    prompts: int = 500
+    """Of the text that the energy learnt from, where points come after prompts; draws and candidates are shared by them."""
 
     def __post_init__(self) -> None:
         for name, known in (("method", get_args(Method)), ("divergence", get_args(Divergence))):
             if getattr(self, name) not in known:
                 raise ValueError(f"Unknown {name} {getattr(self, name)!r}; the known ones are {', '.join(known)}.")
-        for name in ("draws", "candidates", "stages", "judged"):
+        for name in ("draws", "candidates", "stages", "judged", "prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}.")
         if self.per_step < 2:
             raise ValueError(f"per_step is at least 2, not {self.per_step}: a draw is judged by the others.")
+
+
+@dataclass(frozen=True)
+class DistilTraining(TrainingConfig):
+    """How a student is trained, unless told otherwise."""
+
+    usual_epochs: ClassVar[int] = 2
+    batch_size: int = 64
+    learning_rate: float = 3e-4
+    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,6 @@ class DistilRun:
     out: str
     """Folder of the student."""
     distil: DistilConfig = field(default_factory=DistilConfig)
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(epochs=2, batch_size=64, learning_rate=3e-4, schedule="linear")
-    )
+    training: DistilTraining = field(default_factory=DistilTraining)
     fresh: bool = False
     """Start from new weights of the base's architecture, instead of the base's own weights."""
-    max_length: int | None = None
-    """Tokens of the longest point, if not what the folder says."""
-    eos: str | None = None
-    """The token that ends a text, if not what a Hugging Face folder says."""

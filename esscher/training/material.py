@@ -7,7 +7,7 @@ from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
 from esscher.data.processes import draw_sets
-from esscher.data.sources import Splits, Texts, read_texts, split_by_hash
+from esscher.data.sources import Splits, Texts, read_texts, split_by_hash, split_by_place
 from esscher.data.text import TextSet, text_chunks, text_points
 from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
 from esscher.estimate import Estimate
@@ -46,7 +46,8 @@ def read_splits(data: DataConfig) -> Splits:
         return docstring_splits()
     whole = _read(data, data.source)
     if data.validation is None or data.test is None:
-        return split_by_hash(whole, held_out=data.held_out)
+        split = split_by_hash if data.split == "hash" else split_by_place
+        return split(whole, held_out=data.held_out)
     return Splits(whole, _read(data, data.validation), _read(data, data.test))
 
 

@@ -26,11 +26,12 @@ from esscher.training.config import TrainRun, from_dict, refuse_change, to_dict
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
+from esscher.training.models import SETTINGS
 from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
 from esscher.training.trainer import Trainer
 
-SETTINGS, RESULTS = "run.yaml", "results.json"
+RESULTS = "results.json"
 
 
 @dataclass(frozen=True)

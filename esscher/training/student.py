@@ -10,20 +10,22 @@ from torch import nn
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.energies.features import LogLinear, values
-from esscher.energies.saved import load_energy
 from esscher.estimate import Estimate
 from esscher.estimators.moments import moments
-from esscher.hub import Card, load_base, save_base
+from esscher.hub import Card, save_base
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
-from esscher.space import empty_prompts
+from esscher.space import Sequences, distinct_prompts, empty_prompts
 from esscher.storage import write_file, write_json
 from esscher.target import Base, Tilted
 from esscher.training.collection import collect
 from esscher.training.config import refuse_change
+from esscher.training.contrast import evenly
 from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilRun
+from esscher.training.models import Model, load_model
 from esscher.training.run import RESULTS
+from esscher.training.tilt import read_sets, source_of
 
 SETTINGS = "distil.yaml"
 
@@ -55,15 +57,13 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
     """Distil the base in the folder `model`, tilted as the settings say, and save the student in `run.out`."""
     folder, settings = Path(run.out), {"model": model, **asdict(run)}
     _refuse_change(folder, settings, resume)
-    base, tokenizer = load_base(model, max_length=run.max_length, eos=run.eos)
-    saved = load_energy(run.energy)
-    saved.check_base(base)
-    energy = saved.energy(None if tokenizer is None else tokenizer.decode, base)
+    loaded = load_model(model, run.energy)
+    base, teacher, energy = loaded.base, loaded.target, loaded.target.energy
     student = _fresh(base, run) if run.fresh else deepcopy(base)
     write_file(folder / SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
-    teacher, nothing = Tilted(base, energy), empty_prompts(1)
+    prompts = _prompts(loaded, run)
     found = distil(
-        teacher, student, nothing, run.distil, run.training, folder=folder / "checkpoints", resume=resume, quiet=quiet
+        teacher, student, prompts, run.distil, run.training, folder=folder / "checkpoints", resume=resume, quiet=quiet
     )
     rows = _feature_rows(base, student, energy, found, run) if isinstance(energy, LogLinear) else []
     result = StudentResult(folder, found, rows)
@@ -75,9 +75,17 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
         measured=measured,
         notes=(Path(run.energy) / "README.md").read_text(encoding="utf8").partition("# ")[2],
     )
-    save_base(folder, student, tokenizer, card)
+    save_base(folder, student, loaded.text, card)
     write_json(folder / RESULTS, result.to_dict())
     return result
+
+
+def _prompts(model: Model, run: DistilRun) -> Sequences:
+    """None; or, where points come after prompts, some of the text that the energy learnt from."""
+    if not model.given:
+        return empty_prompts(1)
+    train = read_sets(model, source_of(run.energy)).train
+    return distinct_prompts(evenly(train, run.distil.prompts))[0]
 
 
 def _fresh(base: nn.Module, run: DistilRun) -> NetworkBase:

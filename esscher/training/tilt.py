@@ -1,122 +1,126 @@
-"""Tilting a base by features: weights from moments, then fresh draws that say what the tilt did and whether to trust it.
+"""The whole of `esscher tilt`, in one call: base, data, energy, what it is worth, energy folder.
 
-    found = fit_energy(base, features, data, {}, FitConfig(), rng=rng)
+    tilt("runs/first", TiltRun(out="runs/energy"))
 
-`tilt` is the whole of `esscher tilt`: base, features, data, weights, energy folder.
+With features the energy is log-linear in them (`esscher.training.fitting`); without, a network learns it
+(`esscher.training.contrast`), and the folder then also holds `tilt.yaml`, `history.jsonl` and checkpoints to resume from.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from esscher.bases.causal_lm import CausalLM
+from esscher.bases.transformer import TransformerNetwork
 from esscher.data.sources import read_texts
-from esscher.data.text import text_points
-from esscher.data.tokenizers import Tokenizer
-from esscher.draws import Draws
+from esscher.energies.building import build_energy
+from esscher.energies.declaration import Declared
 from esscher.energies.declared import declared_features
-from esscher.energies.features import Feature, LogLinear, values
+from esscher.energies.network import NetworkEnergy
 from esscher.energies.saved import SavedEnergy, base_digest, save_energy
-from esscher.estimate import Estimate
-from esscher.estimators.divergences import divergences
-from esscher.estimators.log_z import log_z
-from esscher.estimators.moments import moments
-from esscher.estimators.reliability import Reliability, reliability
-from esscher.hub import load_base
-from esscher.objectives.moment_descent import MomentDescent, base_source
-from esscher.objectives.moment_fit import MomentFit
-from esscher.objectives.moment_match import match_moments
-from esscher.randomness import Rng, Seeded
-from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.importance import Importance
-from esscher.space import Sequences, empty_prompts
-from esscher.target import Base, Tilted
-from esscher.training.collection import collect
-from esscher.training.config import from_dict
-from esscher.training.material import prepare
+from esscher.energies.saved_network import Origin, save_network_energy
+from esscher.randomness import Seeded
+from esscher.space import Sequences
+from esscher.storage import write_file
+from esscher.training.config import DataConfig, TrainRun, from_dict, refuse_change
+from esscher.training.contrast import LearntEnergy, Sets, learn_energy
+from esscher.training.fitting import FittedEnergy, fit_energy
+from esscher.training.material import MOTIF, prepare, read_splits
+from esscher.training.models import SETTINGS, Model, load_model
 from esscher.training.progress import choose_progress
-from esscher.training.run import SETTINGS
-from esscher.training.tilt_config import FitConfig, TiltRun
+from esscher.training.tilt_config import TiltRun
+
+TILT_SETTINGS = "tilt.yaml"
 
 
-@dataclass(frozen=True)
-class FittedEnergy:
-    """Weights, and what fresh draws say of the tilted model; divergences are between it (first) and the base (second)."""
-
-    target: Tilted
-    fit: MomentFit
-    moments: tuple[Estimate, ...]
-    log_z: Estimate
-    divergences: Mapping[str, Estimate]
-    reliability: Reliability
-    draws: Draws
-
-    @property
-    def warnings(self) -> list[str]:
-        """What the reader must know before believing the weights."""
-        trust = self.reliability
-        poor = [] if trust.verdict == "good" else [f"The draws' weights are {trust.verdict}. {trust.advice}"]
-        return [*map(str, self.fit.warnings), *poor]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each feature; the last moment comes from draws that the weights were not fitted on."""
-        rows = zip(self.fit.rows(), self.moments, strict=True)
-        return [{**{key: row[key] for key in row if key != "under the model"}, "tilted": fresh} for row, fresh in rows]
+def tilt(model: str, run: TiltRun, *, resume: bool = False, quiet: bool = False) -> FittedEnergy | LearntEnergy:
+    """Tilt the base in the folder `model` as the settings say, and save the energy in `run.out`."""
+    loaded, declared = load_model(model, cut=run.cut), run.declared()
+    if declared:
+        return _fit(loaded, declared, run, quiet)
+    return _learn(loaded, run, resume, quiet)
 
 
-def fit_energy(
-    base: Base,
-    features: Sequence[Feature],
-    data: Sequences | None,
-    wanted: Mapping[str, float],
-    config: FitConfig,
-    *,
-    rng: Rng,
-    quiet: bool = True,
-) -> FittedEnergy:
-    """Weights under which the base has the features' means of the data, or those wanted; no prompt."""
-    names, say = [feature.name for feature in features], choose_progress(quiet).say
-    seen = None if data is None else values(features, data)
-    nothing = empty_prompts(1)
-    if config.regime == "newton":
-        drawn = collect(Ancestral(), Tilted(base), nothing, config.draws, rng=rng.stream("fit"), say=say)
-        fit = match_moments(names, values(features, drawn.x), seen, wanted=wanted, prior=config.prior, ridge=config.ridge)
-    else:
-        source = base_source(base, features, rng=rng.stream("fit"))
-        descent = MomentDescent(config.regime)
-        fit = descent(names, source, seen, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
-    target = Tilted(base, LogLinear(features, fit.tensor()))
-    fresh = collect(Importance(), target, nothing, config.draws, rng=rng.stream("judge"), say=say)
-    under = moments(fresh, values(features, fresh.x).view(1, config.draws, len(names)))
-    return FittedEnergy(target, fit, tuple(under), log_z(fresh), divergences(target, fresh), reliability(fresh)[0], fresh)
-
-
-def tilt(model: str, run: TiltRun, *, quiet: bool = False) -> FittedEnergy:
-    """Fit an energy to the base in the folder `model` as the settings say, and save it in `run.out`."""
-    declared, wanted = run.declared(), run.wanted()
-    base, tokenizer = load_base(model, max_length=run.max_length, eos=run.eos)
-    features = declared_features(declared, None if tokenizer is None else tokenizer.decode)
-    data = None if len(wanted) == len(declared) else _data(model, run, base, tokenizer)
-    found = fit_energy(base, features, data, wanted, run.fit, rng=Seeded(run.seed).stream("tilt"), quiet=quiet)
-    known = base_digest(base)
-    save_energy(run.out, SavedEnergy(declared, found.fit.weights, model, known, found.log_z, run.seed))
+def _fit(model: Model, declared: tuple[Declared, ...], run: TiltRun, quiet: bool) -> FittedEnergy:
+    wanted = run.wanted()
+    features = declared_features(declared, None if model.text is None else model.text.decode)
+    data = None if len(wanted) == len(declared) else _points(model, run.source)
+    found = fit_energy(model.base, features, data, wanted, run.fit, rng=Seeded(run.seed).stream("tilt"), quiet=quiet)
+    known = base_digest(model.base)
+    save_energy(run.out, SavedEnergy(declared, found.fit.weights, str(model.folder), known, found.log_z, run.seed, model.cut))
     return found
 
 
-def _data(model: str, run: TiltRun, base: Base, tokenizer: Tokenizer | None) -> Sequences:
-    """The points that moments are taken from."""
-    if run.data is not None:
-        if tokenizer is None:
-            raise ValueError(f"{model} holds no tokenizer, so {run.data} cannot be read. Nothing was done; use Python.")
-        texts = read_texts(run.data, column=run.column, unit=run.unit)
-        return text_points(texts.texts, tokenizer, max_length=base.space.max_length).x
-    settings = Path(model) / SETTINGS
-    if not settings.is_file():
+def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnergy:
+    folder, settings = Path(run.out), {"model": str(model.folder), **asdict(run)}
+    _refuse_change(folder, settings, resume)
+    sets = read_sets(model, run.source)
+    choose_progress(quiet).say(f"{len(sets.train):,} sequences to learn from, {len(sets.validation):,} to choose by.")
+    energy = build(model, run, int(sets.train.stop.max()))
+    write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
+    training = replace(run.training, seed=run.seed)
+    found = learn_energy(model.base, energy, sets, run.contrast, training, folder=folder, resume=resume, quiet=quiet)
+    assert found.measured.log_z is not None
+    origin = Origin(str(model.folder), base_digest(model.base), found.measured.log_z, run.seed, model.cut)
+    save_network_energy(folder, energy, origin)
+    return found
+
+
+def build(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
+    """The energy of the settings, which is 0 until it learns; `longest` tokens are the most it will read."""
+    start = load_model(run.energy.start).base if run.energy.start else None
+    own = model.base if start is None else start
+    both_sides = isinstance(own, CausalLM) or isinstance(getattr(own, "network", None), TransformerNetwork)
+    config = run.energy.resolve(both_sides=both_sides, positions=longest)
+    decode = None if model.text is None else model.text.decode
+    return build_energy(config, model.base, start=start, decode=decode, rng=Seeded(run.seed).stream("energy"))
+
+
+def source_of(energy: str | Path) -> DataConfig | None:
+    """The text that an energy learnt from, as its folder says; None means that of its base."""
+    file = Path(energy) / TILT_SETTINGS
+    told: dict[str, Any] = yaml.safe_load(file.read_text()) if file.is_file() else {"data": None}
+    if told["data"] is None:
+        return None
+    return DataConfig(told["data"], column=told["column"], unit=told["unit"], separator=told["separator"], split=told["split"])
+
+
+def read_sets(model: Model, source: DataConfig | None) -> Sets:
+    """The data in three parts, cut for this model; without a source, those that its base learnt from."""
+    if source is None:
+        learnt = _trained(model)
+        if learnt.data.source.startswith(MOTIF):
+            material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
+            return Sets(material.train, material.validation, material.test, material.units)
+        source = learnt.data
+    splits = read_splits(source)
+    train, validation, test = (model.read(texts.texts) for texts in (splits.train, splits.validation, splits.test))
+    return Sets(train.x, validation.x, test.x, {"token": test.tokens, "word": test.words, "byte": test.bytes})
+
+
+def _points(model: Model, source: DataConfig | None) -> Sequences:
+    """All points that moments are taken from: of a source none is held out."""
+    if source is None:
+        return read_sets(model, None).train
+    texts = read_texts(source.source, column=source.column, unit=source.unit, separator=source.separator)
+    return model.read(texts.texts).x
+
+
+def _trained(model: Model) -> TrainRun:
+    """The settings that the base was trained with."""
+    file = model.folder / SETTINGS
+    if not file.is_file():
         raise ValueError(
-            f"{model} does not tell what it was trained on, so there are no data to take moments from. Nothing was done; "
-            f"give --data, or state the moments with --want."
+            f"{model.folder} does not tell what it was trained on, so there are no data to learn from. Nothing was done; give "
+            f"--data, or state moments with --want."
         )
-    learnt = from_dict(yaml.safe_load(settings.read_text()))
-    return prepare(learnt, rng=Seeded(learnt.training.seed).stream("data")).train
+    return from_dict(yaml.safe_load(file.read_text()))
+
+
+def _refuse_change(folder: Path, settings: dict[str, Any], resume: bool) -> None:
+    """A run is resumed with the settings that it was started with."""
+    file = folder / TILT_SETTINGS
+    if resume and file.is_file():
+        refuse_change(f"The run in {folder}", yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(settings)))

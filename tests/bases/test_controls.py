@@ -9,7 +9,7 @@ from networks import CONFIGS, lively
 from esscher.bases import corrected
 from esscher.bases.config import RecurrentConfig, TransformerConfig
 from esscher.bases.corrected import Corrected
-from esscher.bases.grown import deepened, grown, parameter_count
+from esscher.bases.grown import deepened, deepened_causal_lm, grown, parameter_count
 from esscher.bases.network import LogitBase, build_base
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
@@ -111,3 +111,20 @@ def test_errors():
         deepened(lively(CONFIGS["gru, tied"], SPACE), 1, rng=Seeded(0))
     with pytest.raises(ValueError, match="at least 1 layer"):
         deepened(lively(CONFIGS["transformer, rotary"], SPACE), 0, rng=Seeded(0))
+
+
+def test_a_deepened_model_of_hugging_face_is_the_same_distribution_until_it_learns():
+    base = tiny_base("llama")
+    deeper = deepened_causal_lm(base, 2)
+    more = sum(weight.numel() for weight in deeper.parameters()) - sum(weight.numel() for weight in base.parameters())
+    assert more > 0 and deeper.model.config.num_hidden_layers == base.model.config.num_hidden_layers + 2
+    x = enumerate_points(base.space, prompts_of([[1, 2]]))
+    with torch.no_grad():
+        assert torch.allclose(deeper.log_probs(x), base.log_probs(x), atol=1e-6)
+    check_base(deeper, PROMPTS)
+    data, _ = draw(base, prompts_of([[1]]), 32, rng=Seeded(0))
+    Trainer(TrainingConfig(steps=3, learning_rate=0.03), quiet=True)(Likelihood(), Tilted(deeper), data, modules=deeper)
+    with torch.no_grad():
+        assert not torch.allclose(deeper.log_probs(x), base.log_probs(x), atol=1e-3)
+    with pytest.raises(ValueError, match="is not deepened here"):
+        deepened_causal_lm(tiny_base("gpt2"), 1)

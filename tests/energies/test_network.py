@@ -6,10 +6,11 @@ from causal_models import tiny_base, tiny_model
 from energies.readers import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
 from languages import PROMPTS, random_automaton
 
+from esscher.bases.network import build_base
 from esscher.bases.transformer import TransformerNetwork, _Sight
 from esscher.energies.building import build_energy
 from esscher.energies.config import EnergyConfig
-from esscher.energies.encoder import load_encoder
+from esscher.energies.encoder import load_encoder, with_dropout
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.readers import PretrainedReader, Read
 from esscher.exact.enumeration import enumerate_points
@@ -202,7 +203,6 @@ def test_errors(root, tmp_path):
     refused("has no network whose states", automaton, reader="unidirectional")
     refused("has no network whose states", automaton, reader="shared")
     refused("Adapters are for pretrained models", own_base("transformer, rotary"), lora=2)
-    refused("dropout of its own config", tiny_base("gpt2"), dropout=0.1)
     refused("needs the folder of one", automaton, reader="encoder")
     refused("no encoder folder", automaton, reader="encoder", encoder=str(tmp_path / "none"))
     refused("holds no encoder that can be read", automaton, reader="encoder", encoder=str(tmp_path))
@@ -236,3 +236,36 @@ def test_text_energies_know_no_vocabulary_of_the_base(root):
     assert decode([[1, 2, 0]]) == ["good cat"]
     x = sequences([[1, 2, 0], [1, 2]])  # the end symbol is no text
     assert torch.allclose(*energy(Sequences(x.tokens, x.start, x.stop)), atol=1e-5)
+
+
+def test_a_window_reads_the_end_of_the_prompt_only():
+    base = own_base("transformer, rotary")
+    near, whole = built(base, window=1), built(base)
+    near.load_state_dict(whole.state_dict())
+    check_energy(near, X, tolerance=1e-4)
+    check_energy(near, EMPTY, tolerance=1e-4)
+    points, last = [[1, 2, 0], [2, 0]], [[2], [1]]
+    long = sequences(points, [[1, 2, 2], [2, 1]])
+    assert torch.allclose(near(long), whole(sequences(points, last)), atol=1e-6)
+    assert not torch.allclose(near(long), whole(long), atol=1e-4)
+    nothing = built(base, window=0)
+    nothing.load_state_dict(whole.state_dict())
+    assert torch.allclose(nothing(long), whole(sequences(points)), atol=1e-6)
+
+
+def test_dropout_of_an_encoder_is_as_stated(root):
+    folder = encoder_folder(root)
+    for rate in (0.0, 0.3):
+        model = with_dropout(load_encoder(folder), rate)
+        assert {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)} == {rate}
+
+
+def test_an_energy_may_start_from_another_model_of_the_same_tokens():
+    base, other = own_base("transformer, rotary"), own_base("transformer, learned")
+    energy = build_energy(EnergyConfig(), base, start=other, rng=Seeded(0))
+    assert torch.equal(energy.reader.network.state_dict()["embedding.weight"], other.network.state_dict()["embedding.weight"])
+    with pytest.raises(ValueError, match="has weights already"):
+        build_energy(EnergyConfig("shared"), base, start=other, rng=Seeded(0))
+    foreign = build_base(base.config, Space(7, 4, eos=0), rng=Seeded(0))
+    with pytest.raises(ValueError, match="what the energy shall start from 7"):
+        build_energy(EnergyConfig(), base, start=foreign, rng=Seeded(0))

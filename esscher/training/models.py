@@ -1,0 +1,71 @@
+"""A model as the verbs name it: the folder of a base, perhaps the folder of an energy, and how text is cut for it.
+
+What a folder says is the default: an energy remembers how text was cut for it, and a base that was trained on chunks how
+many tokens were given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from esscher.cut import Cut
+from esscher.data.text import TextSet, cut_texts
+from esscher.data.tokenizers import Tokenizer
+from esscher.energies.saved import SavedEnergy, SavedNetwork, load_energy
+from esscher.hub import SavedBase, load_base
+from esscher.target import Tilted
+
+SETTINGS = "run.yaml"  # of a training run, in the folder of its base
+
+
+@dataclass(frozen=True)
+class Model:
+    """A base, tilted if an energy is named, and its tokenizer, which is there when there is text."""
+
+    base: SavedBase
+    target: Tilted
+    text: Tokenizer | None
+    cut: Cut
+    folder: Path
+    energy: SavedEnergy | SavedNetwork | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The base's tokenizer; an error where it has none."""
+        if self.text is None:
+            raise ValueError(
+                f"{self.folder} holds no tokenizer, so text cannot be read or shown. Nothing was done; use it from Python."
+            )
+        return self.text
+
+    @property
+    def given(self) -> int:
+        """Tokens of the prompt that stands before each chunk."""
+        return self.cut.given or 0
+
+    def read(self, texts: Sequence[str]) -> TextSet:
+        """Texts as points of this model's space."""
+        return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
+
+
+def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None) -> Model:
+    """The model of these folders; settings in `cut` replace what the folders say."""
+    folder, saved = Path(folder), None if energy is None else load_energy(energy)
+    cut = (Cut() if cut is None else cut).over(_trained_cut(folder) if saved is None else saved.cut)
+    base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
+    if saved is None:
+        return Model(base, Tilted(base), tokenizer, cut, folder)
+    saved.check_base(base)
+    tilted = Tilted(base, saved.energy(None if tokenizer is None else tokenizer.decode, base))
+    return Model(base, tilted, tokenizer, cut, folder, saved)
+
+
+def _trained_cut(folder: Path) -> Cut:
+    """How text was cut for a base that was trained here; nothing is known of others."""
+    file = folder / SETTINGS
+    if not file.is_file():
+        return Cut()
+    length = yaml.safe_load(file.read_text()).get("length", {})
+    return Cut(given=length.get("given", 0) if length.get("chunks") else None)
