@@ -47,6 +47,30 @@ def bias_of_log_mean(log_weight: Float[Tensor, "P n"]) -> Float[Tensor, "P"]:
     return -((share**2).sum(-1) - 1 / n) * n / (2 * max(n - 1, 1))
 
 
+def log_z_spread(draws: Draws, *, level: float = 0.95) -> Estimate:
+    """The standard deviation of log Z over prompts like these, without what the draws' own error adds to it.
+
+    Where log Z is the same after every prompt it is 0: the energy needs no constant that depends on the prompt.
+    """
+    draws.log_z()
+    check_weights(draws)
+    p, n = draws.log_weight.shape
+    if not draws.independent or n < 2:
+        raise ValueError("The error of each log Z needs 2 or more independent draws. Nothing was estimated; use Importance.")
+    log_weight = draws.log_weight.detach().double().cpu()
+    noise = -2 * bias_of_log_mean(log_weight)  # its variance, to first order
+    each = draws.log_z().cpu() - bias_of_log_mean(log_weight)
+
+    def variance(count: Tensor) -> Tensor:
+        share = count[0] / count.sum()
+        mean = (share * each).sum()
+        return (share * (each - mean) ** 2).sum() * p / (p - 1) - (share * noise).sum()
+
+    method = f"spread over {p} prompts as a sample, less the error of {n} draws each"
+    found = interval(variance, [(1, p)], level=level, draws=p * n, method=method, unit="nats")
+    return found.map(lambda square: math.sqrt(max(square, 0.0)))
+
+
 @dataclass(frozen=True)
 class Bounds:
     """Averages over prompts that lie below and, as the draws grow many, above the average log Z."""

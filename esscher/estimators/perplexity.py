@@ -13,12 +13,13 @@ Two sources of chance, and what is a replicate:
     test="fixed"    just these sequences: the draws only (a base is then exact)
 
 With several prompts the bias of each log Z does not average out and is corrected to first order, where draws are
-independent. Left out: the choice of units, which are numbers of words or bytes in each sequence, counted by you.
+independent. Left out: the choice of units, which are numbers of words or bytes in each sequence, counted by you; other
+ways to an interval (`methods`), and the perplexity at each position (`steps`).
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -29,12 +30,16 @@ from esscher.draws import Draws
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import Statistic, interval, log_mean
 from esscher.estimators.log_z import bias_of_log_mean
-from esscher.estimators.replicates import DEPENDENT, check_weights, prompt_names
-from esscher.samplers.scores import log_prob, log_weight
+from esscher.estimators.replicates import DEPENDENT
+from esscher.estimators.scored import Scored, scored
+from esscher.samplers.scores import log_prob
 from esscher.space import Sequences
 from esscher.target import Tilted, flat
 
 Test = Literal["sample", "fixed"]
+Units = Mapping[str, Int[Tensor, "B"]]
+"""How many units of each kind every test sequence has."""
+
 COUNTED = "end symbols counted, prompts not"
 
 
@@ -43,7 +48,7 @@ def perplexity(
     x: Sequences,
     *,
     draws: Draws | None = None,
-    units: Mapping[str, Int[Tensor, "B"]] | None = None,
+    units: Units | None = None,
     test: Test = "sample",
     level: float = 0.95,
 ) -> dict[str, Estimate]:
@@ -61,7 +66,7 @@ def cross_entropy(
     x: Sequences,
     *,
     draws: Draws | None = None,
-    units: Mapping[str, Int[Tensor, "B"]] | None = None,
+    units: Units | None = None,
     test: Test = "sample",
     level: float = 0.95,
 ) -> dict[str, Estimate]:
@@ -70,17 +75,12 @@ def cross_entropy(
     `draws` estimate log Z for every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`;
     rows with equal prompts are pooled.
     """
-    if test not in get_args(Test):
-        raise ValueError(f"Unknown test={test!r}; known: {', '.join(get_args(Test))}.")
-    units = {name: count.cpu() for name, count in ({"token": x.lengths} if units is None else units).items()}
-    _check_units(x, units)
-    surprise = -log_prob(target.base, x)
     if target.energy is flat:
-        return {name: _of_base(surprise, count.double(), name, test, level) for name, count in units.items()}
+        return base_cross_entropy(log_prob(target.base, x), units_of(x, units), test=test, level=level)
     if draws is None:
         raise ValueError("A tilted model's perplexity needs draws that estimate log Z. Nothing was measured; pass draws=.")
-    score = _Score(surprise - log_weight(target, x), *_contexts(x, draws))
-    return {name: _clipped(_of_tilted(score, draws, count.double(), name, test, level)) for name, count in units.items()}
+    units = units_of(x, units)
+    return tilted_cross_entropy(scored(target, x, draws), units, test=test, level=level)
 
 
 def improvement(
@@ -88,7 +88,7 @@ def improvement(
     x: Sequences,
     draws: Draws,
     *,
-    units: Mapping[str, Int[Tensor, "B"]] | None = None,
+    units: Units | None = None,
     test: Test = "sample",
     level: float = 0.95,
 ) -> dict[str, Estimate]:
@@ -96,24 +96,29 @@ def improvement(
 
     The two share the test sequences, so on real text this difference is far better known than either of them.
     """
-    units = {"token": x.lengths} if units is None else units
-    _check_units(x, units)
-    score = _Score(-log_weight(target, x), *_contexts(x, draws))
-    lost = {name: _of_tilted(score, draws, count.double(), name, test, level) for name, count in units.items()}
+    units = units_of(x, units)
+    return saved_by_tilting(scored(target, x, draws), units, test=test, level=level)
+
+
+def base_cross_entropy(log_base: Float[Tensor, "B"], units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
+    """`cross_entropy` of a base whose log-probabilities are known."""
+    check_test(test)
+    return {name: _of_base(-log_base, count.double(), name, test, level) for name, count in units.items()}
+
+
+def tilted_cross_entropy(score: Scored, units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
+    """`cross_entropy` of a tilted model from scores that are known."""
+    check_test(test)
+    return {
+        name: _clipped(_of_tilted(score, score.surprise, count.double(), name, test, level)) for name, count in units.items()
+    }
+
+
+def saved_by_tilting(score: Scored, units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
+    """`improvement` from scores that are known."""
+    check_test(test)
+    lost = {name: _of_tilted(score, -score.log_weight, count.double(), name, test, level) for name, count in units.items()}
     return {name: replace(nats, value=-nats.value, low=-nats.high, high=-nats.low) for name, nats in lost.items()}
-
-
-@dataclass(frozen=True)
-class _Score:
-    """-log a(x) + E(x) of every test sequence, its context, and the context of every row of draws."""
-
-    surprise: Float[Tensor, "B"]
-    context: Int[Tensor, "B"]
-    of_draws: Int[Tensor, "P"]
-
-    @property
-    def contexts(self) -> int:
-        return int(self.of_draws.max()) + 1
 
 
 def _of_base(surprise: Tensor, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
@@ -128,12 +133,12 @@ def _of_base(surprise: Tensor, unit: Tensor, name: str, test: Test, level: float
     return _clipped(interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}"))
 
 
-def _of_tilted(score: _Score, draws: Draws, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
+def _of_tilted(score: Scored, surprise: Tensor, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
     shared = score.contexts == 1
-    log_z = _LogZ(draws, score, floor=(1 - level) / 2)
+    log_z = _LogZ(score, floor=(1 - level) / 2)
 
     def nats(sequences: Tensor, log_z: Tensor) -> Tensor:
-        return (sequences * (score.surprise + log_z[score.context])).sum() / (sequences * unit).sum()
+        return (sequences * (surprise + log_z[score.context])).sum() / (sequences * unit).sum()
 
     statistic: Statistic
     if test == "fixed":
@@ -146,27 +151,21 @@ def _of_tilted(score: _Score, draws: Draws, unit: Tensor, name: str, test: Test,
         statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, score.contexts)]
     prompts = "1 prompt" if shared else f"{score.contexts} prompts"
     method = f"{len(unit)} test sequences ({test}) after {prompts}, {log_z.method}, {COUNTED}"
-    return interval(statistic, sources, level=level, draws=draws.log_weight.numel(), method=method, unit=f"nats per {name}")
+    return interval(statistic, sources, level=level, draws=score.drawn.numel(), method=method, unit=f"nats per {name}")
 
 
 class _LogZ:
-    """log Z of every context as a function of the counts of its draws, or of its runs where draws depend on each other.
+    """log Z of every context as a function of the counts of its draws, or of its runs where draws depend on each other."""
 
-    Every context gets as many rows of draws as the one that has fewest; a prompt that happens to be repeated gains none.
-    """
-
-    def __init__(self, draws: Draws, score: _Score, *, floor: float):
-        p, n = draws.log_weight.shape
-        rows = score.of_draws.bincount()
-        runs = int(rows.min())
-        order = score.of_draws.argsort(stable=True)
-        place = torch.arange(p) - (rows.cumsum(0) - rows)[score.of_draws[order]]  # which run of its prompt
-        self.log_weight = draws.log_weight.detach().double().cpu()[order[place < runs]].view(len(rows), runs * n)
-        self.shape = (len(rows), runs * n if draws.independent else runs)
-        self.independent = draws.independent
-        self.floor, self.bias = floor, torch.zeros(len(rows), dtype=torch.float64)
-        self.method = f"{runs * n} draws each" if draws.independent else f"{runs} runs of {n} dependent draws each"
-        if draws.independent and len(rows) > 1:
+    def __init__(self, score: Scored, *, floor: float):
+        contexts, size = score.drawn.shape
+        self.log_weight, self.independent, self.floor = score.drawn, score.independent, floor
+        self.shape = (contexts, size if score.independent else score.runs)
+        self.bias = torch.zeros(contexts, dtype=torch.float64)
+        self.method = f"{size} draws each"
+        if not score.independent:
+            self.method = f"{score.runs} runs of {size // score.runs} dependent draws each"
+        elif contexts > 1:
             self.bias = bias_of_log_mean(self.log_weight)
             self.method += ", bias of each log Z corrected"
 
@@ -181,21 +180,17 @@ class _LogZ:
         return log_mean(every, self.log_weight, floor=self.floor) - self.bias
 
 
-def _contexts(x: Sequences, draws: Draws) -> tuple[Int[Tensor, "B"], Int[Tensor, "P"]]:
-    """Numbers for the prompts of the test sequences and of the draws; the two sets of prompts must agree."""
-    draws.log_z()
-    check_weights(draws)
-    wanted = prompt_names(x)
-    given = prompt_names(draws.x.rows(slice(0, None, draws.log_weight.shape[1])))
-    number = {name: place for place, name in enumerate(dict.fromkeys(given))}
-    missing = [name for name in wanted if name not in number]
-    unused = set(given) - set(wanted)
-    if missing or unused:
-        raise ValueError(
-            f"{len(missing)} of {len(wanted)} test sequences have a prompt without draws, and {len(unused)} prompts have draws "
-            f"but no test sequence. Nothing was measured; draw with `x.prompts()` of the test set."
-        )
-    return torch.tensor([number[name] for name in wanted]), torch.tensor([number[name] for name in given])
+def units_of(x: Sequences, units: Units | None) -> dict[str, Int[Tensor, "B"]]:
+    """The counts of each kind of unit in the rows, checked; tokens by default."""
+    counts = {name: count.cpu() for name, count in ({"token": x.lengths} if units is None else units).items()}
+    _check_units(x, counts)
+    return counts
+
+
+def check_test(test: str) -> None:
+    """Refuse a word for the test set that is not known."""
+    if test not in get_args(Test):
+        raise ValueError(f"Unknown test={test!r}; known: {', '.join(get_args(Test))}.")
 
 
 def _check_units(x: Sequences, units: Mapping[str, Tensor]) -> None:

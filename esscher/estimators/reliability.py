@@ -33,6 +33,7 @@ class Reliability:
     """A verdict on the weights of one prompt, what it rests on, and what to do."""
 
     effective: float
+    largest: float  # share of all weight that the largest holds
     pareto_k: float  # -inf: no tail at all; NaN: too few draws to see one
     degrees: float
     verdict: Verdict
@@ -44,18 +45,19 @@ def reliability(draws: Draws) -> list[Reliability]:
     check_weights(draws)
     log_weight = draws.log_weight.detach().double().cpu()
     n = log_weight.shape[1]
-    effective, k, degrees = draws.effective(), pareto_k(log_weight), _degrees(log_weight)
-    rows = zip(effective.tolist(), k.tolist(), degrees.tolist(), strict=True)
+    effective, largest = draws.effective(), torch.softmax(log_weight, -1).amax(-1)
+    k, degrees = pareto_k(log_weight), _degrees(log_weight)
+    rows = zip(effective.tolist(), largest.tolist(), k.tolist(), degrees.tolist(), strict=True)
     return [_judged(n, *row, independent=draws.independent) for row in rows]
 
 
-def _judged(n: int, effective: float, k: float, degrees: float, *, independent: bool) -> Reliability:
+def _judged(n: int, effective: float, largest: float, k: float, degrees: float, *, independent: bool) -> Reliability:
     limit = min(1 - 1 / math.log10(n), 0.7) if n > 1 else 0.0
     seen = f"{effective:.1f} of {n} draws are effective, tail index {k:.2f}"
     more = "draw more, tilt less, or propose from something nearer the target"
 
     def verdict(word: Verdict, advice: str) -> Reliability:
-        return Reliability(effective, k, degrees, word, f"{seen}: {advice}.")
+        return Reliability(effective, largest, k, degrees, word, f"{seen}: {advice}.")
 
     if effective < TOO_FEW:
         return verdict("unreliable", f"a handful of draws decides everything; {more}")

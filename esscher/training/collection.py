@@ -1,10 +1,14 @@
-"""Weighted draws kept on disk, shard by shard: long drawing that was stopped goes on, to the same draws.
+"""Weighted draws kept on disk, piece by piece: long drawing that was stopped goes on, to the same draws.
 
-A shard is drawn from its own stream of chance, so it does not matter which of them were there before.
+    collect    many draws of few prompts, some draws of all of them at a time
+    InPieces   few draws of many prompts, all draws of some of them at a time: a sampler like any other
+
+A piece is drawn from its own stream of chance, so it does not matter which of them were there before.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,11 +16,12 @@ from torch import Tensor
 
 from esscher.draws import Draws, Sampler, side_by_side
 from esscher.randomness import Rng
-from esscher.space import Sequences
-from esscher.storage import read_tensors, write_tensors
+from esscher.space import Sequences, concatenate
+from esscher.storage import digest, read_tensors, write_tensors
 from esscher.target import Tilted
 
 SHARD = 4096  # rows, which is also what a pass of a small network holds
+PIECE = 1024  # rows of draws after some of many prompts: seconds or minutes of work
 PAUSE = 10.0  # seconds between two lines
 
 
@@ -55,6 +60,60 @@ def collect(
             left = (now - started) / drawn * (draws - done)
             say(f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left")
     return side_by_side(parts)
+
+
+@dataclass(frozen=True)
+class InPieces:
+    """Draws of another sampler, after some prompts at a time; with a `folder`, pieces already there are read instead.
+
+    A piece is known by its prompts, its number of draws and the length of its points. Whose draws they are is for the owner
+    of the folder to watch. What a sampler tells beside its draws (`info`) is left out.
+    """
+
+    sampler: Sampler
+    folder: Path | None = None
+    rows: int = PIECE
+    say: Callable[[str], None] = lambda text: None
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        size = max(1, self.rows // draws)
+        parts: list[Draws] = []
+        started = spoken = time.monotonic()
+        fresh = 0  # prompts that were drawn after now
+        for number, first in enumerate(range(0, len(prompts), size)):
+            some = prompts.rows(slice(first, first + size))
+            file = None if self.folder is None else self.folder / f"{_name(some, draws, target)}.safetensors"
+            if file is not None and file.is_file():
+                parts.append(read_draws(file))
+                _check(file, parts[-1], len(some), draws)
+                continue
+            parts.append(self.sampler(target, some, draws, rng=rng.stream("piece", number)))
+            if file is not None:
+                write_draws(file, parts[-1])
+            fresh, now = fresh + len(some), time.monotonic()
+            if now - spoken > PAUSE:
+                spoken, done = now, first + len(some)
+                rate, left = fresh * draws / (now - started), (now - started) / fresh * (len(prompts) - done)
+                self.say(f"drawn after {done:,} of {len(prompts):,} prompts  {rate:,.0f} draws/s  {left:,.0f} s left")
+        return one_below_the_other(parts)
+
+
+def one_below_the_other(parts: Sequence[Draws]) -> Draws:
+    """As many draws of different prompts as one, without `info`."""
+    return Draws(
+        concatenate([part.x for part in parts]),
+        torch.cat([part.log_weight for part in parts]),
+        torch.cat([part.log_base for part in parts]),
+        estimates_z=all(part.estimates_z for part in parts),
+        independent=all(part.independent for part in parts),
+        cost=sum(part.cost for part in parts),
+    )
+
+
+def _name(prompts: Sequences, draws: int, target: Tilted) -> str:
+    inside = torch.arange(prompts.tokens.shape[1], device=prompts.tokens.device) < prompts.start[:, None]
+    sizes = torch.tensor([draws, target.space.max_length])
+    return digest({"tokens": torch.where(inside, prompts.tokens, 0), "start": prompts.start, "sizes": sizes})
 
 
 def write_draws(file: Path, draws: Draws) -> None:
