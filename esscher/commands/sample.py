@@ -1,20 +1,26 @@
-"""esscher sample: draw from a model, tilted or not."""
+"""esscher sample: draw from a model, tilted or not, and show what was chosen from what."""
 
-from dataclasses import dataclass
+import json as json_format
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.models import Eos, MaxLength
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.output import Answer, Json, Seed, plain, show
+from esscher.cut import Cut
 
 if TYPE_CHECKING:
-    from esscher.data.tokenizers import Tokenizer
-    from esscher.draws import Draws
+    from esscher.draws import Sampler
+    from esscher.samplers.choice import SamplerSettings
     from esscher.target import Tilted
+    from esscher.training.models import Model
 
-app = App(name="sample", help_epilogue="Example: esscher sample runs/first --prompt 'Return the' --draws 4 --temperature 0.8")
+app = App(
+    name="sample",
+    help_epilogue="Example: esscher sample runs/first --energy runs/energy --prompt 'Return the' --draws 4 --top-k 50",
+)
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,55 @@ class Drawing:
     sampler: Annotated[
         str | None,
         Parameter(
-            help="ancestral, importance, pool, rejection, quasi-rejection, metropolis, particles or exhaustive; "
-            "ancestral by default, pool for a tilted model."
+            help="ancestral, importance, pool, adaptive-pool, rejection, quasi-rejection, metropolis, particles or "
+            "exhaustive; ancestral by default, adaptive-pool for a tilted model."
         ),
     ] = None
-    pool: Annotated[int, Parameter(help="Candidates for each draw of the pool sampler.")] = 64
-    steps: Annotated[int, Parameter(help="Length of each chain of the Metropolis sampler.")] = 100
-    log_bound: Annotated[float | None, Parameter(help="Bound on -E(x) of the rejection samplers.")] = None
+    pool: Annotated[int | None, Parameter(help="Candidates of the samplers pool and particles (64); chooses pool.")] = None
+    effective: Annotated[
+        float, Parameter(help="adaptive-pool: candidates are drawn until none holds more than 1 / this of the weight.")
+    ] = 16.0
+    largest: Annotated[int, Parameter(help="adaptive-pool: candidates of the largest pool.")] = 4096
+    shared: Annotated[
+        bool, Parameter(negative="--own-pools", help="One pool for all draws of a prompt; else one for each draw.")
+    ] = True
+    block: Annotated[int, Parameter(help="particles: tokens between two weighings.")] = 8
+    halvings: Annotated[int, Parameter(help="particles: start with 2^this times as many, keep half after each block.")] = 0
+    steps: Annotated[int, Parameter(help="metropolis: length of each chain.")] = 100
+    log_bound: Annotated[float | None, Parameter(help="rejection, quasi-rejection: bound on -E(x).")] = None
     temperature: Annotated[float, Parameter(help="Of the base, which stays normalised.")] = 1.0
     top_k: Annotated[int | None, Parameter(help="Keep the k likeliest tokens at each step.")] = None
     top_p: Annotated[float | None, Parameter(help="Keep the likeliest tokens up to this share.")] = None
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise ValueError(f"There is at least 1 draw for each prompt, not {self.draws}. Nothing was drawn.")
+
+    def name(self, *, tilted: bool) -> str:
+        """The sampler that these settings ask for."""
+        if self.sampler is not None:
+            return self.sampler
+        if not tilted:
+            return "ancestral"
+        return "adaptive-pool" if self.pool is None else "pool"
+
+    def settings(self) -> "SamplerSettings":
+        from esscher.samplers.choice import SamplerSettings
+
+        pool = 64 if self.pool is None else self.pool
+        return SamplerSettings(
+            pool, self.steps, self.log_bound, self.effective, self.largest, self.shared, self.block, self.halvings
+        )
+
+    def target(self, target: "Tilted") -> "Tilted":
+        """The target with its base truncated, where that is asked for."""
+        from esscher.bases.truncated import Truncated
+        from esscher.target import Tilted
+
+        if (self.temperature, self.top_k, self.top_p) == (1.0, None, None):
+            return target
+        base = Truncated(target.base, top_k=self.top_k, top_p=self.top_p, temperature=self.temperature)
+        return Tilted(base, target.energy)
 
 
 @app.default
@@ -44,41 +89,107 @@ def sample(
     prompt: Annotated[tuple[str, ...], Parameter(help="Text to go on from; may be given several times.")] = (),
     energy: Annotated[Path | None, Parameter(help="Folder of an energy that tilts the base.")] = None,
     drawing: Annotated[Drawing, Parameter(name="*")] = Drawing(),  # noqa: B008 (frozen)
-    max_length: MaxLength = None,
-    eos: Eos = None,
+    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    show_: Annotated[int, Parameter(name="--show", help="Candidates of each prompt to show, beside those chosen.")] = 8,
+    out: Annotated[Path | None, Parameter(help="File for the draws, one JSON object a line.")] = None,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Points after each prompt, or from nothing, with their log-probability under the base and their log weight."""
-    from esscher.bases.truncated import Truncated
-    from esscher.commands.models import load_target
-    from esscher.randomness import Seeded
-    from esscher.samplers.choice import SamplerSettings, choose_sampler
-    from esscher.space import prompts_of
-    from esscher.target import Tilted
+    """Points after each prompt, or from nothing. Of a tilted model the candidates are shown by their share of the weight, with
+    their log-probability under the base and their energy; `chosen` says how many of the draws each became."""
+    from esscher.samplers.choice import choose_sampler
+    from esscher.training.models import load_model
 
-    name = drawing.sampler or ("pool" if energy is not None else "ancestral")
-    sampler = choose_sampler(name, SamplerSettings(drawing.pool, drawing.steps, drawing.log_bound))
-    target, tokenizer = load_target(model, energy, max_length=max_length, eos=eos)
-    if (drawing.temperature, drawing.top_k, drawing.top_p) != (1.0, None, None):
-        cut = Truncated(target.base, top_k=drawing.top_k, top_p=drawing.top_p, temperature=drawing.temperature)
-        target = Tilted(cut, target.energy)
+    name = drawing.name(tilted=energy is not None)
+    sampler = choose_sampler(name, drawing.settings())
+    if out is not None and out.exists():
+        raise ValueError(f"The file {out} is there already. Nothing was drawn; choose another name, or remove it.")
+    loaded = load_model(model, energy, cut)
     texts = list(prompt) or [""]
-    draws = sampler(target, prompts_of(tokenizer.encode(texts)), drawing.draws, rng=Seeded(seed))
-    facts = {"model": model, "energy": energy, "sampler": name, "seed": seed, "drawn_from_the_base": draws.cost}
-    show(Answer("esscher sample", facts, {"samples": _rows(texts, draws, target, tokenizer)}), as_json=json)
+    found = _draw(sampler, loaded, drawing, texts, seed=seed, quiet=quiet)
+    if out is not None:
+        _write(out, found.samples)
+    facts = {"model": model, "energy": energy, "sampler": name, "seed": seed, **found.facts, "out": out}
+    tables = found.everything(texts) if json else found.for_people(texts, show_)
+    show(Answer("esscher sample", facts, tables, found.notes), as_json=json)
 
 
-def _rows(prompts: list[str], draws: "Draws", target: "Tilted", tokenizer: "Tokenizer") -> list[dict[str, Any]]:
-    count = draws.log_weight.shape[1]
-    columns = zip(
-        tokenizer.decode(draws.x.points()),
-        draws.log_base.view(-1).tolist(),
-        (-target.log_weight(draws.x)).tolist(),
-        draws.log_weight.view(-1).tolist(),
-        strict=True,
-    )
+@dataclass(frozen=True)
+class _Found:
+    """The draws, and for samplers that choose from pools what they chose from, prompt by prompt."""
+
+    samples: list[dict[str, Any]]
+    facts: dict[str, Any]
+    notes: list[str]
+    pools: list[dict[str, Any]] = field(default_factory=list)
+    candidates: list[list[dict[str, Any]]] = field(default_factory=list)
+
+    def everything(self, texts: list[str]) -> dict[str, Any]:
+        if not self.pools:
+            return {"samples": self.samples}
+        pairs = zip(texts, self.candidates, strict=True)
+        return {
+            "samples": self.samples,
+            "prompts": self.pools,
+            "candidates": [{"prompt": text, **row} for text, rows in pairs for row in rows],
+        }
+
+    def for_people(self, texts: list[str], most: int) -> dict[str, Any]:
+        """Of a pool, in place of the samples, the candidates with the largest shares and those that were chosen."""
+        if not self.pools:
+            return {"samples": self.samples}
+        tables: dict[str, Any] = {"prompts": [{key: row[key] for key in row if key != "advice"} for row in self.pools]}
+        for number, (text, rows) in enumerate(zip(texts, self.candidates, strict=True), 1):
+            shown = [row for rank, row in enumerate(rows) if rank < most or row["chosen"]]
+            tables[f"{number}. candidates after {text!r}, {len(shown)} of {len(rows)}"] = shown
+        return tables
+
+
+def _draw(sampler: "Sampler", loaded: "Model", drawing: Drawing, texts: list[str], *, seed: int, quiet: bool) -> _Found:
+    from esscher.randomness import Seeded
+    from esscher.reports.candidates import candidate_rows, pool_rows, sample_rows
+    from esscher.samplers.pool import AdaptivePool, Pool, survivors
+    from esscher.samplers.watched import Tally, watched
+    from esscher.space import prompts_of
+    from esscher.training.progress import choose_progress
+
+    tokenizer, rng = loaded.tokenizer, Seeded(seed)
+    target = watched(drawing.target(loaded.target), Tally(choose_progress(quiet).say))
+    encoded = tokenizer.encode(texts)
+    prompts, notes = prompts_of(encoded), _notes_on_prompts(loaded, [len(tokens) for tokens in encoded])
+    chosen = sampler.choose(target, prompts, drawing.draws, rng=rng) if isinstance(sampler, Pool | AdaptivePool) else []
+    draws = survivors(chosen) if chosen else sampler(target, prompts, drawing.draws, rng=rng)
+    samples = sample_rows(texts, draws, target, tokenizer)
+    facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
+    if not chosen:
+        return _Found(samples, facts, notes)
+    pools = pool_rows(texts, chosen)
+    return _Found(samples, facts, notes + _notes_on_pools(pools), pools, candidate_rows(chosen, target, tokenizer))
+
+
+def _notes_on_pools(pools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where even the largest pool was too small."""
+    few = [row for row in pools if not row["enough"]]
+    if not few:
+        return []
     return [
-        {"prompt": prompts[row // count], "text": text, "log_base": log_base, "energy": energy, "log_weight": log_weight}
-        for row, (text, log_base, energy, log_weight) in enumerate(columns)
+        f"After {len(few)} of {len(pools)} prompts, such as {few[0]['prompt']!r}, even {few[0]['candidates']:,} candidates "
+        f"were too few for the weight to be spread as --effective asks: the draws lean towards the base. Raise --largest, "
+        f"lower --effective, or tilt less."
     ]
+
+
+def _notes_on_prompts(loaded: "Model", lengths: Sequence[int]) -> list[str]:
+    """A model of chunks has learnt what follows prompts of one length."""
+    other = [length for length in lengths if length != loaded.given]
+    if not loaded.given or not other:
+        return []
+    return [f"The model was made for prompts of {loaded.given} tokens; {len(other)} of these have others, such as {other[0]}."]
+
+
+def _write(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    from esscher.storage import write_file
+
+    lines = [json_format.dumps(plain(row), ensure_ascii=False) for row in rows]
+    write_file(out, ("\n".join(lines) + "\n").encode())

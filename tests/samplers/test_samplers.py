@@ -10,8 +10,9 @@ from esscher.samplers.exhaustive import Exhaustive
 from esscher.samplers.importance import Importance
 from esscher.samplers.metropolis import Metropolis
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import Pool
+from esscher.samplers.pool import AdaptivePool, Pool
 from esscher.samplers.rejection import QuasiRejection, Rejection
+from esscher.samplers.twists import FittedParticles
 from esscher.space import Sequences, Space, prompts_of
 from esscher.target import Tilted
 from esscher.testing import assert_draws_follow
@@ -27,12 +28,19 @@ SAMPLERS = {
     "importance": Importance(),
     "importance, other proposal": Importance(proposal=random_automaton(FIXED, seed=3)),
     "pool": Pool(64),
+    "pool, shared": Pool(256, shared=True),
+    "pool, of particles": Pool(64, Particles(prefix_twist, threshold=0.9), shared=True),
+    "adaptive pool": AdaptivePool(effective=24, smallest=8),
+    "adaptive pool, shared": AdaptivePool(effective=48, smallest=8, shared=True),
     "rejection": Rejection(log_bound=5.0),
     "quasi-rejection": QuasiRejection(log_bound=5.0),
     "metropolis": Metropolis(steps=60),
     "particles": Particles(),
     "particles, twist": Particles(prefix_twist, threshold=0.9),
     "particles, blocks": Particles(prefix_twist, threshold=0.9, block=2),
+    "particles, halved": Particles(prefix_twist, threshold=0.9, halvings=2),
+    "particles, halved by blocks": Particles(prefix_twist, block=2, halvings=3),
+    "particles, fitted": FittedParticles(block=1, halvings=1),
     "exhaustive": Exhaustive(),
 }
 
@@ -83,7 +91,15 @@ def test_short_chains_and_low_bounds_are_caught():
 
 def test_the_same_seed_gives_the_same_draws():
     target, prompts = random_target(ENDING), many_prompts(8)
-    for sampler in (Importance(), Particles(prefix_twist), Rejection(5.0), Metropolis(5), Pool(4)):
+    for sampler in (
+        Importance(),
+        Particles(prefix_twist),
+        Rejection(5.0),
+        Metropolis(5),
+        Pool(4),
+        AdaptivePool(3, 4, 32),
+        FittedParticles(2, 1),
+    ):
         one, two, other = (sampler(target, prompts, 4, rng=Seeded(seed)).x for seed in (1, 1, 2))
         assert one.points() == two.points() != other.points()
 
@@ -106,7 +122,14 @@ def test_hard_constraints_are_kept():
         return torch.where((x.counted & (x.tokens == 2)).any(-1), torch.inf, 0.0).double()
 
     target, prompts = Tilted(random_automaton(ENDING), no_twos), many_prompts(1000)
-    for sampler in (Importance(), Pool(64), Rejection(0.0), Metropolis(60), Particles()):
+    for sampler in (
+        Importance(),
+        Pool(64),
+        AdaptivePool(24, shared=True),
+        Rejection(0.0),
+        Metropolis(60),
+        Particles(halvings=1),
+    ):
         assert_draws_follow(target, prompts, sampler(target, prompts, 8, rng=Seeded(5)))
 
 
@@ -120,6 +143,7 @@ def test_hard_constraints_are_kept():
         ),
         (Rejection(0.0, patience=3), forbid_everything, r"40 of 40 draws are still missing .* lower log_bound"),
         (Pool(4), forbid_everything, r"pool of 4 candidates has no weight at all.*raise `pool`"),
+        (AdaptivePool(2, 4, 8), forbid_everything, r"pool of 8 candidates has no weight at all.*raise `pool`"),
         (Metropolis(4), forbid_everything, r"chain of 4 steps never left.*raise `steps`"),
         (Particles(lambda x: torch.full((len(x),), torch.inf)), None, "twist must be finite"),
         (Importance(), lambda x: torch.full((len(x),), torch.nan), r"energy of 40 of 40 sequences is nan, first in row 0"),
