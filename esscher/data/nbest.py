@@ -1,0 +1,193 @@
+"""N-best lists: for each id the candidates that some other system proposed, its scores, and the references to judge by.
+
+A file has a list a line, as JSON, plain or compressed (`.gz`):
+
+    {"id": "a-1", "reference": "the cat sat",
+     "candidates": [{"text": "the cats at", "score": -1.5}, {"text": "the cat sat", "score": -1.7}]}
+
+Candidates stand in the order of the other system, its best first; a higher score is better. Instead of "score" a candidate may
+have several by name, "scores": {"acoustic": -1.5, "translation": -0.2}, or none; all candidates of a file have the same.
+"reference" may be a list of several, and is needed only to tune and to judge. "scored_by" says which model gave a score, where
+this library did. Read too, and not written: {"id", "ref", "hyps": [[score, text], ...]}.
+"""
+
+import gzip
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+SCORE = "score"  # the name of the only score of candidates
+LIST_KEYS = ("id", "reference", "candidates", "scored_by")
+CANDIDATE_KEYS = ("text", "score", "scores")
+SHORT_KEYS = ("id", "ref", "hyps")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proposed text with its scores by name; higher is better."""
+
+    text: str
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NBest:
+    """The candidates for one id, best first as their system has it; `scored_by` names the model behind a score."""
+
+    id: str
+    candidates: tuple[Candidate, ...]
+    references: tuple[str, ...] = ()
+    scored_by: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        return [one.text for one in self.candidates]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the scores that every candidate has."""
+        return tuple(self.candidates[0].scores)
+
+    def top(self, count: int | None) -> "NBest":
+        """The list with its first candidates only."""
+        return replace(self, candidates=self.candidates[:count])
+
+    def lowered(self) -> "NBest":
+        """The list in lower case, references too."""
+        candidates = tuple(replace(one, text=one.text.lower()) for one in self.candidates)
+        return replace(self, candidates=candidates, references=tuple(one.lower() for one in self.references))
+
+    def to_json(self) -> str:
+        """The line of a file."""
+        candidates = [{"text": one.text, "scores": dict(one.scores)} for one in self.candidates]
+        references = {"reference": list(self.references)} if self.references else {}
+        by = {"scored_by": dict(self.scored_by)} if self.scored_by else {}
+        return json.dumps({"id": self.id, **references, "candidates": candidates, **by}, ensure_ascii=False)
+
+
+def read_nbest(file: str | Path) -> tuple[NBest, ...]:
+    """All lists of a file; what is wrong with it is told with its line and key."""
+    lists: list[NBest] = []
+    seen: dict[str, int] = {}
+    for number, line in _lines(Path(file)):
+        where = f"{file}, line {number}"
+        one = _parse(line, where)
+        if one.id in seen:
+            raise ValueError(f"{where}: the id {one.id!r} stands in line {seen[one.id]} too. Nothing was read; ids are unique.")
+        if lists and set(one.names) != set(lists[0].names):
+            raise ValueError(
+                f"{where}: the scores are {_listed(one.names)}, and before they were {_listed(lists[0].names)}. Nothing was "
+                f"read; all candidates of a file have the same scores."
+            )
+        seen[one.id] = number
+        lists.append(one)
+    if not lists:
+        raise ValueError(f"{file} holds no n-best list. Nothing was read; it has one a line, as JSON.")
+    return tuple(lists)
+
+
+def split_by_id(lists: Sequence[NBest], share: float) -> tuple[tuple[NBest, ...], tuple[NBest, ...]]:
+    """About this share of the lists, and the others; its id alone decides where a list goes, whatever others there are."""
+    if not 0 < share < 1:
+        raise ValueError(f"The share to tune on lies between 0 and 1, not {share}. Nothing was done; 0.5 is usual.")
+    first = [_place(one.id) < share for one in lists]
+    if len(set(first)) < 2:
+        raise ValueError(
+            f"{len(lists)} lists are too few to tune on {share:g} of them and test on the others: one part is empty. Nothing "
+            f"was done; give more lists, another share, or a file of its own to tune on."
+        )
+    parts = [tuple(one for one, mine in zip(lists, first, strict=True) if mine is part) for part in (True, False)]
+    return parts[0], parts[1]
+
+
+def _place(name: str) -> float:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers."""
+    if not file.is_file():
+        raise FileNotFoundError(f"There is no file {file} with n-best lists. Nothing was read; check the path.")
+    with gzip.open(file, "rt", encoding="utf8") if file.suffix == ".gz" else file.open(encoding="utf8") as lines:
+        try:
+            yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
+            raise ValueError(f"The file {file} is not UTF-8 text, or cut short: {error}. Nothing was read.") from error
+
+
+def _parse(line: str, where: str) -> NBest:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not valid JSON: {error}. Nothing was read; mend the line.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} holds no list: it must be an object with {_listed(LIST_KEYS[:3])}. Nothing was read.")
+    if "hyps" in found:
+        found = _from_short(found, where)
+    _check_keys(found, LIST_KEYS, ("id", "candidates"), where)
+    name = _of_type(found["id"], str, where, "id")
+    rows = _of_type(found["candidates"], list, where, "candidates")
+    if not rows:
+        raise ValueError(f"{where}: 'candidates' is empty. Nothing was read; a list has at least one candidate.")
+    candidates = tuple(_candidate(row, where, f"candidates[{place}]") for place, row in enumerate(rows))
+    for place, one in enumerate(candidates):
+        if set(one.scores) != set(candidates[0].scores):
+            raise ValueError(
+                f"{where}: 'candidates[{place}]' has the scores {_listed(one.scores)}, and candidates[0] has "
+                f"{_listed(candidates[0].scores)}. Nothing was read; all candidates of a file have the same scores."
+            )
+    by = _of_type(found.get("scored_by", {}), dict, where, "scored_by")
+    return NBest(name, candidates, _references(found.get("reference"), where), by)
+
+
+def _from_short(found: dict[str, Any], where: str) -> dict[str, Any]:
+    """{"id", "ref", "hyps": [[score, text], ...]} in the words of our own form."""
+    _check_keys(found, SHORT_KEYS, ("id", "hyps"), where)
+    rows = _of_type(found["hyps"], list, where, "hyps")
+    for place, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != 2:
+            raise ValueError(f"{where}: 'hyps[{place}]' must be a pair [score, text], not {row!r:.60}. Nothing was read.")
+    candidates = [{"text": text, SCORE: score} for score, text in rows]
+    return {"id": found["id"], "reference": found.get("ref"), "candidates": candidates}
+
+
+def _candidate(row: Any, where: str, key: str) -> Candidate:
+    row = _of_type(row, dict, where, key)
+    _check_keys(row, CANDIDATE_KEYS, ("text",), f"{where}: {key}")
+    if SCORE in row and "scores" in row:
+        raise ValueError(f"{where}: '{key}' has both 'score' and 'scores'. Nothing was read; give one of them.")
+    scores = {SCORE: row[SCORE]} if SCORE in row else _of_type(row.get("scores", {}), dict, where, f"{key}.scores")
+    for name, value in scores.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{where}: the {name!r} of '{key}' must be a finite number, not {value!r:.60}. Nothing was read.")
+    text = _of_type(row["text"], str, where, f"{key}.text")
+    return Candidate(text, {name: float(value) for name, value in scores.items()})
+
+
+def _references(given: Any, where: str) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    several = given if isinstance(given, list) else [given]
+    return tuple(_of_type(one, str, where, "reference") for one in several)
+
+
+def _check_keys(found: Mapping[str, Any], known: Sequence[str], needed: Sequence[str], where: str) -> None:
+    missing, unknown = [key for key in needed if key not in found], [key for key in found if key not in known]
+    if missing or unknown:
+        what = f"the key {missing[0]!r} is missing" if missing else f"the key {unknown[0]!r} is unknown"
+        raise ValueError(f"{where}: {what}; known are {_listed(known)}. Nothing was read; mend the line.")
+
+
+def _of_type(value: Any, kind: type, where: str, key: str) -> Any:
+    if not isinstance(value, kind):
+        what = "text" if kind is str else "a list" if kind is list else "an object"
+        raise ValueError(f"{where}: {key!r} must be {what}, not {value!r:.60}. Nothing was read; mend the line.")
+    return value
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"
