@@ -1,6 +1,8 @@
 """The library's pictures: functions from rows to a matplotlib figure, drawn without a screen."""
 
+import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from esscher.estimate import Estimate
@@ -114,3 +116,82 @@ def _canvas(width: float, height: float) -> tuple["Figure", "Axes"]:
     axes.spines[["left", "bottom"]].set_color("#aab3bf")
     axes.tick_params(colors=INK, labelsize=9)
     return figure, axes
+
+
+POPULATIONS = {"data": TRUTH, "base": BASE, "joint": TILTED}
+
+
+def step_histograms(edges: Sequence[float], shares: Mapping[str, Sequence[float]], *, label: str) -> "Figure":
+    """Histograms over one another as outlines, the first one filled: shares of each series between neighbouring edges."""
+    figure, axes = _canvas(6.4, 3.4)
+    for place, (name, heights) in enumerate(shares.items()):
+        colour = POPULATIONS.get(name, INK)
+        density = [height / (right - left) for height, left, right in zip(heights, edges[:-1], edges[1:], strict=True)]
+        if place == 0:
+            axes.stairs(density, edges, color=colour, fill=True, alpha=0.18, linewidth=0)
+        axes.stairs(density, edges, color=colour, linewidth=1.6, label=name)
+    axes.set_xlabel(label)
+    axes.set_ylabel("density")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def estimates_by(places: Sequence[int], lines: Mapping[str, Sequence[Estimate]], *, x: str, y: str) -> "Figure":
+    """A line of estimates with their intervals for each series, over whole numbers; series stand a little apart."""
+    figure, axes = _canvas(6.4, 3.4)
+    for number, (name, found) in enumerate(lines.items()):
+        across = [place + 0.06 * (number - (len(lines) - 1) / 2) for place in places]
+        axes.errorbar(
+            across, [one.value for one in found], _whiskers(found), fmt="-o", color=POPULATIONS.get(name, INK), label=name,
+            markersize=4, capsize=3, linewidth=1.4,
+        )  # fmt: skip
+    axes.set_xticks(list(places))
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def estimate_bars(names: Sequence[str], series: Mapping[str, Sequence[Estimate]], *, label: str) -> "Figure":
+    """Groups of horizontal bars with their intervals: one group for each name, one bar for each series."""
+    figure, axes = _canvas(6.4, 0.9 + 0.2 * len(names) * len(series))
+    height = 0.8 / len(series)
+    for number, (name, found) in enumerate(series.items()):
+        places = [row + number * height for row in range(len(names))]
+        axes.barh(
+            places, [one.value for one in found], height=height * 0.9, xerr=_whiskers(found), color=POPULATIONS.get(name, INK),
+            ecolor=INK, error_kw={"elinewidth": 1}, label=name,
+        )  # fmt: skip
+    axes.set_yticks([row + 0.4 - height / 2 for row in range(len(names))], [name.replace("$", r"\$") for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(series), fontsize=9)
+    return figure
+
+
+def _whiskers(found: Sequence[Estimate]) -> tuple[list[float], list[float]]:
+    return [one.value - one.low for one in found], [one.high - one.value for one in found]
+
+
+def save_picture(figure: "Figure", path: Path) -> Path:
+    """Write the figure in the format that the file's name ends in; an unknown one is an error that lists those known."""
+    known = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".").lower() not in known:
+        raise ValueError(f"No picture is written to {path}: its name must end in one of {', '.join(sorted(known))}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160, bbox_inches="tight")
+    return path
+
+
+def bands(lines: Mapping[str, Coloured], *, x: str, y: str) -> "Figure":
+    """Estimates along an axis, their intervals as bands; an end that is infinite is not drawn."""
+    figure, axes = _canvas(6.4, 3.4)
+    for name, (colour, across, found) in lines.items():
+        known = [(place, one) for place, one in zip(across, found, strict=True) if math.isfinite(one.low + one.high)]
+        places = [place for place, _ in known]
+        axes.fill_between(places, [one.low for _, one in known], [one.high for _, one in known], color=colour, alpha=0.2, lw=0)
+        axes.plot(across, [one.value for one in found], "-o", color=colour, label=name, linewidth=1.4, markersize=3)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
+    return figure

@@ -1,0 +1,36 @@
+"""The settings of the fresh classifier that tells data from draws, without torch: what `esscher analyse discriminate` reads."""
+
+from dataclasses import dataclass, field
+
+from esscher.training.config import TrainingConfig
+from esscher.training.tilt_config import EnergyChoice
+
+
+@dataclass(frozen=True)
+class DiscriminateConfig:
+    """How many sequences it learns from and is tested on, what it starts from, how it learns."""
+
+    sequences: int = 1000
+    """Sequences of the data, chosen by chance; all, if there are fewer."""
+    draws: int = 16
+    """Draws of the base after each prompt, which are also the pool that the joint's are chosen from."""
+    test: float = 0.3
+    """Share of the prompts to test on."""
+    validation: float = 0.1
+    """Share of the prompts to choose the best weights by."""
+    classifier: EnergyChoice = field(default_factory=EnergyChoice)
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            steps=300, batch_size=32, learning_rate=3e-4, warmup=30, schedule="linear", evaluate_every=50
+        )
+    )
+
+    def __post_init__(self) -> None:
+        for name, fewest in (("sequences", 10), ("draws", 2)):
+            if getattr(self, name) < fewest:
+                raise ValueError(f"{name} is at least {fewest}, not {getattr(self, name)}.")
+        if not (self.test > 0 and self.validation > 0 and self.test + self.validation < 1):
+            raise ValueError(
+                f"Test and validation have shares above 0 that leave something to learn from, not {self.test} and "
+                f"{self.validation}."
+            )

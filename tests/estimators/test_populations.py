@@ -1,0 +1,179 @@
+"""Data, base and joint compared: exact means by enumeration, coverage with the right replicates, the Wasserstein distance."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from languages import random_automaton, random_target, taste
+
+from esscher.estimators.energy_histograms import compare_energies, wasserstein
+from esscher.estimators.populations import Population, populations
+from esscher.exact.table import tabulate
+from esscher.randomness import Seeded
+from esscher.samplers.importance import Importance
+from esscher.samplers.pool import Pool
+from esscher.samplers.scores import log_weight
+from esscher.space import Space, distinct_prompts, empty_prompts, prompts_of
+from esscher.target import Tilted
+from esscher.testing import assert_covers, every_outcome
+
+SPACE = Space(3, 3, eos=0)
+TARGET = random_target(SPACE)
+PROMPTS = prompts_of((torch.arange(729)[:, None] // 3 ** torch.arange(6) % 3).tolist())  # many more than are sampled
+LEVEL = 0.9
+
+
+def joint_data(table, rows, rng):
+    """One point of the exact joint after each of these rows of the table's prompts."""
+    chosen = rng.categorical(table.log_prob[rows])[:, 0]
+    return table.x.rows(rows * table.log_prob.shape[1] + chosen)
+
+
+def means(target, table):
+    """Exact mean energies of base and joint, by prompt."""
+    energy = target.energy(table.x).view(table.log_base.shape)
+    return {"base": (table.log_base.exp() * energy).sum(-1), "joint": (table.log_prob.exp() * energy).sum(-1)}
+
+
+def compared(seed, table, *, prompts=30, draws=24):
+    rng = Seeded(seed)
+    rows = rng.permutation(len(PROMPTS))[:prompts]
+    x = joint_data(table, rows, rng.stream("data"))
+    return populations(x, Importance()(TARGET, distinct_prompts(x)[0], draws, rng=rng.stream("draws")))
+
+
+def draws_as_replicates(found):
+    """Wrong: every draw a replicate by itself, though draws of one prompt share it."""
+    each = torch.arange(len(found.draws.x))
+    base = Population(found.base.x, found.base.weight, each, 1)
+    return replace(found, base=base, sources=(*found.sources, (1, len(each))))
+
+
+def test_intervals_cover_after_many_prompts():
+    """False alarm 1e-3 for each of five numbers; draws taken for replicates are caught."""
+    table = tabulate(TARGET, PROMPTS)
+    truth = {name: float(value.mean()) for name, value in means(TARGET, table).items()}
+    truth["data"] = truth["joint"]
+    hits, wrong, apart, runs = dict.fromkeys(truth, 0), 0, 0, 150
+    for seed in range(runs):
+        found = compared(seed, table)
+        values = {"data": -log_weight(TARGET, found.data.x), "base": -found.draws.log_weight.view(-1)}
+        values["joint"] = values["base"]
+        for name in hits:
+            hits[name] += found.estimate(found.ratio(name, values[name]), level=LEVEL, method="").covers(truth[name])
+        bad = draws_as_replicates(found)
+        wrong += bad.estimate(bad.ratio("base", values["base"]), level=LEVEL, method="").covers(truth["base"])
+        joint, data = found.ratio("joint", values["joint"]), found.ratio("data", values["data"])
+        apart += found.estimate(lambda *c, joint=joint, data=data: joint(*c) - data(*c), level=LEVEL, method="").covers(0.0)
+    for count in (*hits.values(), apart):
+        assert_covers(count, runs, LEVEL)
+    with pytest.raises(AssertionError, match=r"held the truth"):
+        assert_covers(wrong, runs, LEVEL)
+
+
+def test_the_distance_covers_zero_where_joint_and_data_are_equal():
+    """False alarm 1e-3; the base's distance is not 0, and an interval of bootstrapped distances never covers it."""
+    table, runs, hits, wrong = tabulate(TARGET, PROMPTS), 40, {"joint": 0, "base": 0}, 0
+    for seed in range(runs):
+        found = compared(seed, table)
+        of_draws = -found.draws.log_weight.view(-1)
+        values = {"data": -log_weight(TARGET, found.data.x), "base": of_draws, "joint": of_draws}
+        for name in hits:
+            distance = wasserstein(found, name, values, level=LEVEL, rng=Seeded(seed), resamples=60)
+            hits[name] += distance.low == 0.0
+        wrong += distance.value == 0.0
+    assert_covers(hits["joint"], runs, LEVEL)
+    assert hits["base"] < runs / 2
+    assert wrong == 0, "the estimate itself is never 0"
+
+
+def test_the_distance_covers_the_truth_and_the_scale_is_that_of_the_numbers():
+    """One prompt; the exact distance by enumeration. The half-width errs to the safe side, so nearly all runs cover."""
+    target = Tilted(random_automaton(SPACE), taste(SPACE, seed=3))
+    table = tabulate(target)
+    energy = -table.log_weight[0]
+    order = energy.argsort()
+    gap = (table.log_prob[0].exp() - table.log_base[0].exp())[order].cumsum(0)[:-1]
+    truth, hits = float((gap.abs() * energy[order].diff()).sum()), 0
+    for seed in range(20):
+        rng = Seeded(seed)
+        x = joint_data(table, torch.zeros(100, dtype=torch.long), rng.stream("data"))
+        found = populations(x, Importance()(target, empty_prompts(1), 400, rng=rng.stream("draws")))
+        of_draws = -found.draws.log_weight.view(-1)
+        values = {"data": -log_weight(target, x), "base": of_draws, "joint": of_draws}
+        distance = wasserstein(found, "base", values, level=LEVEL, rng=rng, resamples=60)
+        hits += distance.covers(truth)
+        assert abs(distance.value - truth) < 0.5 * truth
+    assert hits >= 16  # 18 are expected of an interval that just covers; 15 or fewer have probability 0.04
+
+
+def test_one_prompt_has_two_sources_and_repeated_prompts_weigh_as_often_as_they_occur():
+    x = TARGET_POINTS = tabulate(TARGET, prompts_of([[1], [2, 1]])).x
+    first, second = TARGET_POINTS.rows(slice(0, 15)), TARGET_POINTS.rows(slice(15, 30))
+    alone = populations(first, Importance()(TARGET, distinct_prompts(first)[0], 40, rng=Seeded(0)))
+    assert alone.sources == ((1, 15), (1, 40))
+    few = x.rows(torch.tensor([0, 1, 2, 15]))  # three sequences after [1], one after [2, 1]
+    drawn = Importance()(TARGET, distinct_prompts(few)[0], 40, rng=Seeded(0))
+    found = populations(few, drawn)
+    assert found.sources == ((1, 2),)
+    energy = -drawn.log_weight.view(-1)
+    by_prompt = energy.view(2, 40).mean(-1)
+    expected = (3 * by_prompt[0] + by_prompt[1]) / 4
+    once = torch.ones(1, 2, dtype=torch.float64)
+    assert float(found.ratio("base", energy)(once)) == pytest.approx(float(expected))
+    with pytest.raises(ValueError, match=r"not the 1 of the data"):
+        populations(second, drawn)
+    with pytest.raises(ValueError, match=r"carry no estimate"):
+        populations(first, Pool(4)(TARGET, distinct_prompts(first)[0], 40, rng=Seeded(0)))
+
+
+def biases(coin, truth, x, draws):
+    """Of the share of ones under the joint, corrected and plain: the expectation over all outcomes of the draws."""
+    corrected = plain = -truth
+    for p, drawn in every_outcome(lambda rng: Importance()(coin, empty_prompts(1), draws, rng=rng)):
+        ones = drawn.x.tokens[:, -1].double()
+        found = populations(x, drawn)
+        counts = [torch.ones(shape, dtype=torch.float64) for shape in found.sources]
+        corrected += p * float(found.ratio("joint", ones)(*counts))
+        plain += p * float(drawn.expect(ones.view(1, draws)))
+    return corrected, plain
+
+
+def test_corrected_shares_have_no_bias_of_first_order():
+    """No statistics: from a pool of 4 to one of 8 the plain bias halves, and the corrected one falls to a quarter."""
+    coin = Tilted(random_automaton(Space(2, 1)), lambda x: 0.8 * x.tokens[:, -1].double())
+    table = tabulate(coin)
+    small, large = (biases(coin, float(table.log_prob[0, 1].exp()), table.x, draws) for draws in (4, 8))
+    assert abs(large[0] / small[0]) < 0.35 < 0.4 < abs(large[1] / small[1]), (small, large)
+    assert abs(small[0]) < 0.5 * abs(small[1])
+
+
+def test_joint_draws_are_resampled_by_their_weight():
+    """The resampled share of each point is its corrected share, within 5 standard errors."""
+    drawn = Importance()(TARGET, empty_prompts(1), 50_000, rng=Seeded(0))
+    x = tabulate(TARGET).x
+    found = populations(x, drawn)
+    plain = found.joint_draws(rng=Seeded(1))
+    long = (plain.x.lengths == 3).double()
+    table = tabulate(TARGET)
+    truth = float(table.expect(lambda x: (x.lengths == 3).double()))
+    base = float((drawn.x.lengths == 3).double().mean())
+    assert abs(float(long.mean()) - truth) < 5 * math.sqrt(0.25 / 20_000) < abs(base - truth)
+    assert float(plain.log_base[0, 7]) == pytest.approx(float(TARGET.base.log_probs(plain.x.rows(slice(7, 8))).sum()))
+
+
+def test_energies_of_the_joint_lie_on_those_of_the_data():
+    table = tabulate(TARGET, PROMPTS)
+    found = compared(0, table, prompts=100, draws=64)
+    result = compare_energies(TARGET, found, rng=Seeded(0))
+    assert result.above["joint"].covers(0.0) and not result.above["base"].covers(0.0)
+    assert result.distance["joint"].low == 0.0 < result.distance["base"].low
+    assert result.mean["base"].value > result.mean["data"].value
+    assert all(sum(share) == pytest.approx(1) for share in result.histogram.shares.values())
+    assert len(result.histogram.edges) == 41
+    assert found.effective().value < 64
+    forbids = Tilted(TARGET.base, lambda x: torch.where(x.lengths == 1, torch.inf, 0.0))
+    drawn = Importance()(forbids, distinct_prompts(found.data.x)[0], 8, rng=Seeded(0))
+    with pytest.raises(ValueError, match=r"forbids \d+ of"):
+        compare_energies(forbids, populations(found.data.x, drawn), rng=Seeded(0))

@@ -1,0 +1,57 @@
+"""Unique n-grams: counts by hand, ratios against enumeration."""
+
+import pytest
+import torch
+from languages import random_target
+
+from esscher.estimators.populations import populations
+from esscher.estimators.repetition import count_ngrams, unique_ngrams
+from esscher.exact.table import tabulate
+from esscher.randomness import Seeded
+from esscher.samplers.importance import Importance
+from esscher.space import Space, empty_prompts, sequences
+from esscher.testing import assert_covers
+
+SPACE = Space(3, 5, eos=0)
+TARGET = random_target(SPACE)
+
+
+def test_counts_by_hand():
+    x = sequences([[1, 2, 1, 2, 0], [1, 1, 1], [2], []], [[1, 2], [], [2, 2, 2], [1]])
+    assert [part.tolist() for part in count_ngrams(x, 1)] == [[3, 1, 1, 0], [5, 3, 1, 0]]
+    assert [part.tolist() for part in count_ngrams(x, 2)] == [[3, 1, 0, 0], [4, 2, 0, 0]]
+    assert [part.tolist() for part in count_ngrams(x, 4)] == [[2, 0, 0, 0], [2, 0, 0, 0]]
+
+
+def truth(table, log_prob, n):
+    different, every = (part.double() for part in count_ngrams(table.x, n))
+    return float((log_prob.exp() * different).sum() / (log_prob.exp() * every).sum())
+
+
+def test_intervals_cover_the_exact_ratio():
+    """False alarm 1e-3; the joint's interval does not cover the base's ratio as often."""
+    table, runs, n = tabulate(TARGET), 100, 2
+    exact = {"data": truth(table, table.log_prob[0], n), "base": truth(table, table.log_base[0], n)}
+    exact["joint"] = exact["data"]
+    hits, wrong, same = dict.fromkeys(exact, 0), 0, 0
+    for seed in range(runs):
+        rng = Seeded(seed)
+        x = table.x.rows(rng.categorical(table.log_prob, 60)[0])
+        found = unique_ngrams(populations(x, Importance()(TARGET, empty_prompts(1), 600, rng=rng)), [n], level=0.9)[0]
+        for name in hits:
+            hits[name] += found.ratio[name].covers(exact[name])
+        wrong += found.ratio["joint"].covers(exact["base"])
+        same += found.above["joint"].covers(0.0)
+    for count in (*hits.values(), same):
+        assert_covers(count, runs, 0.9)
+    assert wrong < 0.5 * runs
+
+
+def test_what_cannot_be_counted_is_an_error():
+    short = sequences([[1, 0], [0]])
+    found = populations(short, Importance()(TARGET, empty_prompts(1), 50, rng=Seeded(0)))
+    with pytest.raises(ValueError, match=r"No point of the data has 3 tokens"):
+        unique_ngrams(found)
+    with pytest.raises(ValueError, match=r"at least one token"):
+        unique_ngrams(found, [0])
+    assert torch.tensor([row.n for row in unique_ngrams(found, [1, 2])]).tolist() == [1, 2]
