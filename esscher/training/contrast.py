@@ -26,7 +26,7 @@ from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences, distinct_prompts
 from esscher.target import Base, Tilted
-from esscher.training.collection import SHARD
+from esscher.training.collection import SHARD, InPieces
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import TrainingRecord
@@ -74,20 +74,21 @@ def learn_energy(
     target = Tilted(base, energy)
     train, held_out = evenly(sets.train, config.sequences), evenly(sets.validation, config.held_out)
     store = _Store(base, folder, say, rng)
-    sampler: Sampler = Ancestral() if config.stored is None else store("negatives", train, config.stored)
-    objective = NoiseContrast(sampler, config.negatives, config.form, config.prefixes)
+    noise: Sampler = Ancestral() if config.stored is None else store("negatives", train, config.stored)
+    objective = NoiseContrast(noise, config.negatives, config.form, config.prefixes)
     judge = NoiseContrast(store("held-out", held_out, config.negatives), config.negatives, config.form)
     record = Trainer(training, quiet)(
         objective, target, train, modules=energy, validation=HeldOut(judge, held_out), folder=folder, resume=resume
     )
-    return LearntEnergy(target, record, judge_energy(target, sets, config.draws, rng=rng.stream("judge")))
+    sampler = InPieces(Importance(), None if folder is None else folder / "judge", say=say)
+    return LearntEnergy(target, record, judge_energy(target, sets, sampler, config.draws, rng=rng.stream("judge")))
 
 
-def judge_energy(target: Tilted, sets: Sets, draws: int, *, rng: Rng) -> Measured:
+def judge_energy(target: Tilted, sets: Sets, sampler: Sampler, draws: int, *, rng: Rng) -> Measured:
     """Base and tilted model on test data, with so many draws in all: of one prompt, or shared by several."""
     test, units = judged(sets, draws)
     each = draws if len(distinct_prompts(test)[0]) == 1 else EACH
-    return measure(target, test, Importance(), each, units=units, rng=rng)
+    return measure(target, test, sampler, each, units=units, rng=rng)
 
 
 def judged(sets: Sets, draws: int) -> tuple[Sequences, dict[str, Int[Tensor, "B"]]]:
