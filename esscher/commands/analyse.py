@@ -118,7 +118,7 @@ def next_token(
     loaded = load_model(model, energy, cut)
     tokens, notes = _prompt(loaded, prompt)
     found = next_tokens(loaded.target, tokens, top=top, draws=draws, level=level, rng=Seeded(seed))
-    names = [_shown(row.token, loaded.tokenizer) for row in found.rows]
+    names = [_shown(row.token, tokens, loaded.tokenizer) for row in found.rows]
     rows = [
         {"text": name, "token": row.token, "base": row.base, "joint": row.joint, "joint over base": _times(row.joint, row.base)}
         for name, row in zip(names, found.rows, strict=True)
@@ -222,8 +222,7 @@ def _populations(
     from esscher.training.progress import choose_progress
 
     loaded = load_model(model, energy, cut)
-    every, told = _read(loaded, energy, source)
-    rng = Seeded(seed)
+    (every, told), rng = _read(loaded, energy, source), Seeded(seed)
     x = some_of(every, size.sequences, rng=rng.stream("sequences"))
     found = gather(loaded.target, x, size.draws, rng=rng.stream("draws"), say=choose_progress(quiet).say)
     facts = {
@@ -277,12 +276,15 @@ def _prompt(loaded: "Model", prompt: str) -> tuple["Sequences", list[str]]:
     return tokens, [f"The energy learnt from prompts of {loaded.given} tokens, and this one has {length}."]
 
 
-def _shown(token: int | None, tokenizer: "Tokenizer") -> str:
-    """A token as people read it: its text in quotes, or its name in the vocabulary where it has none."""
+def _shown(token: int | None, prompt: "Sequences", tokenizer: "Tokenizer") -> str:
+    """A token as people read it: the text it adds to the prompt, in quotes, or its name where it is no text by itself."""
     if token is None:
         return "all others"
-    text = tokenizer.decode([[token]])[0]
-    return repr(text) if text and text.isprintable() else str(tokenizer.backend.id_to_token(token))
+    given = prompt.tokens[0, : int(prompt.start[0])].tolist()[-3:]  # alone, some tokens lose the space before them
+    before, after = tokenizer.decode([given, [*given, token]])
+    text = after[len(before) :]
+    plain = after.startswith(before) and text.isprintable() and "\ufffd" not in text
+    return repr(text) if text and plain else str(tokenizer.backend.id_to_token(token))
 
 
 def _times(joint: "Estimate", base: "Estimate") -> "Estimate | None":

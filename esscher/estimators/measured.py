@@ -53,7 +53,7 @@ class Measured:
         poor = [one for one in self.reliability if one.verdict != "good"]
         if not poor:
             return []
-        worst = min(poor, key=lambda one: one.effective)
+        worst = self.reliability[self.worst(1)[0]]
         counts = {word: sum(one.verdict == word for one in poor) for word in ("unreliable", "doubtful")}
         words = " and ".join(f"{count} {word}" for word, count in counts.items() if count)
         return [f"{words} of {len(self.reliability)} prompts, by their weights. The worst: {worst.advice}"]
@@ -74,9 +74,11 @@ class Measured:
         ]
 
     def worst(self, count: int) -> list[int]:
-        """The prompts with the fewest effective draws, worst first, those with good weights left out."""
-        poor = [row for row, one in enumerate(self.reliability) if one.verdict != "good"]
-        return sorted(poor, key=lambda row: self.reliability[row].effective)[:count]
+        """Unreliable prompts, then doubtful ones, each with the fewest effective draws first."""
+        poor = [
+            (one.verdict == "doubtful", one.effective, row) for row, one in enumerate(self.reliability) if one.verdict != "good"
+        ]
+        return [row for *_, row in sorted(poor)[:count]]
 
 
 def measure(

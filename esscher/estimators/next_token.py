@@ -19,7 +19,7 @@ from esscher.bases.begun import Begun
 from esscher.draws import Draws
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
-from esscher.estimators.reliability import Reliability, reliability
+from esscher.estimators.reliability import TOO_FEW
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Rng
 from esscher.samplers.importance import Importance
@@ -44,16 +44,18 @@ class NextTokens:
     """Shown tokens, the likeliest of the base first, and the others, if any, last; their probabilities sum to one."""
 
     rows: tuple[NextToken, ...]
-    reliability: tuple[Reliability, ...] = ()  # of each row that has any weight; none where all is exact
+    effective: tuple[float, ...] = ()  # draws of each row, 0 where none has any weight; none at all where all is exact
 
     @property
     def warnings(self) -> list[str]:
         """What the reader must know before believing the joint's probabilities."""
-        poor = [one for one in self.reliability if one.verdict == "unreliable"]
+        poor = [draws for draws in self.effective if draws < TOO_FEW]
         if not poor:
             return []
-        worst = min(poor, key=lambda one: one.effective)
-        return [f"{len(poor)} of {len(self.reliability)} rows have unreliable weights. {worst.advice}"]
+        return [
+            f"{len(poor)} of {len(self.effective)} rows rest on fewer than {TOO_FEW} effective draws, the worst on "
+            f"{min(poor):.1f}: a handful decides there; raise draws."
+        ]
 
 
 @torch.no_grad()
@@ -84,8 +86,7 @@ def next_tokens(
         NextToken(token, Estimate.exact(min(1.0, float(mass[row]))), _joint(row, mass, log_tilt, level))
         for row, token in enumerate(tokens)
     )
-    possible = [one for one in drawn if bool((one.log_weight > -torch.inf).any())]
-    return NextTokens(rows, tuple(reliability(one)[0] for one in possible))
+    return NextTokens(rows, tuple(float(one.effective().nan_to_num(nan=0.0)) for one in drawn))
 
 
 def _joint(row: int, mass: Float[Tensor, "S"], log_tilt: Float[Tensor, "S N"], level: float) -> Estimate:

@@ -110,7 +110,7 @@ def tilted_cross_entropy(score: Scored, units: Units, *, test: Test, level: floa
     """`cross_entropy` of a tilted model from scores that are known."""
     check_test(test)
     return {
-        name: _clipped(_of_tilted(score, score.surprise, count.double(), name, test, level)) for name, count in units.items()
+        name: clipped(_of_tilted(score, score.surprise, count.double(), name, test, level)) for name, count in units.items()
     }
 
 
@@ -130,7 +130,7 @@ def _of_base(surprise: Tensor, unit: Tensor, name: str, test: Test, level: float
         return (count[0] * surprise).sum() / (count[0] * unit).sum()
 
     method = f"{len(unit)} test sequences as a sample, {COUNTED}"
-    return _clipped(interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}"))
+    return clipped(interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}"))
 
 
 def _of_tilted(score: Scored, surprise: Tensor, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
@@ -204,7 +204,7 @@ def _check_units(x: Sequences, units: Mapping[str, Tensor]) -> None:
             )
 
 
-def _clipped(nats: Estimate) -> Estimate:
+def clipped(nats: Estimate) -> Estimate:
     """No model of tokens is less than not surprised: the interval ends at 0, unless the value itself fell below."""
     return replace(nats, low=max(nats.low, min(0.0, nats.value)))
 

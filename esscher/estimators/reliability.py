@@ -52,7 +52,7 @@ def reliability(draws: Draws) -> list[Reliability]:
 
 
 def _judged(n: int, effective: float, largest: float, k: float, degrees: float, *, independent: bool) -> Reliability:
-    limit = min(1 - 1 / math.log10(n), 0.7) if n > 1 else 0.0
+    limit = min(max(1 - 1 / math.log10(n), INFINITE_VARIANCE), 0.7) if n > 1 else 0.0  # the prior alone says 1/2
     seen = f"{effective:.1f} of {n} draws are effective, tail index {k:.2f}"
     more = "draw more, tilt less, or propose from something nearer the target"
 

@@ -24,7 +24,7 @@ from esscher.draws import Sampler
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval, log_mean
 from esscher.estimators.log_z import Bounds, bias_of_log_mean, lower_and_upper
-from esscher.estimators.perplexity import Test, check_test
+from esscher.estimators.perplexity import Test, check_test, clipped
 from esscher.estimators.replicates import check_weights
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import rows_at_once
@@ -181,7 +181,7 @@ class _Position:
         lower, upper = self._change(low_before, high_after), self._change(high_before, low_after)
         found = self._of_a_sample(lost, lower, upper) if self.test == "sample" else self._of_these(lost, lower, upper)
         base, tilted, saved, low, high = found
-        return Step(self.number, len(self.here), base, tilted, saved, Bounds(low, high))
+        return Step(self.number, len(self.here), clipped(base), clipped(tilted), saved, Bounds(low, high))
 
     @property
     def _exact(self) -> bool:

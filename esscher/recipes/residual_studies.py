@@ -130,7 +130,7 @@ def _pretrained(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
     study = Study(
         "pretrained",
         base=str(base),
-        data=DataConfig(book, unit="document", split="place", held_out=0.1),
+        data=DataConfig(book, unit="document", split="place"),
         cut=CHUNK,
         energies={"BiT*": (EnergyChoice(encoder=str(encoder), window=WINDOW, dropout=0.0), replace(PRETRAINED, steps=120))},
         contrast=ContrastConfig(stored=2, sequences=800, held_out=64, draws=60 * 64),

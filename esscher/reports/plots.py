@@ -184,13 +184,17 @@ def save_picture(figure: "Figure", path: Path) -> Path:
 
 
 def bands(lines: Mapping[str, Coloured], *, x: str, y: str) -> "Figure":
-    """Estimates along an axis, their intervals as bands; an end that is infinite is not drawn."""
+    """Estimates along an axis, their intervals as bands; infinite ones are not drawn, and wide ones leave the picture."""
     figure, axes = _canvas(6.4, 3.4)
     for name, (colour, across, found) in lines.items():
         known = [(place, one) for place, one in zip(across, found, strict=True) if math.isfinite(one.low + one.high)]
         places = [place for place, _ in known]
         axes.fill_between(places, [one.low for _, one in known], [one.high for _, one in known], color=colour, alpha=0.2, lw=0)
         axes.plot(across, [one.value for one in found], "-o", color=colour, label=name, linewidth=1.4, markersize=3)
+    values = [one.value for _, _, found in lines.values() for one in found if math.isfinite(one.value)]
+    least, most = min(values, default=0.0), max(values, default=1.0)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, least - 0.5 * (most - least or 1)), min(high, most + 0.5 * (most - least or 1)))
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=9)

@@ -4,9 +4,9 @@ The best twist is log E[exp(-E(x))] over the base's ways to finish the prefix. A
 read a prefix of one, though it was never taught to; how much that tells differs from energy to energy and grows with the
 length. `PrefixEnergy` is linear in it, with a slope and an offset for each length: `linear_twist` takes them on trust,
 `fitted_twist` learns them by regression from draws of the base, and finds slopes near 0 where a prefix tells nothing.
-`FittedParticles` does that first and then draws. A twist never biases a sampler, but one that
-wrongly gives up a prefix lets it come back with an enormous weight: energies that see both sides do that
-(`docs/guide/sampling.md` has the figures), and neither the fit nor the effective sample size shows it.
+`FittedParticles` does that first and then draws. A twist never biases a sampler, but a poor one makes it less steady than
+independent draws, which the effective sample size does not show. Energies that were taught on whole sequences only made poor
+ones where it was measured (`docs/guide/sampling.md`); an energy that adds up over tokens makes a good one.
 """
 
 from dataclasses import dataclass, replace

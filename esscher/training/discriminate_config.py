@@ -1,9 +1,22 @@
 """The settings of the fresh classifier that tells data from draws, without torch: what `esscher analyse discriminate` reads."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 from esscher.training.config import TrainingConfig
 from esscher.training.tilt_config import EnergyChoice
+
+
+@dataclass(frozen=True)
+class ClassifierTraining(TrainingConfig):
+    """How the classifier is trained, unless told otherwise."""
+
+    usual_epochs: ClassVar[int] = 16
+    learning_rate: float = 3e-4
+    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
+    warmup: int = 30
+    evaluate_every: int | None = 50
+    patience: int | None = 5
 
 
 @dataclass(frozen=True)
@@ -19,11 +32,7 @@ class DiscriminateConfig:
     validation: float = 0.1
     """Share of the prompts to choose the best weights by."""
     classifier: EnergyChoice = field(default_factory=EnergyChoice)
-    training: TrainingConfig = field(
-        default_factory=lambda: TrainingConfig(
-            steps=300, batch_size=32, learning_rate=3e-4, warmup=30, schedule="linear", evaluate_every=50
-        )
-    )
+    training: ClassifierTraining = field(default_factory=ClassifierTraining)
 
     def __post_init__(self) -> None:
         for name, fewest in (("sequences", 10), ("draws", 2)):

@@ -7,7 +7,7 @@ piece by piece, and a measuring that was stopped goes on from there.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,11 @@ class MeasuredText:
             {
                 "position": step.position,
                 "sequences": step.sequences,
-                **as_perplexity({"base": step.base, "tilted": step.tilted}),
-                "saved": step.saved,
+                **{
+                    name: replace(one, unit="")
+                    for name, one in as_perplexity({"base": step.base, "tilted": step.tilted}).items()
+                },
+                "nats_saved": replace(step.saved, unit=""),
                 "tilted_at_least": as_perplexity({"": step.bounds.lower})[""].value,
                 "tilted_at_most": as_perplexity({"": step.bounds.upper})[""].value,
             }

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from esscher.cli import main
-from esscher.commands.analyse import _prompt
+from esscher.commands.analyse import _prompt, app
 from esscher.cut import Cut
+from esscher.training.discriminate_config import ClassifierTraining
 from esscher.training.models import load_model
 
 TINY = [
@@ -127,6 +128,12 @@ def test_discriminate(capsys, model, tmp_path):
     )
     assert found["sequences"] == "learn 36 choose 6 judge 18" and found["seed"] == 5
     assert (tmp_path / "told.png").is_file()
+
+
+def test_one_setting_of_training_leaves_the_others(model):
+    _, bound, _ = app.parse_args(["discriminate", *flags(model), "--training.steps", "7", "--classifier.pooling", "sum"])
+    settings = bound.arguments["settings"]
+    assert settings.training == ClassifierTraining(steps=7) and settings.classifier.pooling == "sum"
 
 
 def test_errors_say_what_to_do(capsys, model, tmp_path):

@@ -13,12 +13,13 @@ from esscher.samplers.ancestral import draw
 from esscher.space import Space, distinct_prompts, empty_prompts, prompts_of
 from esscher.target import Tilted
 from esscher.training.comparison import gather, some_of, split_by_prompt
-from esscher.training.config import TrainingConfig
 from esscher.training.discriminate import Material, accuracy_of, discriminate, judge, learn
-from esscher.training.discriminate_config import DiscriminateConfig
+from esscher.training.discriminate_config import ClassifierTraining, DiscriminateConfig
 from esscher.training.tilt_config import EnergyChoice
 
-TRAINING = TrainingConfig(steps=60, batch_size=64, learning_rate=0.01, schedule="linear", evaluate_every=20)
+TRAINING = ClassifierTraining(
+    steps=60, warmup=0, patience=None, batch_size=64, learning_rate=0.01, schedule="linear", evaluate_every=20
+)
 SMALL = EnergyChoice(pooling="sum", width=16, layers=1, heads=2, feedforward=32)
 SETTINGS = DiscriminateConfig(sequences=500, draws=8, test=0.4, classifier=SMALL, training=TRAINING)
 
