@@ -24,6 +24,7 @@ from esscher.bases.ngram import fit_ngram
 from esscher.draws import Draws
 from esscher.energies.building import build_energy
 from esscher.energies.config import EnergyConfig, Reader
+from esscher.estimate import Estimate
 from esscher.estimators.log_z import log_z
 from esscher.estimators.methods import guaranteed_cross_entropy
 from esscher.estimators.perplexity import tilted_cross_entropy, units_of
@@ -46,13 +47,15 @@ from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 5, eos=0)
-STATES, LONGEST_PROMPT, SEEN, BOUND = 5, 2, 84, 6.0
+STATES, LONGEST_PROMPT, SEEN = 5, 2, 84
 PROMPTS = [list(prompt) for length in range(LONGEST_PROMPT + 1) for prompt in product((1, 2), repeat=length)]
 NETWORK = TransformerConfig(width=32, layers=2, heads=2, feedforward=64, max_positions=16)
 READERS: dict[str, Reader] = {"UniT": "unidirectional", "BiT": "bidirectional"}
 ENDS = 0.1
-DRAWS, TEST_SEQUENCES, STEP_SEQUENCES, STEP_DRAWS = 400, 200, 60, 24
+DRAWS, FEW_DRAWS, STEP_DRAWS = 400, 50, 24  # of one prompt, of each of several, of each prefix
+TEST_SEQUENCES, STEP_SEQUENCES = 200, 60
 FEWEST = 20
+NAME = "trained BiT"
 POOLS = (1, 4, 16, 64, 256)
 FLOORS = 10  # samples of the exact joint, whose mean distance is the floor
 ROWS_AT_ONCE = 2**19
@@ -71,7 +74,7 @@ class Scale:
 
 SCALES = {
     "smoke": Scale(1, 800, 200, 40, 2_000),
-    "small": Scale(6, 3_000, 600, 300, 20_000),
+    "small": Scale(6, 3_000, 1_500, 300, 20_000),
     "paper": Scale(30, 5_000, 4_000, 2_000, 100_000),
 }
 
@@ -152,7 +155,7 @@ def study(seed: int, name: str, scale: Scale, out: Path | None = None) -> Known:
     if file is not None and file.is_file():
         return Known(process, base, replace(table, log_weight=read_tensors(file)["log_weight"]), right)
     data, _ = draw(process, prompts, scale.sequences, rng=rng.stream("data"))
-    energy = build_energy(EnergyConfig(READERS[name], "sum", NETWORK, bound=BOUND), base, rng=rng.stream("energy"))
+    energy = build_energy(EnergyConfig(READERS[name], "sum", NETWORK), base, rng=rng.stream("energy"))
     training = TrainingConfig(
         steps=scale.steps, batch_size=128, learning_rate=0.004, optimiser="adam", schedule="cosine", warmup=20, seed=seed,
         device="cpu",
@@ -182,39 +185,53 @@ def row(seed: int, name: str, known: Known) -> dict[str, Any]:
 
 
 def coverage(known: Known, replications: int) -> list[dict[str, Any]]:
-    """How often each interval held the exact number."""
-    target, prompts, right = known.target, prompts_of(PROMPTS), known.right
-    lengths = right.expect(lambda x: x.lengths)
-    nats = known.cross(known.table.log_prob)
-    truth = {"log Z": float(known.table.log_z[0]), "perplexity": float(nats[0] / lengths[0])}
-    truth |= {"mean log Z, prompts fixed": float(known.table.log_z.mean())}
-    truth |= _exact_steps(known)
-    found: Found = {name: [] for name in truth}
-    guaranteed: list[bool] = []
-    one = Importance()(target, empty_prompts(replications), DRAWS, rng=Seeded(0, "one prompt"))
-    for number, drawn in enumerate(per_prompt(one)):
+    """How often each interval held the exact number; every replication draws anew, and has its own test sequences."""
+    truth = exact_numbers(known)
+    found: dict[int, Found] = {}  # by the number of draws
+    kept = 0
+    runs = Importance()(known.target, empty_prompts(replications), DRAWS, rng=Seeded(0, "one prompt"))
+    for number, drawn in enumerate(per_prompt(runs)):
         rng = Seeded(number, "coverage of trained energies")
-        test, _ = draw(known.process, empty_prompts(1), TEST_SEQUENCES, rng=rng.stream("test"))
-        score, units = scored(target, test, drawn), units_of(test, None)
-        found["log Z"].append(log_z(drawn, level=LEVEL))
-        found["perplexity"].append(tilted_cross_entropy(score, units, test="sample", level=LEVEL)["token"])
-        steps = test.rows(slice(0, STEP_SEQUENCES))
-        for step in per_step(target, steps, Importance(), STEP_DRAWS, level=LEVEL, rng=rng.stream("steps")):
-            found.get(f"step {step.position}", []).append(step.tilted)
-        several = Importance()(target, prompts, DRAWS // 8, rng=rng.stream("several"))
-        found["mean log Z, prompts fixed"].append(log_z(several, prompts="fixed", level=LEVEL))
-        guaranteed.append(_promise_kept(known, several, rng.stream("promise")))
-    rows = tally("trained BiT", DRAWS, truth, found)
-    kept = {"process": "trained BiT", "quantity": "perplexity, guaranteed", "draws": DRAWS // 8, "replications": replications}
-    return [*rows, {**kept, "coverage": sum(guaranteed) / replications}]
+        for (name, draws), value in _estimates(known, drawn, rng).items():
+            if name in truth:
+                found.setdefault(draws, {}).setdefault(name, []).append(value)
+        kept += _promise_kept(known, rng.stream("promise"))
+    rows = [row for draws, estimates in found.items() for row in tally(NAME, draws, truth, estimates)]
+    promised = {"process": NAME, "quantity": "perplexity, guaranteed", "draws": FEW_DRAWS, "replications": replications}
+    return [*rows, {**promised, "coverage": kept / replications}]
 
 
-def _promise_kept(known: Known, drawn: Draws, rng: Rng) -> bool:
-    """Whether the guarantee holds the exact cross-entropy of just these sequences, one after each prompt."""
-    test, _ = draw(known.process, prompts_of(PROMPTS), 1, rng=rng)
+def exact_numbers(known: Known) -> dict[str, float]:
+    """What the estimates of `coverage` are estimates of."""
+    lengths = known.right.expect(lambda x: x.lengths)
+    nats, log_z_of = known.cross(known.table.log_prob), known.table.log_z
+    truth = {"log Z": float(log_z_of[0]), "perplexity": float(nats[0] / lengths[0])}
+    return truth | {"mean log Z, prompts fixed": float(log_z_of.mean())} | _exact_steps(known)
+
+
+def _estimates(known: Known, drawn: Draws, rng: Rng) -> dict[tuple[str, int], Estimate]:
+    """Estimates by name and number of draws; without prompt but for the one that says so."""
+    test, _ = draw(known.process, empty_prompts(1), TEST_SEQUENCES, rng=rng.stream("test"))
     score, units = scored(known.target, test, drawn), units_of(test, None)
+    several = Importance()(known.target, prompts_of(PROMPTS), FEW_DRAWS, rng=rng.stream("several"))
+    some = test.rows(slice(0, STEP_SEQUENCES))
+    steps = per_step(known.target, some, Importance(), STEP_DRAWS, level=LEVEL, rng=rng.stream("steps"))
+    return {
+        ("log Z", DRAWS): log_z(drawn, level=LEVEL),
+        ("perplexity", DRAWS): tilted_cross_entropy(score, units, test="sample", level=LEVEL)["token"],
+        ("mean log Z, prompts fixed", FEW_DRAWS): log_z(several, prompts="fixed", level=LEVEL),
+        **{(f"step {step.position}", STEP_DRAWS): step.tilted for step in steps},
+    }
+
+
+def _promise_kept(known: Known, rng: Rng) -> bool:
+    """Whether the guarantee holds the exact cross-entropy of just these sequences, one after each prompt."""
+    test, _ = draw(known.process, prompts_of(PROMPTS), 1, rng=rng.stream("test"))
+    drawn = Importance()(known.target, prompts_of(PROMPTS), FEW_DRAWS, rng=rng.stream("draws"))
+    score, units = scored(known.target, test, drawn), units_of(test, None)
+    bounds = float(known.table.log_weight.min()) - 1e-6, float(known.table.log_weight.max()) + 1e-6
     exact = float((score.surprise + known.table.log_z).sum() / test.lengths.sum())
-    return guaranteed_cross_entropy(score, units, bounds=(-BOUND, BOUND), level=LEVEL)["token"].covers(exact)
+    return guaranteed_cross_entropy(score, units, bounds=bounds, level=LEVEL)["token"].covers(exact)
 
 
 def _exact_steps(known: Known) -> dict[str, float]:
