@@ -19,7 +19,7 @@ from esscher.testing import assert_covers, assert_draws_follow
 @pytest.fixture(scope="module")
 def known():
     """One energy, trained for a few seconds."""
-    scale = replace(laboratory.SCALES["smoke"], steps=120)
+    scale = replace(laboratory.SCALES["smoke"], steps=80)
     with torch.random.fork_rng():
         return laboratory.study(1, "BiT", scale)
 
