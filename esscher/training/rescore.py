@@ -3,8 +3,8 @@ word errors or BLEU on another.
 
     found = rescore(tuning, test, METRICS["wer"], rng=rng)
 
-Systems, each with the scores of the one before: the first candidate; the given scores; the base; the energy; and the oracle,
-the candidate nearest to the reference. The number of words is a score of all that are tuned, because sums of log-probabilities
+Systems, each with the scores of the one before: the first candidate; the given scores; the base; the energy; beside them the
+base alone, without the given scores, and the oracle, the candidate nearest to the reference. The number of words is a score of all that are tuned, because sums of log-probabilities
 prefer short texts. Scores come from the lists themselves (`esscher.training.candidate_scores` puts them there).
 """
 
@@ -24,7 +24,7 @@ from esscher.randomness import Rng
 from esscher.training.candidate_scores import LOG_BASE, LOG_WEIGHT
 
 WORDS = "words"
-FIRST, ORACLE = "first candidate", "oracle"
+FIRST, ALONE, ORACLE = "first candidate", "base alone", "oracle"
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,14 @@ def rescore(
     learnt, judged = _table(tuning, names, metric), _table(test, names, metric)
     weights: dict[str, dict[str, float]] = {FIRST: {}}
     tuned: dict[str, float | None] = {FIRST: None}
-    before: dict[str, float] = {}
+    before: dict[str, float] = {}  # where tuning starts: the weights of the system before
     for name, used in _systems(names).items():
         part = _columns(learnt, names, used)
         start = torch.tensor([before.get(one, 0.0) for one in used], dtype=torch.float64)
-        start = start if before else torch.eye(len(used), dtype=torch.float64)[0]
+        start = start if before and name != ALONE else torch.eye(len(used), dtype=torch.float64)[0]
         found = tune_weights(part, metric, start=start, restarts=restarts, rng=rng.stream("tune", name))
-        before = weights[name] = dict(zip(used, found.tolist(), strict=True))
+        weights[name] = dict(zip(used, found.tolist(), strict=True))
+        before = before if name == ALONE else weights[name]
         tuned[name] = float(metric.value(part.counts_of(part.chosen(found)).sum(0)))
     return _judge(judged, names, weights, tuned, metric, level, rng)
 
@@ -114,6 +115,8 @@ def _systems(names: Sequence[str]) -> dict[str, list[str]]:
     used: list[str] = []
     for name, new in steps.items():
         if new and all(one in names for one in new):
+            if name == "base" and used:
+                systems[ALONE] = [LOG_BASE, WORDS]
             used = [*used, *new]
             systems[name] = [*used, WORDS]
     if not systems:
@@ -140,7 +143,9 @@ def _judge(
         System(name, weights.get(name, {}), corpus_value(metric, one, level=level, rng=resampling()), tuned.get(name))
         for name, one in counts.items()
     ]
-    pairs = dict.fromkeys([*((name, FIRST) for name in list(chosen)[1:]), *((new, old) for old, new in pairwise(chosen))])
+    one_more = [name for name in chosen if name != ALONE]
+    pairs = dict.fromkeys([*((name, FIRST) for name in list(chosen)[1:]), *((new, old) for old, new in pairwise(one_more))])
+    pairs |= {("base", ALONE): None} if ALONE in chosen else {}
     differences = [
         Difference(new, old, corpus_difference(metric, counts[new], counts[old], level=level, rng=resampling()))
         for new, old in pairs

@@ -68,16 +68,17 @@ def test_each_system_adds_a_score_and_differences_are_told():
     lists = made_lists(120)
     assert score_names(lists) == ["score", "log_base", "log_weight", "words"]
     found = rescore(lists[:60], lists[60:], METRICS["wer"], restarts=2, rng=Seeded(0))
-    first, given, base, energy, oracle = found.systems
-    assert [one.name for one in found.systems] == ["first candidate", "given scores", "base", "energy", "oracle"]
+    first, given, _, base, energy, oracle = found.systems
+    names = ["first candidate", "given scores", "base alone", "base", "energy", "oracle"]
+    assert [one.name for one in found.systems] == names
     assert first.value.value > base.value.value > energy.value.value == oracle.value.value == energy.tuned == 0
     assert set(given.weights) == {"score", "words"} and set(energy.weights) == {"score", "log_base", "log_weight", "words"}
     by = {(one.system, one.against): one.value for one in found.differences}
     assert by["energy", "base"].value == pytest.approx(energy.value.value - base.value.value)
     assert by["energy", "base"].high < 0
     assert set(by) == {
-        ("given scores", "first candidate"), ("base", "first candidate"), ("energy", "first candidate"),
-        ("base", "given scores"), ("energy", "base"),
+        ("given scores", "first candidate"), ("base alone", "first candidate"), ("base", "first candidate"),
+        ("energy", "first candidate"), ("base", "given scores"), ("energy", "base"), ("base", "base alone"),
     }  # fmt: skip
     assert found == rescore(lists[:60], lists[60:], METRICS["wer"], restarts=2, rng=Seeded(0))
     assert choose_texts(lists[60:], found.best.weights) == {one.id: one.references[0] for one in lists[60:]}
@@ -87,7 +88,7 @@ def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):
     lists, weights, chosen = write(tmp_path / "lists.jsonl", made_lists(80)), tmp_path / "w.json", tmp_path / "chosen.jsonl"
     found = answer(capsys, lists, "--weights-out", str(weights), "--seed", "3")
     assert found["seed"] == 3 and found["tuned_on"] + found["tested_on"] == 80 and found["base"] is None
-    assert found["systems"][3]["word error rate"]["value"] == 0
+    assert found["systems"][4]["word error rate"]["value"] == 0
     assert answer(capsys, lists, "--seed", "3") == found
     assert {"score", "log_base", "log_weight", "words"} == set(json.loads(weights.read_text()))
     bare = write(tmp_path / "bare.jsonl", made_lists(5, references=False))
