@@ -2,7 +2,7 @@
 
 import torch
 
-from esscher.bases.config import RecurrentConfig, TransformerConfig
+from esscher.bases.config import RecurrentConfig, TransformerConfig, TransformerXLConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
 from esscher.space import Space
@@ -19,6 +19,10 @@ CONFIGS = {
     "transformer, learned": TransformerConfig(8, 2, 2, 16, positions="learned", max_positions=7),
     "transformer, rotary, untied": TransformerConfig(12, 1, 3, 16, tied=False),
     "transformer, learned, untied": TransformerConfig(12, 3, 1, 16, positions="learned", max_positions=7, tied=False),
+    "transformer-xl": TransformerXLConfig(8, 2, 2, None, 16),
+    "transformer-xl, short sight": TransformerXLConfig(8, 2, 2, 5, 16, reach=2, clamp=1, norm="pre", untied=True, tied=False),
+    "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
+    "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
 }
 
 
@@ -27,5 +31,5 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
     base = build_base(config, space, rng=Seeded(seed)).eval()
     with torch.no_grad():
         for weight in base.parameters():
-            weight.mul_(8 if isinstance(config, TransformerConfig) and weight.dim() > 1 else 2)
+            weight.mul_(8 if not isinstance(config, RecurrentConfig) and weight.dim() > 1 else 2)
     return base

@@ -27,8 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad
 
-from esscher.bases.network import LOGITS_AT_ONCE
 from esscher.bases.opening import opened
+from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.space import Sequences, Space
 from esscher.target import State
 

@@ -1,7 +1,7 @@
 """The settings of every neural base, without torch: what a config file names and a checkpoint remembers.
 
 `to_dict` and `from_dict` are inverse to each other; `from_dict` refuses a kind or a key that it does not
-know. The kinds are `"lstm"`, `"gru"` and `"transformer"`; `name` tells the kind of a config.
+know. The kinds are `"lstm"`, `"gru"`, `"transformer"` and `"transformer-xl"`; `name` tells the kind of a config.
 """
 
 from collections.abc import Mapping
@@ -62,18 +62,97 @@ class TransformerConfig:
             raise ValueError(f"feedforward and max_positions are at least 1: {self}.")
 
 
-BaseConfig = RecurrentConfig | TransformerConfig
+MIXERS = ("full", "local", "lightconv", "dynamicconv")
 
-KINDS: dict[str, type[RecurrentConfig] | type[TransformerConfig]] = {
+
+@dataclass(frozen=True)
+class TransformerXLConfig:
+    """Transformer-XL (Dai et al. 2019), whose layers remember what came before a segment; Local-XL and convolutions with it.
+
+    `memory` is how many earlier positions a layer keeps while it learns from a stream, `reach` how far back a position then
+    attends when sequences are scored and drawn (None: as far as the memory; everything where there is none), `clamp` the
+    largest distance that is told apart there. With `same_length` a position of a stream attends no further than the memory in
+    training too. `mixers` names what each layer mixes positions by, `spans` its chunk or kernel size; the last of either stands
+    for all further layers. `head_width` is `width / heads` if not given. `untied` gives each layer biases of its own. With
+    `variational` a dropout mask is the same at all positions. `cutoffs` are those of an adaptive input and softmax, whose
+    clusters are narrower by the factor `shrink`.
+    """
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    head_width: int | None = None
+    feedforward: int = 1024
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    memory: int = 128
+    reach: int | None = None
+    clamp: int | None = None
+    same_length: bool = False
+    norm: Literal["post", "pre"] = "post"
+    untied: bool = False
+    variational: bool = False
+    mixers: tuple[Literal["full", "local", "lightconv", "dynamicconv"], ...] = ("full",)
+    spans: tuple[int, ...] = (64,)
+    tied: bool = True
+    cutoffs: tuple[int, ...] = ()
+    shrink: int = 1
+    tied_projections: Literal["none", "tails", "all"] = "tails"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.width, self.layers, self.dropout)
+        _check_sizes(self.width, self.layers, self.attention_dropout)
+        if self.norm not in ("post", "pre"):
+            raise ValueError(f"Unknown norm {self.norm!r}; the known ones are 'post' and 'pre'.")
+        unknown = [mixer for mixer in self.mixers if mixer not in MIXERS]
+        if unknown or not self.mixers:
+            raise ValueError(f"Unknown mixers {unknown}; name at least one of {', '.join(MIXERS)}.")
+        if self.heads < 1 or (self.width % self.heads and (self.head_width is None or self.convolves)):
+            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
+        if not self.spans or min(self.spans) < 1:
+            raise ValueError(f"A chunk or kernel has at least one position: spans = {self.spans}.")
+        if min(self.feedforward, self.shrink) < 1 or (self.head_width is not None and self.head_width < 1):
+            raise ValueError(f"feedforward, shrink and head_width are at least 1: {self}.")
+        if self.memory < 0 or (self.reach is not None and self.reach < 0) or (self.clamp is not None and self.clamp < 0):
+            raise ValueError(f"memory, reach and clamp are at least 0: {self.memory}, {self.reach}, {self.clamp}.")
+        if self.tied_projections not in ("none", "tails", "all"):
+            raise ValueError(f"Unknown tied_projections {self.tied_projections!r}; the known ones are none, tails and all.")
+
+    @property
+    def convolves(self) -> bool:
+        """Whether a layer is a convolution."""
+        return any(self.mixer(layer)[0].endswith("conv") for layer in range(self.layers))
+
+    @property
+    def attends(self) -> bool:
+        """Whether a layer is attention."""
+        return any(self.mixer(layer)[0] in ("full", "local") for layer in range(self.layers))
+
+    @property
+    def sight(self) -> int | None:
+        """How far back a position attends where sequences are scored and drawn; None is everything."""
+        return self.reach if self.reach is not None else self.memory or None
+
+    def mixer(self, layer: int) -> tuple[str, int]:
+        """What a layer mixes positions by, and its chunk or kernel size."""
+        return self.mixers[min(layer, len(self.mixers) - 1)], self.spans[min(layer, len(self.spans) - 1)]
+
+
+BaseConfig = RecurrentConfig | TransformerConfig | TransformerXLConfig
+
+KINDS: dict[str, type[RecurrentConfig] | type[TransformerConfig] | type[TransformerXLConfig]] = {
     "lstm": RecurrentConfig,
     "gru": RecurrentConfig,
     "transformer": TransformerConfig,
+    "transformer-xl": TransformerXLConfig,
 }
 
 
 def name(config: BaseConfig) -> str:
     """The kind of a config: a stable name, one of `KINDS`."""
-    return config.cell if isinstance(config, RecurrentConfig) else "transformer"
+    if isinstance(config, RecurrentConfig):
+        return config.cell
+    return next(kind for kind, settings in KINDS.items() if settings is type(config))
 
 
 def to_dict(config: BaseConfig) -> dict[str, Any]:
@@ -87,7 +166,8 @@ def from_dict(values: Mapping[str, Any]) -> BaseConfig:
     kind = values.get("kind")
     if kind not in KINDS:
         raise ValueError(f"Unknown kind of base {kind!r}; the known kinds are {', '.join(KINDS)}.")
-    given = {key: value for key, value in values.items() if key != "kind"}
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    del given["kind"]
     known = [field.name for field in fields(KINDS[kind]) if field.name != "cell"]
     unknown = [key for key in given if key not in known]
     if unknown:

@@ -13,8 +13,7 @@ from torch import nn
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
-from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.recurrent import RecurrentNetwork
+from esscher.bases.network import NetworkBase, build_base, build_network
 from esscher.bases.transformer import TransformerNetwork
 from esscher.randomness import Rng
 
@@ -22,8 +21,7 @@ from esscher.randomness import Rng
 def parameter_count(config: BaseConfig, vocab_size: int) -> int:
     """The parameters of a base with these settings, which is not built."""
     with torch.device("meta"):
-        kind = RecurrentNetwork if isinstance(config, RecurrentConfig) else TransformerNetwork
-        network: nn.Module = kind(config, vocab_size)  # type: ignore[arg-type]
+        network = build_network(config, vocab_size)
     return sum(weight.numel() for weight in network.parameters())
 
 
@@ -32,7 +30,7 @@ def grown(config: BaseConfig, vocab_size: int, parameters: int) -> BaseConfig:
     smallest = parameter_count(config, vocab_size)
     if parameters < smallest:
         raise ValueError(f"A base of these settings has {smallest:,} parameters already, more than {parameters:,}.")
-    step = 2 * config.heads if isinstance(config, TransformerConfig) else 1
+    step = 1 if isinstance(config, RecurrentConfig) else 2 * config.heads
     low, high = 0, 1
     while parameter_count(_wider(config, high * step), vocab_size) < parameters:
         low, high = high, 2 * high

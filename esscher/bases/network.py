@@ -4,7 +4,10 @@ A `Network` turns sequences into hidden vectors, one before each token, and hidd
 takes single steps. What stands before the first token is its opening symbol, which is no token of the space.
 Dropout acts in training mode and on scoring only: `begin` and `advance` always draw from the whole network.
 
-What it leaves out: gradients through steps.
+A `StreamingNetwork` also reads endless streams, segment after segment, and carries a memory from one to the next: tensors
+with a row for each stream, without gradient.
+
+What it leaves out: gradients through steps, and through a memory.
 """
 
 from typing import Protocol, runtime_checkable
@@ -12,16 +15,15 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax, pad
+from torch.nn.functional import log_softmax, pad
 
-from esscher.bases.config import BaseConfig, RecurrentConfig
+from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
+from esscher.bases.transformer_xl import TransformerXLNetwork
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
 from esscher.target import Base, State
-
-LOGITS_AT_ONCE = 2**24  # logits that scoring makes in one piece: 64 MB
 
 
 @runtime_checkable
@@ -50,6 +52,10 @@ class Network(Protocol):
         """The logits of hidden vectors."""
         ...
 
+    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """The log-probability of one token after each hidden vector; all logits at once are never kept."""
+        ...
+
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], State]:
         """The logits after each prompt, and a state with room for so many more tokens."""
         ...
@@ -60,6 +66,37 @@ class Network(Protocol):
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         """The chosen rows of a state, copied."""
+        ...
+
+
+@runtime_checkable
+class EncoderNetwork(Network, Protocol):
+    """A network that can also look ahead, so that it reads a row from both sides."""
+
+    def surveyed(self, x: Sequences) -> Float[Tensor, "B U D"]:
+        """The vectors of the opening symbol and of each token when all of a row is seen from everywhere."""
+        ...
+
+
+Memory = tuple[Tensor, ...]
+"""What a network keeps of streams it has read: tensors with a row for each stream, without gradient."""
+
+
+@runtime_checkable
+class StreamingNetwork(Network, Protocol):
+    """A network that goes on from one segment of a stream to the next."""
+
+    @property
+    def opening(self) -> int:
+        """The symbol that it reads before the first token."""
+        ...
+
+    def open(self, rows: int) -> Memory:
+        """The memory of so many streams of which nothing was read."""
+        ...
+
+    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L D"], Memory]:
+        """The vector after each input, and the memory that then holds them."""
         ...
 
 
@@ -79,9 +116,7 @@ class NetworkBase(nn.Module):
         hidden, counted = self._hidden(x), x.counted
         used = counted[:, : hidden.shape[1]]
         answers = x.tokens[:, : hidden.shape[1]][used]
-        rows = max(1, LOGITS_AT_ONCE // self.space.vocab_size)
-        pieces = zip(torch.split(hidden[used], rows), torch.split(answers, rows), strict=True)
-        found = torch.cat([-cross_entropy(self.network.output(some), token, reduction="none") for some, token in pieces])
+        found = self.network.score(hidden[used], answers)
         return found.new_zeros(counted.shape).masked_scatter(counted, found)
 
     @torch.no_grad()
@@ -99,6 +134,32 @@ class NetworkBase(nn.Module):
     @torch.no_grad()
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         return self.network.select(state, index)
+
+    def open(self, rows: int) -> Memory:
+        """The memory of so many streams of which nothing was read: the last symbol of each, and the network's own."""
+        network = self.streaming
+        last = torch.full((rows,), network.opening, device=next(self.parameters()).device)
+        return (last, *network.open(rows))
+
+    def read(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Memory]:
+        """log a(token | all before it in its stream) for the next segment of each stream, and the memory after it."""
+        hidden, after = self.follow(memory, tokens)
+        return self.network.score(hidden.flatten(0, 1), tokens.flatten()).view(tokens.shape), after
+
+    def follow(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L D"], Memory]:
+        """The hidden vector before each token of the next segment of each stream, and the memory after the segment."""
+        last, *own = memory
+        hidden, own_after = self.streaming.read(torch.cat([last[:, None], tokens], 1)[:, :-1], tuple(own))
+        return hidden, (tokens[:, -1].clone() if tokens.shape[1] else last, *own_after)
+
+    @property
+    def streaming(self) -> StreamingNetwork:
+        if not isinstance(self.network, StreamingNetwork):
+            raise ValueError(
+                f"A {type(self.network).__name__} carries nothing from one segment of a stream to the next. Nothing was "
+                f"computed; cut the text into chunks, or use a base with a memory."
+            )
+        return self.network
 
     def _hidden(self, x: Sequences) -> Float[Tensor, "B U D"]:
         """The hidden vectors of the columns that any row uses."""
@@ -123,8 +184,10 @@ def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
         return NetworkBase(build_network(config, space.vocab_size), config, space)
 
 
-def build_network(config: BaseConfig, vocab_size: int) -> RecurrentNetwork | TransformerNetwork:
+def build_network(config: BaseConfig, vocab_size: int) -> RecurrentNetwork | TransformerNetwork | TransformerXLNetwork:
     """A network with initial weights from torch's own generator."""
     if isinstance(config, RecurrentConfig):
         return RecurrentNetwork(config, vocab_size)
-    return TransformerNetwork(config, vocab_size)
+    if isinstance(config, TransformerConfig):
+        return TransformerNetwork(config, vocab_size)
+    return TransformerXLNetwork(config, vocab_size)

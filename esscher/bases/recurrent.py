@@ -14,6 +14,7 @@ from torch.nn.functional import dropout, linear, one_hot
 
 from esscher.bases.config import RecurrentConfig
 from esscher.bases.opening import opened
+from esscher.bases.softmax import softmax_score
 from esscher.space import Sequences
 
 TABLE_UP_TO = 1024  # for so many tokens the first layer's share of its input is looked up instead of multiplied
@@ -68,20 +69,36 @@ class RecurrentNetwork(nn.Module):
             self.head = nn.Linear(config.width, vocab_size)
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T H"]:
-        inputs = opened(x, self.vocab_size)[:, :-1]
+        return self.read(opened(x, self.vocab_size)[:, :-1], self.open(len(x)))[0]
+
+    @property
+    def opening(self) -> int:
+        return self.vocab_size
+
+    def open(self, rows: int) -> tuple[Tensor, ...]:
+        """Nothing read: hidden vectors of 0, and cells of 0 for the LSTM."""
+        nothing = self._weight.new_zeros(rows, self.config.layers, self.config.width)
+        return (nothing, nothing.clone()) if self.config.cell == "lstm" else (nothing,)
+
+    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L H"], tuple[Tensor, ...]]:
+        """The vector after each input; the memory is that of the last one, and keeps what dropout between layers took."""
         if inputs.numel() == 0:
-            return self._weight.new_zeros(*inputs.shape, self.config.width)
+            return self._weight.new_zeros(*inputs.shape, self.config.width), memory
         rate = self.config.dropout
         if self.config.embedding is None:
             vectors = one_hot(inputs, self.vocab_size + 1).to(self._weight.dtype)
         else:
             vectors = dropout(self.embedding(inputs), rate, self.training)
-        return dropout(self.cells(vectors)[0], rate, self.training)
+        before = tuple(part.transpose(0, 1).contiguous() for part in memory)
+        found, after = self.cells(vectors, before if self.config.cell == "lstm" else before[0])
+        kept = after if self.config.cell == "lstm" else (after,)
+        return dropout(found, rate, self.training), tuple(part.detach().transpose(0, 1).contiguous() for part in kept)
 
     def output(self, hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S V"]:
-        if self.config.tied:
-            return linear(hidden, self.embedding.weight[: self.vocab_size], self.bias)
-        return self.head(hidden)
+        return linear(hidden, *self._output)
+
+    def score(self, hidden: Float[Tensor, "N H"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return softmax_score(hidden, *self._output, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         """Rows are read longest first, so that those still being read are always the first ones."""
@@ -114,6 +131,11 @@ class RecurrentNetwork(nn.Module):
             else:
                 _step_lstm(layer, below, hidden, state.cell[number])
             below = hidden
+
+    @property
+    def _output(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the logits."""
+        return (self.embedding.weight[: self.vocab_size], self.bias) if self.config.tied else (self.head.weight, self.head.bias)
 
     @property
     def _weight(self) -> Tensor:

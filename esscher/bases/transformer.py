@@ -17,6 +17,7 @@ from torch.nn.functional import dropout, gelu, linear, scaled_dot_product_attent
 
 from esscher.bases.config import TransformerConfig
 from esscher.bases.opening import opened
+from esscher.bases.softmax import softmax_score
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -153,6 +154,9 @@ class TransformerNetwork(nn.Module):
 
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
         return linear(hidden, self._output_weight)
+
+    def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return softmax_score(hidden, self._output_weight, None, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         inputs = opened(prompts, self.vocab_size)

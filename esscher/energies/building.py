@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from esscher.bases.causal_lm import CausalLM
-from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
-from esscher.bases.network import NetworkBase
-from esscher.bases.recurrent import RecurrentNetwork
-from esscher.bases.transformer import INITIAL_STD, TransformerNetwork
+from esscher.bases.config import BaseConfig, TransformerConfig
+from esscher.bases.network import NetworkBase, build_network
+from esscher.bases.transformer import INITIAL_STD
 from esscher.energies.adapters import with_adapters
 from esscher.energies.config import EnergyConfig, without_starting_point
 from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder, with_dropout
@@ -51,10 +50,7 @@ def build_energy(
 
 def network_reader(config: BaseConfig, vocab_size: int, *, both_sides: bool) -> NetworkReader:
     """A network of exactly these settings, with initial weights."""
-    network = (
-        RecurrentNetwork(config, vocab_size) if isinstance(config, RecurrentConfig) else TransformerNetwork(config, vocab_size)
-    )
-    return NetworkReader(network, vocab_size, config.width, both_sides=both_sides)
+    return NetworkReader(build_network(config, vocab_size), vocab_size, config.width, both_sides=both_sides)
 
 
 def _check_start(config: EnergyConfig, base: Base, start: Base) -> None:

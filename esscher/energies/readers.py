@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.causal_lm import CausalLM
-from esscher.bases.network import Network, NetworkBase
+from esscher.bases.network import EncoderNetwork, Network, NetworkBase
 from esscher.bases.opening import opened
-from esscher.bases.transformer import TransformerNetwork
 from esscher.space import Sequences
 from esscher.target import Base
 
@@ -63,7 +62,7 @@ class NetworkReader(nn.Module):
 
     def __init__(self, network: Network, vocab_size: int, width: int, *, both_sides: bool):
         super().__init__()
-        if both_sides and not isinstance(network, TransformerNetwork):
+        if both_sides and not isinstance(network, EncoderNetwork):
             raise ValueError(
                 f"A {type(network).__name__} reads from left to right only. Nothing was made; choose the unidirectional "
                 f"reader, or give the bidirectional one a Transformer of its own (network=TransformerConfig(...))."

@@ -19,6 +19,8 @@ from esscher.hub.network_lm import (
     EsscherLstmForCausalLM,
     EsscherTransformerConfig,
     EsscherTransformerForCausalLM,
+    EsscherTransformerXLConfig,
+    EsscherTransformerXLForCausalLM,
     network_lm,
 )
 
@@ -29,6 +31,8 @@ __all__ = [
     "EsscherLstmForCausalLM",
     "EsscherTransformerConfig",
     "EsscherTransformerForCausalLM",
+    "EsscherTransformerXLConfig",
+    "EsscherTransformerXLForCausalLM",
     "network_lm",
 ]
 

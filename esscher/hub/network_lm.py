@@ -234,6 +234,12 @@ class EsscherTransformerConfig(NetworkLMConfig):  # type: ignore[no-untyped-call
     model_type = "esscher-transformer"
 
 
+class EsscherTransformerXLConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of a Transformer-XL."""
+
+    model_type = "esscher-transformer-xl"
+
+
 class EsscherLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     """A stacked LSTM."""
 
@@ -252,10 +258,17 @@ class EsscherTransformerForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     config_class = EsscherTransformerConfig
 
 
+class EsscherTransformerXLForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """A Transformer-XL."""
+
+    config_class = EsscherTransformerXLConfig
+
+
 MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
     "esscher-lstm": (EsscherLstmConfig, EsscherLstmForCausalLM),
     "esscher-gru": (EsscherGruConfig, EsscherGruForCausalLM),
     "esscher-transformer": (EsscherTransformerConfig, EsscherTransformerForCausalLM),
+    "esscher-transformer-xl": (EsscherTransformerXLConfig, EsscherTransformerXLForCausalLM),
 }
 
 

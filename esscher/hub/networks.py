@@ -33,7 +33,12 @@ KEYS = (
     "transformers_version",
     "use_cache",
 )
-CLASSES = {"lstm": "EsscherLstmForCausalLM", "gru": "EsscherGruForCausalLM", "transformer": "EsscherTransformerForCausalLM"}
+CLASSES = {
+    "lstm": "EsscherLstmForCausalLM",
+    "gru": "EsscherGruForCausalLM",
+    "transformer": "EsscherTransformerForCausalLM",
+    "transformer-xl": "EsscherTransformerXLForCausalLM",
+}
 
 
 def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | None, card: Card) -> None:

@@ -7,7 +7,7 @@ import torch
 from languages import PROMPTS
 from networks import CONFIGS, SPACES, lively
 
-from esscher.bases import network as adapter
+from esscher.bases import softmax
 from esscher.bases.config import RecurrentConfig, TransformerConfig, from_dict, name, to_dict
 from esscher.bases.network import LogitBase, build_base
 from esscher.exact.enumeration import enumerate_points
@@ -105,7 +105,7 @@ def test_scoring_in_pieces_changes_nothing(config, monkeypatch):
     base = lively(config, SPACES["fixed length"])
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr(adapter, "LOGITS_AT_ONCE", 20)
+    monkeypatch.setattr(softmax, "LOGITS_AT_ONCE", 20)
     assert torch.allclose(base.log_probs(x), whole, atol=1e-6)
 
 

@@ -1,0 +1,262 @@
+"""Transformer-XL (Dai et al. 2019): a causal Transformer whose layers remember; Local-XL and convolutions in the same stack.
+
+A layer sees the positions of a segment and those it remembers. Of a stream that is learnt from, the memory holds each layer's
+inputs, and what is made of them follows the weights; otherwise it holds what the mixers know of each position (projected keys
+and values), made once. Scoring, drawing and reading a stream are one distribution: every position sees as far back as
+`config.sight`, however the text is cut. In training a stream's position sees the whole memory and its segment (unless
+`same_length`), as published.
+
+Letters beside those of `esscher.space`: W width, H heads, D width of a head, P parts known of a position, L positions of a
+segment, S slots of a cache.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear, relu
+
+from esscher.bases.config import TransformerXLConfig
+from esscher.bases.convolution import Convolution
+from esscher.bases.mixers import Mixer, Place, RelativeAttention, Sight
+from esscher.bases.opening import opened
+from esscher.bases.relative import sinusoids
+from esscher.bases.softmax import softmax_score
+from esscher.space import Sequences
+
+INITIAL_STD = 0.02
+LONGEST_PASS = 2048  # positions of a pass that needs no gradient; longer rows are read in segments
+
+
+@dataclass(frozen=True)
+class _State:
+    """What each layer knows of the positions read: slot t of a row is what it read t-th."""
+
+    caches: tuple[Tensor, ...]  # [P, H, B, S, D], where P and D are the layer's own
+    tables: tuple[Tensor, ...]
+    head: Float[Tensor, "W V"]
+    longest: int  # slots that the longest row has filled
+    length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
+
+
+class _Block(nn.Module):
+    """A mixer and a two-layer network, each added to what came in, with the norm after the sum or before the part."""
+
+    def __init__(self, config: TransformerXLConfig, layer: int):
+        super().__init__()
+        self.config = config
+        kind, span = config.mixer(layer)
+        self.mixer: Mixer
+        if kind.endswith("conv"):
+            self.mixer = Convolution(config, span, dynamic=kind == "dynamicconv")
+        else:
+            self.mixer = RelativeAttention(config, span if kind == "local" else None)
+        self.norms = nn.ModuleList([nn.LayerNorm(config.width), nn.LayerNorm(config.width)])
+        self.widen = nn.Linear(config.width, config.feedforward)
+        self.narrow = nn.Linear(config.feedforward, config.width)
+
+    def known(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "P H B T D"]:
+        """What others need of each position."""
+        return self.mixer.known(self.norms[0](x) if self.config.norm == "pre" else x)
+
+    def forward(self, x: Float[Tensor, "B T W"], known: Tensor, biases: Tensor, sight: Sight) -> Float[Tensor, "B T W"]:
+        """The block's output at the last of the known positions."""
+        pre = self.config.norm == "pre"
+        seen = _drop(self.mixer.forward(self.norms[0](x) if pre else x, known, biases, sight), self.config, sight)
+        return self._widened(x + seen if pre else self.norms[0](x + seen), sight)
+
+    def step(self, x: Float[Tensor, "B W"], cache: Tensor, table: Tensor, biases: Tensor, place: Place) -> Float[Tensor, "B W"]:
+        """The same for one position, which is written into the cache."""
+        pre = self.config.norm == "pre"
+        within = self.norms[0](x) if pre else x
+        place.write(cache, self.mixer.known(within[:, None]))
+        seen = self.mixer.step(within, cache, table, biases, place).add_(x)
+        return self._widened(seen if pre else self.norms[0](seen))
+
+    def _widened(self, x: Float[Tensor, "*S W"], sight: Sight | None = None) -> Float[Tensor, "*S W"]:
+        pre = self.config.norm == "pre"
+        inner = _drop(relu(self.widen(self.norms[1](x) if pre else x)), self.config, sight)
+        out = x + _drop(self.narrow(inner), self.config, sight)
+        return out if pre else self.norms[1](out)
+
+
+class TransformerXLNetwork(nn.Module):
+    """A stack of blocks that reads tokens and an opening symbol, from a memory on."""
+
+    max_positions = None
+
+    def __init__(self, config: TransformerXLConfig, vocab_size: int):
+        super().__init__()
+        self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
+        self.embedding = nn.Embedding(vocab_size + 1, config.width)
+        self.blocks = nn.ModuleList([_Block(config, layer) for layer in range(config.layers)])
+        head_width = config.head_width or config.width // config.heads
+        biases = torch.empty(config.layers if config.untied else 1, 2, config.heads, head_width)
+        self.biases = nn.Parameter(biases) if config.attends else None
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        if not config.tied:
+            self.head = nn.Linear(config.width, vocab_size, bias=False)
+        for name, weight in self.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(weight)
+            elif ".norms." in name:
+                nn.init.normal_(weight, 1.0, INITIAL_STD)
+            elif name.endswith("kernel"):
+                nn.init.xavier_uniform_(weight)
+            else:
+                nn.init.normal_(weight, std=INITIAL_STD)
+
+    def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
+        inputs = opened(x, self.opening)[:, :-1]
+        if inputs.numel() == 0:
+            return self.embedding(inputs)
+        return torch.cat([hidden for hidden, _ in self._segments(inputs, learning=self.training)], 1)
+
+    def surveyed(self, x: Sequences) -> Float[Tensor, "B U W"]:
+        """The vectors of the opening symbol and of each token when all of a row is seen from everywhere: an encoder's."""
+        inputs = opened(x, self.opening)
+        inside = torch.arange(inputs.shape[1], device=inputs.device) <= x.stop[:, None]
+        sight = replace(self._sight(self.training), causal=False, inside=None if bool(inside.all()) else inside)
+        return self._pass(inputs, None, sight)[0]
+
+    def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
+        return linear(hidden, self._output_weight, self.bias)
+
+    def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return softmax_score(hidden, self._output_weight, self.bias, tokens)
+
+    def open(self, rows: int) -> tuple[Tensor, ...]:
+        """How many positions were read of each stream, and no input of any layer."""
+        weight = self.embedding.weight
+        inputs = [weight.new_empty(rows, 0, self.config.width) for _ in self.blocks]
+        return (torch.zeros(rows, dtype=torch.long, device=weight.device), *inputs)
+
+    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
+        if inputs.numel() == 0:
+            return self.embedding(inputs), memory
+        first, *past = memory
+        sight = self._sight(self.training, first=int(first[0]))
+        if self.training:
+            sight = replace(sight, reach=self.config.memory if self.config.same_length else None)
+        hidden, _, kept = self._pass(inputs, past, sight)
+        return hidden, (first + inputs.shape[1], *kept)
+
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
+        inputs = opened(prompts, self.opening)
+        rows, longest = inputs.shape
+        caches: list[Tensor] = []
+        hidden, done = [], 0
+        for found, known in self._segments(inputs, learning=False):
+            if not caches:
+                caches = [one.new_empty(*one.shape[:3], longest - 1 + room, one.shape[4]) for one in known]
+            for cache, one in zip(caches, known, strict=True):
+                cache[..., done : done + found.shape[1], :] = one
+            hidden.append(found)
+            done += found.shape[1]
+        after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
+        places = self._sight(learning=False).places
+        tables = [
+            cast(_Block, block).mixer.table(longest - 1 + room, biases, places)
+            for block, biases in zip(self.blocks, self._biases, strict=True)
+        ]
+        state = _State(tuple(caches), tuple(tables), self._output_weight.T.contiguous(), longest, None)
+        return self.output(after), _of_lengths(state, prompts.start + 1)
+
+    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
+        if state.longest == state.caches[0].shape[3]:
+            raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
+        place = Place(state.longest, state.length)
+        x = self.embedding(token) * self.config.width**0.5
+        for block, cache, table, biases in zip(self.blocks, state.caches, state.tables, self._biases, strict=True):
+            x = cast(_Block, block).step(x, cache, table, biases, place)
+        length = None if state.length is None else state.length + 1
+        return torch.addmm(self.bias, x, state.head), replace(state, longest=state.longest + 1, length=length)
+
+    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
+        caches = []
+        for old in state.caches:
+            cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
+            cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
+            caches.append(cache)
+        length = None if state.length is None else state.length[index]
+        return _of_lengths(replace(state, caches=tuple(caches), length=None), length)
+
+    def _segments(self, inputs: Int[Tensor, "B T"], *, learning: bool) -> list[tuple[Tensor, list[Tensor]]]:
+        """Vectors of rows that begin here, and what each layer knows of them; in segments where no gradient is asked for."""
+        length = max(1, inputs.shape[1]) if torch.is_grad_enabled() else LONGEST_PASS
+        made, first, past = [], 0, None
+        for piece in torch.split(inputs, length, 1):
+            hidden, known, past = self._pass(piece, past, self._sight(learning, first))
+            made.append((hidden, known))
+            first += piece.shape[1]
+        return made
+
+    def _pass(
+        self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, sight: Sight
+    ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
+        """The vectors of new positions, what each layer knows of them, and what it remembers for the next pass."""
+        x = _drop(self.embedding(inputs) * self.config.width**0.5, self.config, sight)
+        axis, made, kept = 1 if sight.learning else 3, [], []
+        for number, (module, biases) in enumerate(zip(self.blocks, self._biases, strict=True)):
+            block = cast(_Block, module)
+            before = x[:, :0] if past is None else past[number]
+            new = block.known(x) if before.dim() == 5 or before.shape[1] == 0 else block.known(torch.cat([before, x], 1))
+            known = torch.cat([before.movedim(0, 2), new], 3) if before.dim() == 5 else new
+            memory = torch.cat([before, x], 1) if sight.learning else known.movedim(2, 0)
+            keeps = block.mixer.keeps(learning=sight.learning)
+            kept.append(memory.narrow(axis, *_last(memory.shape[axis], keeps)).detach())
+            made.append(known[..., known.shape[3] - x.shape[1] :, :])
+            x = block(x, known, biases, sight)
+        return _drop(x, self.config, sight), made, kept
+
+    def _sight(self, learning: bool, first: int = 0) -> Sight:
+        """What is seen where sequences are scored and drawn; the sinusoids of a pass are made once for all its layers."""
+        config, like, tables = self.config, self.embedding.weight, dict[tuple[int, int], Tensor]()
+
+        def places(most: int, least: int) -> Float[Tensor, "R W"]:
+            if (most, least) not in tables:
+                distance = torch.arange(most, least - 1, -1, device=like.device)
+                if config.clamp is not None and not learning:
+                    distance = distance.clamp(-config.clamp, config.clamp)
+                vectors = sinusoids(distance, config.width, like.dtype)
+                tables[most, least] = dropout(vectors, config.dropout, learning)
+            return tables[most, least]
+
+        return Sight(places, learning, first, config.sight)
+
+    @property
+    def _biases(self) -> tuple[Tensor, ...]:
+        """The two biases of each layer's relative score; convolutions have none."""
+        if self.biases is None:
+            return (self.bias.new_empty(0),) * self.config.layers
+        return self.biases.expand(self.config.layers, -1, -1, -1).unbind(0)
+
+    @property
+    def _output_weight(self) -> Float[Tensor, "V W"]:
+        return self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight
+
+
+def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight | None) -> Float[Tensor, "*S W"]:
+    """Dropout of vectors while learning; the variational one drops the same of all positions of a row."""
+    if sight is None or not sight.learning or not config.dropout:
+        return x
+    if not config.variational:
+        return dropout(x, config.dropout)
+    return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), config.dropout)
+
+
+def _last(length: int, keeps: int | None) -> tuple[int, int]:
+    """Start and size of the last positions, as many as are kept."""
+    size = length if keeps is None else min(length, keeps)
+    return length - size, size
+
+
+def _of_lengths(state: _State, length: Int[Tensor, "B"] | None) -> _State:
+    """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
+    if length is None or len(length) == 0:
+        return replace(state, length=None)
+    low, high = (int(bound) for bound in length.aminmax())
+    return replace(state, longest=high, length=None if low == high else length)

@@ -1,0 +1,65 @@
+"""Transformer-XL against outputs of the authors' own code: losses, memories and gradients, four segments in a row."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from esscher.bases.config import TransformerXLConfig
+from esscher.bases.network import build_network
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
+CONFIG = {"width": 32, "layers": 3, "heads": 4, "feedforward": 64, "memory": 12}
+CASES = {
+    "txl_base": TransformerXLConfig(**CONFIG),
+    "txl_prelnorm": TransformerXLConfig(**CONFIG, norm="pre"),
+}
+LAYER = {
+    "mixer.place.weight": "dec_attn.r_net.weight",
+    "mixer.mix.weight": "dec_attn.o_net.weight",
+    "norms.0.weight": "dec_attn.layer_norm.weight",
+    "norms.0.bias": "dec_attn.layer_norm.bias",
+    "widen.weight": "pos_ff.CoreNet.0.weight",
+    "widen.bias": "pos_ff.CoreNet.0.bias",
+    "narrow.weight": "pos_ff.CoreNet.3.weight",
+    "narrow.bias": "pos_ff.CoreNet.3.bias",
+    "norms.1.weight": "pos_ff.layer_norm.weight",
+    "norms.1.bias": "pos_ff.layer_norm.bias",
+}
+
+
+def ours(theirs: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
+    """Tensors under the authors' names, weights or gradients, under ours."""
+    found = {"biases": torch.stack([theirs["r_w_bias"], theirs["r_r_bias"]])[None], "bias": theirs["crit.out_layers.0.bias"]}
+    table = theirs["word_emb.emb_layers.0.weight"]
+    found["embedding.weight"] = torch.cat([table, torch.zeros(1, table.shape[1])])  # they have no opening symbol
+    for number in range(layers):
+        for mine, other in LAYER.items():
+            found[f"blocks.{number}.{mine}"] = theirs[f"layers.{number}.{other}"]
+        ask, key, value = theirs[f"layers.{number}.dec_attn.qkv_net.weight"].chunk(3)
+        found[f"blocks.{number}.mixer.ask.weight"] = ask
+        found[f"blocks.{number}.mixer.remember.weight"] = torch.cat([key, value])
+    return found
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tensors are not here")
+@pytest.mark.parametrize("name", CASES)
+def test_equals_the_authors_code(name):
+    tensors, config = load_file(GOLDEN / f"{name}.safetensors"), CASES[name]
+    parts = {top: {key.removeprefix(top + "/"): value for key, value in tensors.items() if key.startswith(top + "/")}
+             for top in ("state", "grads", "recs")}  # fmt: skip
+    network = build_network(config, 100).train()
+    network.load_state_dict(ours(parts["state"], config.layers))
+    memory = network.open(2)
+    for segment in range(4):
+        record = {key.split("/", 1)[1]: value for key, value in parts["recs"].items() if key.startswith(f"{segment}/")}
+        hidden, memory = network.read(record["data"].T, memory)
+        loss = -network.score(hidden.flatten(0, 1), record["target"].T.flatten()).view(2, 8).T
+        assert torch.allclose(loss, record["loss"], atol=1e-5)
+        for layer in range(config.layers):
+            assert torch.allclose(memory[1 + layer].transpose(0, 1), record[f"mems/{layer}"], atol=1e-5)
+    loss.mean().backward()
+    expected = ours(parts["grads"], config.layers)
+    for key, weight in network.named_parameters():
+        assert torch.allclose(weight.grad, expected[key], atol=1e-5), key
