@@ -138,7 +138,8 @@ class RelativeAttention(nn.Module):
         chunks, after = (lead + queries + tail) // chunk, 0 if sight.causal else chunk
         query = pad(query, (0, 0, lead, tail)).view(heads, rows * chunks, chunk, width)
         known = pad(known, (0, 0, chunk + lead - past, tail + after))  # a negative number cuts
-        near = known.unfold(3, 2 * chunk + after, chunk).movedim(-1, -2).flatten(2, 3)
+        pieces = known.view(2, heads, rows, -1, chunk, width)
+        near = torch.cat([pieces[:, :, :, one : one + chunks] for one in range(2 if sight.causal else 3)], 4).flatten(2, 3)
         mask = self._near_mask(sight, rows, queries, past, query.device)
         places = self._places(sight, 2 * chunk - 1, 0 if sight.causal else 1 - 2 * chunk)
         seen = self._attend(query, near, places, biases, mask, sight)

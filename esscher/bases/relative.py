@@ -10,6 +10,7 @@ Letters beside those of `esscher.space`: H heads, D width of a head, N rows (of 
 which N is a multiple, T queries, K keys, R distances.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LONGEST_WAVE = 10_000.0
+SCORES_AT_ONCE = 2**19  # 2 MB: a few rows of one head
 
 
 def sinusoids(distance: Int[Tensor, "R"], width: int, dtype: torch.dtype) -> Float[Tensor, "R W"]:
@@ -54,7 +56,7 @@ def shifted(products: Float[Tensor, "X T R"], keys: int) -> Float[Tensor, "X T {
 
 
 class _RelativeAttention(torch.autograd.Function):
-    """Shares are kept for the gradient; scores and products are not."""
+    """Shares are kept for the gradient; scores and products are not, and exist for a few rows of one head at a time."""
 
     @staticmethod
     def forward(
@@ -67,42 +69,64 @@ class _RelativeAttention(torch.autograd.Function):
         mask: Tensor | None,
         keep: Tensor | None,
     ) -> Tensor:
-        (heads, rows, queries, width), keys = query.shape, key.shape[2]
-        scale = width**-0.5
+        scale = query.shape[3] ** -0.5
         to_content = (query + biases[0, :, None, None]).mul_(scale)
         to_place = (query + biases[1, :, None, None]).mul_(scale)
-        products = torch.bmm(to_place.flatten(1, 2), place.transpose(1, 2)).view(heads * rows, queries, -1)
-        score = torch.baddbmm(shifted(products, keys), to_content.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
-        del products
-        if mask is not None:
-            score.view(heads, -1, *mask.shape).masked_fill_(mask, -torch.inf)
-        share = torch.softmax(score, -1, out=score)
-        used = share if keep is None else share * keep.flatten(0, 1)
-        seen = torch.bmm(used, value.flatten(0, 1)).view(heads, rows, queries, -1)
-        ctx.save_for_backward(to_content, to_place, key, value, place, share, seen, keep)
+        share, seen = query.new_empty(*query.shape[:3], key.shape[2]), torch.empty_like(to_content)
+        for at in _groups(share, mask):
+            score = _score(to_content[at], to_place[at], key[at], place[at[0]], share[at])
+            if mask is not None:
+                score.view(-1, *mask.shape).masked_fill_(mask, -torch.inf)
+            torch.softmax(score, -1, out=score)
+            used = score if keep is None else score * keep[at]
+            torch.bmm(used, value[at], out=seen[at])
+        ctx.save_for_backward(to_content, to_place, key, value, place, share, seen, keep, mask)
         return seen
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, found: Tensor) -> tuple[Tensor | None, ...]:
-        to_content, to_place, key, value, place, share, seen, keep = ctx.saved_tensors
-        heads, rows, queries, width = to_content.shape
-        scale, flat = width**-0.5, found.flatten(0, 1)
-        used = share if keep is None else share * keep.flatten(0, 1)
-        for_value = torch.bmm(used.transpose(1, 2), flat).view_as(value)
-        del used
-        for_score = torch.bmm(flat, value.flatten(0, 1).transpose(1, 2))
-        if keep is not None:
-            for_score.mul_(keep.flatten(0, 1))
-        inner = (found * seen).sum(-1).flatten(0, 1)[..., None]
-        for_score.sub_(inner).mul_(share)
-        for_key = torch.bmm(for_score.transpose(1, 2), to_content.flatten(0, 1)).view_as(key)
-        for_query = torch.bmm(for_score, key.flatten(0, 1)).view_as(to_content)
-        slanted = unshifted(for_score, place.shape[1]).view(heads, rows * queries, -1)
-        for_place = torch.bmm(slanted.transpose(1, 2), to_place.flatten(1, 2))
-        for_to_place = torch.bmm(slanted, place).view_as(to_place)
+        to_content, to_place, key, value, place, share, seen, keep, mask = ctx.saved_tensors
+        scale = to_content.shape[3] ** -0.5
+        for_query, for_to_place = torch.empty_like(to_content), torch.empty_like(to_content)
+        for_key, for_value, for_place = key.new_empty(key.shape), value.new_empty(value.shape), place.new_zeros(place.shape)
+        inner = (found * seen).sum(-1, keepdim=True)
+        for at in _groups(share, mask):
+            used = share[at] if keep is None else share[at] * keep[at]
+            torch.bmm(used.transpose(1, 2), found[at], out=for_value[at])
+            for_score = torch.bmm(found[at], value[at].transpose(1, 2))
+            if keep is not None:
+                for_score.mul_(keep[at])
+            for_score.sub_(inner[at]).mul_(share[at])
+            torch.bmm(for_score.transpose(1, 2), to_content[at], out=for_key[at])
+            torch.bmm(for_score, key[at], out=for_query[at])
+            slanted = unshifted(for_score, place.shape[1]).flatten(0, 1)
+            for_place[at[0]].addmm_(slanted.T, to_place[at].flatten(0, 1))
+            torch.mm(slanted, place[at[0]], out=for_to_place[at].flatten(0, 1))
         for_biases = torch.stack([for_query.sum((1, 2)), for_to_place.sum((1, 2))]).mul_(scale)
         return for_query.add_(for_to_place).mul_(scale), for_key, for_value, for_place, for_biases, None, None
+
+
+def _groups(share: Float[Tensor, "H N T K"], mask: Tensor | None) -> Iterator[tuple[int, slice]]:
+    """One head and some rows at a time, so many that their scores stay in a cache; each group holds whole masks."""
+    heads, rows = share.shape[:2]
+    unit = 1 if mask is None else len(mask)
+    each = unit * max(1, SCORES_AT_ONCE // (unit * share.shape[2] * share.shape[3]))
+    for head in range(heads):
+        for first in range(0, rows, each):
+            yield head, slice(first, min(rows, first + each))
+
+
+def _score(
+    to_content: Float[Tensor, "N T D"],
+    to_place: Float[Tensor, "N T D"],
+    key: Float[Tensor, "N K D"],
+    place: Float[Tensor, "R D"],
+    score: Float[Tensor, "N T K"],
+) -> Float[Tensor, "N T K"]:
+    """Both terms, written where they shall stand."""
+    products = torch.mm(to_place.flatten(0, 1), place.T).view(*to_place.shape[:2], -1)
+    return torch.baddbmm(shifted(products, key.shape[1]), to_content, key.transpose(1, 2), out=score)
 
 
 def unshifted(score: Float[Tensor, "X T K"], distances: int) -> Float[Tensor, "X T {distances}"]:
