@@ -19,8 +19,11 @@ CONFIGS = {
     "transformer, learned": TransformerConfig(8, 2, 2, 16, positions="learned", max_positions=7),
     "transformer, rotary, untied": TransformerConfig(12, 1, 3, 16, tied=False),
     "transformer, learned, untied": TransformerConfig(12, 3, 1, 16, positions="learned", max_positions=7, tied=False),
+    "transformer, adaptive": TransformerConfig(8, 2, 2, 16, cutoffs=(1, 2), shrink=2),
+    "transformer, adaptive, untied": TransformerConfig(8, 2, 2, 16, tied=False, cutoffs=(2,)),
     "transformer-xl": TransformerXLConfig(8, 2, 2, None, 16),
     "transformer-xl, short sight": TransformerXLConfig(8, 2, 2, 5, 16, reach=2, clamp=1, norm="pre", untied=True, tied=False),
+    "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), shrink=2),
     "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
     "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
 }

@@ -38,7 +38,8 @@ class TransformerConfig:
     """A causal pre-norm Transformer; `feedforward` is the inner width of each block, `max_positions` the
     most tokens of a sequence, prompt and point together.
 
-    `tied` uses the input vectors as the output weights.
+    `tied` uses the input vectors as the output weights. `cutoffs` are those of an adaptive input and softmax, whose
+    clusters are narrower by the factor `shrink`.
     """
 
     width: int = 256
@@ -49,6 +50,8 @@ class TransformerConfig:
     positions: Literal["rotary", "learned"] = "rotary"
     max_positions: int = 1024
     tied: bool = True
+    cutoffs: tuple[int, ...] = ()
+    shrink: int = 1
 
     def __post_init__(self) -> None:
         if self.positions not in ("rotary", "learned"):
@@ -58,8 +61,8 @@ class TransformerConfig:
             raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
         if self.positions == "rotary" and (self.width // self.heads) % 2:
             raise ValueError(f"Rotary positions turn pairs, so a head needs an even width, not {self.width // self.heads}.")
-        if self.feedforward < 1 or self.max_positions < 1:
-            raise ValueError(f"feedforward and max_positions are at least 1: {self}.")
+        if min(self.feedforward, self.max_positions, self.shrink) < 1:
+            raise ValueError(f"feedforward, max_positions and shrink are at least 1: {self}.")
 
 
 MIXERS = ("full", "local", "lightconv", "dynamicconv")
@@ -70,12 +73,12 @@ class TransformerXLConfig:
     """Transformer-XL (Dai et al. 2019), whose layers remember what came before a segment; Local-XL and convolutions with it.
 
     `memory` is how many earlier positions a layer keeps while it learns from a stream, `reach` how far back a position then
-    attends when sequences are scored and drawn (None: as far as the memory; everything where there is none), `clamp` the
-    largest distance that is told apart there. With `same_length` a position of a stream attends no further than the memory in
-    training too. `mixers` names what each layer mixes positions by, `spans` its chunk or kernel size; the last of either stands
-    for all further layers. `head_width` is `width / heads` if not given. `untied` gives each layer biases of its own. With
-    `variational` a dropout mask is the same at all positions. `cutoffs` are those of an adaptive input and softmax, whose
-    clusters are narrower by the factor `shrink`.
+    attends when sequences are scored and drawn (None: as far as the memory; where that is 0, everything, and segments of a
+    stream stand alone), `clamp` the largest distance that is told apart there. With `same_length` a position of a stream
+    attends no further than the memory in training too. `mixers` names what each layer mixes positions by, `spans` its chunk or
+    kernel size; the last of either stands for all further layers. `head_width` is `width / heads` if not given. `untied` gives
+    each layer biases of its own. With `variational` a dropout mask is the same at all positions. `cutoffs` are those of an
+    adaptive input and softmax, whose clusters are narrower by the factor `shrink`.
     """
 
     width: int = 256

@@ -176,6 +176,18 @@ class NetworkBase(nn.Module):
             )
 
 
+def with_sight(base: NetworkBase, *, reach: int | None = None, clamp: int | None = None) -> NetworkBase:
+    """A Transformer-XL of the same weights that sees as far back as `reach` when scoring and drawing; distances over `clamp`
+    are taken for `clamp`. It is the given network, changed."""
+    if not isinstance(base.network, TransformerXLNetwork):
+        raise ValueError(
+            f"Only a Transformer-XL can be told how far to see, not a {type(base.network).__name__}. Nothing was computed; "
+            f"leave reach and clamp out."
+        )
+    base.network.look(reach, clamp)
+    return NetworkBase(base.network, base.network.config, base.space).train(base.training)
+
+
 def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
     """A base with initial weights drawn from `rng`, which must be `Seeded`: weights are no finite choice."""
     if not isinstance(rng, Seeded):

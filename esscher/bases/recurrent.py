@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear, one_hot
+from torch.nn.functional import dropout, one_hot
 
 from esscher.bases.config import RecurrentConfig
+from esscher.bases.heads import SoftmaxHead
 from esscher.bases.opening import opened
-from esscher.bases.softmax import softmax_score
 from esscher.space import Sequences
 
 TABLE_UP_TO = 1024  # for so many tokens the first layer's share of its input is looked up instead of multiplied
@@ -63,10 +63,7 @@ class RecurrentNetwork(nn.Module):
         if config.embedding is not None:
             self.embedding = nn.Embedding(vocab_size + 1, width)
             nn.init.normal_(self.embedding.weight, std=width**-0.5)
-        if config.tied:
-            self.bias = nn.Parameter(torch.zeros(vocab_size))
-        else:
-            self.head = nn.Linear(config.width, vocab_size)
+        self.head = SoftmaxHead(vocab_size, config.width, self.embedding if config.tied else None, bias=True)
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T H"]:
         return self.read(opened(x, self.vocab_size)[:, :-1], self.open(len(x)))[0]
@@ -95,10 +92,10 @@ class RecurrentNetwork(nn.Module):
         return dropout(found, rate, self.training), tuple(part.detach().transpose(0, 1).contiguous() for part in kept)
 
     def output(self, hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S V"]:
-        return linear(hidden, *self._output)
+        return self.head.logits(hidden)
 
     def score(self, hidden: Float[Tensor, "N H"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        return softmax_score(hidden, *self._output, tokens)
+        return self.head.score(hidden, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         """Rows are read longest first, so that those still being read are always the first ones."""
@@ -131,11 +128,6 @@ class RecurrentNetwork(nn.Module):
             else:
                 _step_lstm(layer, below, hidden, state.cell[number])
             below = hidden
-
-    @property
-    def _output(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the logits."""
-        return (self.embedding.weight[: self.vocab_size], self.bias) if self.config.tied else (self.head.weight, self.head.bias)
 
     @property
     def _weight(self) -> Tensor:

@@ -13,18 +13,16 @@ Letters beside those of `esscher.space`: N rows, D width of a hidden vector.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**24  # logits that other parts make in one piece: 64 MB
 LOGITS_IN_CACHE = 2**22  # logits of a piece here: 16 MB
-LEAST_ROWS = (
-    256  # rows of a piece over a large vocabulary: with fewer, reading the weights anew costs more than the cache saves
-)
+LEAST_ROWS = 256  # of a piece over a large vocabulary: with fewer, reading the weights anew costs more than the cache saves
 
 
 def softmax_score(
@@ -37,7 +35,7 @@ def softmax_score(
         hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
     with torch.autocast(place, enabled=False):
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (hidden, weight, bias)):
-            return _Score.apply(hidden, weight, bias, tokens)
+            return _Score.apply(hidden, weight, bias, tokens)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             found = [_score(piece)[0] for piece in _pieces(hidden, weight, bias, tokens)]
             return torch.cat(found) if found else hidden.new_empty(0, dtype=_exact(hidden.dtype))
@@ -83,14 +81,12 @@ def _score_and_slope(piece: _Piece) -> tuple[Float[Tensor, "R"], Float[Tensor, "
     return found, shares.scatter_add_(1, piece.tokens, -total), -1 / total
 
 
+@dataclass
 class _Sums:
-    """The gradients of weight and bias, as far as they are wanted, in the making."""
+    """The gradients of weight and bias in the making, as far as they are wanted."""
 
-    def __init__(self, weight: Tensor | None, bias: Tensor | None):
-        self.weight, self.bias = (
-            None if one is None else torch.zeros_like(one, dtype=_exact(one.dtype), memory_format=torch.contiguous_format)
-            for one in (weight, bias)
-        )
+    weight: Float[Tensor, "V D"] | None
+    bias: Float[Tensor, "V"] | None
 
     def add(self, slope: Float[Tensor, "R V"], hidden: Float[Tensor, "R D"], scale: Float[Tensor, "R 1"]) -> None:
         """Add the share of some rows, each times its scale."""
@@ -108,7 +104,11 @@ class _Score(torch.autograd.Function):
         by_hidden, by_weight, by_bias, _ = ctx.needs_input_grad
         found = torch.empty(len(hidden), dtype=_exact(hidden.dtype), device=hidden.device)
         towards = torch.empty_like(hidden) if by_hidden else None
-        sums = _Sums(weight if by_weight else None, bias if by_bias else None)
+        exact = found.dtype
+        sums = _Sums(
+            torch.zeros(weight.shape, dtype=exact, device=weight.device) if by_weight else None,
+            torch.zeros(len(weight), dtype=exact, device=weight.device) if by_bias else None,
+        )
         for piece in _pieces(hidden, weight, bias, tokens):
             found[piece.rows], slope, scale = _score_and_slope(piece)
             if towards is not None:
@@ -118,15 +118,18 @@ class _Score(torch.autograd.Function):
         return found
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:  # type: ignore[override]
-        hidden, weight, bias, tokens, towards, by_weight, by_bias = ctx.saved_tensors
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "Second derivatives were asked for (create_graph=True), and softmax_score has only first ones. No gradient was "
+                "computed; take log_softmax of all logits instead."
+            )
+        hidden, weight, bias, tokens, towards, *made = ctx.saved_tensors
         by_hidden = None if towards is None else (towards * given[:, None]).to(hidden.dtype)
-        if by_weight is None and by_bias is None:
+        if all(one is None for one in made):
             return by_hidden, None, None, None
         usual = _usual(given)
-        sums = _Sums(None, None)
-        sums.weight, sums.bias = (None if one is None else one * usual for one in (by_weight, by_bias))
+        sums = _Sums(*(None if one is None else one * usual for one in made))
         rows = (given != usual).nonzero()[:, 0]
         if len(rows):
             rest = (given - usual)[rows, None]

@@ -13,15 +13,15 @@ from typing import NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, linear, scaled_dot_product_attention
+from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
+from esscher.bases.adaptive import AdaptiveInput, AdaptiveSoftmax
 from esscher.bases.config import TransformerConfig
+from esscher.bases.heads import Head, Logits, SoftmaxHead
 from esscher.bases.opening import opened
-from esscher.bases.softmax import softmax_score
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
-COPY_HEAD_FROM = 32  # steps for which it pays to lay the output weights out for small products
 SLOWEST_TURN = 10_000.0  # base of the wavelengths of rotary positions (Su et al. 2021)
 
 
@@ -45,7 +45,7 @@ class _State:
     """`cache[l, 0]` holds the keys of layer l and `cache[l, 1]` its values; slot t of a row is what it read t-th."""
 
     cache: Float[Tensor, "L 2 B H S D"]
-    head: Float[Tensor, "W V"]
+    logits: Logits
     longest: int  # slots that the longest row has filled
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
 
@@ -127,7 +127,11 @@ class TransformerNetwork(nn.Module):
     def __init__(self, config: TransformerConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size, self.max_positions = config, vocab_size, config.max_positions
-        self.embedding = nn.Embedding(vocab_size + 1, config.width)
+        self.embedding: nn.Module
+        if config.cutoffs:
+            self.embedding = AdaptiveInput(vocab_size, config.width, config.cutoffs, config.shrink)
+        else:
+            self.embedding = nn.Embedding(vocab_size + 1, config.width)
         self.blocks = nn.ModuleList([_Block(config) for _ in range(config.layers)])
         self.last = nn.RMSNorm(config.width)
         if config.positions == "learned":
@@ -135,10 +139,9 @@ class TransformerNetwork(nn.Module):
         else:
             for name, values in turns(config)._asdict().items():
                 self.register_buffer(name, values, persistent=False)
-        if not config.tied:
-            self.head = nn.Linear(config.width, vocab_size, bias=False)
+        self.head = _head(config, vocab_size, self.embedding)
         for name, weight in self.named_parameters():
-            if weight.dim() > 1:
+            if weight.dim() > 1 and ".projections." not in name:
                 deep = name.endswith(("mix.weight", "narrow.weight"))  # they add up over the layers
                 nn.init.normal_(weight, std=INITIAL_STD / (2 * config.layers) ** 0.5 if deep else INITIAL_STD)
 
@@ -153,22 +156,21 @@ class TransformerNetwork(nn.Module):
         return self._pass(inputs, None, _Sight(causal=False, mask=mask))
 
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return linear(hidden, self._output_weight)
+        return self.head.logits(hidden)
 
     def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        return softmax_score(hidden, self._output_weight, None, tokens)
+        return self.head.score(hidden, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         inputs = opened(prompts, self.vocab_size)
         rows, longest = inputs.shape
         config = self.config
         shape = (config.layers, 2, rows, config.heads, longest - 1 + room, config.width // config.heads)
-        cache = self.embedding.weight.new_empty(shape)
+        cache = self.last.weight.new_empty(shape)
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
-        head = self._output_weight.T
-        head = head.contiguous() if room >= COPY_HEAD_FROM else head
-        return after @ head, _of_lengths(cache, head, longest, prompts.start + 1)
+        logits = self.head.prepared(room)
+        return logits(after), _of_lengths(cache, logits, longest, prompts.start + 1)
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
         if state.longest == state.cache.shape[4]:
@@ -183,18 +185,14 @@ class TransformerNetwork(nn.Module):
         for block, cache in zip(self.blocks, state.cache, strict=True):
             cast(_Block, block).step(x, turn, cache, place)
         length = None if state.length is None else state.length + 1
-        return self.last(x) @ state.head, _State(state.cache, state.head, state.longest + 1, length)
+        return state.logits(self.last(x)), _State(state.cache, state.logits, state.longest + 1, length)
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         old = state.cache
         cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
         cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
         length = None if state.length is None else state.length[index]
-        return _of_lengths(cache, state.head, state.longest, length)
-
-    @property
-    def _output_weight(self) -> Float[Tensor, "V W"]:
-        return self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight
+        return _of_lengths(cache, state.logits, state.longest, length)
 
     def _pass(
         self, inputs: Int[Tensor, "B T"], cache: Float[Tensor, "L 2 B H S D"] | None, sight: _Sight = BACKWARD
@@ -214,12 +212,21 @@ class TransformerNetwork(nn.Module):
         return self.last(x)
 
 
-def _of_lengths(cache: Tensor, head: Tensor, longest: int, length: Int[Tensor, "B"] | None) -> _State:
+def _head(config: TransformerConfig, vocab_size: int, embedding: nn.Module) -> Head:
+    if not isinstance(embedding, AdaptiveInput):
+        table = cast(nn.Embedding, embedding) if config.tied else None
+        return SoftmaxHead(vocab_size, config.width, table, bias=False)
+    if config.tied:
+        return AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink, embedding, "tails")
+    return AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink)
+
+
+def _of_lengths(cache: Tensor, logits: Logits, longest: int, length: Int[Tensor, "B"] | None) -> _State:
     """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
     if length is None or len(length) == 0:
-        return _State(cache, head, longest, None)
+        return _State(cache, logits, longest, None)
     low, high = (int(bound) for bound in length.aminmax())
-    return _State(cache, head, high, None if low == high else length)
+    return _State(cache, logits, high, None if low == high else length)
 
 
 def turns(config: TransformerConfig) -> _Turn:

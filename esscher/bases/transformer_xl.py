@@ -17,14 +17,15 @@ from typing import cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear, relu
+from torch.nn.functional import dropout, relu
 
+from esscher.bases.adaptive import PROJECTION_STD, AdaptiveInput, AdaptiveSoftmax
 from esscher.bases.config import TransformerXLConfig
 from esscher.bases.convolution import Convolution
+from esscher.bases.heads import Logits, SoftmaxHead
 from esscher.bases.mixers import Mixer, Place, RelativeAttention, Sight
 from esscher.bases.opening import opened
 from esscher.bases.relative import sinusoids
-from esscher.bases.softmax import softmax_score
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -37,7 +38,7 @@ class _State:
 
     caches: tuple[Tensor, ...]  # [P, H, B, S, D], where P and D are the layer's own
     tables: tuple[Tensor, ...]
-    head: Float[Tensor, "W V"]
+    head: Logits
     longest: int  # slots that the longest row has filled
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
 
@@ -91,19 +92,27 @@ class TransformerXLNetwork(nn.Module):
     def __init__(self, config: TransformerXLConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
-        self.embedding = nn.Embedding(vocab_size + 1, config.width)
+        self.embedding: nn.Embedding | AdaptiveInput
+        self.head: SoftmaxHead | AdaptiveSoftmax
+        if config.cutoffs:
+            self.embedding = adaptive = AdaptiveInput(vocab_size, config.width, config.cutoffs, config.shrink)
+            tied = config.tied_projections if config.tied else "none"
+            shared = adaptive if config.tied else None
+            self.head = AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink, shared, tied)
+        else:
+            self.embedding = table = nn.Embedding(vocab_size + 1, config.width)
+            self.head = SoftmaxHead(vocab_size, config.width, table if config.tied else None, bias=True)
         self.blocks = nn.ModuleList([_Block(config, layer) for layer in range(config.layers)])
         head_width = config.head_width or config.width // config.heads
         biases = torch.empty(config.layers if config.untied else 1, 2, config.heads, head_width)
         self.biases = nn.Parameter(biases) if config.attends else None
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        if not config.tied:
-            self.head = nn.Linear(config.width, vocab_size, bias=False)
         for name, weight in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(weight)
             elif ".norms." in name:
                 nn.init.normal_(weight, 1.0, INITIAL_STD)
+            elif ".projections." in name:
+                nn.init.normal_(weight, std=PROJECTION_STD)
             elif name.endswith("kernel"):
                 nn.init.xavier_uniform_(weight)
             else:
@@ -112,8 +121,16 @@ class TransformerXLNetwork(nn.Module):
     def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
         inputs = opened(x, self.opening)[:, :-1]
         if inputs.numel() == 0:
-            return self.embedding(inputs)
+            return self._vectors(inputs)
         return torch.cat([hidden for hidden, _ in self._segments(inputs, learning=self.training)], 1)
+
+    def look(self, reach: int | None, clamp: int | None) -> None:
+        """Change how far back positions attend when scoring and drawing, and the largest distance told apart; None keeps it."""
+        reach = self.config.reach if reach is None else reach
+        self.config = replace(self.config, reach=reach, clamp=self.config.clamp if clamp is None else clamp)
+        for part in self.modules():
+            if isinstance(part, _Block | RelativeAttention | Convolution):
+                part.config = self.config
 
     def surveyed(self, x: Sequences) -> Float[Tensor, "B U W"]:
         """The vectors of the opening symbol and of each token when all of a row is seen from everywhere: an encoder's."""
@@ -123,25 +140,26 @@ class TransformerXLNetwork(nn.Module):
         return self._pass(inputs, None, sight)[0]
 
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return linear(hidden, self._output_weight, self.bias)
+        return self.head.logits(hidden)
 
     def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        return softmax_score(hidden, self._output_weight, self.bias, tokens)
+        return self.head.score(hidden, tokens)
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """How many positions were read of each stream, and no input of any layer."""
-        weight = self.embedding.weight
-        inputs = [weight.new_empty(rows, 0, self.config.width) for _ in self.blocks]
-        return (torch.zeros(rows, dtype=torch.long, device=weight.device), *inputs)
+        inputs = [self._like.new_empty(rows, 0, self.config.width) for _ in self.blocks]
+        return (torch.zeros(rows, dtype=torch.long, device=self._like.device), *inputs)
 
     def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
         if inputs.numel() == 0:
-            return self.embedding(inputs), memory
+            return self._vectors(inputs), memory
         first, *past = memory
         sight = self._sight(self.training, first=int(first[0]))
         if self.training:
             sight = replace(sight, reach=self.config.memory if self.config.same_length else None)
         hidden, _, kept = self._pass(inputs, past, sight)
+        if self.config.sight is None:  # no memory, and nothing that says how much to keep: each segment stands alone
+            return hidden, (first, *past)
         return hidden, (first + inputs.shape[1], *kept)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
@@ -162,18 +180,18 @@ class TransformerXLNetwork(nn.Module):
             cast(_Block, block).mixer.table(longest - 1 + room, biases, places)
             for block, biases in zip(self.blocks, self._biases, strict=True)
         ]
-        state = _State(tuple(caches), tuple(tables), self._output_weight.T.contiguous(), longest, None)
+        state = _State(tuple(caches), tuple(tables), self.head.prepared(room), longest, None)
         return self.output(after), _of_lengths(state, prompts.start + 1)
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
         if state.longest == state.caches[0].shape[3]:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = Place(state.longest, state.length)
-        x = self.embedding(token) * self.config.width**0.5
+        x = self._vectors(token)
         for block, cache, table, biases in zip(self.blocks, state.caches, state.tables, self._biases, strict=True):
             x = cast(_Block, block).step(x, cache, table, biases, place)
         length = None if state.length is None else state.length + 1
-        return torch.addmm(self.bias, x, state.head), replace(state, longest=state.longest + 1, length=length)
+        return state.head(x), replace(state, longest=state.longest + 1, length=length)
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         caches = []
@@ -198,7 +216,7 @@ class TransformerXLNetwork(nn.Module):
         self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, sight: Sight
     ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
         """The vectors of new positions, what each layer knows of them, and what it remembers for the next pass."""
-        x = _drop(self.embedding(inputs) * self.config.width**0.5, self.config, sight)
+        x = _drop(self._vectors(inputs), self.config, sight)
         axis, made, kept = 1 if sight.learning else 3, [], []
         for number, (module, biases) in enumerate(zip(self.blocks, self._biases, strict=True)):
             block = cast(_Block, module)
@@ -214,7 +232,7 @@ class TransformerXLNetwork(nn.Module):
 
     def _sight(self, learning: bool, first: int = 0) -> Sight:
         """What is seen where sequences are scored and drawn; the sinusoids of a pass are made once for all its layers."""
-        config, like, tables = self.config, self.embedding.weight, dict[tuple[int, int], Tensor]()
+        config, like, tables = self.config, self._like, dict[tuple[int, int], Tensor]()
 
         def places(most: int, least: int) -> Float[Tensor, "R W"]:
             if (most, least) not in tables:
@@ -231,12 +249,18 @@ class TransformerXLNetwork(nn.Module):
     def _biases(self) -> tuple[Tensor, ...]:
         """The two biases of each layer's relative score; convolutions have none."""
         if self.biases is None:
-            return (self.bias.new_empty(0),) * self.config.layers
+            return (self._like.new_empty(0),) * self.config.layers
         return self.biases.expand(self.config.layers, -1, -1, -1).unbind(0)
 
+    def _vectors(self, tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S W"]:
+        """The input vectors of tokens, as long as the root of the width on average."""
+        vectors = self.embedding(tokens)
+        return vectors if self.config.cutoffs else vectors * self.config.width**0.5
+
     @property
-    def _output_weight(self) -> Float[Tensor, "V W"]:
-        return self.embedding.weight[: self.vocab_size] if self.config.tied else self.head.weight
+    def _like(self) -> Tensor:
+        """A parameter, for its dtype and device."""
+        return next(self.blocks.parameters())
 
 
 def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight | None) -> Float[Tensor, "*S W"]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from esscher.training.models import Model
 
 app = App(name="analyse", help_epilogue="Example: esscher analyse energies runs/first --energy runs/tilted --data my.txt")
+app.command("esscher.commands.context:app", name="context", help="How far back the context of models helps.", sort_key=4)
 
 Folder = Annotated[Path, Parameter(help="Folder of the base.")]
 Energy = Annotated[Path, Parameter(help="Folder of the energy that tilts the base: the two are the joint.")]

@@ -1,5 +1,6 @@
 """esscher measure: how good a model is, with an interval."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,8 +8,27 @@ from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, Seed, show
 from esscher.cut import Cut
+from esscher.training.config import DataConfig, LengthConfig
+
+Unit = Literal["line", "paragraph", "document"]
 
 app = App(name="measure", help_epilogue="Example: esscher measure runs/first --data my.txt")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a long text is read as one stream, with the memory of the model."""
+
+    streams: int | None = None
+    """Columns that are read at once; by default one for each 20,480 tokens, and at most 16."""
+    segment: int | None = None
+    """Tokens that are read at a time; by default as many as in training."""
+    warm: int = 1024
+    """Tokens that a column after the first reads before its place, to fill its memory."""
+    reach: int | None = None
+    """How far back a Transformer-XL sees; by default as far as it was trained to."""
+    clamp: int | None = None
+    """Largest distance that a Transformer-XL tells apart."""
 
 
 @app.default
@@ -30,18 +50,25 @@ def measure(
     ] = False,
     plot: Annotated[Path | None, Parameter(help="Draw the perplexity by position into this file, such as steps.png.")] = None,
     column: Annotated[str, Parameter(help="Of jsonl, parquet and Hugging Face data.")] = "text",
-    unit: Annotated[Literal["line", "paragraph", "document"], Parameter(help="What a text is in a text file.")] = "line",
+    unit: Annotated[
+        Unit | None,
+        Parameter(help="What a text is in a text file: a line, or what it was for a model that learnt from a stream."),
+    ] = None,
     fixed: Annotated[
         bool, Parameter(negative="", help="The interval for just these texts, instead of for all text like them.")
     ] = False,
     level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
     cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    reading: Annotated[Reading, Parameter(name="*")] = Reading(),  # noqa: B008 (frozen)
     out: Annotated[Path | None, Parameter(help="Folder that keeps draws; a measuring that broke goes on.")] = None,
     seed: Seed = 0,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
-    """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not."""
+    """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not.
+
+    A model that learnt from a stream reads all texts as one, with its memory; so does any base with a memory, with --streams.
+    """
     from esscher.data.sources import read_texts
     from esscher.training.measuring import Measuring, measure_text
     from esscher.training.models import load_model
@@ -49,8 +76,19 @@ def measure(
 
     if plot is not None and (steps == 0 or energy is None):
         raise ValueError("--plot shows the perplexity by position. Nothing was measured; give --steps and --energy, too.")
+    whole = energy is None and cut == Cut()
+    if reading != Reading() and not whole:
+        raise ValueError(
+            "--streams, --segment and --warm read one stream with a memory. Nothing was measured; leave --energy and cuts out."
+        )
+    given = {"--draws": draws, "--sequences": sequences, "--steps": steps, "--out": out}
+    asked = [name for name, value in given.items() if value]
+    stream = _stream(model, data, column, unit, reading, fixed, level, asked) if whole else None
+    if stream is not None:
+        show(stream, as_json=json)
+        return
     settings = Measuring(draws, sequences, steps, step_draws, not sample_last, "fixed" if fixed else "sample", level, seed, out)
-    loaded, texts = load_model(model, energy, cut), read_texts(data, column=column, unit=unit)
+    loaded, texts = load_model(model, energy, cut), read_texts(data, column=column, unit=unit or "line")
     result = measure_text(loaded, texts.texts, settings, say=choose_progress(quiet).say)
     found = result.found
     facts: dict[str, Any] = {
@@ -70,6 +108,37 @@ def measure(
     if plot is not None:
         facts["plot"] = _draw(result.step_rows(), plot)
     show(Answer("esscher measure", facts, tables, [*methods, *found.warnings]), as_json=json)
+
+
+def _stream(
+    model: Path, data: str, column: str, unit: Unit | None, reading: Reading, fixed: bool, level: float, asked: list[str]
+) -> Answer | None:
+    """What is found where the text is read as one stream; None where it is not to be."""
+    from esscher.bases.network import with_sight
+    from esscher.training.models import load_model, trained_on_streams
+    from esscher.training.stream_material import read_stream_of
+    from esscher.training.stream_measuring import StreamMeasuring, measure_stream
+
+    learnt = trained_on_streams(model)
+    if learnt is None and reading == Reading():
+        return None
+    if asked:
+        raise ValueError(
+            f"{', '.join(asked)} has no meaning where a text is read as one stream. Nothing was measured; leave it out."
+        )
+    loaded = load_model(model)
+    base = loaded.streaming
+    if reading.reach is not None or reading.clamp is not None:
+        base = with_sight(base, reach=reading.reach, clamp=reading.clamp)
+    own, length = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
+    text = read_stream_of(data, loaded.tokenizer, replace(own, column=column, unit=unit or own.unit), length)
+    settings = StreamMeasuring(
+        reading.streams, reading.segment or length.tokens, reading.warm, "fixed" if fixed else "sample", level
+    )
+    found = measure_stream(base, text, settings)
+    facts = {"model": model, "data": data, "measured_on": str(text), "read_as": found.read_as}
+    notes = [f"base: {found.nats['token'].method}", *found.warnings]
+    return Answer("esscher measure", facts, {"perplexities": found.rows()}, notes)
 
 
 def _draw(rows: list[dict[str, Any]], file: Path) -> Path:

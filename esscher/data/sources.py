@@ -6,6 +6,7 @@ file, or what stands between separators), jsonl or parquet. Empty texts are left
 """
 
 import glob
+import gzip
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,19 +55,28 @@ class Splits:
 
 
 def read_texts(
-    source: str, *, column: str = "text", unit: Unit = "line", separator: str | None = None, split: str = "train"
+    source: str,
+    *,
+    column: str = "text",
+    unit: Unit = "line",
+    separator: str | None = None,
+    split: str = "train",
+    keep_empty: bool = False,
 ) -> Texts:
-    """All texts of a source; `column` matters for jsonl, parquet and the hub, `unit` and `separator` for text files."""
+    """All texts of a source; `column` matters for jsonl, parquet and the hub, `unit` and `separator` for text files.
+
+    Empty texts are left out, unless `keep_empty`.
+    """
     files = find_files(source)
     if files:
         kind = _kind(files, source)
         rows: Iterator[Any] = _rows(files, kind, "document" if separator is not None else unit, column)
         if kind == "text" and separator is not None:
             rows = (part.strip() for row in rows for part in row.split(separator))
-        return _keep(rows, source, ("part" if separator is not None else unit) if kind == "text" else "text")
+        return _keep(rows, source, ("part" if separator is not None else unit) if kind == "text" else "text", keep_empty)
     if _looks_like_path(source):
         raise FileNotFoundError(f"There is no file, folder or pattern {source!r} here. Nothing was read; check the path.")
-    return _keep(_hub_rows(source, split, column), source, "text")
+    return _keep(_hub_rows(source, split, column), source, "text", keep_empty)
 
 
 def find_files(source: str) -> list[Path]:
@@ -81,6 +91,24 @@ def find_files(source: str) -> list[Path]:
             raise FileNotFoundError(f"The folder {source} holds no file ending in {known}. Nothing was read.")
         return files
     return sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+
+
+def read_raw(source: str) -> bytes:
+    """The content of one file as it is, unpacked if it ends in `.gz`."""
+    files = [Path(source).expanduser()] if Path(source).expanduser().is_file() else find_files(source)
+    if len(files) != 1:
+        raise FileNotFoundError(f"{source!r} names {len(files)} files, and raw text is one. Nothing was read; name one file.")
+    return gzip.decompress(files[0].read_bytes()) if files[0].suffix == ".gz" else files[0].read_bytes()
+
+
+def split_raw(content: bytes, *, held_out: float = 0.05) -> tuple[bytes, bytes, bytes]:
+    """The last share `held_out` of the bytes for test, as much before it for validation, and all before that to learn from."""
+    size = round(held_out * len(content))
+    if not 0 < size < len(content) / 2:
+        raise ValueError(
+            f"{len(content):,} bytes are too few to hold out {100 * held_out:g} % twice. Give more text, or another share."
+        )
+    return content[: -2 * size], content[-2 * size : -size], content[-size:]
 
 
 def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
@@ -191,16 +219,16 @@ def _hub_rows(name: str, split: str, column: str) -> Iterator[Any]:
         yield from _column(rows, column, name)
 
 
-def _keep(rows: Iterable[Any], source: str, unit: str) -> Texts:
+def _keep(rows: Iterable[Any], source: str, unit: str, empty: bool) -> Texts:
     texts, skipped = [], 0
     for number, row in enumerate(rows):
         if row is not None and not isinstance(row, str):
             raise ValueError(f"{source}: row {number} holds {type(row).__name__} instead of text. Choose another column.")
-        if row is None or not row.strip():
+        if row is None or not (empty or row.strip()):
             skipped += 1
         else:
             texts.append(row)
-    if not texts:
+    if not any(text.strip() for text in texts):
         raise ValueError(f"{source} holds no text: all {skipped:,} {unit}s are empty. Nothing was read.")
     return Texts(tuple(texts), source, skipped, unit)
 

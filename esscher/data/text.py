@@ -86,7 +86,7 @@ def text_chunks(texts: Sequence[str], tokenizer: Tokenizer, *, length: int, give
     for text, found in zip(texts, tokenizer.encode_places(texts), strict=True):
         tokens += [*found.tokens, tokenizer.eos]
         places = [0, *found.ends[:-1], len(text)] if found.ends else [0]
-        sizes += [np.diff(_running(text)[:, places]), np.ones((2, 1), dtype=np.int64)]
+        sizes += [np.diff(running_sizes(text)[:2, places]), np.ones((2, 1), dtype=np.int64)]
     if len(tokens) < length:
         raise ValueError(f"The texts have {len(tokens):,} tokens in all, too few for one chunk of {length:,}. Give more text.")
     firsts = torch.arange(0, len(tokens) - length + 1, length)
@@ -97,10 +97,11 @@ def text_chunks(texts: Sequence[str], tokenizer: Tokenizer, *, length: int, give
     return TextSet(x, words, size)
 
 
-def _running(text: str) -> NDArray[np.int64]:
-    """Words begun and bytes passed before each character, and at the end."""
+def running_sizes(text: str) -> NDArray[np.int64]:
+    """Words begun, bytes and characters passed before each character, and at the end."""
     code = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     blank = np.isin(code, BLANKS)
     begins = ~blank & np.concatenate([[True], blank[:-1]])
     size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
-    return np.concatenate([np.zeros((2, 1), dtype=np.int64), np.stack([begins, size]).cumsum(1)], 1)
+    counts = np.stack([begins, size, np.ones_like(size)])
+    return np.concatenate([np.zeros((3, 1), dtype=np.int64), counts.cumsum(1)], 1)

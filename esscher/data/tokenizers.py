@@ -1,23 +1,29 @@
-"""Text to tokens and back: character, byte, byte-level BPE trained here, or any pretrained tokenizer.
+"""Text to tokens and back: character, byte, word, byte-level BPE trained here, or any pretrained tokenizer.
 
 All are one class around the library `tokenizers`. Text never turns into the end symbol by accident: `encode`
 reads a special token that is spelt out in a text as its characters. What it leaves out: begin symbols, which
 a base makes for itself.
+
+Words are what stands between blanks, case kept. They are numbered by how often they occur in the text they were learnt from,
+the most frequent first, after the end symbol and the word for the unknown: as adaptive softmax wants them. Tokens of BPE are
+numbered in the order of their merges, which is not that of their frequency.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from esscher.storage import write_file
 
 END = "<eos>"
 UNKNOWN = "\ufffd"  # decodes as the sign for an unreadable character
-KINDS = ("character", "byte", "bpe")
+UNKNOWN_WORD = "<unk>"
+KINDS = ("character", "byte", "word", "bpe")
 
 
 @dataclass(frozen=True)
@@ -84,12 +90,14 @@ class Tokenizer:
             write_file(Path(folder) / name, content)
 
 
-def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000) -> Tokenizer:
-    """A new tokenizer of one of `KINDS`; `vocab_size` matters for bpe only."""
+def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, cutoff: int = 1) -> Tokenizer:
+    """A new tokenizer of one of `KINDS`; `vocab_size` is for bpe and words, `cutoff` is how often a word must occur."""
     if kind == "character":
         return character_tokenizer("".join(sorted(set().union(*texts))))
     if kind == "byte":
         return _finish(_byte_level(models.BPE(_byte_vocabulary(), []), split_words=False), "byte")
+    if kind == "word":
+        return _train_words(texts, vocab_size, cutoff)
     if kind == "bpe":
         return _train_bpe(texts, vocab_size)
     raise ValueError(f"Unknown tokenizer {kind!r}; the known ones are {', '.join(KINDS)}, or a folder with a tokenizer.json.")
@@ -176,6 +184,13 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
         raise FileNotFoundError(f"The folder {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
 
 
+def byte_symbols() -> list[str]:
+    """The symbol of each byte in a byte-level vocabulary: itself where it can be printed, else the next character past 255."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = {byte: 256 + place for place, byte in enumerate(byte for byte in range(256) if byte not in printed)}
+    return [chr(others.get(byte, byte)) for byte in range(256)]
+
+
 def _byte_vocabulary() -> dict[str, int]:
     return {symbol: number for number, symbol in enumerate([END, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
 
@@ -198,6 +213,19 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     learner = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
     backend.train_from_iterator(texts, learner)
     return _finish(backend, "bpe")
+
+
+def _train_words(texts: Iterable[str], vocab_size: int, cutoff: int) -> Tokenizer:
+    """A text that spells out the end symbol means a word that is not known."""
+    count = Counter(word for text in texts for word in text.split())
+    special = [END, UNKNOWN_WORD]
+    frequent = sorted((word for word in count if count[word] >= cutoff and word not in special), key=lambda w: (-count[w], w))
+    words = [*special, *frequent[: max(0, vocab_size - len(special))]]
+    model = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN_WORD)
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = normalizers.Replace(Regex(rf"(?<!\S){END}(?!\S)"), UNKNOWN_WORD)
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return _finish(backend, "word")
 
 
 def _finish(backend: tokenizers.Tokenizer, name: str) -> Tokenizer:

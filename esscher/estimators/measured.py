@@ -14,6 +14,7 @@ from esscher.estimators.methods import bounded_cross_entropy, guaranteed_cross_e
 from esscher.estimators.perplexity import (
     Test,
     Units,
+    as_bits,
     as_perplexity,
     base_cross_entropy,
     cross_entropy,
@@ -67,7 +68,7 @@ class Measured:
             ("tilted", "guarantee", self.guaranteed),
         )
         return [
-            {"model": model, "per": per, "method": method, "perplexity": value}
+            {"model": model, "per": per, "method": method, "perplexity": value, "bits": as_bits(nats)[per]}
             for model, method, nats in ways
             if nats is not None
             for per, value in as_perplexity(nats).items()

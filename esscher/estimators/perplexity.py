@@ -61,6 +61,11 @@ def as_perplexity(nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
     return {name: value.map(_exp, unit=value.unit.removeprefix("nats ")) for name, value in nats.items()}
 
 
+def as_bits(nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    """Cross-entropies by unit in bits: of characters, what is called bits per character."""
+    return {name: value.map(_bits, unit=value.unit.replace("nats", "bits", 1)) for name, value in nats.items()}
+
+
 def cross_entropy(
     target: Tilted,
     x: Sequences,
@@ -212,3 +217,7 @@ def clipped(nats: Estimate) -> Estimate:
 def _exp(nats: float) -> float:
     """exp, or infinity where it overflows."""
     return math.exp(nats) if nats < 709 else math.inf
+
+
+def _bits(nats: float) -> float:
+    return nats / math.log(2)

@@ -54,6 +54,8 @@ RECIPES = {
             "Residual energy-based models (Deng et al., 2020)",
             "trained energies against exact entropies, coverage and pools",
         ),
+        Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
+        Recipe("local-xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)", "local attention and convolutions beside it"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }

@@ -145,11 +145,11 @@ class Ground:
 
     @property
     def entropy(self) -> float:
-        return dict(self.result.material.truth)["entropy of the process"].value
+        return dict(self.result.points.truth)["entropy of the process"].value
 
     def nats(self, model: Tilted, draws: Draws | None = None) -> Estimate:
         """Cross-entropy on the test strings, per symbol."""
-        material = self.result.material
+        material = self.result.points
         return cross_entropy(model, material.test, draws=draws, units=material.units)["token"]
 
 
@@ -195,7 +195,7 @@ def stand(source: Source, scale: Scale, out: Path) -> Ground:
     features = declared_features(declared)
     rng = Seeded(source.seed).stream("gam")
     pool = collect(Ancestral(), Tilted(result.base), empty_prompts(1), scale.draws, rng=rng, folder=folder / "draws")
-    of_data = values(features, result.material.train)
+    of_data = values(features, result.points.train)
     return Ground(source, scale, folder, result, declared, features, pool, values(features, pool.x), of_data)
 
 

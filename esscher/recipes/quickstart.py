@@ -117,7 +117,7 @@ def tilt(settings: TrainRun, declared: Sequence[Declared], draws: int) -> Half:
     seed = settings.training.seed
     rng = Seeded(seed).stream("tilt")
     result = train(settings, resume=True)
-    material = result.material
+    material = result.points
     features = declared_features(declared, material.tokenizer.decode)
     found = fit_energy(result.base, features, material.train, {}, FitConfig(draws=draws), rng=rng, quiet=False)
     measured = measure_by(found.draws, found.target, material.test, units=material.units)

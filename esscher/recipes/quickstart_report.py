@@ -98,7 +98,7 @@ def _texts(texts: TiltedTexts) -> Section:
         f"want to keep, and is worth most when it brings pretraining that the base lacks."
     )
     base, tilted = as_perplexity(measured.base), as_perplexity(measured.tilted)
-    counted = {unit: int(count.sum()) for unit, count in texts.base.material.units.items()}
+    counted = {unit: int(count.sum()) for unit, count in texts.base.points.units.items()}
     rows = [{"per": unit, "base": base[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in base]
     nats = {name: replace(value, unit="") for name, value in text_nats(texts).items() if name != "saved by tilting"}
     trusted: list[dict[str, Any]] = [

@@ -123,6 +123,7 @@ def _energy(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, Any
     study = ground.study
     choice, training = study.energies[name]
     data, cut = study.data, study.cut
+    assert data.split != "raw"  # continuations are cut from texts
     settings = TiltRun(
         str(folder),
         data=data.source,

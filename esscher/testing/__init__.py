@@ -1,6 +1,7 @@
 """The laws of the library as functions, for its own tests and for your own base, energy or sampler.
 
     check_base(base, prompts)                    stepping equals scoring, sums to one, select commutes with advance, ...
+    check_stream(base)                           a stream in pieces equals one long row, memories hold no gradient, ...
     check_energy(energy, x)                      ignores padding, a batch equals one by one
     check_objective(objective, target, ...)      its gradient is that of the exact loss
     assert_draws_follow(target, prompts, draws)  weighted draws have the exact expectations, by enumeration
@@ -13,5 +14,14 @@ Each raises AssertionError with the numbers. The statistical ones state their fa
 from esscher.testing.laws import check_base, check_energy, check_objective
 from esscher.testing.outcomes import every_outcome
 from esscher.testing.statistics import assert_covers, assert_draws_follow
+from esscher.testing.streams import check_stream
 
-__all__ = ["assert_covers", "assert_draws_follow", "check_base", "check_energy", "check_objective", "every_outcome"]
+__all__ = [
+    "assert_covers",
+    "assert_draws_follow",
+    "check_base",
+    "check_energy",
+    "check_objective",
+    "check_stream",
+    "every_outcome",
+]

@@ -23,10 +23,10 @@ def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5)
     together = prompts_of(prompts)
     x = enumerate_points(base.space, together)
     score = base.log_probs(x)
-    _equal(base.log_probs(x), score, tolerance, "scoring must give the same twice (is dropout on? call eval())")
-    _equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
+    equal(base.log_probs(x), score, tolerance, "scoring must give the same twice (is dropout on? call eval())")
+    equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
     total = score.sum(-1).double().exp().view(len(prompts), -1).sum(-1)
-    _equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
+    equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
     _check_padding(base, together, x, score, tolerance)
     _check_no_look_ahead(base, x, score, tolerance)
     _check_company(base, together, x, score, tolerance)
@@ -41,10 +41,10 @@ def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> No
     assert together.shape == (len(x),), f"an energy gives one number a row: expected {(len(x),)}, got {tuple(together.shape)}"
     wrong = torch.isnan(together) | (together == -torch.inf)
     assert not bool(wrong.any()), f"an energy must be a number, or +inf to forbid; {int(wrong.sum())} of {len(x)} are not"
-    _equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
-    _equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
+    equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
+    equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
     alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
-    _equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
+    equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
 
 
 def check_objective(
@@ -68,21 +68,21 @@ def check_objective(
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
         zero = torch.zeros_like(parameters[number])
         gap = (zero if one is None else one), (zero if other is None else other)
-        _equal(*gap, tolerance, f"the gradient must be that of the exact loss (parameter {number})")
+        equal(*gap, tolerance, f"the gradient must be that of the exact loss (parameter {number})")
 
 
 def _check_padding(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
     padded = base.log_probs(_padded(x))[:, : score.shape[1]]
-    _equal(padded, score, tolerance, "padding must not change a score")
+    equal(padded, score, tolerance, "padding must not change a score")
     found, expected = base.begin(_padded(prompts))[0], base.begin(prompts)[0]
-    _equal(found.exp(), expected.exp(), tolerance, "padding must not change a prompt")
+    equal(found.exp(), expected.exp(), tolerance, "padding must not change a prompt")
 
 
 def _check_no_look_ahead(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
     """Cutting each point by one token leaves the scores before the cut."""
     shorter = Sequences(x.tokens, x.start, torch.maximum(x.stop - 1, x.start))
     expected = torch.where(shorter.counted, score, 0.0)
-    _equal(base.log_probs(shorter), expected, tolerance, "a score must not look ahead")
+    equal(base.log_probs(shorter), expected, tolerance, "a score must not look ahead")
 
 
 def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -93,9 +93,9 @@ def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, 
         row = (number + 1) * per_prompt - 1
         alone = _alone(x, row)
         found = base.log_probs(alone)
-        _equal(found[0], score[row, : found.shape[1]], tolerance, "a score must not depend on the other rows of the batch")
+        equal(found[0], score[row, : found.shape[1]], tolerance, "a score must not depend on the other rows of the batch")
         first, _ = base.begin(_alone(prompts, number))
-        _equal(first[0].exp(), begun[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch")
+        equal(first[0].exp(), begun[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch")
 
 
 def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -108,9 +108,9 @@ def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -
         column = (x.start + t).clamp(max=x.tokens.shape[1] - 1)[:, None]
         token = x.tokens.gather(1, column)[:, 0]
         normal = torch.logsumexp(log_prob[here].double(), -1)
-        _equal(normal, torch.zeros_like(normal), tolerance, f"step {t} must be normalised")
+        equal(normal, torch.zeros_like(normal), tolerance, f"step {t} must be normalised")
         stepped = log_prob.gather(1, token[:, None])[here, 0]
-        _equal(stepped, score.gather(1, column)[here, 0], tolerance, f"stepping must equal scoring (step {t})")
+        equal(stepped, score.gather(1, column)[here, 0], tolerance, f"stepping must equal scoring (step {t})")
         if t + 1 < base.space.max_length:
             log_prob, state = base.advance(state, token)
 
@@ -135,18 +135,18 @@ def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
 
     expected = last(step(begun(), token), other)
     early = last(step(base.select(begun(), index), token[index]), other[index])
-    _equal(early, expected[index], tolerance, "select must commute with advance")
+    equal(early, expected[index], tolerance, "select must commute with advance")
     late = last(base.select(step(begun(), token), index), other[index])
-    _equal(late, expected[index], tolerance, "select must commute with advance, after a step too")
+    equal(late, expected[index], tolerance, "select must commute with advance, after a step too")
     state = step(begun(), token)
     step(begun(), other)
-    _equal(last(state, other), expected, tolerance, "two states must not share memory")
+    equal(last(state, other), expected, tolerance, "two states must not share memory")
     state = begun()
     last(step(base.select(state, torch.arange(count)), other), token)
-    _equal(last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state")
+    equal(last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state")
     state = step(begun(), token)
     step(base.select(state, torch.arange(count)), token)
-    _equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
+    equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
 
 
 def _padded(x: Sequences) -> Sequences:
@@ -161,7 +161,8 @@ def _alone(x: Sequences, row: int) -> Sequences:
     return Sequences(one.tokens[:, : int(one.stop)], one.start, one.stop)
 
 
-def _equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
+def equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
+    """Nowhere further apart than the tolerance; infinities agree with themselves."""
     gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
     gap = torch.where(found == expected, 0.0, gap)
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"

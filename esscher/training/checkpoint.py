@@ -5,8 +5,9 @@
       step-00000120/
         weights.safetensors       every player's parameters and buffers
         optimiser.safetensors     every optimiser's tensors
+        carried.safetensors       what else goes on, where something does: memories of streams, averaged weights
         state.json                the rest: step, best evaluation, settings, versions, optimisers' plain values
-        manifest.json             size and SHA-256 of the three
+        manifest.json             size and SHA-256 of these
 
 A checkpoint is written to a folder beside, flushed, and renamed: it is whole or not there. The last two and
 the best are kept. What it leaves out: random state, because chance is a function of (seed, step, rank).
@@ -17,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from esscher.storage import (
     write_tensors,
 )
 
-WEIGHTS, OPTIMISER, STATE, MANIFEST, CURRENT = (
+WEIGHTS, OPTIMISER, CARRIED, STATE, MANIFEST, CURRENT = (
     "weights.safetensors",
     "optimiser.safetensors",
+    "carried.safetensors",
     "state.json",
     "manifest.json",
     "current.json",
@@ -52,6 +54,7 @@ class Saved:
     weights: Mapping[str, Tensor]
     optimisers: Mapping[str, Tensor]
     state: Mapping[str, Any]
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,11 @@ class Checkpoints:
             beside.mkdir(parents=True)
             write_tensors(beside / WEIGHTS, saved.weights)
             write_tensors(beside / OPTIMISER, saved.optimisers)
+            if saved.carried:
+                write_tensors(beside / CARRIED, saved.carried)
             write_json(beside / STATE, saved.state)
-            write_json(beside / MANIFEST, {name: _stamp(beside / name) for name in (WEIGHTS, OPTIMISER, STATE)})
+            written = [name for name in (WEIGHTS, OPTIMISER, CARRIED, STATE) if (beside / name).is_file()]
+            write_json(beside / MANIFEST, {name: _stamp(beside / name) for name in written})
             sync_folder(beside)
             if place.exists():  # the same step again, after a kill between this rename and the next
                 shutil.rmtree(place)
@@ -111,7 +117,8 @@ class Checkpoints:
                     size = (place / name).stat().st_size
                     raise ValueError(f"{name} is not what was written ({size:,} bytes now, {stamp['bytes']:,} then)")
             state = json.loads((place / STATE).read_text())
-            return Saved(read_tensors(place / WEIGHTS), read_tensors(place / OPTIMISER), state)
+            carried = read_tensors(place / CARRIED) if CARRIED in manifest else {}
+            return Saved(read_tensors(place / WEIGHTS), read_tensors(place / OPTIMISER), state, carried)
         except (OSError, ValueError, KeyError, AttributeError) as error:
             raise ValueError(self._corrupted(place, error)) from error
 
@@ -143,8 +150,13 @@ class Checkpoints:
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def pack(modules: Mapping[str, nn.Module], optimisers: Mapping[str, torch.optim.Optimizer], state: Mapping[str, Any]) -> Saved:
-    """Players and their optimisers as named tensors and plain values."""
+def pack(
+    modules: Mapping[str, nn.Module],
+    optimisers: Mapping[str, torch.optim.Optimizer],
+    state: Mapping[str, Any],
+    carried: Mapping[str, Tensor] | None = None,
+) -> Saved:
+    """Players, their optimisers and what else is carried on as named tensors and plain values."""
     weights = {
         f"{player}/{name}": tensor for player, module in modules.items() for name, tensor in module_tensors(module).items()
     }
@@ -156,7 +168,7 @@ def pack(modules: Mapping[str, nn.Module], optimisers: Mapping[str, torch.optim.
         tensors |= {f"{player}/{name}": value for name, value in entries.items() if isinstance(value, Tensor)}
         values = {name: value for name, value in entries.items() if not isinstance(value, Tensor)}
         plain[player] = {"param_groups": whole["param_groups"], "values": values}
-    return Saved(weights, tensors, {**state, "optimisers": plain})
+    return Saved(weights, tensors, {**state, "optimisers": plain}, {} if carried is None else carried)
 
 
 def unpack(

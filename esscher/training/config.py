@@ -12,6 +12,9 @@ from typing import Any, ClassVar, Literal
 
 from esscher.bases.config import BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
+from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig, check_choice
+
+__all__ = ["BaseChoice", "DataConfig", "LengthConfig", "TokenizerConfig", "TrainRun", "TrainingConfig"]
 
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
@@ -48,6 +51,8 @@ class TrainingConfig:
     """Updates over which the learning rate rises."""
     label_smoothing: float = 0.0
     """Share of each target spread over the vocabulary."""
+    average: float | None = None
+    """Share of the run after which the weights of all updates are averaged; the average is evaluated and kept."""
     evaluate_every: int | None = None
     """Steps between evaluations; once an epoch if not given."""
     patience: int | None = None
@@ -66,10 +71,10 @@ class TrainingConfig:
     """Also log to this tracker."""
 
     def __post_init__(self) -> None:
-        _choice("optimiser", self.optimiser, ("adam", "adamw", "sgd"))
-        _choice("schedule", self.schedule, ("constant", "cosine", "linear", "inverse-sqrt"))
-        _choice("device", self.device, ("auto", "cpu"))
-        _choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
+        check_choice("optimiser", self.optimiser, ("adam", "adamw", "sgd"))
+        check_choice("schedule", self.schedule, ("constant", "cosine", "linear", "inverse-sqrt"))
+        check_choice("device", self.device, ("auto", "cpu"))
+        check_choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
         for name in ("steps", "epochs", "batch_size", "accumulate", "learning_rate", "clip", "patience", *INTERVALS):
@@ -81,6 +86,8 @@ class TrainingConfig:
                 raise ValueError(f"{name} is at least 0, not {getattr(self, name)}.")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing}.")
+        if self.average is not None and not 0 <= self.average < 1:
+            raise ValueError(f"average is a share of the run in [0, 1), not {self.average}.")
         if self.batch_size % self.accumulate:
             raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")
 
@@ -109,94 +116,10 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Where the data come from.
-
-    `source` is `docstrings`, `motif:10001011111000` (a process of the laboratory), a path, a folder, a pattern,
-    or a Hugging Face name. Without `validation` and `test`, texts are held out of the source by their hash.
-    """
-
-    source: str = "docstrings"
-    """`docstrings`, motif:10001011111000, a path, a folder, a pattern, or a Hugging Face name."""
-    validation: str | None = None
-    """A source of its own to choose the best weights by."""
-    test: str | None = None
-    """A source of its own to judge by."""
-    held_out: float = 0.05
-    """Share of the texts for validation, and as much for test."""
-    split: Literal["hash", "place"] = "hash"
-    """What holds texts out: the hash of each; or, for few long texts, the place: the end of each is held out."""
-    column: str = "text"
-    """The column with the text, of jsonl, parquet and Hugging Face data."""
-    unit: Literal["line", "paragraph", "document"] = "line"
-    """What a text is, in text files."""
-    separator: str | None = None
-    """A string between the texts, in text files."""
-    size: int = 5000
-    """Training points of a process."""
-    length: int = 30
-    """Symbols of a process, the end symbol not counted."""
-    alphabet: str = "01"
-    """Symbols of a process."""
-    mixture: float = 1.0
-    """Share of a process's strings that hold the motif."""
-
-    def __post_init__(self) -> None:
-        _choice("unit", self.unit, ("line", "paragraph", "document"))
-        _choice("split", self.split, ("hash", "place"))
-        if (self.validation is None) != (self.test is None):
-            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
-        if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
-        if self.size < 1 or self.length < 1:
-            raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
-        if not 0 < self.mixture <= 1:
-            raise ValueError(f"mixture lies in (0, 1], not {self.mixture}.")
-
-
-@dataclass(frozen=True)
-class TokenizerConfig:
-    """How text becomes tokens: `character`, `byte` or `bpe` trained here, or the folder of a pretrained tokenizer."""
-
-    kind: str = "bpe"
-    """`character`, `byte` or `bpe`, trained here; or the folder of a pretrained tokenizer."""
-    vocab_size: int = 1000
-    """Tokens of a bpe tokenizer."""
-
-    def __post_init__(self) -> None:
-        if self.vocab_size < 2:
-            raise ValueError(f"vocab_size is at least 2, not {self.vocab_size}.")
-
-
-@dataclass(frozen=True)
-class LengthConfig:
-    """How texts become points: each text one point of at most `tokens` with its end symbol; or, with `chunks`,
-    one stream cut every `tokens`, of which the first `given` are the prompt."""
-
-    tokens: int = 128
-    """Longest point with its end symbol, or the length of a chunk."""
-    chunks: bool = False
-    """One stream cut into chunks, instead of a point for each text."""
-    given: int = 0
-    """Tokens at the start of each chunk that are its prompt."""
-    longer: Literal["cut", "refuse"] = "cut"
-    """What becomes of longer texts."""
-
-    def __post_init__(self) -> None:
-        _choice("longer", self.longer, ("cut", "refuse"))
-        if self.tokens < 1:
-            raise ValueError(f"A point has at least one token, not {self.tokens}.")
-        if self.given and not self.chunks:
-            raise ValueError(f"given = {self.given} tokens are the prompt of a chunk; set chunks = true as well.")
-        if not 0 <= self.given < self.tokens:
-            raise ValueError(f"Of {self.tokens} tokens at least one must be left to model, so {self.given} cannot be given.")
-
-
-@dataclass(frozen=True)
 class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
-    kind: Literal["lstm", "gru", "transformer"] = "transformer"
+    kind: Literal["lstm", "gru", "transformer", "transformer-xl"] = "transformer"
     """Which network."""
     width: int | None = None
     """Of the hidden layers."""
@@ -209,13 +132,41 @@ class BaseChoice:
     embedding: int | None = None
     """Width of the input embedding of lstm and gru; one-hot input if not given."""
     heads: int | None = None
-    """Attention heads of a transformer."""
+    """Attention heads of a transformer or transformer-xl."""
     feedforward: int | None = None
-    """Width between the two matrices of a transformer's feed-forward part."""
+    """Width between the two matrices of a feed-forward part."""
     positions: Literal["rotary", "learned"] | None = None
     """How a transformer knows positions."""
     max_positions: int | None = None
     """Longest sequence of a transformer, prompt and point together."""
+    head_width: int | None = None
+    """Width of a head of a transformer-xl, if not its share of the width; so are all settings below."""
+    attention_dropout: float | None = None
+    """Share of attention, or of a kernel's taps, dropped in training."""
+    memory: int | None = None
+    """Earlier positions that a layer remembers while it learns from a stream."""
+    reach: int | None = None
+    """How far back a position attends when scoring and drawing; as far as the memory if not given."""
+    clamp: int | None = None
+    """Largest distance that is told apart when scoring and drawing."""
+    same_length: bool | None = None
+    """Attend no further than the memory in training too."""
+    norm: Literal["post", "pre"] | None = None
+    """Norm after each sum, or before each part."""
+    untied: bool | None = None
+    """The two biases of the relative score belong to each layer."""
+    variational: bool | None = None
+    """Drop the same of all positions."""
+    mixers: tuple[Literal["full", "local", "lightconv", "dynamicconv"], ...] | None = None
+    """What each layer mixes positions by; the last stands for all further layers."""
+    spans: tuple[int, ...] | None = None
+    """Chunk or kernel size of each layer; the last stands for all further layers."""
+    cutoffs: tuple[int, ...] | None = None
+    """Where the clusters of an adaptive input and softmax begin."""
+    shrink: int | None = None
+    """How much narrower each cluster is than the one before."""
+    tied_projections: Literal["none", "tails", "all"] | None = None
+    """Which projections of an adaptive softmax are those of the input."""
 
     def __post_init__(self) -> None:
         self.resolve()
@@ -259,7 +210,7 @@ def from_dict(values: Mapping[str, Any]) -> TrainRun:
     for name, kind in PARTS.items():
         given = values.get(name, {})
         _known(kind, given, f"{name}.")
-        parts[name] = kind(**given)
+        parts[name] = kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
     return TrainRun(out=values["out"], **parts)
 
 
@@ -291,8 +242,3 @@ def _known(kind: type, values: Mapping[str, Any], prefix: str) -> None:
     for key in values:
         if key not in names:
             raise ValueError(f"Unknown key {prefix}{key!r}; the known keys are {', '.join(prefix + name for name in names)}.")
-
-
-def _choice(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"Unknown {name} {value!r}; the known ones are {', '.join(str(one) for one in known)}.")

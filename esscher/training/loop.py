@@ -3,7 +3,6 @@
 The trainer (`esscher.training.trainer`) is its face; the parts it moves are players, order, checkpoints.
 """
 
-import hashlib
 import math
 import platform
 from collections.abc import Callable, Mapping
@@ -21,14 +20,16 @@ from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import module_tensors
 from esscher.target import Tilted
+from esscher.training.average import Average
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
 from esscher.training.config import TrainingConfig, learning_rate, refuse_change
-from esscher.training.evaluation import HeldOut, mean_loss
+from esscher.training.evaluation import HeldOut, HeldOutStream, mean_loss
 from esscher.training.history import History
-from esscher.training.order import Order, passes
 from esscher.training.players import Players
 from esscher.training.processes import from_all, from_first, make_equal
 from esscher.training.progress import Progress
+from esscher.training.streams import Columns, Stream
+from esscher.training.supply import Shuffled, Supply
 
 MAY_CHANGE = ("tracker",)  # settings that a resumed run may have otherwise
 
@@ -50,13 +51,14 @@ class Task:
 
     objective: Objective
     target: Tilted
-    data: Sequences
+    data: Sequences | Stream
     modules: Mapping[str, nn.Module]
-    validation: HeldOut | Callable[[], Estimate] | None
+    validation: HeldOut | HeldOutStream | Callable[[], Estimate] | None
     folder: Path | None
 
     def __post_init__(self) -> None:
-        if len(self.data) == 0 or (isinstance(self.validation, HeldOut) and len(self.validation.data) == 0):
+        held_out = self.validation.data if isinstance(self.validation, HeldOut | HeldOutStream) else self.data
+        if len(self.data) == 0 or len(held_out) == 0:
             raise ValueError("There is no sequence to train on, or none to validate by. Nothing was trained; give some.")
 
 
@@ -89,9 +91,9 @@ class Loop:
             module.to(accelerator.device)
         make_equal(accelerator, list(task.modules.values()))
         self.players = Players(task.modules, config, accelerator)
-        self.order = Order(len(task.data), config.batch_size, config.seed)
-        self.steps = config.total_steps(len(task.data))
-        self.evaluate_every = config.evaluation_interval(len(task.data))
+        self.supply = _supply(task, config, accelerator)
+        self.steps, self.evaluate_every = self.supply.total_steps(), self.supply.evaluation_interval()
+        self.average = Average(task.modules, None if config.average is None else round(config.average * self.steps))
         self.save_every = config.save_every or self.evaluate_every
         self.main = accelerator.is_main_process
         self.checkpoints = None if task.folder is None else Checkpoints(task.folder / "checkpoints")
@@ -122,6 +124,8 @@ class Loop:
         saved = self.checkpoints.read(last)
         refuse_change("The run", saved.state["settings"], self._settings())
         unpack(saved, self.players.modules, self.players.optimisers, last)
+        self.supply.restore(saved.carried)
+        self.average.restore(saved.carried)
         self.standing = _Standing.from_dict(saved.state["standing"])
         self.history.restore(self.step)
         if saved.state["versions"] != _versions():
@@ -133,23 +137,23 @@ class Loop:
 
     def update(self) -> None:
         """One step: all passes, one move of every player."""
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        rng = Seeded(self.config.seed).stream("step", self.step, "rank", rank)
-        rate = learning_rate(self.config, self.step, self.steps)
-        rows = self.order.batch(self.step)
+        rng = Seeded(self.config.seed).stream("step", self.step, "rank", self.accelerator.process_index)
+        rate = self.supply.scale(self.step) * learning_rate(self.config, self.step, self.steps)
+        tokens = self.supply.tokens(self.step)
         self.players.clear()
         self.players.train(True)
         with rng.governs_torch():
-            for part in passes(self.task.data, rows, rank=rank, processes=processes, count=self.config.accumulate):
+            for target, part in self.supply.parts(self.step):
                 with self.accelerator.autocast():
-                    loss = self.task.objective(self.task.target, part.to(self.accelerator.device), rng=rng, step=self.step)
+                    loss = self.task.objective(target, part, rng=rng, step=self.step)
                 self.players.add(loss)
         value, metrics = self.players.update(rate)
         self._refuse_divergence(value, metrics)
         self.standing.step += 1
+        self.average.add(self.step)
         self.standing.loss += value
         self.standing.updates += 1
-        self.progress.update(self.step, value, int(self.task.data.rows(rows).lengths.sum()))
+        self.progress.update(self.step, value, tokens)
         if self.step % self.config.log_every == 0 or self.step == self.steps:
             mean = self.standing.loss / self.standing.updates
             self.standing.loss, self.standing.updates = 0.0, 0
@@ -169,9 +173,14 @@ class Loop:
         if self.config.keep_best and self.standing.best_step not in (None, self.step):
             best = None if self.checkpoints is None else self.checkpoints.best()
             if self.checkpoints is not None and best is not None:
-                unpack_weights(self.checkpoints.read(best), self.players.modules, best)
+                saved = self.checkpoints.read(best)
+                unpack_weights(saved, self.players.modules, best)
+                self.average.restore(saved.carried)
+                self.average.settle()
             for name, tensors in self.kept.items():
                 self.players.modules[name].load_state_dict(tensors, strict=False)
+        else:
+            self.average.settle()
         for tracker in self.accelerator.trackers:
             tracker.finish()
         self.players.clear()
@@ -182,6 +191,10 @@ class Loop:
 
     def _evaluate(self) -> bool:
         """Compare with the best so far; the same verdict on all processes."""
+        with self.average.in_place():
+            return self._compare()
+
+    def _compare(self) -> bool:
         self.players.train(False)
         found = self._validate()
         standing = self.standing
@@ -201,7 +214,7 @@ class Loop:
         """Held-out data are shared by the processes; any other number is the first one's to find."""
         validation, accelerator = self.task.validation, self.accelerator
         assert validation is not None
-        if not isinstance(validation, HeldOut):
+        if not isinstance(validation, HeldOut | HeldOutStream):
             return from_first(accelerator, validation() if self.main else None)
         losses = validation.losses(
             self.task.target,
@@ -216,14 +229,16 @@ class Loop:
     def _save(self, better: bool) -> None:
         if self.checkpoints is not None:
             state = {"standing": self.standing.to_dict(), "settings": self._settings(), "versions": _versions()}
+            carried = {**self.supply.saved(), **self.average.saved()}
             if self.main:
-                self.checkpoints.save(self.step, pack(self.players.modules, self.players.optimisers, state), best=better)
+                saved = pack(self.players.modules, self.players.optimisers, state, carried)
+                self.checkpoints.save(self.step, saved, best=better)
             self.accelerator.wait_for_everyone()
 
     def _settings(self) -> dict[str, Any]:
         """What must not change between a run and its resumption."""
         fixed = {key: value for key, value in asdict(self.config).items() if key not in MAY_CHANGE}
-        return {**fixed, "data": _fingerprint(self.task.data), "processes": self.accelerator.num_processes}
+        return {**fixed, "data": self.supply.fingerprint(), "processes": self.accelerator.num_processes}
 
     def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
         if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
@@ -243,11 +258,11 @@ class Loop:
             self.accelerator.log(dict(numbers), step=self.step)
 
 
-def _fingerprint(x: Sequences) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for tensor in (x.tokens, x.start, x.stop):
-        found.update(tensor.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+def _supply(task: Task, config: TrainingConfig, accelerator: Accelerator) -> Supply:
+    """Sequences in a shuffled order, or a stream in columns."""
+    if isinstance(task.data, Stream):
+        return Columns(task.data, task.target, config, accelerator)
+    return Shuffled(task.data, task.target, config, accelerator)
 
 
 def _versions() -> dict[str, str]:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
 from esscher.data.processes import draw_sets
-from esscher.data.sources import Splits, Texts, read_texts, split_by_hash, split_by_place
+from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
+from esscher.data.streams import decode_part
 from esscher.data.text import TextSet, text_chunks, text_points
 from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
 from esscher.estimate import Estimate
@@ -44,6 +45,9 @@ def read_splits(data: DataConfig) -> Splits:
     """The texts of a source in three parts."""
     if data.source == "docstrings":
         return docstring_splits()
+    if data.split == "raw":
+        train, validation, test = (decode_part(part) for part in read_raw_splits(data))
+        return Splits(Texts((train,), data.source), Texts((validation,), data.source), Texts((test,), data.source))
     whole = _read(data, data.source)
     if data.validation is None or data.test is None:
         split = split_by_hash if data.split == "hash" else split_by_place
@@ -51,10 +55,18 @@ def read_splits(data: DataConfig) -> Splits:
     return Splits(whole, _read(data, data.validation), _read(data, data.test))
 
 
+def read_raw_splits(data: DataConfig) -> tuple[bytes, bytes, bytes]:
+    """The bytes of a source in three parts."""
+    whole = read_raw(data.source)
+    if data.validation is None or data.test is None:
+        return split_raw(whole, held_out=data.held_out)
+    return whole, read_raw(data.validation), read_raw(data.test)
+
+
 def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
     """Trained on the texts, or loaded from a folder."""
     if config.kind in KINDS:
-        return train_tokenizer(config.kind, texts.texts, vocab_size=config.vocab_size)
+        return train_tokenizer(config.kind, texts.texts, vocab_size=config.vocab_size, cutoff=config.cutoff)
     if "/" not in config.kind and "\\" not in config.kind:
         known = ", ".join(KINDS)
         raise ValueError(f"Unknown tokenizer {config.kind!r}; the known ones are {known}, or a folder such as ./{config.kind}.")
@@ -62,7 +74,8 @@ def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
 
 
 def _read(data: DataConfig, source: str) -> Texts:
-    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator)
+    keep_empty = data.empty == "keep"
+    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
 def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Material:

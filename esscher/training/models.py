@@ -10,12 +10,14 @@ from pathlib import Path
 
 import yaml
 
+from esscher.bases.network import NetworkBase
 from esscher.cut import Cut
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
 from esscher.energies.saved import SavedEnergy, SavedNetwork, load_energy
 from esscher.hub import SavedBase, load_base
 from esscher.target import Tilted
+from esscher.training.config import TrainRun, from_dict
 
 SETTINGS = "run.yaml"  # of a training run, in the folder of its base
 
@@ -45,6 +47,16 @@ class Model:
         """Tokens of the prompt that stands before each chunk."""
         return self.cut.given or 0
 
+    @property
+    def streaming(self) -> NetworkBase:
+        """The base, which must be a network with a memory to read streams."""
+        if not isinstance(self.base, NetworkBase):
+            raise ValueError(
+                f"{self.folder} holds a model of Hugging Face, which has no memory here. Nothing was done; read text in chunks."
+            )
+        self.base.open(0)
+        return self.base
+
     def read(self, texts: Sequence[str]) -> TextSet:
         """Texts as points of this model's space."""
         return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
@@ -60,6 +72,15 @@ def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | 
     saved.check_base(base)
     tilted = Tilted(base, saved.energy(None if tokenizer is None else tokenizer.decode, base))
     return Model(base, tilted, tokenizer, cut, folder, saved)
+
+
+def trained_on_streams(folder: str | Path) -> TrainRun | None:
+    """The settings of a base that learnt from a stream; None of any other."""
+    file = Path(folder) / SETTINGS
+    if not file.is_file():
+        return None
+    settings = yaml.safe_load(file.read_text())
+    return from_dict(settings) if settings.get("length", {}).get("stream") else None
 
 
 def _trained_cut(folder: Path) -> Cut:

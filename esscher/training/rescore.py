@@ -4,8 +4,9 @@ word errors or BLEU on another.
     found = rescore(tuning, test, METRICS["wer"], rng=rng)
 
 Systems, each with the scores of the one before: the first candidate; the given scores; the base; the energy; beside them the
-base alone, without the given scores, and the oracle, the candidate nearest to the reference. The number of words is a score of all that are tuned, because sums of log-probabilities
-prefer short texts. Scores come from the lists themselves (`esscher.training.candidate_scores` puts them there).
+base alone, without the given scores, and the oracle, the candidate nearest to the reference. The number of words is a score of
+all that are tuned, because sums of log-probabilities prefer short texts. Scores come from the lists themselves
+(`esscher.training.candidate_scores` puts them there).
 """
 
 from collections.abc import Mapping, Sequence

@@ -16,19 +16,23 @@ import yaml
 from esscher.bases.config import TransformerConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.estimate import Estimate
-from esscher.estimators.perplexity import perplexity
+from esscher.estimators.perplexity import as_bits, as_perplexity, perplexity
 from esscher.hub import Card, save_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
+from esscher.space import Sequences
 from esscher.storage import write_file, write_json
 from esscher.target import Tilted
 from esscher.training.config import TrainRun, from_dict, refuse_change, to_dict
-from esscher.training.evaluation import HeldOut
+from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
 from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
+from esscher.training.stream_material import StreamMaterial, prepare_streams
+from esscher.training.stream_measuring import StreamMeasuring, measure_stream
+from esscher.training.streams import Stream
 from esscher.training.trainer import Trainer
 
 RESULTS = "results.json"
@@ -40,9 +44,16 @@ class TrainResult:
 
     folder: Path
     base: NetworkBase
-    material: Material
+    material: Material | StreamMaterial
     record: TrainingRecord
     measured: Mapping[str, Estimate]
+
+    @property
+    def points(self) -> Material:
+        """What it learnt from, where that was points and not a stream."""
+        if not isinstance(self.material, Material):
+            raise ValueError("The run learnt from a stream, which has no points. Its tokens are in `material`.")
+        return self.material
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -63,18 +74,24 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     speak = choose_progress(quiet or not first_process()).say
     if resume:
         _refuse_change(run, folder)
-    material = prepare(run, rng=seed.stream("data"))
+    material = prepare_streams(run) if run.length.stream else prepare(run, rng=seed.stream("data"))
     speak(material.description)
     base = _base(run, material)
     target = Tilted(base)
     if first_process() and not (folder / "checkpoints").is_dir():
         write_file(folder / SETTINGS, yaml.safe_dump(to_dict(run), sort_keys=False).encode())
+    data: Sequences | Stream
+    held_out: HeldOut | HeldOutStream
+    if isinstance(material, StreamMaterial):
+        data, held_out = material.learnt(run.length), HeldOutStream(Likelihood(), material.chosen_by(run.length))
+    else:
+        data, held_out = material.train, HeldOut(Likelihood(), material.validation)
     record = Trainer(run.training, quiet)(
         Likelihood(run.training.label_smoothing),
         target,
-        material.train,
+        data,
         modules=base,
-        validation=HeldOut(Likelihood(), material.validation),
+        validation=held_out,
         folder=folder,
         resume=resume,
     )
@@ -87,9 +104,13 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     return result
 
 
-def _base(run: TrainRun, material: Material) -> NetworkBase:
+def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
     """A new base for the material; one with too few positions is refused before anything is trained."""
     config = run.base.resolve()
+    if isinstance(material, StreamMaterial):
+        base = build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+        base.open(0)  # refuses one without a memory
+        return base
     longest = max(int(part.stop.max()) for part in (material.train, material.validation, material.test))
     if isinstance(config, TransformerConfig) and longest > config.max_positions:
         raise ValueError(
@@ -99,8 +120,12 @@ def _base(run: TrainRun, material: Material) -> NetworkBase:
     return build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
 
 
-def _measure(base: NetworkBase, material: Material) -> dict[str, Estimate]:
-    """Perplexity on the test data by unit, and what is known of the source."""
+def _measure(base: NetworkBase, material: Material | StreamMaterial) -> dict[str, Estimate]:
+    """Perplexity on the test data by unit, and what is known of the source; of a stream also bits."""
+    if isinstance(material, StreamMaterial):
+        nats = measure_stream(base, material.test, StreamMeasuring(segment=base.space.max_length)).nats
+        bits = {f"bits per {unit}": found for unit, found in as_bits(nats).items() if unit in ("character", "byte")}
+        return {**{f"perplexity per {unit}": found for unit, found in as_perplexity(nats).items()}, **bits}
     found = perplexity(Tilted(base), material.test, units=material.units)
     return {**{f"perplexity per {unit}": estimate for unit, estimate in found.items()}, **dict(material.truth)}
 

@@ -3,7 +3,8 @@
     record = Trainer(TrainingConfig(steps=500))(Likelihood(), Tilted(base), data, modules=base, folder="runs/first")
 
 All chance of an update is `Seeded(seed).stream("step", step, "rank", rank)`, and the order of the data is a
-function of the seed, so a run is its weights, its optimisers' tensors and its step: what a checkpoint holds.
+function of the seed, so a run is its weights, its optimisers' tensors and its step: what a checkpoint holds. Data are
+sequences, or a `Stream`, which a base with a memory reads in order; its memories are in the checkpoint, too.
 A run that was killed and resumed ends with the weights of a run that was not. See `docs/why/resume.md`.
 """
 
@@ -17,10 +18,11 @@ from esscher.objective import Objective
 from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
-from esscher.training.evaluation import HeldOut, Validation
+from esscher.training.evaluation import HeldOut, HeldOutStream, Validation
 from esscher.training.loop import Loop, Task, TrainingRecord
 from esscher.training.processes import connect
 from esscher.training.progress import choose_progress
+from esscher.training.streams import Stream
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Trainer:
         self,
         objective: Objective,
         target: Tilted,
-        data: Sequences,
+        data: Sequences | Stream,
         *,
         modules: nn.Module | Mapping[str, nn.Module],
         validation: Validation | None = None,
@@ -43,7 +45,9 @@ class Trainer:
     ) -> TrainingRecord:
         """Minimise the objective over the modules, in place; with a `folder`, save there and resume from there."""
         players = {"model": modules} if isinstance(modules, nn.Module) else modules
-        validation = HeldOut(objective, validation) if isinstance(validation, Sequences) else validation
+        if isinstance(validation, Sequences | Stream):
+            held_out = HeldOut if isinstance(validation, Sequences) else HeldOutStream
+            validation = held_out(objective, validation)  # type: ignore[arg-type]
         task = Task(objective, target, data, players, validation, None if folder is None else Path(folder))
         accelerator = connect(self.config, task.folder)
         progress = choose_progress(self.quiet or not accelerator.is_main_process)

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from networks import lively
+from networks import CONFIGS, lively
 from torch import nn
 
 from esscher.bases.config import TransformerXLConfig, from_dict, to_dict
 from esscher.bases.convolution import Convolution
 from esscher.bases.mixers import RelativeAttention, Sight
-from esscher.bases.network import build_base
+from esscher.bases.network import build_base, with_sight
 from esscher.bases.relative import relative_attention, sinusoids
 from esscher.bases.transformer_xl import TransformerXLNetwork
 from esscher.randomness import Seeded
@@ -78,23 +78,12 @@ def test_a_position_depends_on_those_before_it_and_on_no_other(config):
     network = lively(config, SPACE).network
     assert isinstance(network, TransformerXLNetwork)
     given = torch.randn(1, 20, config.width, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network.embedding = _Given(given)
+    network._vectors = lambda tokens: given
     hidden = network._pass(torch.zeros(1, 20, dtype=torch.long), None, network._sight(False))[0]
     for position in range(20):
         (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), given, retain_graph=True)
         size = slope[0].abs().sum(-1)
         assert float(size[position + 1 :].sum()) == 0 and float(size[max(0, position - 1) : position + 1].min()) > 0
-
-
-class _Given(nn.Module):
-    """An embedding that gives these vectors whatever it reads."""
-
-    def __init__(self, vectors: torch.Tensor):
-        super().__init__()
-        self.vectors, self.weight = vectors, torch.zeros(8, vectors.shape[-1])
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.vectors
 
 
 def test_memory_has_no_gradient_and_training_sees_all_of_it(config):
@@ -212,7 +201,7 @@ def test_an_encoder_sees_all_of_its_row_and_nothing_of_the_padding(config):
     both = network.surveyed(sequences(points))
     alone = network.surveyed(sequences(points[1:]))
     assert torch.allclose(both[1, :7], alone[0], atol=1e-5)
-    other = network.surveyed(sequences([points[0][:-1] + [0]]))
+    other = network.surveyed(sequences([[*points[0][:-1], 0]]))
     assert not torch.allclose(both[0, 8], other[0, 8], atol=1e-4)  # what comes later is seen
 
 
@@ -241,3 +230,24 @@ def test_settings_survive_a_file_and_wrong_ones_are_refused():
 def test_biases_may_be_of_each_layer():
     tied, untied = (build_base(replace(SMALL, untied=one), SPACE, rng=Seeded(0)).network for one in (False, True))
     assert len(tied.biases) == 1 and len(untied.biases) == 2
+
+
+def test_a_network_can_be_told_how_far_to_see():
+    x = rows(24)
+    near, far = (lively(replace(SMALL, memory=4, reach=reach, clamp=clamp), SPACE) for reach, clamp in ((None, None), (9, 6)))
+    told = with_sight(near, reach=9, clamp=6)
+    assert told.config == far.config
+    assert torch.equal(told.log_probs(x), far.log_probs(x))
+    with pytest.raises(ValueError, match=r"Only a Transformer-XL .* leave reach and clamp out"):
+        with_sight(lively(CONFIGS["lstm, tied"], SPACE), reach=3)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_without_a_memory_each_segment_of_a_stream_stands_alone(config, training):
+    base, x = lively(replace(config, memory=0, reach=None), SPACE).train(training), rows(20)
+    fresh = base.open(3)
+    first, memory = base.read(fresh, x.tokens[:, :10])
+    second, _ = base.read(memory, x.tokens[:, 10:])
+    again, _ = base.read((x.tokens[:, 9], *fresh[1:]), x.tokens[:, 10:])
+    assert torch.equal(second, again)
+    assert torch.allclose(first, base.log_probs(rows(20))[:, :10], atol=1e-5)

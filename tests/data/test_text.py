@@ -8,7 +8,7 @@ from esscher.data.tokenizers import KINDS, train_tokenizer
 TEXTS = ["the cat sat on the mat", "é 漢 dogs", " a  b ", "x"]
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[kind for kind in KINDS if kind != "word"])  # words keep no blanks: see the tests of streams
 def tokenizer(request):
     return train_tokenizer(request.param, TEXTS, vocab_size=270)
 

@@ -16,7 +16,7 @@ from toys import SETTINGS, fingerprint, new_base, run, toy_data
 from victim import outcome, start
 
 from esscher.randomness import Seeded
-from esscher.training import loop
+from esscher.training import loop, order
 from esscher.training.checkpoint import Checkpoints, unpack_weights
 
 
@@ -133,7 +133,7 @@ WRONG = {
     "optimiser forgotten": (loop, "unpack", lambda saved, modules, optimisers, place: unpack_weights(saved, modules, place)),
     "dropout not seeded by the step": (loop, "Seeded", Unseeded),
     "order of the data not by the step": (
-        loop.Order,
+        order.Order,
         "batch",
         lambda self, step: torch.randint(self.count, (self.batch_size,)),
     ),

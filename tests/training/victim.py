@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -38,21 +39,22 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 
 
-def train(folder: str, *, resume: bool, at: int = -1, disk: bool = False, dropout: float = 0.3) -> None:
-    """Run the toy; in the end a result file of each process holds its weights and the number of events."""
+def train(folder: str, *, resume: bool, at: int = -1, disk: bool = False, dropout: float = 0.3, toys: str = "toys") -> None:
+    """Run the toy of a module; in the end a result file of each process holds its weights and the number of events."""
     import torch
-    from toys import fingerprint, new_base, run
+    from toys import fingerprint
 
+    toy = import_module(toys)
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     events = Events(at if rank == 0 else -1, fill_disk if disk else kill)
     replace, fsync = os.replace, os.fsync
     os.replace = lambda *place: (events(), replace(*place))[1]  # type: ignore[assignment]
     os.fsync = lambda handle: (events(), fsync(handle))[1]  # type: ignore[assignment]
-    base = new_base(width=12, dropout=dropout)
+    base = toy.new_base(width=12, dropout=dropout)
     outcome = {}
     try:
-        record = run(base, folder, resume=resume, told=events)
+        record = toy.run(base, folder, resume=resume, told=events)
         weights = [number for parameter in base.parameters() for number in parameter.detach().reshape(-1).tolist()]
         outcome = {"hash": fingerprint(base), "events": events.count, "history": list(record.history), "weights": weights}
     except OSError as error:

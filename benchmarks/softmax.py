@@ -1,0 +1,165 @@
+"""Time and memory of scores that never keep all logits, against cross-entropy of a linear layer; and of the adaptive softmax.
+
+    python benchmarks/softmax.py [--repeats 5] [--threads 2] [--json]
+
+Forward and backward of a mean loss over 2,048 rows of width 256 and a vocabulary of 10,000, hidden vectors and weights both
+learning; the same with another gradient for each row (weights of an importance sample), where the sums over rows are made
+twice; the forward pass alone without gradient; and an adaptive softmax of 30,000 tokens (cutoffs 3,000 and 10,000, shrink 4)
+against the plain one, tokens as frequent as by Zipf. The sides take turns in this process. Seconds are the CPU's with one
+thread, the clock's otherwise; the ratio is taken within a repeat. Memory is what the process gained at its peak over what it
+had, vectors and weights themselves not counted, each side in a process of its own.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
+
+from esscher.bases.adaptive import AdaptiveSoftmax
+from esscher.bases.softmax import softmax_score
+from esscher.randomness import Seeded
+from esscher.reports.tables import rich_table
+
+ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 10_000), 4
+Run = Callable[[], None]
+
+
+def ends(vocab: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden vectors, weights, and tokens as frequent as by Zipf."""
+    with Seeded(0).governs_torch():
+        hidden, weight = torch.randn(ROWS, WIDTH), torch.randn(vocab, WIDTH) * 0.05
+        tokens = torch.multinomial(1 / torch.arange(1, vocab + 1), ROWS, replacement=True)
+    return hidden.requires_grad_(), weight.requires_grad_(), tokens
+
+
+def plain(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+    return cross_entropy(linear(hidden, weight), tokens, reduction="none")
+
+
+def ours(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
+    return -softmax_score(hidden, weight, None, tokens)
+
+
+def learns(loss: Callable[..., Tensor], given: tuple[Tensor, Tensor, Tensor], incoming: Tensor) -> Run:
+    def run() -> None:
+        hidden, weight, _ = given
+        torch.autograd.grad(loss(*given), (hidden, weight), incoming)
+
+    return run
+
+
+def scores(loss: Callable[..., Tensor], given: tuple[Tensor, Tensor, Tensor]) -> Run:
+    def run() -> None:
+        with torch.no_grad():
+            loss(*given)
+
+    return run
+
+
+def adapts(hidden: Tensor, tokens: Tensor) -> Run:
+    with Seeded(1).governs_torch():
+        head = AdaptiveSoftmax(LARGE, WIDTH, CUTOFFS, SHRINK)
+
+    def run() -> None:
+        torch.autograd.grad(head.score(hidden, tokens).mean(), (hidden, *head.parameters()))
+
+    return run
+
+
+def runs(work: str) -> dict[str, Run]:
+    """The sides of a piece of work, the one they are compared with first."""
+    given = ends(LARGE if work == "adaptive" else VOCAB)
+    even = torch.full((ROWS,), 1 / ROWS)
+    if work == "learning":
+        return {"cross-entropy": learns(plain, given, even), "softmax_score": learns(ours, given, even)}
+    if work == "learning, weighted":
+        uneven = torch.linspace(0, 1, ROWS)
+        return {"cross-entropy": learns(plain, given, uneven), "softmax_score": learns(ours, given, uneven)}
+    if work == "scoring":
+        return {"cross-entropy": scores(plain, given), "softmax_score": scores(ours, given)}
+    return {
+        "cross-entropy": learns(plain, given, even),
+        "softmax_score": learns(ours, given, even),
+        "adaptive softmax": adapts(given[0], given[2]),
+    }
+
+
+WORK = ("learning", "learning, weighted", "scoring", "adaptive")
+
+
+def in_turns(sides: dict[str, Run], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each side in each repeat; the first round warms up and is dropped."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(repeats + 1):
+        for name, run in sides.items():
+            begun = clock()
+            run()
+            seconds[name].append(clock() - begun)
+    return {name: some[1:] for name, some in seconds.items()}
+
+
+def gain(work: str, side: str) -> float:
+    """Megabytes that a side needs at its peak over what this process has, which has not computed yet (Linux)."""
+    run = runs(work)[side]
+    Path("/proc/self/clear_refs").write_text("5")  # forget earlier peaks
+    before = resident("VmRSS")
+    run()
+    return (resident("VmHWM") - before) / 1024
+
+
+def resident(what: str) -> int:
+    """Kilobytes of this process in memory: now (VmRSS), or at the peak (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def gain_elsewhere(work: str, side: str, threads: int) -> float:
+    command = [sys.executable, __file__, "--threads", str(threads), "--gain", work, side]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def compare(work: str, repeats: int, threads: int) -> list[dict[str, object]]:
+    print(work, file=sys.stderr, flush=True)
+    seconds = in_turns(runs(work), repeats)
+    first = next(iter(seconds.values()))
+    rows: list[dict[str, object]] = []
+    for side, some in seconds.items():
+        ratio = [one / other for one, other in zip(first, some, strict=True)]
+        row: dict[str, object] = {"work": work, "side": side, "milliseconds": round(1000 * statistics.median(some), 1)}
+        row |= {"times as fast": round(statistics.median(ratio), 2), "low": round(min(ratio), 2), "high": round(max(ratio), 2)}
+        rows.append(row | {"megabytes": round(gain_elsewhere(work, side, threads), 1)})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
+    parser.add_argument("--gain", nargs=2, metavar=("WORK", "SIDE"), help="only the megabytes of one side")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.gain:
+        print(gain(*options.gain))
+        return
+    rows = [row for work in WORK for row in compare(work, options.repeats, options.threads)]
+    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.threads} threads"
+    Console(width=140).print(rich_table(f"softmax ({machine})", rows))
+    if options.json:
+        print(json.dumps({"machine": machine, "torch": torch.__version__, "rows": rows}))
+
+
+if __name__ == "__main__":
+    main()

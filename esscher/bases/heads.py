@@ -1,0 +1,79 @@
+"""The last part of a network, from hidden vectors to distributions: what every head offers, and the plain softmax.
+
+A head tells all logits, or scores one token for each hidden vector without keeping them; softmax of its logits is its
+distribution, so any head fits any network. A head may use the vectors that the network reads tokens by; it then only refers
+to their table, which stays the network's: its own parameters are what it adds.
+
+Letters beside those of `esscher.space`: N rows, D width of a hidden vector.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from esscher.bases.softmax import softmax_score
+
+COPY_FROM = 32  # steps for which it pays to lay weights out for small products
+
+Logits = Callable[[Tensor], Tensor]
+"""Hidden vectors to logits: `Float[Tensor, "*S D"] -> Float[Tensor, "*S V"]`."""
+
+
+@runtime_checkable
+class Head(Protocol):
+    """What a network asks of the `nn.Module` that makes its logits."""
+
+    def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        """Unnormalised log-probabilities of every token."""
+        ...
+
+    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """The log-probability of one token for each hidden vector; all logits at once are never kept."""
+        ...
+
+    def prepared(self, steps: int) -> Logits:
+        """`logits` for so many steps to come, by the weights as they are now."""
+        ...
+
+
+class SoftmaxHead(nn.Module):
+    """A softmax over weight h + bias; with a `table` of input vectors, its first rows are the weight."""
+
+    def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None = None, *, bias: bool):
+        super().__init__()
+        self.vocab_size, self._table = vocab_size, (table,)  # a tuple, so that the table is not registered here
+        if table is not None and (table.embedding_dim != width or table.num_embeddings < vocab_size):
+            raise ValueError(
+                f"A table of {table.num_embeddings} vectors of width {table.embedding_dim} cannot be the output weights of "
+                f"{vocab_size} tokens and width {width}. Nothing was built; untie them."
+            )
+        self.bias: nn.Parameter | None
+        if table is None:
+            fresh = nn.Linear(width, vocab_size, bias=bias)
+            self.weight, self.bias = fresh.weight, fresh.bias
+        else:
+            self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        return linear(hidden, self._weight, self.bias)
+
+    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return softmax_score(hidden, self._weight, self.bias, tokens)
+
+    def prepared(self, steps: int) -> Logits:
+        return partial(linear, weight=laid_out(self._weight, steps), bias=self.bias)
+
+    @property
+    def _weight(self) -> Float[Tensor, "V D"]:
+        (table,) = self._table
+        return self.weight if table is None else table.weight[: self.vocab_size]
+
+
+def laid_out(weight: Float[Tensor, "V D"], steps: int) -> Float[Tensor, "V D"]:
+    """The same weights, for many steps in the order of memory that products with few rows want."""
+    return weight.T.contiguous().T if steps >= COPY_FROM else weight

@@ -1,0 +1,157 @@
+"""Rows of recipes that train bases on one long text and compare how well they predict the rest of it.
+
+A row is a model with a seed, looked at in one or several ways (how far back it sees). The log-probability of every test token
+is kept in the run folder, so rows are compared token by token, and a finished row is not made again.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from esscher.bases.network import NetworkBase, with_sight
+from esscher.data.streams import TextStream
+from esscher.estimate import Estimate
+from esscher.estimators.blocks import ratio_of_sums
+from esscher.estimators.streams import read_stream
+from esscher.hub import load_base
+from esscher.storage import read_tensors, write_json, write_tensors
+from esscher.training.config import TrainRun
+from esscher.training.run import train
+from esscher.training.stream_material import StreamMaterial
+from esscher.training.stream_measuring import StreamMeasuring
+
+ROW, SCORES = "row.json", "scores.safetensors"
+
+
+@dataclass(frozen=True)
+class Look:
+    """A way to read the test text: how far back a position sees (None: as in training), which distances are told apart."""
+
+    reach: int | None = None
+    clamp: int | None = None
+
+    @property
+    def name(self) -> str:
+        """In words, for a table."""
+        clamped = "" if self.clamp is None else f", distances over {self.clamp:,} alike"
+        return "as in training" if self.reach is None else f"{self.reach:,} back{clamped}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A text, and models on it: how each is trained, and looked at; `against` is the one the others are compared with."""
+
+    name: str
+    unit: str  # of the bits: byte, character or word
+    models: Mapping[str, TrainRun]
+    looks: Mapping[str, Sequence[Look]]
+    against: str
+    most: int | None = None  # tokens of the test text, from its start; None is all
+
+    def ways(self, model: str) -> list[Look]:
+        """As in training, and further ways."""
+        return [Look(), *self.looks.get(model, ())]
+
+
+def run_studies(studies: Sequence[Study], out: Path, seeds: int) -> list[dict[str, Any]]:
+    """All rows of all studies, compared with the one that a study names, seed by seed; then over seeds."""
+    rows = []
+    for study in studies:
+        made = [make_rows(study, model, seed, out / study.name) for seed in range(seeds) for model in study.models]
+        rows += compared(study, [row for some in made for row in some], out / study.name)
+    return rows
+
+
+def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """The rows of one trained model, from the folder if they are there."""
+    place = place_of(folder, model, seed)
+    if not (place / ROW).is_file():
+        run = study.models[model]
+        result = train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+        assert isinstance(result.material, StreamMaterial)
+        test = _first(result.material.test, study.most)
+        scores = {look.name: _scores(place, look, test) for look in study.ways(model)}
+        size = test.units()[study.unit].double()
+        write_tensors(place / SCORES, {**scores, study.unit: size})
+        parameters = sum(weight.numel() for weight in result.base.parameters())
+        found = [
+            {"text": study.name, "model": model, "sees": name, "seed": seed, "parameters": parameters,
+             "steps": result.record.steps, "bits": _bits(score, size, study.unit).to_dict()}
+            for name, score in scores.items()
+        ]  # fmt: skip
+        write_json(place / ROW, {"rows": found})
+    rows = json.loads((place / ROW).read_text(encoding="utf8"))["rows"]
+    return [{**row, "bits": Estimate(**row["bits"])} for row in rows]
+
+
+def compared(study: Study, rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Rows with the bits that each model saves against another, token by token, of the same seed."""
+    found = []
+    for row in rows:
+        other = read_tensors(place_of(folder, study.against, row["seed"]) / SCORES)
+        own = read_tensors(place_of(folder, row["model"], row["seed"]) / SCORES)
+        more = own[row["sees"]] - other[Look().name]
+        same = row["model"] == study.against and row["sees"] == Look().name
+        saved = None if same else _bits(-more, own[study.unit], study.unit, f", one by one less than {study.against}")
+        found.append({**row, "saved": saved})
+    return found
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The mean over seeds of each model and way to look, with an interval for other seeds; nothing where there is one seed."""
+    if len({row["seed"] for row in rows}) < 2:
+        return []
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["text"], row["model"], row["sees"]), []).append(row)
+    return [
+        {
+            "text": text,
+            "model": model,
+            "sees": sees,
+            "seeds": len(group),
+            "bits": _mean([row["bits"].value for row in group], group[0]["bits"].unit),
+            "saved": None if group[0]["saved"] is None else _mean([row["saved"].value for row in group], group[0]["bits"].unit),
+        }
+        for (text, model, sees), group in groups.items()
+    ]
+
+
+def place_of(folder: Path, model: str, seed: int) -> Path:
+    """The folder of a trained model."""
+    return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+
+def _scores(place: Path, look: Look, test: TextStream) -> Tensor:
+    """log a of every test token under the model of a folder, in single precision."""
+    base, _ = load_base(place)
+    assert isinstance(base, NetworkBase)
+    if look != Look():
+        base = with_sight(base, reach=look.reach, clamp=look.clamp)
+    columns = StreamMeasuring().columns(len(test))
+    return read_stream(base, test.tokens, streams=columns, segment=base.space.max_length).float()
+
+
+def _first(text: TextStream, most: int | None) -> TextStream:
+    return TextStream(text.tokens[:most], text.words[:most], text.characters[:most], text.bytes[:most])
+
+
+def _bits(log_prob: Tensor, size: Tensor, unit: str, how: str = "") -> Estimate:
+    """Bits per unit, with blocks of neighbouring tokens as replicates."""
+    nats = -log_prob.double()
+    return ratio_of_sums(nats / math.log(2), size, level=0.95, of=f"tokens{how}", unit=f"bits per {unit}")
+
+
+def _mean(values: Sequence[float], unit: str) -> Estimate:
+    """The mean of numbers of several seeds."""
+    from scipy.special import stdtrit
+
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", unit)

@@ -1,0 +1,97 @@
+"""What the updates of a run read, and what must be remembered of it: sequences in a shuffled order need no memory.
+
+Streams, which do, are in `esscher.training.streams`.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from esscher.space import Sequences
+from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
+from esscher.training.order import Order, passes
+
+
+@runtime_checkable
+class Supply(Protocol):
+    """The data of a run as its updates see them; `parts` is called once for each update, in order."""
+
+    def total_steps(self) -> int:
+        """Updates in all."""
+        ...
+
+    def evaluation_interval(self) -> int:
+        """Updates between two evaluations."""
+        ...
+
+    def scale(self, step: int) -> float:
+        """What the learning rate of an update is multiplied by."""
+        ...
+
+    def tokens(self, step: int) -> int:
+        """Tokens that an update sees, on all processes together."""
+        ...
+
+    def parts(self, step: int) -> Iterator[tuple[Tilted, Sequences]]:
+        """What this process reads of an update, pass by pass: points, and the target that they are points of."""
+        ...
+
+    def fingerprint(self) -> str:
+        """One name for the data: other data, another name."""
+        ...
+
+    def saved(self) -> dict[str, Tensor]:
+        """What the next update needs of those before it, from all processes; called by all of them."""
+        ...
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Take back what `saved` gave."""
+        ...
+
+
+class Shuffled:
+    """Sequences in an order that is a function of the seed."""
+
+    def __init__(self, data: Sequences, target: Tilted, config: TrainingConfig, accelerator: Accelerator):
+        self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
+        self.order = Order(len(data), config.batch_size, config.seed)
+
+    def total_steps(self) -> int:
+        return self.config.total_steps(len(self.data))
+
+    def evaluation_interval(self) -> int:
+        return self.config.evaluation_interval(len(self.data))
+
+    def scale(self, step: int) -> float:
+        return 1.0
+
+    def tokens(self, step: int) -> int:
+        return int(self.data.rows(self.order.batch(step)).lengths.sum())
+
+    def parts(self, step: int) -> Iterator[tuple[Tilted, Sequences]]:
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        rows = self.order.batch(step)
+        for part in passes(self.data, rows, rank=rank, processes=processes, count=self.config.accumulate):
+            yield self.target, part.to(self.accelerator.device)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.data.tokens, self.data.start, self.data.stop)
+
+    def saved(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Nothing is remembered."""
+
+
+def fingerprint(*tensors: torch.Tensor) -> str:
+    """One name for the content of tensors."""
+    found = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        found.update(tensor.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,189 @@
+"""Streams: every base with a memory obeys the law, wrong ones are caught, and a base in the midst of streams is a base."""
+
+import pytest
+import torch
+from networks import CONFIGS, SPACES, lively
+
+from esscher.bases.carried import Carried
+from esscher.bases.config import RecurrentConfig
+from esscher.bases.network import LogitBase, StreamingNetwork, build_base
+from esscher.objectives.likelihood import Likelihood
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import Ancestral
+from esscher.space import Sequences, Space, empty_prompts
+from esscher.target import Base, Tilted
+from esscher.testing import check_base, check_stream
+
+SPACE = Space(5, 4)
+STREAMING = [name for name in CONFIGS if not name.startswith("transformer,")]
+
+
+@pytest.fixture(params=STREAMING)
+def base(request):
+    return lively(CONFIGS[request.param], SPACE)
+
+
+def segment(tokens):
+    length = torch.full((len(tokens),), tokens.shape[1])
+    return Sequences(tokens, torch.zeros_like(length), length)
+
+
+def test_laws_of_streams(base):
+    assert isinstance(base.network, StreamingNetwork)
+    check_stream(base, length=6)  # as far as every memory among these reaches
+    check_stream(base.double(), length=6, tolerance=1e-12)
+    if base.config.__class__ is RecurrentConfig:
+        check_stream(base, length=40, tolerance=1e-12)
+
+
+def test_a_network_without_memory_says_so():
+    with pytest.raises(ValueError, match=r"A TransformerNetwork carries nothing.*cut the text into chunks"):
+        lively(CONFIGS["transformer, rotary"], SPACE).open(2)
+
+
+class Wrong:
+    """A right base whose memory is spoilt in one way."""
+
+    def __init__(self, base):
+        self.base, self.space = base, base.space
+
+    def log_probs(self, x):
+        return self.base.log_probs(x)
+
+    def open(self, rows):
+        return self.base.open(rows)
+
+    def read(self, memory, tokens):
+        return self.base.read(memory, tokens)
+
+
+class Forgets(Wrong):
+    """Begins every segment anew."""
+
+    def read(self, memory, tokens):
+        return self.base.read(self.base.open(len(tokens)), tokens)
+
+
+class ForgetsTheLast(Wrong):
+    """Carries the hidden state, and reads the opening symbol again before each segment."""
+
+    def read(self, memory, tokens):
+        return self.base.read((self.base.open(len(tokens))[0], *memory[1:]), tokens)
+
+
+class MixesRows(Wrong):
+    def read(self, memory, tokens):
+        found, after = self.base.read(memory, tokens)
+        return found, (after[0], *(0.9 * part + 0.1 * part.mean(0, keepdim=True) for part in after[1:]))
+
+
+class ColumnsFirst(Wrong):
+    """Keeps layers before rows, as torch does."""
+
+    def open(self, rows):
+        last, *own = self.base.open(rows)
+        return (last, *(part.transpose(0, 1) for part in own))
+
+    def read(self, memory, tokens):
+        found, (last, *own) = self.base.read((memory[0], *(part.transpose(0, 1) for part in memory[1:])), tokens)
+        return found, (last, *(part.transpose(0, 1) for part in own))
+
+
+class WritesIntoMemory(Wrong):
+    def read(self, memory, tokens):
+        found, after = self.base.read(memory, tokens)
+        for part, new in zip(memory, after, strict=True):
+            part.copy_(new)
+        return found, tuple(part.clone() for part in after)
+
+
+class KeepsTheGradient(Wrong):
+    def read(self, memory, tokens):
+        found, after = self.base.read(memory, tokens)
+        return found, (after[0], *(part + 0 * found.sum() for part in after[1:]))
+
+
+WRONG = {
+    Forgets: r"a stream in pieces of \(1,\) must be scored as one long row",
+    ForgetsTheLast: r"a stream in pieces of \(1,\) must be scored as one long row",
+    MixesRows: "a stream in pieces of",
+    ColumnsFirst: "a memory has a row for each stream",
+    WritesIntoMemory: "reading must leave the memory it began with",
+    KeepsTheGradient: "a memory must hold no gradient",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_wrong_memories_are_caught(wrong):
+    with pytest.raises(AssertionError, match=WRONG[wrong]):
+        check_stream(wrong(lively(CONFIGS["lstm, vectors"], SPACE)))
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_in_the_midst_of_a_stream_it_is_a_base(space):
+    for kind in STREAMING:
+        base = lively(CONFIGS[kind], space)
+        with torch.no_grad():
+            memory = base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1]
+        carried = Carried(base, memory)
+        assert isinstance(carried, Base) and isinstance(carried, LogitBase)
+        check_base(carried, [[]])
+        check_base(carried, [[2, 1]])
+        with pytest.raises(AssertionError):  # the same without a memory is another distribution
+            torch.testing.assert_close(carried.begin(empty_prompts(1))[0], base.begin(empty_prompts(1))[0])
+
+
+def test_the_likelihood_of_segments_is_that_of_the_stream(base):
+    tokens = torch.randint(5, (3, 12), generator=torch.Generator().manual_seed(0))
+    whole = -base.log_probs(segment(tokens))
+    memory = base.open(3)
+    for first, last in ((0, 5), (5, 6), (6, 12)):
+        carried, x = Carried(base, memory), segment(tokens[:, first:last])
+        loss = Likelihood()(Tilted(carried), x, rng=Seeded(0))
+        assert loss.value.item() == pytest.approx(whole[:, first:last].mean().item(), abs=1e-5)
+        smooth = Likelihood(label_smoothing=0.1)(Tilted(carried), x, rng=Seeded(0))
+        assert smooth.metrics["nll"] == pytest.approx(loss.value.item(), abs=1e-5)
+        loss.value.backward()
+        memory = carried.memory_after(x)
+        assert not any(part.requires_grad for part in memory)
+
+
+def test_the_memory_after_a_segment_is_of_that_segment_whatever_was_scored_last():
+    base = lively(CONFIGS["gru, vectors"], SPACE)
+    x, other = segment(torch.tensor([[1, 2, 3], [4, 0, 1]])), segment(torch.tensor([[3, 3, 3], [0, 0, 1]]))
+    carried = Carried(base, base.open(2))
+    expected = base.read(base.open(2), x.tokens)[1]
+    for scored in ([], [x], [x, other], [other, x]):
+        for one in scored:
+            carried.log_probs(one)
+        for found, right in zip(carried.memory_after(x), expected, strict=True):
+            assert torch.allclose(found, right)
+    with pytest.raises(ValueError, match="as many tokens of each of 2 streams"):
+        carried.memory_after(segment(torch.tensor([[1]])))
+    with pytest.raises(ValueError, match="as many tokens of each of 2 streams"):
+        carried.memory_after(Sequences(x.tokens, torch.tensor([0, 1]), torch.tensor([3, 3])))
+
+
+def test_draws_go_on_from_their_streams():
+    base = lively(CONFIGS["lstm, tied"], SPACE)
+    with torch.no_grad():
+        memory = base.read(base.open(2), torch.tensor([[1, 2, 3], [4, 0, 1]]))[1]
+    carried = Carried(base, memory)
+    draws = Ancestral()(Tilted(carried), empty_prompts(2), 50, rng=Seeded(0))
+    long = torch.cat([torch.tensor([[1, 2, 3], [4, 0, 1]]).repeat_interleave(50, 0), draws.x.tokens], 1)
+    expected = base.log_probs(Sequences(long, torch.full((100,), 3), torch.full((100,), 7)))[:, 3:]
+    assert torch.allclose(carried.log_probs(draws.x), expected, atol=1e-5)
+    assert torch.allclose(draws.log_base.view(-1), expected.double().sum(-1), atol=1e-5)
+    with pytest.raises(ValueError, match="3 rows cannot stand for 2 streams"):
+        carried.begin(empty_prompts(3))
+    with pytest.raises(ValueError, match=r"all prompts have one length, not 0 to 1"):
+        carried.begin(Sequences(torch.tensor([[1], [1]]), torch.tensor([0, 1]), torch.tensor([0, 1])))
+
+
+def test_steps_are_without_dropout_and_leave_the_mode():
+    base = build_base(RecurrentConfig(width=8, dropout=0.5, embedding=4), SPACE, rng=Seeded(0)).train()
+    carried = Carried(base, base.open(1))
+    first, state = carried.begin(empty_prompts(1))
+    assert torch.equal(first, carried.begin(empty_prompts(1))[0]) and base.training
+    token = torch.tensor([2])
+    assert torch.equal(carried.advance(state, token)[0], carried.advance(state, token)[0]) and base.network.training

@@ -1,0 +1,136 @@
+"""Streams measured: columns lose nothing, and the interval of a dependent series covers where one of single tokens does not."""
+
+import math
+
+import pytest
+import torch
+from networks import CONFIGS, lively
+from scipy.signal import lfilter
+
+from esscher.estimators import streams as module
+from esscher.estimators.blocks import blocked, blocks_for, by_chance, dependence, ratio_of_sums
+from esscher.estimators.intervals import interval
+from esscher.estimators.perplexity import as_bits, as_perplexity
+from esscher.estimators.streams import doubts, read_stream, stream_cross_entropy
+from esscher.space import Sequences, Space
+from esscher.testing import assert_covers
+
+SPACE = Space(5, 4)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return lively(CONFIGS["lstm, vectors"], SPACE)
+
+
+def tokens_of(count):
+    return torch.randint(5, (count,), generator=torch.Generator().manual_seed(count))
+
+
+@pytest.mark.parametrize("count", [1, 2, 23, 60])
+@pytest.mark.parametrize("segment", [1, 7, 100])
+def test_one_column_scores_the_whole_stream(base, count, segment):
+    tokens = tokens_of(count)
+    found = read_stream(base, tokens, segment=segment)
+    whole = base.log_probs(Sequences(tokens[None], torch.tensor([0]), torch.tensor([count]))).detach()[0]
+    assert torch.allclose(found, whole.double(), atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, 23, 60])
+@pytest.mark.parametrize("streams", [2, 3, 11])
+@pytest.mark.parametrize("warm", [0, 1, 9])
+def test_columns_score_every_token_once_after_at_least_the_warm_up(base, count, streams, warm):
+    """Each score is that of the token after the tokens from where its column began."""
+    tokens = tokens_of(count)
+    found = read_stream(base, tokens, streams=streams, warm=warm, segment=4)
+    warm = min(warm, count - 1)
+    step = math.ceil((count - warm) / streams)
+    for place in range(count):
+        column = 0 if place < warm + step else (place - warm) // step
+        seen = tokens[column * step : place + 1]
+        assert len(seen) > min(warm, place)
+        alone = base.log_probs(Sequences(seen[None], torch.tensor([0]), torch.tensor([len(seen)]))).detach()[0, -1]
+        assert float(found[place]) == pytest.approx(float(alone), abs=1e-5)
+
+
+def test_a_long_warm_up_gives_the_scores_of_one_column():
+    """The memory of this network fades, so that 60 tokens are as good as all."""
+    calm = lively(CONFIGS["gru, vectors"], SPACE)
+    with torch.no_grad():
+        for weight in calm.parameters():
+            weight.mul_(0.5)
+    tokens = tokens_of(400)
+    one, cold, warm = (read_stream(calm, tokens, streams=s, warm=w) for s, w in ((1, 0), (4, 0), (4, 60)))
+    assert torch.allclose(one, warm, atol=1e-5) and not torch.allclose(one, cold, atol=1e-3)
+
+
+def test_a_wrong_cut_of_columns_is_caught(base, monkeypatch):
+    def shifted(tokens, streams, warm):
+        rows, step = right(tokens, streams, warm)
+        return rows.roll(1, 1), step
+
+    right = module._columns
+    monkeypatch.setattr(module, "_columns", shifted)
+    with pytest.raises(AssertionError):
+        test_columns_score_every_token_once_after_at_least_the_warm_up(base, 23, 3, 9)
+
+
+def test_what_cannot_be_read(base):
+    for wrong in ({"streams": 0}, {"segment": 0}, {"warm": -1}):
+        with pytest.raises(ValueError, match="Nothing was measured"):
+            read_stream(base, tokens_of(9), **wrong)
+    with pytest.raises(ValueError, match="got 0 tokens"):
+        read_stream(base, tokens_of(0))
+
+
+def dependent(replication, *, memory=0.98, length=20_000):
+    """Losses around 2 whose neighbours are alike, skewed as losses are."""
+    generator = torch.Generator().manual_seed(replication)
+    noise = torch.empty(length, dtype=torch.float64).exponential_(generator=generator) - 1
+    return 2 + torch.from_numpy(lfilter([0.1], [1, -memory], noise.numpy()))
+
+
+def _of_single_tokens(losses):
+    def mean(count):
+        return (count[0] * losses).sum() / count.sum()
+
+    return interval(mean, [(1, len(losses))], level=0.95, draws=len(losses), method="every token a replicate")
+
+
+def test_blocks_cover_and_single_tokens_do_not():
+    """False-alarm rate 1e-3 of the first; neighbours correlate at 0.98, so a hundred tokens are worth about one."""
+    ones = torch.ones(20_000, dtype=torch.float64)
+    hits, naive, replications = 0, 0, 300
+    for replication in range(replications):
+        losses = dependent(replication)
+        hits += ratio_of_sums(losses, ones, level=0.95).covers(2.0)
+        naive += _of_single_tokens(losses).covers(2.0)
+    assert_covers(hits, replications, 0.95)
+    with pytest.raises(AssertionError):
+        assert_covers(naive, replications, 0.95)
+    assert naive < 0.4 * replications
+
+
+def test_blocks_grow_until_neighbours_are_not_alike():
+    ones = torch.ones(20_000, dtype=torch.float64)
+    short, long, endless = (dependent(3, memory=memory) for memory in (0.9, 0.9995, 0.99999))
+    assert blocks_for(short, ones) == 40 and dependence(short, ones, 40) < by_chance(40)
+    assert blocks_for(long, ones) < 40 < 2 * blocks_for(short, ones)
+    assert blocks_for(endless, ones) == 10 and dependence(endless, ones, 10) > by_chance(10)
+
+
+def test_units_bits_and_doubts():
+    losses, words = dependent(1), torch.zeros(20_000)
+    words[::4] = 1
+    found = stream_cross_entropy(-losses, {"token": torch.ones(20_000), "word": words})
+    assert found["word"].value == pytest.approx(4 * found["token"].value)
+    assert as_bits(found)["token"].value == pytest.approx(found["token"].value / math.log(2))
+    assert as_bits(found)["token"].unit == "bits per token" and as_perplexity(found)["token"].unit == "per token"
+    exact = stream_cross_entropy(-losses, {"token": torch.ones(20_000)}, test="fixed")["token"]
+    assert exact.draws == 0 and exact.value == pytest.approx(found["token"].value)
+    assert doubts(-losses, torch.ones(20_000)) == []
+    slow = dependent(3, memory=0.99999)
+    assert "interval is too short" in doubts(-slow, torch.ones(20_000))[0]
+    assert "too few" in doubts(-losses[:30], torch.ones(30))[0]
+    assert ratio_of_sums(losses[:1], torch.ones(1), level=0.95).high == math.inf
+    assert len(blocked(losses, 40)) == 40 and float(blocked(losses, 40).sum()) == pytest.approx(float(losses.sum()))
