@@ -204,13 +204,13 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
 
 
 def _hub_rows(name: str, split: str, column: str) -> Iterator[Any]:
-    """One column of a data set by its name on the hub, with `name:config` for one of its configurations."""
+    """One column of a data set by its name on the hub: `name`, `name:config`, or `name:config:split`."""
     import datasets
 
-    path, _, config = name.partition(":")
+    path, config, own = (*name.split(":", 2), "", "")[:3]
     with _quiet():
         try:
-            rows = datasets.load_dataset(path, config or None, split=split)
+            rows = datasets.load_dataset(path, config or None, split=own or split)
         except Exception as error:
             raise FileNotFoundError(
                 f"{name!r} is no file here, and no data set that could be fetched: {error}. Nothing was read; check the "

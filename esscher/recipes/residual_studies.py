@@ -106,7 +106,7 @@ def _own(name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Cut,
 
 def _gutenberg(out: Path) -> Study:
     data = DataConfig(str(DATA / "gutenberg"), unit="document", split="place")
-    study = _own("gutenberg", out, data, LengthConfig(tokens=160, chunks=True), CHUNK, steps=1_200, width=128)
+    study = _own("gutenberg", out, data, LengthConfig(tokens=160, chunks=True), CHUNK, steps=500, width=128)
     halved = {
         name: (choice, replace(training, steps=(training.steps or 2) // 2))
         for name, (choice, training) in study.energies.items()

@@ -135,7 +135,8 @@ def _published() -> list[Study]:
 
 
 def _wikitext() -> Study:
-    data = DataConfig("Salesforce/wikitext", validation="Salesforce/wikitext:validation", test="Salesforce/wikitext:test")
+    name = "Salesforce/wikitext:wikitext-103-v1"
+    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
     words = TokenizerConfig("word", vocab_size=267_735)
     base = BaseChoice(
         "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
@@ -159,7 +160,8 @@ def _wikitext() -> Study:
 
 
 def _billion_words() -> Study:
-    data, words = DataConfig("dvruette/lm1b"), TokenizerConfig("word", vocab_size=793_471)
+    words = TokenizerConfig("word", vocab_size=793_471)
+    data = DataConfig("dvruette/lm1b", validation="dvruette/lm1b::test", test="dvruette/lm1b::test")  # both, as released
     base = BaseChoice(
         "transformer-xl", width=1024, layers=18, heads=8, head_width=128, feedforward=4096, memory=32,
         cutoffs=(60_000, 100_000, 640_000), shrink=4, tied_projections="none", untied=True,
@@ -181,12 +183,13 @@ def _billion_words() -> Study:
 
 
 def _penn_treebank() -> Study:
+    name = "ptb-text-only/ptb_text_only"
     base = BaseChoice(
         "transformer-xl", width=380, layers=16, heads=10, head_width=38, feedforward=900, dropout=0.45, memory=70,
         attention_dropout=0.2, variational=True,
     )  # fmt: skip
     run = TrainRun(
-        "", DataConfig("ptb-text-only/ptb_text_only", column="sentence"), TokenizerConfig("word", vocab_size=10_000),
+        "", DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence"), TokenizerConfig("word", 10_000),
         LengthConfig(70, stream=True, segments="random"), base,
         replace(PAPER_TRAINING, steps=60_000, batch_size=20, average=0.7),
     )  # fmt: skip

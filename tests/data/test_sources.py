@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -117,3 +118,23 @@ def test_few_long_texts_are_held_out_by_place():
         assert "\n".join(parts) == long.texts[number]
     with pytest.raises(ValueError, match="too short to hold out 10 % twice by place"):
         split_by_place(Texts(("one line",), "x"), held_out=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("owner/texts", ("owner/texts", None, "train")),
+        ("owner/texts:small", ("owner/texts", "small", "train")),
+        ("owner/texts:small:test", ("owner/texts", "small", "test")),
+        ("owner/texts::test", ("owner/texts", None, "test")),
+    ],
+)
+def test_a_hub_name_may_tell_its_configuration_and_its_part(name, asked, monkeypatch):
+    found = []
+
+    def load(path, config, *, split):
+        found.append((path, config, split))
+        return datasets.Dataset.from_dict({"text": list(KEPT)})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert read_texts(name).texts == KEPT and found == [asked]
