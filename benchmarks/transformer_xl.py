@@ -7,8 +7,8 @@ and memory of 128, 16 rows, forward, backward and one AdamW step; the peak of me
 two such steps, above what it held before them (Linux). Evaluating: one stream with an attention length of 128 to 1,600,
 against GPT-2 with fused attention that reads a window of that length for every token. Sampling: 128 tokens after one symbol
 against `generate`. Local attention: forward and backward in chunks of 64 of given queries, keys and values, against full
-relative attention at 2,048 positions, then alone up to 16,384. Medians, with the smallest and the largest of the repeats;
-ratios within each repeat.
+relative attention at 2,048 positions (ours, and in the published layout), then alone up to 16,384. Medians, with the smallest
+and the largest of the repeats; ratios within each repeat.
 """
 
 import argparse
@@ -198,6 +198,23 @@ def mixing(length: int, chunk: int | None) -> Callable[[], None]:
     return run
 
 
+def plain_mixing(length: int) -> Callable[[], None]:
+    """The same attention to everything in the published layout: scores [query, key, row, head], the shift by a copy."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
+    place = torch.randn(length, HEADS, WIDTH // HEADS, requires_grad=True)
+    mask = torch.ones(length, length, dtype=torch.bool).triu(1)[:, :, None, None]
+
+    def run() -> None:
+        content, position = torch.einsum("ibnd,jbnd->ijbn", query, key), torch.einsum("ibnd,jnd->ijbn", query, place)
+        padded = torch.cat([position.new_zeros(length, 1, 1, HEADS), position], 1)
+        position = padded.view(length + 1, length, 1, HEADS)[1:].view_as(position)
+        share = ((content + position) * 0.125).masked_fill(mask, -torch.inf).softmax(1)
+        torch.einsum("ijbn,jbnd->ibnd", share, value).sum().backward()
+
+    return run
+
+
 def mixing_peak(length: int, chunk: int | None, found: "multiprocessing.Queue[float]") -> None:
     run = mixing(length, chunk)
     before = resident("VmRSS", forget=True)
@@ -206,7 +223,12 @@ def mixing_peak(length: int, chunk: int | None, found: "multiprocessing.Queue[fl
 
 
 def local(repeats: int) -> dict[str, object]:
-    both = compare({"ours": mixing(LONG[0], CHUNK), "full": mixing(LONG[0], None)}, {"ours": 1, "full": 1}, repeats)
+    sides = {
+        "ours": mixing(LONG[0], CHUNK),
+        "full, ours": mixing(LONG[0], None),
+        "full, published layout": plain_mixing(LONG[0]),
+    }
+    both = compare(sides, dict.fromkeys(sides, 1), repeats)
     alone, context, memory = (
         in_turns({str(n): mixing(n, CHUNK) for n in LONG}, repeats),
         multiprocessing.get_context("spawn"),

@@ -21,7 +21,7 @@ VERBS = {
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
-    "analyse": "What a tilted model does differently: energies, next tokens, repetition, a classifier; how far context helps.",
+    "analyse": "What a tilted model does differently: energies, next tokens, repetition, a classifier; context, rank.",
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",
     "data": "Look at a data source: sizes, splits, tokens, examples.",
     "env": "What this machine and installation have.",

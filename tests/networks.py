@@ -2,7 +2,7 @@
 
 import torch
 
-from esscher.bases.config import RecurrentConfig, TransformerConfig, TransformerXLConfig
+from esscher.bases.config import AwdLstmConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
 from esscher.space import Space
@@ -15,6 +15,10 @@ CONFIGS = {
     "gru, one-hot": RecurrentConfig("gru", 12, 1),
     "gru, vectors": RecurrentConfig("gru", 12, 3, embedding=5),
     "gru, tied": RecurrentConfig("gru", 12, 2, embedding=12, tied=True),
+    "awd-lstm": AwdLstmConfig(12, 2, inner=10),
+    "awd-lstm, softmaxes": AwdLstmConfig(12, 2, 7, 10, output="softmaxes", components=3),
+    "lstm, contexts": RecurrentConfig("lstm", 12, 1, embedding=5, output="contexts", components=3),
+    "transformer, softmaxes": TransformerConfig(8, 2, 2, 16, output="softmaxes", components=3, latent=5, tied=False),
     "transformer, rotary": TransformerConfig(8, 2, 2, 16),
     "transformer, learned": TransformerConfig(8, 2, 2, 16, positions="learned", max_positions=7),
     "transformer, rotary, untied": TransformerConfig(12, 1, 3, 16, tied=False),
@@ -34,5 +38,6 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
     base = build_base(config, space, rng=Seeded(seed)).eval()
     with torch.no_grad():
         for weight in base.parameters():
-            weight.mul_(8 if not isinstance(config, RecurrentConfig) and weight.dim() > 1 else 2)
+            calm = isinstance(config, RecurrentConfig | AwdLstmConfig)
+            weight.mul_(2 if calm or weight.dim() == 1 else 8)
     return base

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from esscher.bases.heads import Logits, laid_out
+from esscher.bases.heads import Logits, laid_out, placed
 from esscher.bases.softmax import softmax_score
 
 INITIAL_STD, PROJECTION_STD = 0.02, 0.01
@@ -171,7 +171,11 @@ class AdaptiveSoftmax(nn.Module):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return _logits(hidden, clusters=self._parts())
 
-    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        asked = tokens >= 0
+        return placed(self._score(hidden[asked], tokens[asked]), asked)
+
+    def _score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
         head, *tails = self._parts()
         cluster, first = self.clusters.of(tokens), self.clusters.sizes[0]
         found = head.score(hidden, torch.where(cluster == 0, tokens, first - 1 + cluster))

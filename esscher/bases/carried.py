@@ -33,12 +33,15 @@ class Carried:
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         hidden, tokens = self._follow(x)
-        found = self.base.network.score(hidden.flatten(0, 1), tokens.flatten()).view(tokens.shape)
-        return torch.where(x.counted, found, 0.0)
+        return self.base.network.score(hidden, tokens.masked_fill(~x.counted, -1))
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Unnormalised log-probabilities of every token at position t, given the memory and the tokens before t."""
         return self.base.network.output(self._follow(x)[0])
+
+    def penalty(self) -> Float[Tensor, ""] | None:
+        """What the last training pass of the network adds to its loss, told once."""
+        return self.base.penalty()
 
     @torch.no_grad()
     def memory_after(self, x: Sequences) -> Memory:

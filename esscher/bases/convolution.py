@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, glu, pad, softmax
 
 from esscher.bases.config import TransformerXLConfig
-from esscher.bases.mixers import Place, Places, Sight
+from esscher.bases.mixers import Places, Sight
+from esscher.bases.stepping import MixerStep, Place
 
 LEAST_CHUNK = 32  # positions whose kernels are applied in one product
 
@@ -47,13 +48,11 @@ class Convolution(nn.Module):
         seen = slide(kernel, pad(value, (0, 0, self.taps - 1 - after - past, after)), length)
         return self.mix(seen.permute(1, 2, 0, 3).flatten(2))
 
-    def table(self, slots: int, biases: Tensor, places: Places) -> Tensor:
-        """Nothing: the kernel is small."""
-        return biases.new_empty(0)
+    def step(self, slots: int, biases: Tensor, places: Places) -> MixerStep:
+        return self._step
 
-    def step(
-        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "1 H B S D"], table: Tensor, biases: Tensor, place: Place
-    ) -> Float[Tensor, "B W"]:
+    def _step(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "1 H B S D"], place: Place) -> Float[Tensor, "B W"]:
+        place.write(cache, self.known(x[:, None])[:, :, :, 0])
         if place.slot is None:
             value = cache[0, :, :, max(0, place.filled - self.taps) : place.filled]
         else:

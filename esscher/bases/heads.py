@@ -1,8 +1,9 @@
 """The last part of a network, from hidden vectors to distributions: what every head offers, and the plain softmax.
 
 A head tells all logits, or scores one token for each hidden vector without keeping them; softmax of its logits is its
-distribution, so any head fits any network. A head may use the vectors that the network reads tokens by; it then only refers
-to their table, which stays the network's: its own parameters are what it adds.
+distribution, so any head fits any network. Hidden vectors keep their shape, [..., T, D] where they are of sequences, for a
+head that does something along a sequence; tokens below 0 are not asked for. A head may use the vectors that the network reads
+tokens by; it then only refers to their table, which stays the network's: its own parameters are what it adds.
 
 Letters beside those of `esscher.space`: N rows, D width of a hidden vector.
 """
@@ -12,7 +13,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -32,12 +33,12 @@ class Head(Protocol):
         """Unnormalised log-probabilities of every token."""
         ...
 
-    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        """The log-probability of one token for each hidden vector; all logits at once are never kept."""
+    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """The log-probability of one token for each hidden vector, 0 where it is below 0; all logits at once are never kept."""
         ...
 
     def prepared(self, steps: int) -> Logits:
-        """`logits` for so many steps to come, by the weights as they are now."""
+        """`logits` for so many steps to come, by the weights as they are now; nothing is dropped, in training neither."""
         ...
 
 
@@ -62,8 +63,9 @@ class SoftmaxHead(nn.Module):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return linear(hidden, self._weight, self.bias)
 
-    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        return softmax_score(hidden, self._weight, self.bias, tokens)
+    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        asked = tokens >= 0
+        return placed(softmax_score(hidden[asked], self._weight, self.bias, tokens[asked]), asked)
 
     def prepared(self, steps: int) -> Logits:
         return partial(linear, weight=laid_out(self._weight, steps), bias=self.bias)
@@ -72,6 +74,11 @@ class SoftmaxHead(nn.Module):
     def _weight(self) -> Float[Tensor, "V D"]:
         (table,) = self._table
         return self.weight if table is None else table.weight[: self.vocab_size]
+
+
+def placed(found: Float[Tensor, "N"], asked: Bool[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """The scores where they were asked for, and 0 elsewhere."""
+    return found.new_zeros(asked.shape).masked_scatter(asked, found)
 
 
 def laid_out(weight: Float[Tensor, "V D"], steps: int) -> Float[Tensor, "V D"]:

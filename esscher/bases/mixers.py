@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import dropout, pad, scaled_dot_product_attention
+from torch.nn.functional import dropout, pad
 
 from esscher.bases.config import TransformerXLConfig
+from esscher.bases.heads import laid_out
 from esscher.bases.relative import relative_attention
+from esscher.bases.stepping import AttentionStep, MixerStep
 
 Places = Callable[[int, int], Tensor]
 """The sinusoids of distances from the first down to the last, both included: one row each."""
@@ -49,23 +51,6 @@ class Sight:
         return self.masks[size]
 
 
-class Place:
-    """Where a step writes into a cache: all rows in the same slot, or each in its own."""
-
-    def __init__(self, longest: int, length: Int[Tensor, "B"] | None):
-        self.filled, self.slot, self.least = longest + 1, length, longest
-        if length is not None:
-            self.least = int(length.min())
-            self.row = torch.arange(len(length), device=length.device)
-
-    def write(self, cache: Float[Tensor, "P H B S D"], known: Float[Tensor, "P H B 1 D"]) -> None:
-        if self.slot is None:
-            cache[..., self.filled - 1, :] = known[..., 0, :]
-        else:
-            cache[..., self.filled - 1, :] = 0.0  # fresh memory may hold NaN, which a mask does not stop
-            cache[:, :, self.row, self.slot] = known[..., 0, :]
-
-
 class Mixer(Protocol):
     """What a block asks of its mixer; all are `nn.Module`s."""
 
@@ -83,14 +68,8 @@ class Mixer(Protocol):
         """What each of the last positions sees of the known ones."""
         ...
 
-    def table(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> Tensor:
-        """What steps need of the weights, for so many slots at most."""
-        ...
-
-    def step(
-        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "P H B S D"], table: Tensor, biases: Tensor, place: Place
-    ) -> Float[Tensor, "B W"]:
-        """The same for one position, of which the cache already knows."""
+    def step(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> MixerStep:
+        """The same for one position at a time, by the weights as they are now, for so many slots at most."""
         ...
 
 
@@ -169,38 +148,12 @@ class RelativeAttention(nn.Module):
             keep = dropout(query.new_ones(*query.shape[:3], key.shape[2]), self.config.attention_dropout)
         return relative_attention(query, key, value, places, biases, mask, keep)
 
-    def table(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> Float[Tensor, "H D S"]:
-        """The place of each distance, the largest first, as keys that a step's query meets."""
+    def step(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> AttentionStep:
         most = slots if self.chunk is None else min(slots, 2 * self.chunk)
         if self.chunk is None and self.config.sight is not None:
             most = min(slots, self.config.sight + 1)
-        return self.place(places(most - 1, 0)).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).contiguous()
-
-    def step(
-        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "2 H B S D"], table: Tensor, biases: Tensor, place: Place
-    ) -> Float[Tensor, "B W"]:
-        query = self.ask(x).view(len(x), self.heads, -1).transpose(0, 1)
-        low = self._first_slot(place.least, table.shape[2])
-        by_place = torch.bmm(query + biases[1, :, None], table)
-        if place.slot is None:
-            score = by_place[:, :, table.shape[2] - (place.filled - low) :]
-        else:
-            score = self._own_places(by_place, place.slot, range(low, place.filled))
-        keys, values = cache[..., low : place.filled, :]
-        score *= query.shape[-1] ** -0.5
-        seen = scaled_dot_product_attention((query + biases[0, :, None])[:, :, None], keys, values, score[:, :, None])
-        return self.mix(seen[:, :, 0].transpose(0, 1).flatten(1))
-
-    def _own_places(self, by_place: Float[Tensor, "H B R"], own: Int[Tensor, "B"], slots: range) -> Float[Tensor, "H B S"]:
-        """The scores of slots when each row stands in a slot of its own."""
-        most = by_place.shape[2] - 1
-        slot = torch.arange(slots.start, slots.stop, device=own.device)
-        distance = own[:, None] - slot
-        furthest = most if self.chunk is None else (own % self.chunk + self.chunk)[:, None]
-        hidden = (distance < 0) | (distance > furthest)
-        index = (most - distance).clamp(0, most)
-        return by_place.gather(2, index.expand(len(by_place), -1, -1)).masked_fill_(hidden, -torch.inf)
-
-    def _first_slot(self, slot: int, distances: int) -> int:
-        """The first slot that a position in this one sees."""
-        return max(0, slot - distances + 1 if self.chunk is None else (slot // self.chunk - 1) * self.chunk)
+        by_distance = self.place(places(most - 1, 0)).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).contiguous()
+        scale = biases.shape[-1] ** -0.5
+        into = torch.cat([self.ask.weight * scale, self.remember.weight])
+        into, out = laid_out(into, slots).T, laid_out(self.mix.weight, slots).T
+        return AttentionStep(into, out, biases[:, :, None] * scale, by_distance, self.chunk)

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
 
-from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
+from esscher.bases.awd_lstm import AwdLstmNetwork
+from esscher.bases.config import AwdLstmConfig, BaseConfig, RecurrentConfig, TransformerConfig
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
@@ -52,8 +53,8 @@ class Network(Protocol):
         """The logits of hidden vectors."""
         ...
 
-    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        """The log-probability of one token after each hidden vector; all logits at once are never kept."""
+    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """The log-probability of one token after each hidden vector, 0 where it is below 0; all logits are never kept."""
         ...
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], State]:
@@ -75,6 +76,15 @@ class EncoderNetwork(Network, Protocol):
 
     def surveyed(self, x: Sequences) -> Float[Tensor, "B U D"]:
         """The vectors of the opening symbol and of each token when all of a row is seen from everywhere."""
+        ...
+
+
+@runtime_checkable
+class Penalised(Protocol):
+    """A network, or a base made of one, whose training passes have a price beside the likelihood."""
+
+    def penalty(self) -> Float[Tensor, ""] | None:
+        """What the last training pass adds to its loss, told once; None where that is nothing."""
         ...
 
 
@@ -114,10 +124,9 @@ class NetworkBase(nn.Module):
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         hidden, counted = self._hidden(x), x.counted
-        used = counted[:, : hidden.shape[1]]
-        answers = x.tokens[:, : hidden.shape[1]][used]
-        found = self.network.score(hidden[used], answers)
-        return found.new_zeros(counted.shape).masked_scatter(counted, found)
+        longest = hidden.shape[1]
+        found = self.network.score(hidden, x.tokens[:, :longest].masked_fill(~counted[:, :longest], -1))
+        return pad(found, (0, counted.shape[1] - longest))
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -135,6 +144,10 @@ class NetworkBase(nn.Module):
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         return self.network.select(state, index)
 
+    def penalty(self) -> Float[Tensor, ""] | None:
+        """What the last training pass of the network adds to its loss, told once."""
+        return self.network.penalty() if isinstance(self.network, Penalised) else None
+
     def open(self, rows: int) -> Memory:
         """The memory of so many streams of which nothing was read: the last symbol of each, and the network's own."""
         network = self.streaming
@@ -144,7 +157,7 @@ class NetworkBase(nn.Module):
     def read(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Memory]:
         """log a(token | all before it in its stream) for the next segment of each stream, and the memory after it."""
         hidden, after = self.follow(memory, tokens)
-        return self.network.score(hidden.flatten(0, 1), tokens.flatten()).view(tokens.shape), after
+        return self.network.score(hidden, tokens), after
 
     def follow(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L D"], Memory]:
         """The hidden vector before each token of the next segment of each stream, and the memory after the segment."""
@@ -196,10 +209,14 @@ def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
         return NetworkBase(build_network(config, space.vocab_size), config, space)
 
 
-def build_network(config: BaseConfig, vocab_size: int) -> RecurrentNetwork | TransformerNetwork | TransformerXLNetwork:
+def build_network(
+    config: BaseConfig, vocab_size: int
+) -> RecurrentNetwork | AwdLstmNetwork | TransformerNetwork | TransformerXLNetwork:
     """A network with initial weights from torch's own generator."""
     if isinstance(config, RecurrentConfig):
         return RecurrentNetwork(config, vocab_size)
+    if isinstance(config, AwdLstmConfig):
+        return AwdLstmNetwork(config, vocab_size)
     if isinstance(config, TransformerConfig):
         return TransformerNetwork(config, vocab_size)
     return TransformerXLNetwork(config, vocab_size)

@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
-from esscher.bases.adaptive import AdaptiveInput, AdaptiveSoftmax
 from esscher.bases.config import TransformerConfig
-from esscher.bases.heads import Head, Logits, SoftmaxHead
+from esscher.bases.heads import Logits
 from esscher.bases.opening import opened
+from esscher.bases.output import build_head, build_input
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -127,11 +127,7 @@ class TransformerNetwork(nn.Module):
     def __init__(self, config: TransformerConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size, self.max_positions = config, vocab_size, config.max_positions
-        self.embedding: nn.Module
-        if config.cutoffs:
-            self.embedding = AdaptiveInput(vocab_size, config.width, config.cutoffs, config.shrink)
-        else:
-            self.embedding = nn.Embedding(vocab_size + 1, config.width)
+        self.embedding = build_input(config, vocab_size, config.width)
         self.blocks = nn.ModuleList([_Block(config) for _ in range(config.layers)])
         self.last = nn.RMSNorm(config.width)
         if config.positions == "learned":
@@ -139,7 +135,7 @@ class TransformerNetwork(nn.Module):
         else:
             for name, values in turns(config)._asdict().items():
                 self.register_buffer(name, values, persistent=False)
-        self.head = _head(config, vocab_size, self.embedding)
+        self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
         for name, weight in self.named_parameters():
             if weight.dim() > 1 and ".projections." not in name:
                 deep = name.endswith(("mix.weight", "narrow.weight"))  # they add up over the layers
@@ -158,7 +154,7 @@ class TransformerNetwork(nn.Module):
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
         return self.head.logits(hidden)
 
-    def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         return self.head.score(hidden, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
@@ -210,15 +206,6 @@ class TransformerNetwork(nn.Module):
             if cache is not None:
                 cache[number, 0, :, :, :width], cache[number, 1, :, :, :width] = keys, values
         return self.last(x)
-
-
-def _head(config: TransformerConfig, vocab_size: int, embedding: nn.Module) -> Head:
-    if not isinstance(embedding, AdaptiveInput):
-        table = cast(nn.Embedding, embedding) if config.tied else None
-        return SoftmaxHead(vocab_size, config.width, table, bias=False)
-    if config.tied:
-        return AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink, embedding, "tails")
-    return AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink)
 
 
 def _of_lengths(cache: Tensor, logits: Logits, longest: int, length: Int[Tensor, "B"] | None) -> _State:

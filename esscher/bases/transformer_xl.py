@@ -19,13 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, relu
 
-from esscher.bases.adaptive import PROJECTION_STD, AdaptiveInput, AdaptiveSoftmax
+from esscher.bases.adaptive import PROJECTION_STD
 from esscher.bases.config import TransformerXLConfig
 from esscher.bases.convolution import Convolution
-from esscher.bases.heads import Logits, SoftmaxHead
-from esscher.bases.mixers import Mixer, Place, RelativeAttention, Sight
+from esscher.bases.heads import Logits, laid_out
+from esscher.bases.mixers import Mixer, Places, RelativeAttention, Sight
 from esscher.bases.opening import opened
+from esscher.bases.output import build_head, build_input
 from esscher.bases.relative import sinusoids
+from esscher.bases.stepping import BlockStep, Norm, Place
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -37,7 +39,7 @@ class _State:
     """What each layer knows of the positions read: slot t of a row is what it read t-th."""
 
     caches: tuple[Tensor, ...]  # [P, H, B, S, D], where P and D are the layer's own
-    tables: tuple[Tensor, ...]
+    steps: tuple[BlockStep, ...]
     head: Logits
     longest: int  # slots that the longest row has filled
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
@@ -69,15 +71,15 @@ class _Block(nn.Module):
         seen = _drop(self.mixer.forward(self.norms[0](x) if pre else x, known, biases, sight), self.config, sight)
         return self._widened(x + seen if pre else self.norms[0](x + seen), sight)
 
-    def step(self, x: Float[Tensor, "B W"], cache: Tensor, table: Tensor, biases: Tensor, place: Place) -> Float[Tensor, "B W"]:
-        """The same for one position, which is written into the cache."""
-        pre = self.config.norm == "pre"
-        within = self.norms[0](x) if pre else x
-        place.write(cache, self.mixer.known(within[:, None]))
-        seen = self.mixer.step(within, cache, table, biases, place).add_(x)
-        return self._widened(seen if pre else self.norms[0](seen))
+    def step(self, slots: int, biases: Tensor, places: Places) -> BlockStep:
+        """The same for one position at a time, by the weights as they are now."""
+        first, second = self.norms
+        assert isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)
+        widen, narrow = ((part.bias, laid_out(part.weight, slots).T) for part in (self.widen, self.narrow))
+        mixer = self.mixer.step(slots, biases, places)
+        return BlockStep(mixer, (Norm.of(first), Norm.of(second)), widen, narrow, self.config.norm == "pre")
 
-    def _widened(self, x: Float[Tensor, "*S W"], sight: Sight | None = None) -> Float[Tensor, "*S W"]:
+    def _widened(self, x: Float[Tensor, "*S W"], sight: Sight) -> Float[Tensor, "*S W"]:
         pre = self.config.norm == "pre"
         inner = _drop(relu(self.widen(self.norms[1](x) if pre else x)), self.config, sight)
         out = x + _drop(self.narrow(inner), self.config, sight)
@@ -92,16 +94,8 @@ class TransformerXLNetwork(nn.Module):
     def __init__(self, config: TransformerXLConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
-        self.embedding: nn.Embedding | AdaptiveInput
-        self.head: SoftmaxHead | AdaptiveSoftmax
-        if config.cutoffs:
-            self.embedding = adaptive = AdaptiveInput(vocab_size, config.width, config.cutoffs, config.shrink)
-            tied = config.tied_projections if config.tied else "none"
-            shared = adaptive if config.tied else None
-            self.head = AdaptiveSoftmax(vocab_size, config.width, config.cutoffs, config.shrink, shared, tied)
-        else:
-            self.embedding = table = nn.Embedding(vocab_size + 1, config.width)
-            self.head = SoftmaxHead(vocab_size, config.width, table if config.tied else None, bias=True)
+        self.embedding = build_input(config, vocab_size, config.width)
+        self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
         self.blocks = nn.ModuleList([_Block(config, layer) for layer in range(config.layers)])
         head_width = config.head_width or config.width // config.heads
         biases = torch.empty(config.layers if config.untied else 1, 2, config.heads, head_width)
@@ -142,7 +136,7 @@ class TransformerXLNetwork(nn.Module):
     def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
         return self.head.logits(hidden)
 
-    def score(self, hidden: Float[Tensor, "N W"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         return self.head.score(hidden, tokens)
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
@@ -176,22 +170,22 @@ class TransformerXLNetwork(nn.Module):
             done += found.shape[1]
         after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
         places = self._sight(learning=False).places
-        tables = [
-            cast(_Block, block).mixer.table(longest - 1 + room, biases, places)
+        steps = [
+            cast(_Block, block).step(longest - 1 + room, biases, places)
             for block, biases in zip(self.blocks, self._biases, strict=True)
         ]
-        state = _State(tuple(caches), tuple(tables), self.head.prepared(room), longest, None)
-        return self.output(after), _of_lengths(state, prompts.start + 1)
+        state = _State(tuple(caches), tuple(steps), self.head.prepared(room), longest, None)
+        return state.head(after), _of_lengths(state, prompts.start + 1)
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
         if state.longest == state.caches[0].shape[3]:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = Place(state.longest, state.length)
         x = self._vectors(token)
-        for block, cache, table, biases in zip(self.blocks, state.caches, state.tables, self._biases, strict=True):
-            x = cast(_Block, block).step(x, cache, table, biases, place)
+        for step, cache in zip(state.steps, state.caches, strict=True):
+            x = step(x, cache, place)
         length = None if state.length is None else state.length + 1
-        return state.head(x), replace(state, longest=state.longest + 1, length=length)
+        return state.head(x), _State(state.caches, state.steps, state.head, state.longest + 1, length)
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         caches = []
@@ -263,9 +257,9 @@ class TransformerXLNetwork(nn.Module):
         return next(self.blocks.parameters())
 
 
-def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight | None) -> Float[Tensor, "*S W"]:
+def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -> Float[Tensor, "*S W"]:
     """Dropout of vectors while learning; the variational one drops the same of all positions of a row."""
-    if sight is None or not sight.learning or not config.dropout:
+    if not sight.learning or not config.dropout:
         return x
     if not config.variational:
         return dropout(x, config.dropout)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = App(name="analyse", help_epilogue="Example: esscher analyse energies runs/first --energy runs/tilted --data my.txt")
 app.command("esscher.commands.context:app", name="context", help="How far back the context of models helps.", sort_key=4)
+app.command("esscher.commands.rank:app", name="rank", help="Whether the head of models is a bottleneck.", sort_key=5)
 
 Folder = Annotated[Path, Parameter(help="Folder of the base.")]
 Energy = Annotated[Path, Parameter(help="Folder of the energy that tilts the base: the two are the joint.")]
@@ -124,13 +125,8 @@ def next_token(
         {"text": name, "token": row.token, "base": row.base, "joint": row.joint, "joint over base": _times(row.joint, row.base)}
         for name, row in zip(names, found.rows, strict=True)
     ]
-    facts: dict[str, Any] = {
-        "model": model,
-        "energy": energy,
-        "prompt": prompt,
-        "prompt_tokens": int(tokens.start[0]),
-        "seed": seed,
-    }
+    length = int(tokens.start[0])
+    facts: dict[str, Any] = {"model": model, "energy": energy, "prompt": prompt, "prompt_tokens": length, "seed": seed}
     series = {"base": [row.base for row in found.rows], "joint": [row.joint for row in found.rows]}
     _draw(estimate_bars(names, series, label="probability of the next token"), plot, facts)
     show(Answer("esscher analyse next-token", facts, {"next_tokens": rows}, [*notes, *found.warnings]), as_json=json)

@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
 from esscher.commands.output import Answer, Json, Seed, show
 from esscher.cut import Cut
 from esscher.training.config import DataConfig, LengthConfig
+from esscher.training.dynamic_config import DynamicConfig
 
 Unit = Literal["line", "paragraph", "document"]
 
@@ -60,6 +62,10 @@ def measure(
     level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
     cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
     reading: Annotated[Reading, Parameter(name="*")] = Reading(),  # noqa: B008 (frozen)
+    dynamic: Annotated[
+        bool, Parameter(negative="", help="Learn from each piece of the text after it was scored, beside the model at rest.")
+    ] = False,
+    adapt: Annotated[DynamicConfig, Parameter(name="--adapt")] = DynamicConfig(),  # noqa: B008 (frozen)
     out: Annotated[Path | None, Parameter(help="Folder that keeps draws; a measuring that broke goes on.")] = None,
     seed: Seed = 0,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
@@ -68,6 +74,7 @@ def measure(
     """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not.
 
     A model that learnt from a stream reads all texts as one, with its memory; so does any base with a memory, with --streams.
+    With --dynamic its weights learn from the text as it is read, as --adapt tells.
     """
     from esscher.data.sources import read_texts
     from esscher.training.measuring import Measuring, measure_text
@@ -76,13 +83,24 @@ def measure(
 
     if plot is not None and (steps == 0 or energy is None):
         raise ValueError("--plot shows the perplexity by position. Nothing was measured; give --steps and --energy, too.")
+    given = {"--draws": draws, "--sequences": sequences, "--steps": steps, "--out": out}
+    asked = [name for name, value in given.items() if value]
+    if dynamic:
+        columns = {"--streams": reading.streams, "--segment": reading.segment, "--warm": reading.warm != Reading().warm}
+        refuse_beside_dynamic(energy, [*asked, *(name for name, value in columns.items() if value)])
+        answer = dynamic_answer(
+            model, data, adapt, column=column, unit=unit, cut=cut, sight=(reading.reach, reading.clamp), fixed=fixed,
+            level=level, quiet=quiet,
+        )  # fmt: skip
+        show(answer, as_json=json)
+        return
+    if adapt != DynamicConfig():
+        raise ValueError("--adapt tells how to learn from the text. Nothing was measured; give --dynamic, too.")
     whole = energy is None and cut == Cut()
     if reading != Reading() and not whole:
         raise ValueError(
             "--streams, --segment and --warm read one stream with a memory. Nothing was measured; leave --energy and cuts out."
         )
-    given = {"--draws": draws, "--sequences": sequences, "--steps": steps, "--out": out}
-    asked = [name for name, value in given.items() if value]
     stream = _stream(model, data, column, unit, reading, fixed, level, asked) if whole else None
     if stream is not None:
         show(stream, as_json=json)

@@ -13,6 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from esscher.hub.network_lm import (
     MODELS,
+    EsscherAwdLstmConfig,
+    EsscherAwdLstmForCausalLM,
     EsscherGruConfig,
     EsscherGruForCausalLM,
     EsscherLstmConfig,
@@ -25,6 +27,8 @@ from esscher.hub.network_lm import (
 )
 
 __all__ = [
+    "EsscherAwdLstmConfig",
+    "EsscherAwdLstmForCausalLM",
     "EsscherGruConfig",
     "EsscherGruForCausalLM",
     "EsscherLstmConfig",

@@ -228,6 +228,12 @@ class EsscherGruConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
     model_type = "esscher-gru"
 
 
+class EsscherAwdLstmConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of an AWD-LSTM."""
+
+    model_type = "esscher-awd-lstm"
+
+
 class EsscherTransformerConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
     """Of a causal Transformer."""
 
@@ -252,6 +258,12 @@ class EsscherGruForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     config_class = EsscherGruConfig
 
 
+class EsscherAwdLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """An AWD-LSTM."""
+
+    config_class = EsscherAwdLstmConfig
+
+
 class EsscherTransformerForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     """A causal Transformer."""
 
@@ -267,6 +279,7 @@ class EsscherTransformerXLForCausalLM(NetworkLM):  # type: ignore[no-untyped-cal
 MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
     "esscher-lstm": (EsscherLstmConfig, EsscherLstmForCausalLM),
     "esscher-gru": (EsscherGruConfig, EsscherGruForCausalLM),
+    "esscher-awd-lstm": (EsscherAwdLstmConfig, EsscherAwdLstmForCausalLM),
     "esscher-transformer": (EsscherTransformerConfig, EsscherTransformerForCausalLM),
     "esscher-transformer-xl": (EsscherTransformerXLConfig, EsscherTransformerXLForCausalLM),
 }

@@ -36,6 +36,7 @@ KEYS = (
 CLASSES = {
     "lstm": "EsscherLstmForCausalLM",
     "gru": "EsscherGruForCausalLM",
+    "awd-lstm": "EsscherAwdLstmForCausalLM",
     "transformer": "EsscherTransformerForCausalLM",
     "transformer-xl": "EsscherTransformerXLForCausalLM",
 }

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from esscher.bases.network import LogitBase
+from esscher.bases.network import LogitBase, Penalised
 from esscher.objective import Loss
 from esscher.randomness import Rng
 from esscher.space import Sequences
-from esscher.target import Tilted
+from esscher.target import Base, Tilted
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Likelihood:
     """Mean negative log-likelihood per counted token.
 
     With `label_smoothing` the data's token is believed only to that much less than 1, and the rest is spread
-    evenly over the vocabulary.
+    evenly over the vocabulary. A base that penalises its activations in training has the penalty added.
     """
 
     label_smoothing: float = 0.0
@@ -33,7 +34,7 @@ class Likelihood:
             raise ValueError(f"None of the {len(data)} sequences has a token to learn from: their points are empty.")
         if self.label_smoothing == 0:
             nll = -target.base.log_probs(data).sum() / tokens
-            return Loss(nll, {"nll": float(nll.detach())}, tokens)
+            return _with_penalty(target.base, nll, float(nll.detach()), tokens)
         if not isinstance(target.base, LogitBase):
             raise ValueError(
                 f"Label smoothing needs the whole distribution at every position, and {type(target.base).__name__} has "
@@ -43,4 +44,12 @@ class Likelihood:
         value = cross_entropy(logits, answer, label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nll = cross_entropy(logits, answer)
-        return Loss(value, {"nll": float(nll)}, tokens)
+        return _with_penalty(target.base, value, float(nll), tokens)
+
+
+def _with_penalty(base: Base, value: Tensor, nll: float, tokens: int) -> Loss:
+    """The loss, and what a base that says so adds to it for the pass it was made by."""
+    penalty = base.penalty() if isinstance(base, Penalised) else None
+    if penalty is None:
+        return Loss(value, {"nll": nll}, tokens)
+    return Loss(value + penalty, {"nll": nll, "penalty": float(penalty.detach())}, tokens)

@@ -76,6 +76,22 @@ def curves(
     return figure
 
 
+def cumulative(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> "Figure":
+    """Steps from 0 to 1 over values between 0 and 1 in logarithm; values of 0 are not drawn."""
+    figure, axes = _canvas(6.4, 3.4)
+    colours = (BASE, TILTED, TRUTH, INK)
+    for (name, (across, up)), colour in zip(lines.items(), colours * (1 + len(lines) // len(colours)), strict=False):
+        seen = [(place, share) for place, share in zip(across, up, strict=True) if place > 0]
+        places, shares = [place for place, _ in seen], [share for _, share in seen]
+        axes.step(places, shares, where="post", color=colour, label=name, linewidth=1.6)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 Coloured = tuple[str, Sequence[float], Sequence[Estimate]]
 """A colour, places, and an estimate at each."""
 

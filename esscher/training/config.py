@@ -119,7 +119,7 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
 class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
-    kind: Literal["lstm", "gru", "transformer", "transformer-xl"] = "transformer"
+    kind: Literal["lstm", "gru", "awd-lstm", "transformer", "transformer-xl"] = "transformer"
     """Which network."""
     width: int | None = None
     """Of the hidden layers."""
@@ -130,7 +130,7 @@ class BaseChoice:
     tied: bool | None = None
     """Input and output share one matrix."""
     embedding: int | None = None
-    """Width of the input embedding of lstm and gru; one-hot input if not given."""
+    """Width of the input vectors of lstm and gru, one-hot input if not given; of awd-lstm, the width if not given."""
     heads: int | None = None
     """Attention heads of a transformer or transformer-xl."""
     feedforward: int | None = None
@@ -161,6 +161,32 @@ class BaseChoice:
     """What each layer mixes positions by; the last stands for all further layers."""
     spans: tuple[int, ...] | None = None
     """Chunk or kernel size of each layer; the last stands for all further layers."""
+    inner: int | None = None
+    """Width of all layers of an awd-lstm but the last; so are all settings up to beta."""
+    input_dropout: float | None = None
+    """Share of the input vectors dropped in training."""
+    between_dropout: float | None = None
+    """Share of what passes between layers dropped in training."""
+    word_dropout: float | None = None
+    """Share of the vocabulary dropped from the input in training."""
+    weight_dropout: float | None = None
+    """Share of the weights by which layers read their own past dropped in training."""
+    alpha: float | None = None
+    """Weight of the penalty of large outputs."""
+    beta: float | None = None
+    """Weight of the penalty of changing outputs."""
+    output: Literal["softmax", "softmaxes", "contexts"] | None = None
+    """Of any network: a softmax, a mixture of softmaxes (MoS) or of contexts (MoC)."""
+    components: int | None = None
+    """Components of a mixture."""
+    latent: int | None = None
+    """Width of a mixture's contexts; that of the tied vectors, or of the hidden ones, if not given."""
+    latent_dropout: float | None = None
+    """Share of a mixture's contexts dropped in training."""
+    floor: float | None = None
+    """Added to each probability of a mixture of softmaxes; the released code has 1e-8."""
+    least_prior: float | None = None
+    """Components whose prior is lower are left out."""
     cutoffs: tuple[int, ...] | None = None
     """Where the clusters of an adaptive input and softmax begin."""
     shrink: int | None = None

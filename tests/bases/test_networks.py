@@ -34,7 +34,7 @@ def test_laws(config, space):
 
 def test_first_tokens_are_looked_up_or_multiplied_alike(monkeypatch):
     """The recurrent step has two forms of its first layer."""
-    monkeypatch.setattr("esscher.bases.recurrent.TABLE_UP_TO", 0)
+    monkeypatch.setattr("esscher.bases.recurrent_steps.TABLE_UP_TO", 0)
     for kind in ("lstm, vectors", "gru, vectors"):
         check_base(lively(CONFIGS[kind], SPACES["end symbol"]), PROMPTS)
 
@@ -225,7 +225,7 @@ def test_configs_travel_as_dictionaries(config):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "rnn"}, "Unknown kind of base 'rnn'; the known kinds are lstm, gru, transformer"),
+        ({"kind": "rnn"}, "Unknown kind of base 'rnn'; the known kinds are lstm, gru, awd-lstm, transformer"),
         ({}, "Unknown kind of base None"),
         ({"kind": "gru", "head": 3}, "Unknown key 'head' of a base of kind 'gru'; the known keys are width, layers"),
         ({"kind": "gru", "cell": "lstm"}, "Unknown key 'cell'"),

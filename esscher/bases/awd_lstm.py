@@ -1,0 +1,140 @@
+"""AWD-LSTM (Merity et al. 2018): LSTM layers one by one, with dropout everywhere that stays the same over time.
+
+In training a pass drops whole tokens from the input vectors, then, by one mask for all positions of a row, parts of the
+vectors before, between and after the layers, and by one mask for the pass parts of the weights that a layer reads its own
+past by; what is kept is the whole weight. Its activations are penalised: `penalty` tells by how much, after a training pass.
+Steps and the memory of a stream are those of any LSTM.
+
+Letters beside those of `esscher.space`: W width of the last layer, L inputs of a segment, I and H widths of a layer's input
+and output.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from esscher.bases.config import AwdLstmConfig
+from esscher.bases.opening import opened
+from esscher.bases.output import build_head, build_input
+from esscher.bases.recurrent_steps import RecurrentState, begun, step_layers
+from esscher.space import Sequences
+
+INITIAL_RANGE = 0.1
+
+
+class AwdLstmNetwork(nn.Module):
+    """Layers of LSTM that read tokens and an opening symbol."""
+
+    max_positions = None
+
+    def __init__(self, config: AwdLstmConfig, vocab_size: int):
+        super().__init__()
+        self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
+        self.embedding = build_input(config, vocab_size, config.widths[0])
+        self.cells = nn.ModuleList([nn.LSTM(below, width, batch_first=True) for below, width in pairwise(config.widths)])
+        self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
+        for name, weight in self.named_parameters():
+            if name in ("embedding.weight", "head.weight"):
+                nn.init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
+            elif name == "head.bias":
+                nn.init.zeros_(weight)
+        self._penalty: Tensor | None = None
+
+    def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
+        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
+        return self._pass(opened(x, self.opening)[:, :-1], self.open(len(x)), inside)[0]
+
+    def open(self, rows: int) -> tuple[Tensor, ...]:
+        """Nothing read: hidden vector and cell of each layer are 0."""
+        widths = [width for width in self.config.widths[1:] for _ in ("hidden", "cell")]
+        return tuple(self._like.new_zeros(rows, width) for width in widths)
+
+    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
+        return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
+
+    def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
+        return self.head.logits(hidden)
+
+    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self.head.score(hidden, tokens)
+
+    def penalty(self) -> Float[Tensor, ""] | None:
+        """`alpha` times the mean square of the last layer's outputs as dropped, and `beta` times that of their changes."""
+        found, self._penalty = self._penalty, None
+        return found
+
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
+        layers = step_layers([(part, 0) for part in self._layers], self.embedding, self.vocab_size + 1)
+        state = begun(prompts, layers, self.embedding, self.head.prepared(room), opening=self.opening, cells=True)
+        return state.told(), state
+
+    def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
+        state.step(token)
+        return state.told(), state
+
+    def select(self, state: RecurrentState, index: Int[Tensor, "K"]) -> RecurrentState:
+        return state.select(index)
+
+    def _pass(
+        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
+        """The vector after each input, and the memory after all; padding, which is not `inside`, is not penalised."""
+        self._penalty = None
+        if inputs.numel() == 0:
+            return self._like.new_zeros(*inputs.shape, self.config.width), memory
+        config, kept = self.config, list[Tensor]()
+        vectors = raw = self._locked(self._vectors(inputs), config.input_dropout)
+        for number, part in enumerate(self._layers):
+            raw, after = self._read(part, vectors, memory[2 * number : 2 * number + 2])
+            kept += after
+            vectors = self._locked(raw, config.dropout if number == config.layers - 1 else config.between_dropout)
+        if self.training and torch.is_grad_enabled() and (config.alpha or config.beta):
+            together = inside[:, 1:]
+            calm = _mean_square(vectors, inside) * config.alpha
+            self._penalty = calm + _mean_square(raw[:, 1:] - raw[:, :-1], together) * config.beta
+        return vectors, tuple(kept)
+
+    def _read(
+        self, part: nn.LSTM, vectors: Float[Tensor, "B L I"], memory: tuple[Tensor, ...]
+    ) -> tuple[Float[Tensor, "B L H"], list[Tensor]]:
+        """A layer by torch's own kernel, some of the weights of its past dropped in training."""
+        read, past, *biases = [part.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        weights = [read, dropout(past, self.config.weight_dropout, self.training), *biases]
+        before = [one[None].contiguous() for one in memory]
+        found, *after = torch.lstm(vectors, before, weights, True, 1, 0.0, self.training, False, True)
+        return found, [one[0].detach() for one in after]
+
+    def _vectors(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L I"]:
+        """The input vectors; in training some symbols are 0 wherever they stand."""
+        vectors = self.embedding(tokens)
+        if not self.training or not self.config.word_dropout:
+            return vectors
+        return vectors * dropout(vectors.new_ones(self.vocab_size + 1, 1), self.config.word_dropout)[tokens]
+
+    def _locked(self, vectors: Float[Tensor, "B L I"], rate: float) -> Float[Tensor, "B L I"]:
+        """In training, the same of all positions of a row is dropped."""
+        if not self.training or not rate:
+            return vectors
+        return vectors * dropout(vectors.new_ones(len(vectors), 1, vectors.shape[2]), rate)
+
+    @property
+    def _layers(self) -> list[nn.LSTM]:
+        return [part for part in self.cells if isinstance(part, nn.LSTM)]
+
+    @property
+    def _like(self) -> Tensor:
+        """A parameter, for its dtype and device."""
+        return next(self.cells.parameters())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the penalty, which belongs to one pass of this very network."""
+        return {**self.__dict__, "_penalty": None}
+
+
+def _mean_square(vectors: Float[Tensor, "B L W"], inside: Bool[Tensor, "B L"]) -> Float[Tensor, ""]:
+    """Over what is inside; 0 where nothing is."""
+    return vectors.square().mean(-1).mul(inside).sum() / inside.sum().clamp(min=1)

@@ -1,0 +1,137 @@
+"""Single steps of a stack of LSTM or GRU layers, of any widths: one or two products a layer, written over the state.
+
+A state holds the weights as a step wants them beside the hidden vectors: it belongs to the weights at `begun`. Prompts are
+read longest first, so that those still being read are always the first rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from esscher.bases.heads import Logits
+from esscher.bases.opening import opened
+from esscher.space import Sequences
+
+TABLE_UP_TO = 1024  # for so many tokens the first layer's share of its input is looked up instead of multiplied
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's weights for one step; G is 4 H for the LSTM, 3 H for the GRU."""
+
+    read: Float[Tensor, "I G"]  # of the input; or, without `read_bias`, a row with the bias in it for each token
+    read_bias: Float[Tensor, "G"] | None
+    keep: Float[Tensor, "H G"]  # of the layer's own hidden vector
+    keep_bias: Float[Tensor, "G"]
+
+    def reading(self, below: Tensor) -> Float[Tensor, "B G"]:
+        """What the layer takes from a vector below it, or from a token."""
+        if self.read_bias is None:
+            return self.read.index_select(0, below)
+        return torch.addmm(self.read_bias, below, self.read)
+
+    def looked_up(self, vectors: Float[Tensor, "U I"] | None) -> "Layer":
+        """The same with a row for each symbol, of its vector; None is one-hot."""
+        assert self.read_bias is not None
+        rows = self.read + self.read_bias if vectors is None else torch.addmm(self.read_bias, vectors, self.read)
+        return replace(self, read=rows, read_bias=None)
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """The hidden vectors of each layer, the LSTM's cells (the GRU has none), and what a step needs."""
+
+    hidden: tuple[Float[Tensor, "B _"], ...]
+    cell: tuple[Float[Tensor, "B _"], ...] | None
+    layers: tuple[Layer, ...]
+    embed: Callable[[Tensor], Tensor] | None  # None where the first layer looks its share up
+    logits: Logits
+
+    def first(self, rows: int) -> "RecurrentState":
+        """The first rows, sharing memory."""
+        cell = None if self.cell is None else tuple(part[:rows] for part in self.cell)
+        return replace(self, hidden=tuple(part[:rows] for part in self.hidden), cell=cell)
+
+    def select(self, index: Int[Tensor, "K"]) -> "RecurrentState":
+        """The chosen rows, copied."""
+        cell = None if self.cell is None else tuple(part.index_select(0, index) for part in self.cell)
+        return replace(self, hidden=tuple(part.index_select(0, index) for part in self.hidden), cell=cell)
+
+    def step(self, token: Int[Tensor, "B"]) -> None:
+        """Every layer once, in place."""
+        below = token if self.embed is None or self.layers[0].read_bias is None else self.embed(token)
+        for number, (layer, hidden) in enumerate(zip(self.layers, self.hidden, strict=True)):
+            if self.cell is None:
+                _step_gru(layer, below, hidden)
+            else:
+                _step_lstm(layer, below, hidden, self.cell[number])
+            below = hidden
+
+    def told(self) -> Float[Tensor, "B V"]:
+        """The logits after what was read."""
+        return self.logits(self.hidden[-1])
+
+
+def begun(
+    prompts: Sequences,
+    layers: tuple[Layer, ...],
+    embed: Callable[[Tensor], Tensor] | None,
+    logits: Logits,
+    *,
+    opening: int,
+    cells: bool,
+) -> RecurrentState:
+    """The state after the opening symbol and each prompt."""
+    hidden = tuple(layer.keep.new_zeros(len(prompts), len(layer.keep)) for layer in layers)
+    cell = tuple(torch.zeros_like(part) for part in hidden) if cells else None
+    state = RecurrentState(hidden, cell, layers, embed, logits)
+    order = prompts.start.argsort(descending=True, stable=True)
+    inputs, length = opened(prompts, opening)[order], prompts.start[order] + 1
+    for t in range(inputs.shape[1]):
+        reading = int((length > t).sum())
+        state.first(reading).step(inputs[:reading, t])
+    return state.select(order.argsort())
+
+
+def step_layers(parts: Sequence[tuple[nn.RNNBase, int]], vectors: nn.Module | None, symbols: int) -> tuple[Layer, ...]:
+    """The weights for a step of layers of torch's LSTM or GRU, each a part and its number in there.
+
+    Without `vectors` of symbols, whose input is one-hot, and for few symbols, the first layer looks its share up.
+    """
+    first, *rest = [_layer(part, number) for part, number in parts]
+    if vectors is None:
+        first = first.looked_up(None)
+    elif symbols <= TABLE_UP_TO + 1:
+        first = first.looked_up(vectors(torch.arange(symbols, device=first.keep.device)))
+    return (first, *rest)
+
+
+def _layer(part: nn.RNNBase, number: int) -> Layer:
+    """Transposed views of a layer's weights; the LSTM adds its two biases."""
+    read, keep, read_bias, keep_bias = (
+        part.get_parameter(f"{name}_l{number}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    if isinstance(part, nn.LSTM):
+        return Layer(read.T, read_bias + keep_bias, keep.T, torch.zeros_like(keep_bias))
+    return Layer(read.T, read_bias, keep.T, keep_bias)
+
+
+def _step_lstm(layer: Layer, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"]) -> None:
+    """One step in place; the layer's biases are all in its reading."""
+    gates, width = layer.reading(below).addmm_(hidden, layer.keep), hidden.shape[1]
+    take, forget = gates[:, : 2 * width].sigmoid_().chunk(2, 1)
+    new, show = gates[:, 2 * width : 3 * width].tanh_(), gates[:, 3 * width :].sigmoid_()
+    cell.mul_(forget).addcmul_(take, new)
+    torch.tanh(cell, out=hidden)
+    hidden.mul_(show)
+
+
+def _step_gru(layer: Layer, below: Tensor, hidden: Float[Tensor, "B H"]) -> None:
+    """One step in place."""
+    read, kept, width = layer.reading(below), torch.addmm(layer.keep_bias, hidden, layer.keep), hidden.shape[1]
+    reset, stay = read[:, : 2 * width].add_(kept[:, : 2 * width]).sigmoid_().chunk(2, 1)
+    new = read[:, 2 * width :].addcmul_(reset, kept[:, 2 * width :]).tanh_()
+    hidden.sub_(new).mul_(stay).add_(new)

@@ -1,0 +1,109 @@
+"""One position at a time: what a stack of mixers and feed-forward parts does for a step, by weights laid out for it.
+
+A pass and a step are the same computation; a step has one position for each row, so it is made of small products, and every
+call counts. Weights are taken from their modules once, when a state is made: query, key and value become one product, and the
+scale of attention is in the weights. A state therefore belongs to the weights at `begin`.
+
+Letters as in `esscher.bases.mixers`; R distances.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, scaled_dot_product_attention
+
+
+class Place:
+    """Where a step writes into a cache: all rows in the same slot, or each in its own."""
+
+    def __init__(self, longest: int, length: Int[Tensor, "B"] | None):
+        self.filled, self.slot, self.least = longest + 1, length, longest
+        if length is not None:
+            self.least = int(length.min())
+            self.row = torch.arange(len(length), device=length.device)
+
+    def write(self, cache: Float[Tensor, "P H B S D"], known: Float[Tensor, "P H B D"]) -> None:
+        if self.slot is None:
+            cache[..., self.filled - 1, :] = known
+        else:
+            cache[..., self.filled - 1, :] = 0.0  # fresh memory may hold NaN, which a mask does not stop
+            cache[:, :, self.row, self.slot] = known
+
+
+@runtime_checkable
+class MixerStep(Protocol):
+    """What a mixer does for one position: it writes what others need of it into the cache, and sees what is there."""
+
+    def __call__(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "P H B S D"], place: Place) -> Float[Tensor, "B W"]: ...
+
+
+@dataclass(frozen=True)
+class AttentionStep:
+    """Relative attention of one position to its last R, or, with a `chunk`, to its chunk and the one before."""
+
+    into: Float[Tensor, "W X"]  # query, scaled, key and value
+    out: Float[Tensor, "Y W"]
+    biases: Float[Tensor, "2 H 1 D"]  # scaled
+    places: Float[Tensor, "H D R"]  # the largest distance first
+    chunk: int | None
+
+    def __call__(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "2 H B S D"], place: Place) -> Float[Tensor, "B W"]:
+        rows, (heads, width, distances) = len(x), self.places.shape
+        parts = torch.mm(x, self.into).view(rows, 3, heads, width).permute(1, 2, 0, 3)
+        place.write(cache, parts[1:])
+        low = max(0, place.least - distances + 1 if self.chunk is None else (place.least // self.chunk - 1) * self.chunk)
+        to_content, to_place = parts[0] + self.biases
+        if place.slot is None:
+            score = torch.bmm(to_place, self.places[:, :, distances - place.filled + low :])
+        else:
+            score = self._own(torch.bmm(to_place, self.places), place.slot, range(low, place.filled))
+        keys, values = cache[..., low : place.filled, :]
+        seen = scaled_dot_product_attention(to_content[:, :, None], keys, values, score[:, :, None], scale=1.0)
+        return torch.mm(seen[:, :, 0].transpose(0, 1).reshape(rows, -1), self.out)
+
+    def _own(self, by_place: Float[Tensor, "H B R"], own: Int[Tensor, "B"], slots: range) -> Float[Tensor, "H B S"]:
+        """The scores of slots when each row stands in a slot of its own."""
+        most = by_place.shape[2] - 1
+        slot = torch.arange(slots.start, slots.stop, device=own.device)
+        distance = own[:, None] - slot
+        furthest = most if self.chunk is None else (own % self.chunk + self.chunk)[:, None]
+        hidden = (distance < 0) | (distance > furthest)
+        index = (most - distance).clamp(0, most)
+        return by_place.gather(2, index.expand(len(by_place), -1, -1)).masked_fill_(hidden, -torch.inf)
+
+
+class Norm(NamedTuple):
+    """A layer norm by its weights."""
+
+    shape: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    @classmethod
+    def of(cls, norm: nn.LayerNorm) -> "Norm":
+        return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+@dataclass(frozen=True)
+class BlockStep:
+    """A mixer and a two-layer network, each added to what came in, with norms after the sums or before the parts."""
+
+    mixer: MixerStep
+    norms: tuple[Norm, Norm]
+    widen: tuple[Tensor, Tensor]  # bias, and weight as [W, F]
+    narrow: tuple[Tensor, Tensor]
+    pre: bool
+
+    def __call__(self, x: Float[Tensor, "B W"], cache: Tensor, place: Place) -> Float[Tensor, "B W"]:
+        (bias, weight), (other_bias, other_weight), (first, second) = self.widen, self.narrow, self.norms
+        if self.pre:
+            x = self.mixer(layer_norm(x, *first), cache, place).add_(x)
+            inner = torch.addmm(bias, layer_norm(x, *second), weight).relu_()
+            return torch.addmm(other_bias, inner, other_weight).add_(x)
+        x = layer_norm(self.mixer(x, cache, place).add_(x), *first)
+        inner = torch.addmm(bias, x, weight).relu_()
+        return layer_norm(torch.addmm(other_bias, inner, other_weight).add_(x), *second)

@@ -1,0 +1,73 @@
+"""esscher analyse rank: whether the head of a model is a bottleneck of its next-token distributions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+from esscher.commands.output import Answer, Json, show
+from esscher.training.rank_config import RankSettings
+
+if TYPE_CHECKING:
+    from esscher.training.rank import RankOf
+
+app = App(name="rank")
+
+
+@app.default
+def rank(
+    *models: Annotated[Path, Parameter(help="Folders of bases.")],
+    data: Annotated[str, Parameter(help="A text: a file, a folder, a pattern, or a Hugging Face name.")],
+    settings: Annotated[RankSettings, Parameter(name="*")] = RankSettings(),  # noqa: B008 (frozen)
+    plot: Annotated[Path | None, Parameter(help="Also draw the singular values into this file.")] = None,
+    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    json: Json = False,
+) -> None:
+    """Numerical rank of the next-token log-probabilities, and the mean divergence of the distributions of two contexts.
+
+    Example: esscher analyse rank runs/softmax runs/mixture --data my.txt --plot rank.png
+    """
+    from esscher.training.progress import choose_progress
+    from esscher.training.rank import compare_ranks
+
+    if not models:
+        raise ValueError("Name at least one model. Nothing was computed.")
+    found = compare_ranks(models, data, settings, level=level, say=choose_progress(quiet).say)
+    rows = [
+        {
+            "model": name,
+            "rank": one.spread.rank,
+            "softmax_at_most": one.softmax_bound,
+            "contexts": one.spread.contexts,
+            "tokens": one.spread.vocab_size,
+            "mean_divergence": one.spread.divergence,
+        }
+        for name, one in found.items()
+    ]
+    facts: dict[str, Any] = {"models": len(found), "data": data}
+    if plot is not None:
+        facts["plot"] = _draw(found, plot)
+    if json:
+        facts["singular_values"] = {name: one.spread.singular.tolist() for name, one in found.items()}
+    show(Answer("esscher analyse rank", facts, {"ranks": rows}, _notes(found)), as_json=json)
+
+
+def _notes(found: dict[str, "RankOf"]) -> list[str]:
+    notes = [
+        "softmax_at_most: the highest rank of one softmax over vectors as wide as the model's, whatever it learnt; mean "
+        "divergence: KL of the distributions after two different contexts, in nats."
+    ]
+    for name, one in found.items():
+        if one.spread.full:
+            most = min(one.spread.contexts, one.spread.vocab_size)
+            what = "give more --contexts" if most < one.spread.vocab_size else "it is that of all tokens"
+            notes.append(f"{name}: a rank of {most:,} is as high as {one.spread.contexts:,} contexts allow; {what}.")
+    return notes
+
+
+def _draw(found: dict[str, "RankOf"], file: Path) -> Path:
+    from esscher.reports.plots import cumulative, save_picture
+
+    lines = {name: one.spread.curve() for name, one in found.items()}
+    return save_picture(cumulative(lines, x="singular value over the largest", y="share not above it"), file)
