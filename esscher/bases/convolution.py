@@ -48,7 +48,7 @@ class Convolution(nn.Module):
         seen = slide(kernel, pad(value, (0, 0, self.taps - 1 - after - past, after)), length)
         return self.mix(seen.permute(1, 2, 0, 3).flatten(2))
 
-    def step(self, slots: int, biases: Tensor, places: Places) -> MixerStep:
+    def step(self, slots: int, steps: int, biases: Tensor, places: Places) -> MixerStep:
         return self._step
 
     def _step(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "1 H B S D"], place: Place) -> Float[Tensor, "B W"]:

@@ -68,8 +68,8 @@ class Mixer(Protocol):
         """What each of the last positions sees of the known ones."""
         ...
 
-    def step(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> MixerStep:
-        """The same for one position at a time, by the weights as they are now, for so many slots at most."""
+    def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], places: Places) -> MixerStep:
+        """The same for one position at a time, by the weights as they are now; for so many slots at most, and steps to come."""
         ...
 
 
@@ -148,12 +148,12 @@ class RelativeAttention(nn.Module):
             keep = dropout(query.new_ones(*query.shape[:3], key.shape[2]), self.config.attention_dropout)
         return relative_attention(query, key, value, places, biases, mask, keep)
 
-    def step(self, slots: int, biases: Float[Tensor, "2 H D"], places: Places) -> AttentionStep:
+    def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], places: Places) -> AttentionStep:
         most = slots if self.chunk is None else min(slots, 2 * self.chunk)
         if self.chunk is None and self.config.sight is not None:
             most = min(slots, self.config.sight + 1)
         by_distance = self.place(places(most - 1, 0)).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).contiguous()
         scale = biases.shape[-1] ** -0.5
         into = torch.cat([self.ask.weight * scale, self.remember.weight])
-        into, out = laid_out(into, slots).T, laid_out(self.mix.weight, slots).T
+        into, out = laid_out(into, steps).T, laid_out(self.mix.weight, steps).T
         return AttentionStep(into, out, biases[:, :, None] * scale, by_distance, self.chunk)

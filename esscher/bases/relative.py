@@ -26,7 +26,7 @@ def sinusoids(distance: Int[Tensor, "R"], width: int, dtype: torch.dtype) -> Flo
     """Sines of each distance, then cosines, at wavelengths that grow geometrically; an odd width ends with a sine."""
     half = (width + 1) // 2
     speed = LONGEST_WAVE ** -(torch.arange(half, dtype=torch.float64, device=distance.device) * 2 / width)
-    angle = (distance.double()[:, None] * speed).to(torch.float64)
+    angle = distance.double()[:, None] * speed
     return torch.cat([angle.sin(), angle.cos()], -1)[:, :width].to(dtype)
 
 

@@ -71,12 +71,12 @@ class _Block(nn.Module):
         seen = _drop(self.mixer.forward(self.norms[0](x) if pre else x, known, biases, sight), self.config, sight)
         return self._widened(x + seen if pre else self.norms[0](x + seen), sight)
 
-    def step(self, slots: int, biases: Tensor, places: Places) -> BlockStep:
+    def step(self, slots: int, steps: int, biases: Tensor, places: Places) -> BlockStep:
         """The same for one position at a time, by the weights as they are now."""
         first, second = self.norms
         assert isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)
-        widen, narrow = ((part.bias, laid_out(part.weight, slots).T) for part in (self.widen, self.narrow))
-        mixer = self.mixer.step(slots, biases, places)
+        widen, narrow = ((part.bias, laid_out(part.weight, steps).T) for part in (self.widen, self.narrow))
+        mixer = self.mixer.step(slots, steps, biases, places)
         return BlockStep(mixer, (Norm.of(first), Norm.of(second)), widen, narrow, self.config.norm == "pre")
 
     def _widened(self, x: Float[Tensor, "*S W"], sight: Sight) -> Float[Tensor, "*S W"]:
@@ -171,7 +171,7 @@ class TransformerXLNetwork(nn.Module):
         after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
         places = self._sight(learning=False).places
         steps = [
-            cast(_Block, block).step(longest - 1 + room, biases, places)
+            cast(_Block, block).step(longest - 1 + room, room, biases, places)
             for block, biases in zip(self.blocks, self._biases, strict=True)
         ]
         state = _State(tuple(caches), tuple(steps), self.head.prepared(room), longest, None)
@@ -197,8 +197,8 @@ class TransformerXLNetwork(nn.Module):
         return _of_lengths(replace(state, caches=tuple(caches), length=None), length)
 
     def _segments(self, inputs: Int[Tensor, "B T"], *, learning: bool) -> list[tuple[Tensor, list[Tensor]]]:
-        """Vectors of rows that begin here, and what each layer knows of them; in segments where no gradient is asked for."""
-        length = max(1, inputs.shape[1]) if torch.is_grad_enabled() else LONGEST_PASS
+        """Vectors of rows that begin here, and what each layer knows of them; in segments where nothing is learnt from them."""
+        length = max(1, inputs.shape[1]) if learning or torch.is_grad_enabled() else LONGEST_PASS
         made, first, past = [], 0, None
         for piece in torch.split(inputs, length, 1):
             hidden, known, past = self._pass(piece, past, self._sight(learning, first))

@@ -73,6 +73,15 @@ def test_long_rows_are_read_in_segments_without_a_gradient(config, monkeypatch):
     assert torch.allclose(after, whole[:, 31], atol=1e-5)
 
 
+def test_long_rows_in_training_mode_are_one_pass_without_a_gradient_too(monkeypatch):
+    """Segments would remember no further than the memory, which may be less than the reach."""
+    base, x = lively(replace(SMALL, memory=3, reach=20), SPACE).train(), rows(40)
+    whole = base.log_probs(x).detach()
+    monkeypatch.setattr("esscher.bases.transformer_xl.LONGEST_PASS", 7)
+    with torch.no_grad():
+        assert torch.allclose(base.log_probs(x), whole, atol=1e-5)
+
+
 def test_a_position_depends_on_those_before_it_and_on_no_other(config):
     """By the gradient of each position's vector with respect to the input vectors."""
     network = lively(config, SPACE).network
