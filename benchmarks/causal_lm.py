@@ -20,9 +20,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
+from _turns import in_turns, spread
 from rich.console import Console
 from rich.table import Table
-from sampling import in_turns, spread
 
 from esscher.bases.causal_lm import CausalLM, causal_lm
 from esscher.randomness import Seeded

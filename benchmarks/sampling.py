@@ -13,8 +13,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 
@@ -22,6 +20,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
+from _turns import in_turns, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -80,21 +79,6 @@ def worst_gap(base: NetworkBase, batch: int) -> float:
     x, log_prob = draw(base, empty_prompts(1), batch, rng=Seeded(2))
     with torch.no_grad():
         return float((base.log_probs(x).double().sum(-1) - log_prob[0]).abs().max())
-
-
-def in_turns(runs: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each run in each repeat, the runs taking turns; the first round warms up and is dropped."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats + 1):
-        for name, run in runs.items():
-            begun = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - begun)
-    return {name: some[1:] for name, some in seconds.items()}
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 def compare(batch: int, repeats: int) -> dict[str, object]:

@@ -19,9 +19,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from _turns import Run, in_turns, peak
 from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
@@ -32,7 +32,6 @@ from esscher.randomness import Seeded
 from esscher.reports.tables import rich_table
 
 ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 10_000), 4
-Run = Callable[[], None]
 
 
 def ends(vocab: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,33 +97,6 @@ def runs(work: str) -> dict[str, Run]:
 WORK = ("learning", "learning, weighted", "scoring", "adaptive")
 
 
-def in_turns(sides: dict[str, Run], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each side in each repeat; the first round warms up and is dropped."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(repeats + 1):
-        for name, run in sides.items():
-            begun = clock()
-            run()
-            seconds[name].append(clock() - begun)
-    return {name: some[1:] for name, some in seconds.items()}
-
-
-def gain(work: str, side: str) -> float:
-    """Megabytes that a side needs at its peak over what this process has, which has not computed yet (Linux)."""
-    run = runs(work)[side]
-    Path("/proc/self/clear_refs").write_text("5")  # forget earlier peaks
-    before = resident("VmRSS")
-    run()
-    return (resident("VmHWM") - before) / 1024
-
-
-def resident(what: str) -> int:
-    """Kilobytes of this process in memory: now (VmRSS), or at the peak (VmHWM)."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(what))
-
-
 def gain_elsewhere(work: str, side: str, threads: int) -> float:
     command = [sys.executable, __file__, "--threads", str(threads), "--gain", work, side]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -132,7 +104,7 @@ def gain_elsewhere(work: str, side: str, threads: int) -> float:
 
 def compare(work: str, repeats: int, threads: int) -> list[dict[str, object]]:
     print(work, file=sys.stderr, flush=True)
-    seconds = in_turns(runs(work), repeats)
+    seconds = in_turns(runs(work), repeats, time.process_time if threads == 1 else time.perf_counter)
     first = next(iter(seconds.values()))
     rows: list[dict[str, object]] = []
     for side, some in seconds.items():
@@ -152,7 +124,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.gain:
-        print(gain(*options.gain))
+        work, side = options.gain
+        print(peak(runs(work)[side]))
         return
     rows = [row for work in WORK for row in compare(work, options.repeats, options.threads)]
     machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.threads} threads"

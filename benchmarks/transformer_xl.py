@@ -18,16 +18,17 @@ import os
 import platform
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from multiprocessing import Queue
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
 from _published_layout import PublishedLayout
+from _turns import in_turns, peak, spread
 from rich.console import Console
 from rich.table import Table
-from sampling import in_turns, spread
 
 from esscher.bases.config import TransformerXLConfig
 from esscher.bases.mixers import RelativeAttention, Sight
@@ -57,8 +58,7 @@ def gpt2(positions: int) -> transformers.GPT2LMHeadModel:
 
 def training(side: str) -> Callable[[], None]:
     """One update on a segment, the memory of the one before it being full."""
-    torch.manual_seed(0)
-    tokens = torch.randint(VOCAB, (ROWS, SEGMENT))
+    tokens = Seeded(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT)
     if side == "ours":
         base = ours().train()
         memory = base.read(base.open(ROWS), tokens)[1]
@@ -90,33 +90,26 @@ def training(side: str) -> Callable[[], None]:
     return run
 
 
-def peak(side: str, threads: int, found: "multiprocessing.Queue[float]") -> None:
-    """Megabytes that two updates add to the largest resident size."""
-    torch.set_num_threads(threads)
-    run = training(side)
-    before = resident("VmRSS", forget=True)
-    run()
-    run()
-    found.put(resident("VmHWM") - before)
+def tell_peak(make: Callable[..., Callable[[], None]], given: tuple[Any, ...], times: int, found: "Queue[float]") -> None:
+    """Put the megabytes that so many runs need at their peak."""
+    run = make(*given)
+
+    def several() -> None:
+        for _ in range(times):
+            run()
+
+    found.put(peak(several))
 
 
-def resident(what: str, *, forget: bool = False) -> float:
-    """Megabytes that this process holds now (VmRSS) or has held at most (VmHWM); the peak so far can be forgotten."""
-    if forget:
-        Path("/proc/self/clear_refs").write_text("5")
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(what))
-    return int(line.split()[1]) / 1024
-
-
-def peaks(sides: list[str], threads: int) -> dict[str, float]:
-    context, result = multiprocessing.get_context("spawn"), {}
-    for side in sides:
-        queue: multiprocessing.Queue[float] = context.Queue()
-        process = context.Process(target=peak, args=(side, threads, queue))
-        process.start()
-        result[side] = queue.get()
-        process.join()
-    return result
+def peak_elsewhere(make: Callable[..., Callable[[], None]], *given: Any, times: int = 1) -> float:
+    """The peak of runs in a process of their own."""
+    context = multiprocessing.get_context("spawn")
+    found: Queue[float] = context.Queue()
+    process = context.Process(target=tell_peak, args=(make, given, times, found))
+    process.start()
+    megabytes = found.get()
+    process.join()
+    return megabytes
 
 
 def compare(runs: dict[str, Callable[[], None]], work: dict[str, float], repeats: int) -> dict[str, object]:
@@ -132,10 +125,10 @@ def compare(runs: dict[str, Callable[[], None]], work: dict[str, float], repeats
     }
 
 
-def train(repeats: int, threads: int) -> dict[str, object]:
+def train(repeats: int) -> dict[str, object]:
     sides = ["ours", "published layout", "GPT-2"]
     found = compare({side: training(side) for side in sides}, dict.fromkeys(sides, ROWS * SEGMENT), repeats)
-    return {"tokens": found, "peak_megabytes": peaks(sides, threads)}
+    return {"tokens": found, "peak_megabytes": {side: peak_elsewhere(training, side, times=2) for side in sides}}
 
 
 def evaluate(length: int, repeats: int) -> dict[str, object]:
@@ -181,12 +174,11 @@ def sample(batch: int, repeats: int) -> dict[str, object]:
 
 def mixing(length: int, chunk: int | None) -> Callable[[], None]:
     """Forward and backward of the attention of one row, without the projections before and after it."""
-    torch.manual_seed(0)
-    mixer, each = RelativeAttention(TransformerXLConfig(WIDTH, 1, HEADS), chunk), WIDTH // HEADS
-    query, known, biases = (
-        torch.randn(*shape, requires_grad=True)
-        for shape in ((HEADS, 1, length, each), (2, HEADS, 1, length, each), (2, HEADS, each))
-    )
+    each = WIDTH // HEADS
+    shapes = (HEADS, 1, length, each), (2, HEADS, 1, length, each), (2, HEADS, each)
+    with Seeded(0).governs_torch():
+        mixer = RelativeAttention(TransformerXLConfig(WIDTH, 1, HEADS), chunk)
+        query, known, biases = (torch.randn(*shape, requires_grad=True) for shape in shapes)
 
     def places(most: int, least: int) -> torch.Tensor:
         return sinusoids(torch.arange(most, least - 1, -1), WIDTH, torch.float32)
@@ -200,9 +192,9 @@ def mixing(length: int, chunk: int | None) -> Callable[[], None]:
 
 def plain_mixing(length: int) -> Callable[[], None]:
     """The same attention to everything in the published layout: scores [query, key, row, head], the shift by a copy."""
-    torch.manual_seed(0)
-    query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
-    place = torch.randn(length, HEADS, WIDTH // HEADS, requires_grad=True)
+    with Seeded(0).governs_torch():
+        query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
+        place = torch.randn(length, HEADS, WIDTH // HEADS, requires_grad=True)
     mask = torch.ones(length, length, dtype=torch.bool).triu(1)[:, :, None, None]
 
     def run() -> None:
@@ -215,13 +207,6 @@ def plain_mixing(length: int) -> Callable[[], None]:
     return run
 
 
-def mixing_peak(length: int, chunk: int | None, found: "multiprocessing.Queue[float]") -> None:
-    run = mixing(length, chunk)
-    before = resident("VmRSS", forget=True)
-    run()
-    found.put(resident("VmHWM") - before)
-
-
 def local(repeats: int) -> dict[str, object]:
     sides = {
         "ours": mixing(LONG[0], CHUNK),
@@ -229,17 +214,8 @@ def local(repeats: int) -> dict[str, object]:
         "full, published layout": plain_mixing(LONG[0]),
     }
     both = compare(sides, dict.fromkeys(sides, 1), repeats)
-    alone, context, memory = (
-        in_turns({str(n): mixing(n, CHUNK) for n in LONG}, repeats),
-        multiprocessing.get_context("spawn"),
-        {},
-    )
-    for length in LONG:
-        queue: multiprocessing.Queue[float] = context.Queue()
-        process = context.Process(target=mixing_peak, args=(length, CHUNK, queue))
-        process.start()
-        memory[str(length)] = queue.get()
-        process.join()
+    alone = in_turns({str(n): mixing(n, CHUNK) for n in LONG}, repeats)
+    memory = {str(n): peak_elsewhere(mixing, n, CHUNK) for n in LONG}
     return {"at 2,048": both, "seconds": {n: spread(some) for n, some in alone.items()}, "peak_megabytes": memory}
 
 
@@ -285,7 +261,7 @@ def main() -> None:
         "machine": {"processor": platform.processor(), "threads": given.threads, "torch": torch.__version__}
     }
     if "train" in given.parts:
-        found["train"] = train(given.repeats, given.threads)
+        found["train"] = train(given.repeats)
     if "evaluate" in given.parts:
         found |= {f"evaluate, {length:,}": evaluate(length, given.repeats) for length in LENGTHS}
     if "sample" in given.parts:

@@ -78,9 +78,13 @@ def _here(
             left_out.append(f"{data.source} is not here; ESSCHER_DATA names another folder that holds it.")
             continue
         run = TrainRun("", data, tokenizer, LengthConfig(SEGMENT, stream=True), SMALL, TRAINING)
-        made = {model: replace(run, base=replace(SMALL, **given)) for model, given in models.items()}  # type: ignore[arg-type]
-        studies.append(Study(name, unit, made, looks, against))
+        studies.append(Study(name, unit, _variants(run, models), looks, against))
     return studies, left_out
+
+
+def _variants(run: TrainRun, models: dict[str, dict[str, object]]) -> dict[str, TrainRun]:
+    """The run with some settings of its base changed, for each model."""
+    return {model: replace(run, base=replace(run.base, **given)) for model, given in models.items()}  # type: ignore[arg-type]
 
 
 def _smoke(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> Study:
@@ -88,8 +92,7 @@ def _smoke(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], a
     base = BaseChoice("transformer-xl", width=32, layers=2, heads=2, feedforward=64)
     training = TrainingConfig(steps=60, batch_size=16, learning_rate=5e-3, evaluate_every=60)
     run = TrainRun("", DataConfig(), TokenizerConfig("character"), LengthConfig(16, stream=True), base, training)
-    made = {model: replace(run, base=replace(base, **given)) for model, given in models.items()}  # type: ignore[arg-type]
-    return Study("docstrings", "character", made, looks, against, 8_000)
+    return Study("docstrings", "character", _variants(run, models), looks, against, 8_000)
 
 
 PAPER_TRAINING = TrainingConfig(optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, evaluate_every=4_000)
@@ -104,8 +107,7 @@ def _enwik8(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], 
         "", DataConfig("enwik8", split="raw"), TokenizerConfig("byte"), LengthConfig(512, stream=True), base,
         replace(PAPER_TRAINING, steps=400_000, batch_size=22),
     )  # fmt: skip
-    made = {model: replace(run, base=replace(base, **given)) for model, given in models.items()}  # type: ignore[arg-type]
-    return Study("enwik8", "byte", made, looks, against)
+    return Study("enwik8", "byte", _variants(run, models), looks, against)
 
 
 def _published() -> list[Study]:
