@@ -56,6 +56,11 @@ RECIPES = {
         ),
         Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
         Recipe("local-xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)", "local attention and convolutions beside it"),
+        Recipe(
+            "softmax-bottleneck",
+            "Breaking the softmax bottleneck (Yang et al., 2018)",
+            "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities",
+        ),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }

@@ -16,6 +16,13 @@ MEANING = (
 
 def stream_report(path: Path, title: str, rows: Sequence[Mapping[str, Any]], paper: Sequence[Mapping[str, Any]]) -> Path:
     """Write the page, and return its path."""
+    published = Section("Published", "At the published sizes.", [Table("Results", paper)])
+    about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
+    return write_report(path, title, about, [*stream_sections(rows), published])
+
+
+def stream_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
+    """A section for each text."""
     sections = []
     for text in dict.fromkeys(row["text"] for row in rows):
         own = [row for row in rows if row["text"] == text]
@@ -23,9 +30,4 @@ def stream_report(path: Path, title: str, rows: Sequence[Mapping[str, Any]], pap
         picture = [Picture(intervals(saved, label=f"saved, {own[0]['bits'].unit}", truth=0.0, truth_label="no difference"), "")]
         over = [Table("Over seeds", over_seeds(own))] if over_seeds(own) else []
         sections.append(Section(text, MEANING, [*over, Table("Rows", own), *(picture if saved else [])]))
-    return write_report(
-        path,
-        title,
-        "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it.",
-        [*sections, Section("Published", "At the published sizes.", [Table("Results", paper)])],
-    )
+    return sections

@@ -1,6 +1,7 @@
 """Rows of recipes that train bases on one long text and compare how well they predict the rest of it.
 
-A row is a model with a seed, looked at in one or several ways (how far back it sees). The log-probability of every test token
+A row is a model with a seed, looked at in one or several ways (how far back it sees, whether it learns from what it reads).
+The log-probability of every test token
 is kept in the run folder, so rows are compared token by token, and a finished row is not made again.
 """
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from esscher.bases.network import NetworkBase, with_sight
@@ -22,6 +24,11 @@ from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.config import TrainRun
+from esscher.training.dynamic import read_learning, said, stream_reader
+from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.dynamic_measuring import statistics_for
+from esscher.training.models import load_model
+from esscher.training.progress import choose_progress
 from esscher.training.run import train
 from esscher.training.stream_material import StreamMaterial
 from esscher.training.stream_measuring import StreamMeasuring
@@ -31,21 +38,26 @@ ROW, SCORES = "row.json", "scores.safetensors"
 
 @dataclass(frozen=True)
 class Look:
-    """A way to read the test text: how far back a position sees (None: as in training), which distances are told apart."""
+    """A way to read the test text: how far back a position sees (None: as in training), which distances are told apart, and
+    whether the weights learn from what was read."""
 
     reach: int | None = None
     clamp: int | None = None
+    learning: DynamicConfig | None = None
 
     @property
     def name(self) -> str:
         """In words, for a table."""
+        if self.learning is not None:
+            return f"learning from it ({self.learning.rule})"
         clamped = "" if self.clamp is None else f", distances over {self.clamp:,} alike"
         return "as in training" if self.reach is None else f"{self.reach:,} back{clamped}"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A text, and models on it: how each is trained, and looked at; `against` is the one the others are compared with."""
+    """A text, and models on it: how each is trained, and looked at; `against` is the one the others are compared with.
+    The `start` of a run is the name of another model, whose weights it starts from."""
 
     name: str
     unit: str  # of the bits: byte, character or word
@@ -72,8 +84,7 @@ def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[st
     """The rows of one trained model, from the folder if they are there."""
     place = place_of(folder, model, seed)
     if not (place / ROW).is_file():
-        run = study.models[model]
-        result = train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+        result = train(run_of(study, model, seed, folder), resume=True)
         assert isinstance(result.material, StreamMaterial)
         test = _first(result.material.test, study.most)
         scores = {look.name: _scores(place, look, test) for look in study.ways(model)}
@@ -123,6 +134,13 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def run_of(study: Study, model: str, seed: int, folder: Path) -> TrainRun:
+    """How a model is trained with a seed, and where."""
+    run = study.models[model]
+    here = replace(run, out=str(place_of(folder, model, seed)), training=replace(run.training, seed=seed))
+    return here if run.start is None else replace(here, start=str(place_of(folder, run.start, seed)))
+
+
 def place_of(folder: Path, model: str, seed: int) -> Path:
     """The folder of a trained model."""
     return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
@@ -130,12 +148,21 @@ def place_of(folder: Path, model: str, seed: int) -> Path:
 
 def _scores(place: Path, look: Look, test: TextStream) -> Tensor:
     """log a of every test token under the model of a folder, in single precision."""
+    if look.learning is not None:
+        return _learning_scores(place, look.learning, test)
     base, _ = load_base(place)
     assert isinstance(base, NetworkBase)
     if look != Look():
         base = with_sight(base, reach=look.reach, clamp=look.clamp)
     columns = StreamMeasuring().columns(len(test))
     return read_stream(base, test.tokens, streams=columns, segment=base.space.max_length).float()
+
+
+def _learning_scores(place: Path, config: DynamicConfig, test: TextStream) -> Tensor:
+    model, say = load_model(place), choose_progress(False).say
+    statistics_of, _ = statistics_for(model, config, say=say)
+    reader = said(stream_reader(test.tokens[None], config.segment), "learning", len(test), say)
+    return torch.cat(read_learning(model.base, reader, config, statistics_of)).float()
 
 
 def _first(text: TextStream, most: int | None) -> TextStream:

@@ -1,9 +1,10 @@
 """The mean of the weights that a run passes through (Polyak and Juditsky 1992), every update counted alike.
 
-Training goes on with its own weights; the mean is what is evaluated, and what is left in the end.
+Training goes on with its own weights; the mean is what is evaluated, and what is left in the end. It may begin at a step that
+is known, or where evaluations stop to get better (`stalled`; Merity et al. 2018, who call it NT-ASGD).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -61,3 +62,9 @@ class Average:
         prefix = f"{AVERAGE}/"
         found = {name.removeprefix(prefix): mean for name, mean in saved.items() if name.startswith(prefix)}
         self.mean = {name: mean.to(self.parameters[name].device) for name, mean in found.items()}
+
+
+def stalled(evaluations: Sequence[float], patience: int) -> bool:
+    """Whether the last evaluation is worse than the best of those before it, the `patience` before it not counted."""
+    earlier = evaluations[: -patience - 1]
+    return bool(earlier) and evaluations[-1] > min(earlier)

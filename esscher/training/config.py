@@ -53,6 +53,8 @@ class TrainingConfig:
     """Share of each target spread over the vocabulary."""
     average: float | None = None
     """Share of the run after which the weights of all updates are averaged; the average is evaluated and kept."""
+    average_after: int | None = None
+    """Instead: average once an evaluation is worse than the best before the last so many (NT-ASGD, published with 5)."""
     evaluate_every: int | None = None
     """Steps between evaluations; once an epoch if not given."""
     patience: int | None = None
@@ -77,7 +79,8 @@ class TrainingConfig:
         check_choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
-        for name in ("steps", "epochs", "batch_size", "accumulate", "learning_rate", "clip", "patience", *INTERVALS):
+        counts = ("steps", "epochs", "batch_size", "accumulate", "patience", "average_after", *INTERVALS)
+        for name in ("learning_rate", "clip", *counts):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is more than 0, not {value}.")
@@ -88,6 +91,11 @@ class TrainingConfig:
             raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing}.")
         if self.average is not None and not 0 <= self.average < 1:
             raise ValueError(f"average is a share of the run in [0, 1), not {self.average}.")
+        if self.average is not None and self.average_after is not None:
+            raise ValueError(
+                f"Averaging begins after a share of the run, average = {self.average}, or when evaluations stop to get better, "
+                f"average_after = {self.average_after}; give one of them."
+            )
         if self.batch_size % self.accumulate:
             raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")
 
@@ -204,7 +212,10 @@ class BaseChoice:
 
 @dataclass(frozen=True)
 class TrainRun:
-    """The whole of `esscher train`: what, on what, how, and where to put it."""
+    """The whole of `esscher train`: what, on what, how, and where to put it.
+
+    With `start` the base, its weights and its tokenizer are those of a folder, and nothing is said of them here.
+    """
 
     out: str
     """Folder of the run and of the model."""
@@ -213,6 +224,20 @@ class TrainRun:
     length: LengthConfig = field(default_factory=LengthConfig)
     base: BaseChoice = field(default_factory=BaseChoice)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    start: str | None = None
+    """Folder of a base that was trained here, to go on from: its weights, settings and tokenizer are taken."""
+
+    def __post_init__(self) -> None:
+        if self.start is not None and (self.base != BaseChoice() or self.tokenizer != TokenizerConfig()):
+            raise ValueError(
+                f"Training that starts from {self.start} has its base and its tokenizer; leave the settings of base and "
+                f"tokenizer out. Nothing was trained."
+            )
+
+    @property
+    def vocabulary(self) -> TokenizerConfig:
+        """How text becomes tokens, as told or as in the folder to start from."""
+        return self.tokenizer if self.start is None else TokenizerConfig(f"{self.start}/")
 
 
 PARTS: dict[str, type] = {
@@ -237,7 +262,7 @@ def from_dict(values: Mapping[str, Any]) -> TrainRun:
         given = values.get(name, {})
         _known(kind, given, f"{name}.")
         parts[name] = kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
-    return TrainRun(out=values["out"], **parts)
+    return TrainRun(out=values["out"], start=values.get("start"), **parts)
 
 
 def changed_key(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:

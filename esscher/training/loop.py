@@ -6,7 +6,7 @@ The trainer (`esscher.training.trainer`) is its face; the parts it moves are pla
 import math
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import module_tensors
 from esscher.target import Tilted
-from esscher.training.average import Average
+from esscher.training.average import Average, stalled
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
 from esscher.training.config import TrainingConfig, learning_rate, refuse_change
 from esscher.training.evaluation import HeldOut, HeldOutStream, mean_loss
@@ -72,6 +72,8 @@ class _Standing:
     waited: int = 0  # evaluations since the best
     loss: float = 0.0  # summed since the last entry of the history
     updates: int = 0  # so many of them
+    evaluations: list[float] = field(default_factory=list)
+    averaged_from: int | None = None  # the step where the evaluations stalled
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -127,6 +129,8 @@ class Loop:
         self.supply.restore(saved.carried)
         self.average.restore(saved.carried)
         self.standing = _Standing.from_dict(saved.state["standing"])
+        if self.standing.averaged_from is not None:
+            self.average.begin = self.standing.averaged_from
         self.history.restore(self.step)
         if saved.state["versions"] != _versions():
             self.progress.say(f"Saved with {saved.state['versions']}, resumed with {_versions()}: bits may differ.")
@@ -206,9 +210,18 @@ class Loop:
                 self.kept = {name: {k: v.clone() for k, v in module_tensors(module).items()} for name, module in modules}
         else:
             standing.waited += 1
+        standing.evaluations.append(found.value)
+        self._begin_average()
         self._log({"validation": found.value, "validation_low": found.low, "validation_high": found.high})
         self.progress.evaluated(self.step, found, better)
         return better
+
+    def _begin_average(self) -> None:
+        """Average from here on, if the evaluations stalled and that was asked for."""
+        patience, standing = self.config.average_after, self.standing
+        if patience is not None and self.average.begin is None and stalled(standing.evaluations, patience):
+            standing.averaged_from = self.average.begin = self.step
+            self.progress.say(f"Evaluations stalled: weights are averaged from step {self.step:,} on.")
 
     def _validate(self) -> Estimate:
         """Held-out data are shared by the processes; any other number is the first one's to find."""

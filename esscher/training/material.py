@@ -38,7 +38,7 @@ def prepare(run: TrainRun, *, rng: Rng) -> Material:
     """Read or draw the data; `rng` matters for processes only."""
     if run.data.source.startswith(MOTIF):
         return _process(run.data, rng)
-    return _text(read_splits(run.data), run.tokenizer, run.length)
+    return _text(read_splits(run.data), run.vocabulary, run.length)
 
 
 def read_splits(data: DataConfig) -> Splits:

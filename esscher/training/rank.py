@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from esscher.bases.mixture import MixtureHead
 from esscher.bases.network import NetworkBase
@@ -42,13 +44,25 @@ def compare_ranks(
         learnt = trained_on_streams(folder)
         manner = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
         tokens = read_stream_of(data, model.tokenizer, *manner).tokens
-        base = model.base.double()
-        length = min(settings.length, _room(base), len(tokens) - 2)
-        places = spread_places(settings.contexts, len(tokens), max(0, length))
-        say(f"{folder}: {len(places):,} contexts of {length} tokens")
-        spread = spread_of(next_log_probs(base, tokens, places, length), level=level)
-        found[str(folder)] = RankOf(spread, softmax_bound(base))
+        say(f"{folder}:")
+        found[str(folder)] = rank_of(model.base, tokens, settings, level=level, say=say)
     return found
+
+
+def rank_of(
+    base: SavedBase,
+    tokens: Int[Tensor, "N"],
+    settings: RankSettings,
+    *,
+    level: float = 0.95,
+    say: Callable[[str], None] = lambda text: None,
+) -> RankOf:
+    """One base, which computes in float64 from here on."""
+    base = base.double()
+    length = min(settings.length, _room(base), len(tokens) - 2)
+    places = spread_places(settings.contexts, len(tokens), max(0, length))
+    say(f"{len(places):,} contexts of {length} tokens")
+    return RankOf(spread_of(next_log_probs(base, tokens, places, length), level=level), softmax_bound(base))
 
 
 @torch.no_grad()

@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from esscher.bases.config import TransformerConfig
+from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, perplexity
-from esscher.hub import Card, save_base
+from esscher.hub import Card, load_base, save_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.space import Sequences
@@ -105,10 +105,9 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
 
 
 def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
-    """A new base for the material; one with too few positions is refused before anything is trained."""
-    config = run.base.resolve()
+    """A base for the material, new or from a folder; one with too few positions is refused before anything is trained."""
+    config, base = _begun(run, material)
     if isinstance(material, StreamMaterial):
-        base = build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
         base.open(0)  # refuses one without a memory
         return base
     longest = max(int(part.stop.max()) for part in (material.train, material.validation, material.test))
@@ -117,7 +116,22 @@ def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
             f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = {config.max_positions}. "
             f"Nothing was trained; raise base.max_positions, or lower length.tokens."
         )
-    return build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+    return base
+
+
+def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConfig, NetworkBase]:
+    """The base before training, and its settings."""
+    if run.start is None:
+        config = run.base.resolve()
+        return config, build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+    base, _ = load_base(run.start)
+    if not isinstance(base, NetworkBase):
+        raise ValueError(
+            f"{run.start} holds a model of Hugging Face, which is not trained further here. Nothing was trained; use its own "
+            f"library, and bring the result as a base."
+        )
+    base.space = material.space
+    return base.config, base
 
 
 def _measure(base: NetworkBase, material: Material | StreamMaterial) -> dict[str, Estimate]:

@@ -53,12 +53,12 @@ def read_stream_of(source: str, tokenizer: Tokenizer, data: DataConfig, length: 
 
 def _raw(run: TrainRun) -> tuple[Tokenizer, list[TextStream]]:
     parts = read_raw_splits(run.data)
-    learnt_from = Texts(() if run.tokenizer.kind == "byte" else (decode_part(parts[0]),), run.data.source)
-    tokenizer = choose_tokenizer(run.tokenizer, learnt_from)
+    learnt_from = Texts(() if run.vocabulary.kind == "byte" else (decode_part(parts[0]),), run.data.source)
+    tokenizer = choose_tokenizer(run.vocabulary, learnt_from)
     return tokenizer, [raw_stream(part, tokenizer) for part in parts]
 
 
 def _texts(splits: Splits, run: TrainRun) -> tuple[Tokenizer, list[TextStream]]:
-    tokenizer = choose_tokenizer(run.tokenizer, splits.train)
+    tokenizer = choose_tokenizer(run.vocabulary, splits.train)
     parts = (splits.train, splits.validation, splits.test)
     return tokenizer, [text_stream(part.texts, tokenizer, ends=run.length.ends) for part in parts]

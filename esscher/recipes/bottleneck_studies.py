@@ -1,0 +1,139 @@
+"""What the recipe on the softmax bottleneck studies, by scale: texts of words and of characters, and heads of equal size."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from esscher.recipes.stream_rows import Look, Study
+from esscher.recipes.stream_studies import DATA
+from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
+from esscher.training.dynamic_config import DynamicConfig
+
+SOFTMAX, MOC, MOS = "softmax", "MoC", "MoS"
+TUNED = "fine-tuned"
+COMPONENTS = (2, 4, 16)  # of the sweep, beside the 8 of the comparison
+BOOKS = DataConfig(str(DATA / "gutenberg"), unit="document", split="place", held_out=0.02)
+LETTERS = DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=0.01)
+PLAIN = BaseChoice(
+    "awd-lstm", layers=2, dropout=0.1, input_dropout=0.0, between_dropout=0.0, word_dropout=0.0, weight_dropout=0.0, alpha=0.0,
+    beta=0.0,
+)  # fmt: skip
+TRAINING = TrainingConfig(
+    steps=1_000, batch_size=20, optimiser="adam", learning_rate=5e-3, schedule="cosine", warmup=50, clip=0.25,
+    evaluate_every=250,
+)  # fmt: skip
+
+
+def bottleneck_studies(scale: str) -> tuple[list[Study], list[str]]:
+    """The studies of a scale, and what is left out because its text is not here."""
+    if scale == "smoke":
+        return [_smoke()], []
+    if scale == "paper":
+        return [_penn_treebank(), _wikitext()], []
+    studies, left_out = [], []
+    for data, make in ((BOOKS, (_words, _sweep)), (LETTERS, (_characters,))):
+        if Path(data.source).exists():
+            studies += [one() for one in make]
+        else:
+            left_out.append(f"{data.source} is not here; ESSCHER_DATA names another folder that holds it.")
+    return studies, left_out
+
+
+def _heads(run: TrainRun, softmax: Mapping[str, Any], mixture: Mapping[str, Any]) -> dict[str, TrainRun]:
+    """One run with each head; the sizes of both sides make the networks equally large."""
+    bases = {
+        SOFTMAX: replace(run.base, **softmax),
+        MOC: replace(run.base, output="contexts", **mixture),
+        MOS: replace(run.base, output="softmaxes", **mixture),
+    }
+    return {name: replace(run, base=base) for name, base in bases.items()}
+
+
+def _words() -> Study:
+    """Words of books: vectors of width 32 for 4,000 words, those of one softmax as much wider as makes up for the mixture."""
+    run = TrainRun("", BOOKS, TokenizerConfig("word", 4_000), LengthConfig(35, stream=True), PLAIN, TRAINING)
+    models = _heads(run, {"width": 40, "inner": 161}, {"embedding": 32, "inner": 128, "width": 96, "components": 8})
+    learning = [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.02, batches=300))]
+    return Study("words of books", "token", models, {SOFTMAX: learning, MOS: learning}, SOFTMAX, 20_000)
+
+
+def _sweep() -> Study:
+    """More or fewer components, the layer below as much narrower or wider."""
+    mos = _words().models[MOS]
+    inner = {2: 140, 4: 136, 16: 111}
+    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, inner=inner[k])) for k in COMPONENTS}
+    return Study("words, components", "token", models, {}, f"MoS of {COMPONENTS[0]}", 20_000)
+
+
+def _characters() -> Study:
+    """Characters, whose 28 log-probabilities no softmax here is too narrow for: nothing is to be gained."""
+    training = replace(TRAINING, steps=800)
+    run = TrainRun("", LETTERS, TokenizerConfig("character"), LengthConfig(70, stream=True), PLAIN, training)
+    models = _heads(run, {"width": 96, "inner": 135}, {"embedding": 48, "inner": 128, "width": 96, "components": 8})
+    return Study("characters", "character", models, {}, SOFTMAX)
+
+
+def _smoke() -> Study:
+    """Docstrings, which every machine has, networks that learn little, and every part of the whole."""
+    base = replace(PLAIN, width=12, inner=16)
+    training = TrainingConfig(steps=40, batch_size=8, learning_rate=0.01, evaluate_every=10, average_after=2)
+    run = TrainRun(
+        "", DataConfig(), TokenizerConfig("word", 500), LengthConfig(16, stream=True, segments="random"), base, training
+    )
+    models = _heads(run, {"width": 14}, {"embedding": 12, "components": 3})
+    again = TrainRun("", run.data, length=run.length, training=TrainingConfig(steps=10, batch_size=8, average=0.0), start=MOS)
+    learning = {MOS: [Look(learning=DynamicConfig("mos", batches=5, columns=20))]}
+    return Study("docstrings", "token", {**models, f"{MOS}, {TUNED}": again}, learning, SOFTMAX, 1_000)
+
+
+PUBLISHED = TrainingConfig(
+    batch_size=12, optimiser="sgd", learning_rate=20.0, weight_decay=1.2e-6, clip=0.25, average_after=5,
+)  # fmt: skip
+
+
+def _tuned(models: dict[str, TrainRun], rates: dict[str, float]) -> dict[str, TrainRun]:
+    """The models and their second stages: weights averaged from the first update on, until evaluations get no better."""
+    found = dict(models)
+    for name, run in models.items():
+        training = replace(run.training, average=0.0, average_after=None, patience=5, learning_rate=rates[name])
+        found[f"{name}, {TUNED}"] = TrainRun("", run.data, length=run.length, training=training, start=name)
+    return found
+
+
+def _penn_treebank() -> Study:
+    name = "ptb-text-only/ptb_text_only"
+    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
+    length = LengthConfig(70, stream=True, segments="random")
+    awd = TrainRun("", data, TokenizerConfig("word", 10_000), length, BaseChoice("awd-lstm"), PUBLISHED)
+    mos = replace(
+        awd.base, embedding=280, inner=960, width=620, between_dropout=0.225, latent_dropout=0.29, output="softmaxes",
+        components=15, floor=1e-8,
+    )  # fmt: skip
+    models = {
+        SOFTMAX: replace(awd, training=replace(PUBLISHED, batch_size=20, learning_rate=30.0, epochs=500)),
+        MOC: replace(awd, base=replace(mos, output="contexts", floor=None), training=replace(PUBLISHED, epochs=1_000)),
+        MOS: replace(awd, base=mos, training=replace(PUBLISHED, epochs=1_000)),
+    }
+    looks = {f"{MOS}, {TUNED}": [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.075, epsilon=0.001))]}
+    return Study("Penn Treebank", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 25.0, MOS: 25.0}), looks, SOFTMAX)
+
+
+def _wikitext() -> Study:
+    name = "Salesforce/wikitext:wikitext-2-v1"
+    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
+    length = LengthConfig(70, stream=True, segments="random")
+    base = BaseChoice("awd-lstm", input_dropout=0.65, between_dropout=0.2)
+    awd = TrainRun("", data, TokenizerConfig("word", 33_278), length, base, PUBLISHED)
+    mos = replace(
+        base, embedding=300, inner=1_150, width=650, input_dropout=0.55, latent_dropout=0.29, output="softmaxes",
+        components=15, floor=1e-8,
+    )  # fmt: skip
+    many = replace(PUBLISHED, batch_size=15, accumulate=3, learning_rate=15.0, epochs=1_000)
+    models = {
+        SOFTMAX: replace(awd, training=replace(PUBLISHED, batch_size=80, learning_rate=30.0, epochs=750)),
+        MOC: replace(awd, base=replace(mos, output="contexts", floor=None), training=many),
+        MOS: replace(awd, base=mos, training=many),
+    }
+    looks = {f"{MOS}, {TUNED}": [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.02, epsilon=0.002))]}
+    return Study("WikiText-2", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 20.0, MOS: 20.0}), looks, SOFTMAX)
