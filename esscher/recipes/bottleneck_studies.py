@@ -15,13 +15,10 @@ TUNED = "fine-tuned"
 COMPONENTS = (2, 4, 16)  # of the sweep, beside the 8 of the comparison
 BOOKS = DataConfig(str(DATA / "gutenberg"), unit="document", split="place", held_out=0.02)
 LETTERS = DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=0.01)
-PLAIN = BaseChoice(
-    "awd-lstm", layers=2, dropout=0.1, input_dropout=0.0, between_dropout=0.0, word_dropout=0.0, weight_dropout=0.0, alpha=0.0,
-    beta=0.0,
-)  # fmt: skip
+PLAIN = BaseChoice("lstm", width=64, layers=1, embedding=64, tied=True)
 TRAINING = TrainingConfig(
-    steps=1_000, batch_size=20, optimiser="adam", learning_rate=5e-3, schedule="cosine", warmup=50, clip=0.25,
-    evaluate_every=250,
+    steps=3_000, batch_size=20, optimiser="adam", learning_rate=0.02, schedule="cosine", warmup=50, clip=0.25,
+    evaluate_every=1_000,
 )  # fmt: skip
 
 
@@ -51,38 +48,36 @@ def _heads(run: TrainRun, softmax: Mapping[str, Any], mixture: Mapping[str, Any]
 
 
 def _words() -> Study:
-    """Words of books: vectors of width 32 for 4,000 words, those of one softmax as much wider as makes up for the mixture."""
-    run = TrainRun("", BOOKS, TokenizerConfig("word", 4_000), LengthConfig(35, stream=True), PLAIN, TRAINING)
-    models = _heads(run, {"width": 40, "inner": 161}, {"embedding": 32, "inner": 128, "width": 96, "components": 8})
-    learning = [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.02, batches=300))]
+    """The 2,000 most frequent words of books: a softmax over vectors of width 64, mixtures over some of 48."""
+    run = TrainRun("", BOOKS, TokenizerConfig("word", 2_000), LengthConfig(35, stream=True), PLAIN, TRAINING)
+    models = _heads(run, {"width": 64, "embedding": 64}, {"width": 73, "embedding": 48, "components": 8})
+    learning = [Look(learning=DynamicConfig("mos", decay=0.02, batches=300))]
     return Study("words of books", "token", models, {SOFTMAX: learning, MOS: learning}, SOFTMAX, 20_000)
 
 
 def _sweep() -> Study:
     """More or fewer components, the layer below as much narrower or wider."""
-    mos = _words().models[MOS]
-    inner = {2: 140, 4: 136, 16: 111}
-    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, inner=inner[k])) for k in COMPONENTS}
+    mos, width = _words().models[MOS], {2: 96, 4: 87, 16: 54}
+    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, width=width[k])) for k in COMPONENTS}
     return Study("words, components", "token", models, {}, f"MoS of {COMPONENTS[0]}", 20_000)
 
 
 def _characters() -> Study:
     """Characters, whose 28 log-probabilities no softmax here is too narrow for: nothing is to be gained."""
-    training = replace(TRAINING, steps=800)
+    training = replace(TRAINING, steps=1_000, learning_rate=0.01)
     run = TrainRun("", LETTERS, TokenizerConfig("character"), LengthConfig(70, stream=True), PLAIN, training)
-    models = _heads(run, {"width": 96, "inner": 135}, {"embedding": 48, "inner": 128, "width": 96, "components": 8})
+    models = _heads(run, {"width": 128, "embedding": 128}, {"width": 123, "embedding": 48, "components": 8})
     return Study("characters", "character", models, {}, SOFTMAX)
 
 
 def _smoke() -> Study:
     """Docstrings, which every machine has, networks that learn little, and every part of the whole."""
-    base = replace(PLAIN, width=12, inner=16)
+    base = BaseChoice("awd-lstm", layers=2, inner=16)
     training = TrainingConfig(steps=40, batch_size=8, learning_rate=0.01, evaluate_every=10, average_after=2)
-    run = TrainRun(
-        "", DataConfig(), TokenizerConfig("word", 500), LengthConfig(16, stream=True, segments="random"), base, training
-    )
-    models = _heads(run, {"width": 14}, {"embedding": 12, "components": 3})
-    again = TrainRun("", run.data, length=run.length, training=TrainingConfig(steps=10, batch_size=8, average=0.0), start=MOS)
+    length = LengthConfig(16, stream=True, segments="random")
+    run = TrainRun("", DataConfig(), TokenizerConfig("word", 500), length, base, training)
+    models = _heads(run, {"width": 14}, {"width": 12, "embedding": 12, "components": 3})
+    again = TrainRun("", run.data, length=length, training=TrainingConfig(steps=10, batch_size=8, average=0.0), start=MOS)
     learning = {MOS: [Look(learning=DynamicConfig("mos", batches=5, columns=20))]}
     return Study("docstrings", "token", {**models, f"{MOS}, {TUNED}": again}, learning, SOFTMAX, 1_000)
 
