@@ -16,8 +16,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-WHOLE_UP_TO = 64  # columns whose cumulative sum is cheap enough to take whole
+WHOLE_UP_TO = 2**15  # weights whose cumulative sums cost less than what it takes to do without most of them
+NARROW = 64  # columns that are too few to be parted
+SMALLEST = 2.0**-53  # the step of torch's uniform numbers
 
 
 @runtime_checkable
@@ -57,7 +60,7 @@ class Seeded:
         return Seeded(self.seed, *self.path, *path)
 
     def categorical(self, log_weight: Float[Tensor, "B V"], draws: int = 1) -> Int[Tensor, "B {draws}"]:
-        uniform = torch.rand(len(log_weight), draws, dtype=torch.float64, generator=self._generator)
+        uniform = torch.rand(len(log_weight), draws, dtype=torch.float64, generator=self._generator).add_(SMALLEST)
         return _invert(log_weight, uniform.to(log_weight.device))
 
     def accept(self, log_probability: Float[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
@@ -77,42 +80,31 @@ class Seeded:
 
 def _invert(log_weight: Float[Tensor, "B V"], uniform: Float[Tensor, "B N"]) -> Int[Tensor, "B N"]:
     """The inverse distribution function; a row without any weight, or with one that is not a number, gives column 0."""
-    width, draws = log_weight.shape[1], uniform.shape[1]
-    largest = log_weight.amax(-1, keepdim=True)
-    usable = largest.isfinite()
-    shift = torch.where(usable, largest, 0.0)
+    (rows, width), draws = log_weight.shape, uniform.shape[1]
     block = math.isqrt(width - 1) + 1
-    if width <= WHOLE_UP_TO or draws * block >= width:
-        cumulative = (log_weight - shift).double().exp_().cumsum(-1)
-        column = _first_above(cumulative, uniform * cumulative[:, -1:])
-    else:
-        column = _invert_by_blocks(log_weight, shift, uniform, block)
-    return torch.where(usable, column, 0)
+    if rows * width <= WHOLE_UP_TO or width <= NARROW or draws * block >= width:
+        cumulative = log_weight.softmax(-1, dtype=torch.float64).cumsum(-1)
+        return _first_to_reach(cumulative, uniform * cumulative[:, -1:])
+    return _invert_by_blocks(log_weight, uniform, block)
 
 
-def _invert_by_blocks(
-    log_weight: Float[Tensor, "B V"], shift: Float[Tensor, "B 1"], uniform: Float[Tensor, "B N"], block: int
-) -> Int[Tensor, "B N"]:
+def _invert_by_blocks(log_weight: Float[Tensor, "B V"], uniform: Float[Tensor, "B N"], block: int) -> Int[Tensor, "B N"]:
     """The same in two levels: blocks of about sqrt(V) columns, then columns of one block.
 
-    A cumulative sum over a large vocabulary is the dear part of drawing a token; block totals cost one
+    Cumulative sums over a large vocabulary are the dear part of drawing tokens for many rows; block totals cost one
     vectorised pass in the precision of the weights, and both levels are short enough for float64.
     """
-    rows, width = log_weight.shape
-    weight = log_weight.new_empty(rows, -(-width // block), block)
-    flat = weight.view(rows, -1)
-    torch.sub(log_weight, shift, out=flat[:, :width]).exp_()
-    flat[:, width:] = 0.0
-    cumulative = weight.sum(-1).double().cumsum(-1)
+    padded = pad(log_weight, (0, -log_weight.shape[1] % block), value=-torch.inf)
+    weight = torch.softmax(padded, -1, out=padded).view(len(padded), -1, block)
+    cumulative = weight.sum(-1).cumsum(-1, dtype=torch.float64)
     point = uniform * cumulative[:, -1:]
-    chosen = _first_above(cumulative, point)
-    before = torch.where(chosen > 0, cumulative.gather(1, (chosen - 1).clamp(min=0)), 0.0)
-    inner = weight.gather(1, chosen[..., None].expand(-1, -1, block)).double().cumsum(-1)
-    inside = _first_above(inner, (point - before)[..., None])[..., 0]
-    return chosen * block + inside
+    chosen = _first_to_reach(cumulative, point)
+    before = pad(cumulative, (1, 0)).gather(1, chosen)
+    inner = weight.gather(1, chosen[..., None].expand(-1, -1, block)).cumsum(-1, dtype=torch.float64)
+    rest = torch.minimum(point - before, inner[..., -1])  # the two totals of a block are rounded differently
+    return chosen * block + _first_to_reach(inner, rest[..., None])[..., 0]
 
 
-def _first_above(cumulative: Float[Tensor, "*S K"], point: Float[Tensor, "*S N"]) -> Int[Tensor, "*S N"]:
-    """The first entry above each point, which therefore has weight; rounding never leads past the last such entry."""
-    below_total = torch.minimum(point, torch.nextafter(cumulative[..., -1:], torch.zeros_like(cumulative[..., -1:])))
-    return torch.searchsorted(cumulative, below_total, right=True).clamp(max=cumulative.shape[-1] - 1)
+def _first_to_reach(cumulative: Float[Tensor, "*S K"], point: Float[Tensor, "*S N"]) -> Int[Tensor, "*S N"]:
+    """The first entry that is not below each point, which has weight as points are above 0; nothing reaches NaN: 0."""
+    return torch.searchsorted(cumulative, point) % cumulative.shape[-1]

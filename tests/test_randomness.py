@@ -11,7 +11,7 @@ import torch
 from scipy.stats import chi2
 
 from esscher import randomness
-from esscher.randomness import Seeded, _invert
+from esscher.randomness import SMALLEST, Seeded, _invert
 
 FALSE_ALARM = 1e-6
 
@@ -82,10 +82,12 @@ def test_two_levels_invert_the_distribution_function(dtype):
     assert float((torch.bincount(column, minlength=1000) - expected).abs().max()) < 1.1
 
 
+@pytest.mark.parametrize("whole", [0, randomness.WHOLE_UP_TO])
 @pytest.mark.parametrize("width", [1, 2, 3, 64, 65, 100, 101, 10_007])
-def test_the_ends_of_the_unit_interval_never_meet_a_column_without_weight(width):
-    """0, the largest number below 1, and rows with weight in one column only, at every place of a block."""
-    ends = torch.tensor([[0.0, math.nextafter(1, 0), 0.5]], dtype=torch.float64)
+def test_the_ends_of_the_unit_interval_never_meet_a_column_without_weight(width, whole, monkeypatch):
+    """The smallest number, 1, and rows with weight in one column only, at every place of a block."""
+    monkeypatch.setattr(randomness, "WHOLE_UP_TO", whole)
+    ends = torch.tensor([[SMALLEST, 1.0, 0.5]], dtype=torch.float64)
     places = range(width) if width < 200 else [0, 1, 99, 100, 101, 5000, width - 2, width - 1]
     for place in places:
         log_weight = torch.full((1, width), -torch.inf)
@@ -100,29 +102,71 @@ def test_the_last_bits_never_lead_past_the_last_weight():
     log_weight = 3 * torch.randn(400, 977, generator=generator)
     log_weight[:, torch.rand(977, generator=generator) < 0.5] = -torch.inf
     for bits in range(40, 54):
-        uniform = 1 - torch.rand(400, 1, generator=generator, dtype=torch.float64) * 2.0**-bits
-        column = _invert(log_weight, uniform.clamp(max=math.nextafter(1, 0)))
+        column = _invert(log_weight, 1 - torch.rand(400, 1, generator=generator, dtype=torch.float64) * 2.0**-bits)
         assert bool((log_weight.gather(1, column) > -torch.inf).all())
+    last = int((log_weight[0] > -torch.inf).nonzero().max())
+    assert _invert(log_weight, torch.ones(400, 1, dtype=torch.float64)).unique().tolist() == [last]
 
 
+@pytest.mark.parametrize("rows", [1, 300])
+def test_the_smallest_number_meets_the_first_weight(rows, monkeypatch):
+    monkeypatch.setattr(torch, "rand", lambda *shape, dtype, generator: torch.zeros(shape, dtype=dtype))
+    log_weight = torch.zeros(rows, 300)
+    log_weight[:, :20] = -torch.inf
+    assert Seeded(0).categorical(log_weight).unique().tolist() == [20]
+
+
+@pytest.mark.parametrize("width", [300, 400])
+def test_weights_are_left_as_they_are(width):
+    log_weight = weights(width, "holes").expand(200, -1).contiguous()
+    before = log_weight.clone()
+    Seeded(0).categorical(log_weight)
+    assert torch.equal(log_weight, before)
+
+
+@pytest.mark.parametrize("whole", [0, randomness.WHOLE_UP_TO])
 @pytest.mark.parametrize("width", [1, 5, 100, 10_007])
-def test_rows_without_usable_weight_give_the_first_column(width):
-    log_weight = torch.stack([torch.full((width,), -torch.inf), torch.full((width,), torch.nan), torch.zeros(width)])
+def test_rows_without_usable_weight_give_the_first_column(width, whole, monkeypatch):
+    monkeypatch.setattr(randomness, "WHOLE_UP_TO", whole)
+    log_weight = torch.zeros(5, width)
+    log_weight[0], log_weight[1], log_weight[2, -1], log_weight[3, -1] = -torch.inf, torch.nan, torch.nan, torch.inf
     column = Seeded(0).categorical(log_weight, 3)
-    assert column[:2].tolist() == [[0] * 3] * 2 and int(column.max()) < width
+    assert column[:4].tolist() == [[0] * 3] * 4 and int(column.max()) < width
+
+
+@pytest.mark.parametrize("whole", [0, randomness.WHOLE_UP_TO])
+def test_rare_columns_can_be_drawn(whole, monkeypatch):
+    """A column of probability 1e-12 has its own interval of the uniform numbers, as wide as its weight says."""
+    monkeypatch.setattr(randomness, "WHOLE_UP_TO", whole)
+    log_weight = torch.zeros(1, 10_007)
+    log_weight[0, 0] = math.log(1e-12 * 10_006)
+    uniform = torch.tensor([[SMALLEST, 0.99e-12, 1.01e-12]], dtype=torch.float64)
+    assert _invert(log_weight, uniform).tolist() == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize("draws", [1, 5])
+@pytest.mark.parametrize("kind", ["plain", "holes", "huge", "steep"])
+def test_both_ways_draw_the_same_columns(kind, draws, monkeypatch):
+    """Up to rounding, which moves less than one border in a thousand past a number."""
+    log_weight = weights(10_007, kind).expand(400, -1)
+    uniform = torch.rand(400, draws, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).add_(SMALLEST)
+    by_blocks = _invert(log_weight, uniform)
+    monkeypatch.setattr(randomness, "WHOLE_UP_TO", log_weight.numel())
+    whole = _invert(log_weight, uniform)
+    assert float((whole != by_blocks).double().mean()) < 0.01 and bool(((whole - by_blocks).abs() < 200).all())
 
 
 def test_rows_are_independent_of_each_other():
     """Each row has its own weights and its own number; a row alone is drawn as it is in company."""
     log_weight = torch.stack([weights(300, kind) for kind in ("plain", "holes", "huge", "steep")])
-    uniform = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    uniform = torch.rand(4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).add_(SMALLEST)
     together = _invert(log_weight, uniform)
     assert all(torch.equal(_invert(log_weight[[row]], uniform[[row]])[0], together[row]) for row in range(4))
 
 
-def block_without_its_start(log_weight, shift, uniform, block):
+def block_without_its_start(log_weight, uniform, block):
     """Wrong: forgets that the point is measured from the start of its block."""
-    padded = torch.nn.functional.pad((log_weight - shift).exp(), (0, -log_weight.shape[1] % block))
+    padded = torch.nn.functional.pad(log_weight.softmax(-1), (0, -log_weight.shape[1] % block))
     weight = padded.view(len(log_weight), -1, block).double()
     chosen = torch.searchsorted(weight.sum(-1).cumsum(-1), uniform * weight.sum((-1, -2))[:, None], right=True)
     inner = weight.gather(1, chosen[..., None].expand(-1, -1, block)).cumsum(-1)

@@ -51,14 +51,16 @@ class Convolution(nn.Module):
     def step(self, slots: int, steps: int, biases: Tensor, places: Places) -> MixerStep:
         return self._step
 
-    def _step(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "1 H B S D"], place: Place) -> Float[Tensor, "B W"]:
+    def _step(
+        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "1 H B S D"], place: Place, onto: Float[Tensor, "B W"]
+    ) -> Float[Tensor, "B W"]:
         place.write(cache, self.known(x[:, None])[:, :, :, 0])
         if place.slot is None:
             value = cache[0, :, :, max(0, place.filled - self.taps) : place.filled]
         else:
             value = _chosen(cache[0], place.slot[:, None] + torch.arange(1 - self.taps, 1, device=x.device))
         kernel = self._kernels(value[:, :, -1:])[..., self.taps - value.shape[2] :]
-        return self.mix((kernel @ value)[:, :, 0].transpose(0, 1).flatten(1))
+        return onto + self.mix((kernel @ value)[:, :, 0].transpose(0, 1).flatten(1))
 
     def _kernels(self, value: Float[Tensor, "H B T D"]) -> Float[Tensor, "H B T J"]:
         """The kernel of each position."""

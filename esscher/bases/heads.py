@@ -82,5 +82,5 @@ def placed(found: Float[Tensor, "N"], asked: Bool[Tensor, "*S"]) -> Float[Tensor
 
 
 def laid_out(weight: Float[Tensor, "V D"], steps: int) -> Float[Tensor, "V D"]:
-    """The same weights, for many steps in the order of memory that products with few rows want."""
-    return weight.T.contiguous().T if steps >= COPY_FROM else weight
+    """The same weights, for many steps in the order of memory that products with few rows want: the longer side last."""
+    return weight.T.contiguous().T if steps >= COPY_FROM and len(weight) >= weight.shape[1] else weight

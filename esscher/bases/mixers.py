@@ -153,7 +153,8 @@ class RelativeAttention(nn.Module):
         if self.chunk is None and self.config.sight is not None:
             most = min(slots, self.config.sight + 1)
         by_distance = self.place(places(most - 1, 0)).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).contiguous()
-        scale = biases.shape[-1] ** -0.5
-        into = torch.cat([self.ask.weight * scale, self.remember.weight])
-        into, out = laid_out(into, steps).T, laid_out(self.mix.weight, steps).T
-        return AttentionStep(into, out, biases[:, :, None] * scale, by_distance, self.chunk)
+        (content, place), scale = biases, biases.shape[-1] ** -0.5
+        bias = pad(content.flatten() * scale, (0, len(self.remember.weight)))
+        weight = laid_out(torch.cat([self.ask.weight * scale, self.remember.weight]), steps).T
+        place_bias = (place - content)[:, None] * scale @ by_distance
+        return AttentionStep((bias, weight), laid_out(self.mix.weight, steps).T, by_distance, place_bias, self.chunk)

@@ -2,7 +2,9 @@
 
 A pass and a step are the same computation; a step has one position for each row, so it is made of small products, and every
 call counts. Weights are taken from their modules once, when a state is made: query, key and value become one product, and the
-scale of attention is in the weights. A state therefore belongs to the weights at `begin`.
+scale of attention is in the weights. A state therefore belongs to the weights at `begin`. With u and v the two biases of
+relative attention, the query that is made is q + u, and (q + v) . r = (q + u) . r + (v - u) . r, the last term of which is
+the place's own.
 
 Letters as in `esscher.bases.mixers`; R distances.
 """
@@ -12,8 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn.functional import layer_norm, scaled_dot_product_attention
+from torch import Tensor, layer_norm, nn
 
 
 class Place:
@@ -26,43 +27,51 @@ class Place:
             self.row = torch.arange(len(length), device=length.device)
 
     def write(self, cache: Float[Tensor, "P H B S D"], known: Float[Tensor, "P H B D"]) -> None:
+        last = cache.select(3, self.filled - 1)
         if self.slot is None:
-            cache[..., self.filled - 1, :] = known
+            last.copy_(known)
         else:
-            cache[..., self.filled - 1, :] = 0.0  # fresh memory may hold NaN, which a mask does not stop
+            last.zero_()  # fresh memory may hold NaN, which a mask does not stop
             cache[:, :, self.row, self.slot] = known
 
 
 @runtime_checkable
 class MixerStep(Protocol):
-    """What a mixer does for one position: it writes what others need of it into the cache, and sees what is there."""
+    """A mixer for one position: it writes what others need of it into the cache, and adds what it sees there to `onto`."""
 
-    def __call__(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "P H B S D"], place: Place) -> Float[Tensor, "B W"]: ...
+    def __call__(
+        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "P H B S D"], place: Place, onto: Float[Tensor, "B W"]
+    ) -> Float[Tensor, "B W"]: ...
 
 
 @dataclass(frozen=True)
 class AttentionStep:
     """Relative attention of one position to its last R, or, with a `chunk`, to its chunk and the one before."""
 
-    into: Float[Tensor, "W X"]  # query, scaled, key and value
+    into: tuple[Float[Tensor, "X"], Float[Tensor, "W X"]]  # bias and weight of query, scaled, key and value
     out: Float[Tensor, "Y W"]
-    biases: Float[Tensor, "2 H 1 D"]  # scaled
     places: Float[Tensor, "H D R"]  # the largest distance first
+    place_bias: Float[Tensor, "H 1 R"]  # what the score of a place has beside its product with the query
     chunk: int | None
 
-    def __call__(self, x: Float[Tensor, "B W"], cache: Float[Tensor, "2 H B S D"], place: Place) -> Float[Tensor, "B W"]:
+    def __call__(
+        self, x: Float[Tensor, "B W"], cache: Float[Tensor, "2 H B S D"], place: Place, onto: Float[Tensor, "B W"]
+    ) -> Float[Tensor, "B W"]:
         rows, (heads, width, distances) = len(x), self.places.shape
-        parts = torch.mm(x, self.into).view(rows, 3, heads, width).permute(1, 2, 0, 3)
+        bias, weight = self.into
+        parts = torch.addmm(bias, x, weight).view(rows, 3, heads, width).permute(1, 2, 0, 3)
+        query = parts[0]
         place.write(cache, parts[1:])
         low = max(0, place.least - distances + 1 if self.chunk is None else (place.least // self.chunk - 1) * self.chunk)
-        to_content, to_place = parts[0] + self.biases
+        slots = place.filled - low
         if place.slot is None:
-            score = torch.bmm(to_place, self.places[:, :, distances - place.filled + low :])
+            score = torch.baddbmm(self.place_bias[:, :, distances - slots :], query, self.places[:, :, distances - slots :])
         else:
-            score = self._own(torch.bmm(to_place, self.places), place.slot, range(low, place.filled))
-        keys, values = cache[..., low : place.filled, :]
-        seen = scaled_dot_product_attention(to_content[:, :, None], keys, values, score[:, :, None], scale=1.0)
-        return torch.mm(seen[:, :, 0].transpose(0, 1).reshape(rows, -1), self.out)
+            score = self._own(torch.baddbmm(self.place_bias, query, self.places), place.slot, range(low, place.filled))
+        keys, values = cache[:, :, :, low : place.filled].flatten(1, 2).unbind()
+        score = score.view(-1, 1, slots).baddbmm_(query.reshape(-1, 1, width), keys.transpose(1, 2))
+        seen = torch.bmm(score.softmax(-1), values).view(heads, rows, width)
+        return torch.addmm(onto, seen.transpose(0, 1).reshape(rows, -1), self.out)
 
     def _own(self, by_place: Float[Tensor, "H B R"], own: Int[Tensor, "B"], slots: range) -> Float[Tensor, "H B S"]:
         """The scores of slots when each row stands in a slot of its own."""
@@ -101,9 +110,9 @@ class BlockStep:
     def __call__(self, x: Float[Tensor, "B W"], cache: Tensor, place: Place) -> Float[Tensor, "B W"]:
         (bias, weight), (other_bias, other_weight), (first, second) = self.widen, self.narrow, self.norms
         if self.pre:
-            x = self.mixer(layer_norm(x, *first), cache, place).add_(x)
+            x = self.mixer(layer_norm(x, *first), cache, place, x)
             inner = torch.addmm(bias, layer_norm(x, *second), weight).relu_()
             return torch.addmm(other_bias, inner, other_weight).add_(x)
-        x = layer_norm(self.mixer(x, cache, place).add_(x), *first)
+        x = layer_norm(self.mixer(x, cache, place, x), *first)
         inner = torch.addmm(bias, x, weight).relu_()
         return layer_norm(torch.addmm(other_bias, inner, other_weight).add_(x), *second)

@@ -181,9 +181,10 @@ class TransformerXLNetwork(nn.Module):
         if state.longest == state.caches[0].shape[3]:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = Place(state.longest, state.length)
-        x = self._vectors(token)
-        for step, cache in zip(state.steps, state.caches, strict=True):
-            x = step(x, cache, place)
+        with torch.inference_mode():  # views are cheaper to make; the logits, made outside, are an ordinary tensor
+            x = self._vectors(token)
+            for step, cache in zip(state.steps, state.caches, strict=True):
+                x = step(x, cache, place)
         length = None if state.length is None else state.length + 1
         return state.head(x), _State(state.caches, state.steps, state.head, state.longest + 1, length)
 

@@ -67,7 +67,7 @@ def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
     """The rank of every model of a study, from its folder if it is known."""
-    settings = RankSettings(contexts=100, length=16) if scale == "smoke" else RankSettings(contexts=1_500)
+    settings = RankSettings(contexts=100, length=16) if scale == "smoke" else RankSettings(contexts=2_500)
     return [
         {"text": study.name, "model": model, "seed": seed, **_rank(run_of(study, model, seed, folder), settings)}
         for seed in range(seeds)

@@ -1,6 +1,7 @@
 """Draw from a base, one token at a time: exact, and the proposal of every other sampler."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -42,55 +43,77 @@ def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Seque
     return concatenate([part[0] for part in parts]), log_base
 
 
+class _Step(NamedTuple):
+    """What one step drew; rows that have ended may be among those that it drew for."""
+
+    row: Int[Tensor, "A"]
+    token: Int[Tensor, "A"]
+    log_prob: Float[Tensor, "A"]
+
+
 def _continue(
     base: Base, prompts: Sequences, draws: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
 ) -> tuple[Sequences, Float[Tensor, "B"]]:
     """`draws` points for each prompt, from the state that follows it."""
-    space, rows, device = base.space, prompts.repeat(draws), prompts.tokens.device
-    tokens = torch.nn.functional.pad(rows.tokens, (0, space.max_length))
-    stop = rows.start + space.max_length
-    total = torch.zeros(len(rows), dtype=torch.float64, device=device)
-    alive = torch.arange(len(rows), device=device)  # the rows that still grow, and some that have just ended
-    place = torch.arange(len(prompts), device=device).repeat_interleave(draws)  # the row of the state that each of them has
-    open_ = torch.ones(len(rows), dtype=torch.bool, device=device)
+    space, device = base.space, log_prob.device
+    alive = torch.arange(len(prompts) * draws, device=device)  # the rows that still grow, and some that have just ended
+    place = None if draws == 1 else torch.arange(len(prompts), device=device).repeat_interleave(draws)
+    open_ = torch.ones_like(alive, dtype=torch.bool)
+    steps: list[_Step] = []
     for t in range(space.max_length):
-        own = log_prob if len(log_prob) == len(alive) else log_prob[place]
-        token = rng.categorical(own)[:, 0]
-        column = rows.start[alive] + t
-        tokens[alive, column] = torch.where(open_, token, 0)
-        total[alive] += torch.where(open_, own.gather(1, token[:, None])[:, 0].double(), 0.0)
+        own = log_prob if place is None else log_prob[place]
+        token = rng.categorical(own)
+        log_token, token = own.gather(1, token)[:, 0], token[:, 0]
+        steps.append(_Step(alive, token, log_token))
         if space.eos is not None:
-            ended = open_ & space.ends(token)
-            stop[alive[ended]] = column[ended] + 1
-            open_ = open_ & ~ended
-        living = int(open_.sum())
-        if living == 0 or t + 1 == space.max_length:
-            break
-        if living < COMPACT_BELOW * len(alive):
-            keep = open_.nonzero()[:, 0]
-            alive, token, open_, place = alive[keep], token[keep], open_[keep], place[keep]
-        state, token, place = _branch(base, state, len(log_prob), token, place)
-        log_prob, state = base.advance(state, token)
+            open_ = open_ & ~space.ends(token)
+            living = int(open_.sum())
+            if living == 0:
+                break
+            if living < COMPACT_BELOW * len(alive):
+                keep = open_.nonzero()[:, 0]
+                alive, token, open_ = alive[keep], token[keep], open_[keep]
+                place = keep if place is None else place[keep]
+        if t + 1 < space.max_length:
+            state, token, place = _branch(base, state, len(log_prob), token, place)
+            log_prob, state = base.advance(state, token)
+    x, total = _assembled(space, prompts.repeat(draws), steps)
     _check_finite(total)
-    return Sequences(tokens[:, : int(stop.max())], rows.start, stop), total
+    return x, total
 
 
 def _branch(
-    base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"]
-) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"]]:
+    base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"] | None
+) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"] | None]:
     """One row of the state for each different prefix, if that saves much; otherwise one for each draw.
 
-    Returns the state, the token that each of its rows goes on with, and the row that each draw has.
+    `place` is the row of the state that each draw has; None where each has its own. Returns the state, the token that each of
+    its rows goes on with, and their new place.
     """
-    one_each = torch.arange(len(token), device=token.device)
+    if place is None:
+        return state, token, None
     if held < SHARE_BELOW * len(token):
         vocabulary = int(token.max()) + 1
         prefix, shared = torch.unique(place * vocabulary + token, return_inverse=True)
         if len(prefix) < SHARE_BELOW * len(token):
             return base.select(state, prefix // vocabulary), prefix % vocabulary, shared
-    if held == len(token) and torch.equal(place, one_each):
-        return state, token, place
-    return base.select(state, place), token, one_each
+    return base.select(state, place), token, None
+
+
+def _assembled(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B"]]:
+    """The points and their log-probabilities; what a row drew after its end is left out."""
+    row, token, log_prob = (torch.cat(part) for part in zip(*steps, strict=True))
+    sizes = torch.tensor([len(one.row) for one in steps], device=row.device)
+    step = torch.arange(len(steps), device=row.device).repeat_interleave(sizes)
+    ended = space.ends(token)
+    length = torch.full_like(rows.start, len(steps)).scatter_reduce(0, row[ended], step[ended] + 1, "amin")
+    stop, kept = rows.start + length, step < length[row]
+    row, step, token, log_prob = row[kept], step[kept], token[kept], log_prob[kept]
+    tokens = torch.nn.functional.pad(rows.tokens, (0, len(steps)))
+    tokens[row, rows.start[row] + step] = token
+    each = torch.zeros(len(rows), len(steps), dtype=torch.float64, device=row.device)
+    each[row, step] = log_prob.double()
+    return Sequences(tokens[:, : int(stop.max())], rows.start, stop), each.sum(-1)
 
 
 def _check_finite(log_base: Float[Tensor, "B"]) -> None:

@@ -1,23 +1,16 @@
-"""Mixtures of softmaxes and of contexts: against their definition, their ranks, what is dropped or left out, every network."""
+"""Mixtures of softmaxes and of contexts: against their definition, their ranks, what is dropped or left out."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
-from languages import PROMPTS
-from networks import SPACES, lively
 
 from esscher.bases import mixture, softmax
-from esscher.bases.config import AwdLstmConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig, from_dict, to_dict
+from esscher.bases.config import TransformerConfig, from_dict
 from esscher.bases.heads import Head
 from esscher.bases.mixture import MixtureHead
 from esscher.bases.softmax import mixture_score
-from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
-from esscher.space import prompts_of
-from esscher.testing import check_base
-from esscher.training.config import BaseChoice
 
 ROWS, WIDTH, CONTEXT, TOKENS, COMPONENTS = 10, 6, 4, 7, 3
 GIVEN = {
@@ -263,35 +256,6 @@ def test_what_is_refused():
         MixtureHead(TOKENS, WIDTH, 2, 5, table=torch.nn.Embedding(8, 4))
     with pytest.raises(ValueError, match="Only softmaxes have a floor"):
         MixtureHead(TOKENS, WIDTH, 2, kind="contexts", floor=1e-8)
-
-
-NETWORKS = {
-    "lstm": RecurrentConfig("lstm", 8, 1, embedding=8, tied=True),
-    "gru": RecurrentConfig("gru", 8, 1, embedding=5),
-    "gru, one-hot": RecurrentConfig("gru", 8, 1),
-    "awd-lstm": AwdLstmConfig(8, 2, 8, 6),
-    "transformer": TransformerConfig(8, 1, 2, 16),
-    "transformer-xl": TransformerXLConfig(8, 1, 2, None, 16),
-}
-OUTPUTS = {
-    "softmax": {},
-    "adaptive": {"cutoffs": (1, 2), "shrink": 2},
-    "softmaxes": {"output": "softmaxes", "components": 3},
-    "contexts": {"output": "contexts", "components": 2},
-}
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_every_head_ends_every_network(network, output):
-    """The laws of a base; scores are the normalised logits; settings travel, and as flags."""
-    config = dataclasses.replace(NETWORKS[network], **OUTPUTS[output])
-    base = lively(config, SPACES["end symbol"]).double()
-    check_base(base, PROMPTS[:2], tolerance=1e-12)
-    x = enumerate_points(base.space, prompts_of(PROMPTS[:2]))
-    expected = base.logits(x).log_softmax(-1).gather(2, x.tokens[..., None])[..., 0]
-    assert torch.allclose(base.log_probs(x), torch.where(x.counted, expected, 0.0))
-    assert from_dict(to_dict(config)) == config and BaseChoice(**to_dict(config)).resolve() == config
 
 
 def test_older_settings_without_an_output():

@@ -60,6 +60,7 @@ def test_steps_are_the_scores_of_rows_longer_than_the_sight(config):
         chosen = steps.gather(1, token[:, None])[:, 0]
         assert torch.allclose(chosen, base.log_probs(x).gather(1, at[:, None])[:, 0], atol=1e-5)
         steps, state = base.advance(state, token)
+        assert not steps.is_inference()  # so that a loss may keep it for its gradient
 
 
 def test_long_rows_are_read_in_segments_without_a_gradient(config, monkeypatch):

@@ -14,7 +14,7 @@ from esscher.target import Tilted
 from esscher.testing import assert_covers
 
 LEVEL = 0.9
-SPACE = Space(6, 3, eos=0)
+SPACE = Space(6, 2, eos=0)
 TARGET = Tilted(random_automaton(SPACE), taste(SPACE, seed=4, scale=0.7))
 PROMPT = prompts_of([[2, 1]])
 EXACT = tabulate(TARGET, PROMPT).log_next(0)[0, 0].exp()

@@ -77,7 +77,10 @@ def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     assert torch.allclose(unopened, expected[3, 1:], atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["lstm, tied", "gru, one-hot", "transformer, rotary", "transformer, learned"])
+EVERY_HEAD = ["transformer, adaptive", "transformer-xl, adaptive", "awd-lstm, softmaxes", "lstm, contexts"]
+
+
+@pytest.mark.parametrize("kind", ["lstm, tied", "gru, one-hot", "transformer, rotary", "transformer, learned", *EVERY_HEAD])
 def test_there_and_back(tmp_path, kind):
     base = base_of(kind)
     model, tokenizer = read(save_base(tmp_path / "ours", base, TOKENIZER))
@@ -86,6 +89,8 @@ def test_there_and_back(tmp_path, kind):
     again, words = load_base(tmp_path / "theirs")
     assert digest(module_tensors(again)) == digest(module_tensors(base))
     assert (again.config, again.space) == (base.config, base.space)
+    x = sequences(TOKENIZER.encode(TEXTS))
+    assert load_base(tmp_path / "ours")[0].log_probs(x).equal(base.log_probs(x)) and again.log_probs(x).equal(base.log_probs(x))
     assert (words.vocab_size, words.eos, words.name) == (TOKENIZER.vocab_size, TOKENIZER.eos, TOKENIZER.name)
     assert words.encode(TEXTS) == TOKENIZER.encode(TEXTS) and words.decode(words.encode(TEXTS)) == TEXTS
     keys = [set(json.loads((tmp_path / name / "config.json").read_text())) for name in ("ours", "theirs")]

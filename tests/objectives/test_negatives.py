@@ -40,13 +40,13 @@ def test_the_negatives_of_one_prompt_are_different_rows():
 
 
 def test_picked_draws_follow_the_base():
-    """False-alarm rate 1e-6: every prompt has a table of its own, so prompts are replicates; 600 of 4 kinds."""
+    """False-alarm rate 1e-6: every prompt has a table of its own, so prompts are replicates; 600 of 4 kinds, 4 at a time."""
     base = random_automaton(SPACE)
     prompts = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(600)])
-    tables = [store_negatives(base, prompts.rows(slice(row, row + 1)), 3, rng=Seeded(row)) for row in range(600)]
-    parts = [
-        table(Tilted(base), prompts.rows(slice(row, row + 1)), 2, rng=Seeded(row, "pick")) for row, table in enumerate(tables)
-    ]
+    some = [prompts.rows(slice(first, first + 4)) for first in range(0, 600, 4)]
+    tables = [store_negatives(base, four, 3, rng=Seeded(number)) for number, four in enumerate(some)]
+    pairs = enumerate(zip(tables, some, strict=True))
+    parts = [table(Tilted(base), four, 2, rng=Seeded(number, "pick")) for number, (table, four) in pairs]
     from esscher.draws import Draws
     from esscher.space import concatenate
 

@@ -149,7 +149,7 @@ def test_weights_of_a_prompt_are_found():
         star.append(exact_lambda(base, exact, values(FEATURES, parts[-1]).mean(0), prompts_of([prompt])))
     assert float((torch.stack(star) - truth).abs().max()) < 1.5
     energy = ConditionalLogLinear(FEATURES, prompt_network(3, 2, rng=Seeded(0)))
-    config = TrainingConfig(steps=150, batch_size=800, learning_rate=0.04, optimiser="adam", schedule="cosine", clip=None)
+    config = TrainingConfig(steps=100, batch_size=800, learning_rate=0.05, optimiser="adam", schedule="cosine", clip=None)
     Trainer(config, quiet=True)(TiltedLikelihood(Exhaustive()), Tilted(base, energy), concatenate(parts), modules=energy)
     found = energy.weights(prompts_of(prompts)).detach()
     assert torch.allclose(found, torch.stack(star), atol=0.02)

@@ -54,9 +54,8 @@ def book(tmp_path_factory) -> str:
 
 
 def test_a_network_learns_what_the_base_missed(strings, tmp_path):
-    run = TiltRun(
-        str(tmp_path / "energy"), contrast=SMALL, training=replace(SHORT, steps=120, batch_size=64, evaluate_every=40)
-    )
+    learns = replace(SHORT, steps=50, batch_size=64, evaluate_every=25, learning_rate=1e-2)
+    run = TiltRun(str(tmp_path / "energy"), contrast=SMALL, training=learns)
     found = tilt(strings, run, quiet=True)
     assert isinstance(found, LearntEnergy)
     measured = found.measured

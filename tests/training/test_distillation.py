@@ -23,8 +23,8 @@ SPACE = Space(3, 4, eos=0)
 TEACHER = Tilted(random_automaton(SPACE), taste(SPACE, scale=1.5))
 NOTHING = empty_prompts(1)
 BOUND = float(TEACHER.log_weight(enumerate_points(SPACE)).max())
-LEARN = TrainingConfig(epochs=8, batch_size=100, learning_rate=0.02, schedule="linear", seed=4)
-DRAWN = DistilConfig(draws=3000, candidates=6000, stages=2, judged=3000, per_step=100)
+LEARN = TrainingConfig(epochs=4, batch_size=100, learning_rate=0.06, schedule="linear", seed=4)
+DRAWN = DistilConfig(draws=2000, candidates=4000, stages=2, judged=2000, per_step=100)
 
 
 def student(width: int = 16):
@@ -43,10 +43,10 @@ def exact_kl(base, prompts=NOTHING) -> float:
 def test_every_way_comes_near_and_its_distance_is_the_exact_one(method):
     base = student()
     before = exact_kl(base)
-    learn = replace(LEARN, learning_rate=0.03) if method == "policy-gradient" else LEARN
+    learn = replace(LEARN, learning_rate=0.05) if method == "policy-gradient" else LEARN
     found = distil(TEACHER, base, NOTHING, replace(DRAWN, method=method, log_bound=BOUND), learn, quiet=True)
     after = exact_kl(base)
-    assert before > 0.3 and after < (0.15 if method == "policy-gradient" else 0.03)
+    assert before > 0.3 and after < (0.05 if method == "policy-gradient" else 0.03)
     kl = found.divergences["kl"]
     assert abs(kl.value - after) < 2.5 * (kl.high - kl.low)  # ten standard errors
     log_z = float(torch.logsumexp(TEACHER.log_score(enumerate_points(SPACE)), 0))
@@ -54,7 +54,7 @@ def test_every_way_comes_near_and_its_distance_is_the_exact_one(method):
 
 
 def test_without_weights_the_student_becomes_the_base_and_is_caught():
-    wrong = Importance()(TEACHER, NOTHING, 6000, rng=Seeded(0))
+    wrong = Importance()(TEACHER, NOTHING, 4000, rng=Seeded(0))
     wrong = replace(wrong, log_weight=torch.zeros_like(wrong.log_weight))
     base = student()
     found = distil(TEACHER, base, NOTHING, DRAWN, LEARN, candidates=wrong, quiet=True)
@@ -88,7 +88,7 @@ def test_prompts_are_kept():
     prompts = prompts_of([[], [1], [2, 1]])
     base = student()
     before = exact_kl(base, prompts)
-    distil(TEACHER, base, prompts, replace(DRAWN, draws=6000, candidates=12000), LEARN, quiet=True)
+    distil(TEACHER, base, prompts, replace(DRAWN, draws=4000, candidates=8000), LEARN, quiet=True)
     assert exact_kl(base, prompts) < 0.05 < before
 
 

@@ -1,11 +1,15 @@
 """The whole of `esscher train`, small: from text, from a process, from the docstrings; resumed; refused."""
 
+import email
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
+from esscher.data.docstrings import read_docstrings
+from esscher.data.sources import split_by_hash
 from esscher.hub import load_base
 from esscher.storage import digest, module_tensors
 from esscher.training.config import (
@@ -57,7 +61,10 @@ def test_on_a_process_with_its_entropy(tmp_path):
     assert tokenizer.decode([[0, 1, 1, 0, 1, 2]]) == ["01101"] and base.space.max_length == 6
 
 
-def test_on_the_docstrings_in_chunks(tmp_path):
+def test_on_the_docstrings_in_chunks(tmp_path, monkeypatch):
+    """Those of one package of the library, which are read in no time."""
+    few = split_by_hash(read_docstrings(Path(email.__file__).parent), held_out=0.1)
+    monkeypatch.setattr("esscher.training.material.docstring_splits", lambda: few)
     length = LengthConfig(400, chunks=True, given=390)
     run = TrainRun(
         str(tmp_path), tokenizer=TokenizerConfig("byte"), length=length, base=BASE, training=replace(TRAINING, steps=1)

@@ -15,7 +15,10 @@ from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
-PRELOADED = ["torch._dynamo", "accelerate", "esscher.training.trainer", "esscher.bases.network", "esscher.data.processes"]
+PRELOADED = [
+    "torch._dynamo", "accelerate", "scipy.special", "esscher.training.trainer", "esscher.bases.network",
+    "esscher.data.processes",
+]  # fmt: skip
 
 
 class Events:

@@ -1,0 +1,233 @@
+"""Every head on every network: the laws of a base and of streams, gradients against those of all logits, draws, wrong heads."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from itertools import product
+
+import pytest
+import torch
+from networks import lively
+from torch.nn.functional import linear
+
+from esscher.bases import adaptive, mixture
+from esscher.bases.adaptive import AdaptiveSoftmax
+from esscher.bases.config import (
+    MIXERS,
+    AwdLstmConfig,
+    RecurrentConfig,
+    TransformerConfig,
+    TransformerXLConfig,
+    from_dict,
+    to_dict,
+)
+from esscher.bases.heads import SoftmaxHead, placed
+from esscher.bases.mixture import MixtureHead
+from esscher.bases.network import LogitBase, NetworkBase, StreamingNetwork
+from esscher.bases.softmax import mixture_score
+from esscher.exact.enumeration import enumerate_points
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import Ancestral, draw
+from esscher.space import Space, prompts_of
+from esscher.target import Tilted
+from esscher.testing import assert_draws_follow, check_base, check_stream, every_outcome
+from esscher.testing.laws import equal
+from esscher.training.config import BaseChoice
+
+ENDING, FIXED = Space(4, 3, eos=0), Space(4, 3)
+PROMPTS = [[], [2, 1, 3]]
+
+XL = TransformerXLConfig(8, 1, 2, None, 16)
+NETWORKS = {
+    "lstm": RecurrentConfig("lstm", 8, 2, embedding=8),
+    "lstm, one-hot": RecurrentConfig("lstm", 8, 1),
+    "gru": RecurrentConfig("gru", 8, 1, embedding=8),
+    "gru, one-hot": RecurrentConfig("gru", 8, 3),
+    "awd-lstm": AwdLstmConfig(8, 2, inner=6),
+    "transformer, rotary": TransformerConfig(8, 1, 2, 16),
+    "transformer, learned": TransformerConfig(8, 1, 4, 16, positions="learned", max_positions=6),
+    **{
+        f"{mixer}, {norm}-norm": replace(XL, mixers=(mixer,), spans=(2,), norm=norm, untied=norm == "pre")
+        for mixer, norm in product(MIXERS, ("post", "pre"))
+    },
+}
+DEEPER = {  # what is no matter of the head
+    "transformer": TransformerConfig(8, 2, 2, 16),
+    "transformer-xl": replace(XL, layers=2, norm="pre", untied=True),
+    "transformer-xl, short sight": replace(XL, layers=2, reach=2, clamp=1),
+    "transformer-xl, mixed": replace(XL, layers=4, mixers=MIXERS, spans=(2, 2, 3, 2)),
+}
+HEADS = {
+    "softmax": {},
+    "adaptive": {"cutoffs": (1, 2), "shrink": 2},
+    "softmaxes": {"output": "softmaxes", "components": 3},
+    "contexts": {"output": "contexts", "components": 3},
+}
+
+
+def config_of(network, head, *, tied):
+    """Untied mixtures have contexts of a width that is no other."""
+    own = {"latent": 5} if not tied and "output" in HEADS[head] else {}
+    return replace(NETWORKS[network], **HEADS[head], **own, tied=tied)
+
+
+CASES = {
+    f"{network} + {head}, {'tied' if tied else 'untied'}": config_of(network, head, tied=tied)
+    for network, head, tied in product(NETWORKS, HEADS, (True, False))
+    if not (tied and "one-hot" in network)
+}
+ONCE = {**NETWORKS, **DEEPER}
+STREAMING = {  # what a memory holds is the same for output weights of one's own
+    case: config
+    for case, config in {**CASES, **DEEPER}.items()
+    if not isinstance(config, TransformerConfig) and (config.tied or "one-hot" in case)
+}
+
+
+def base_of(config, space=ENDING) -> NetworkBase:
+    """A lively base none of whose biases is 0, so that one that is forgotten would be missed."""
+    base = lively(config, space)
+    with Seeded(4).governs_torch(), torch.no_grad():
+        for weight in base.parameters():
+            if not bool(weight.any()):
+                weight.normal_()
+    return base
+
+
+def check_scores(base):
+    """Scores are those of the normalised logits; and, for any incoming gradient, the gradients of all weights."""
+    x = enumerate_points(base.space, prompts_of(PROMPTS))
+    found, logits = base.log_probs(x), base.logits(x)
+    expected = torch.where(x.counted, logits.log_softmax(-1).gather(2, x.tokens[..., None])[..., 0], 0.0)
+    equal(found.detach(), expected.detach(), 1e-12, "scores must be the normalised logits")
+    given = torch.linspace(-1, 2, found.numel(), dtype=torch.float64).view_as(found)
+    names, weights = zip(*base.named_parameters(), strict=True)
+    slopes = [torch.autograd.grad(one, weights, given) for one in (found, expected)]
+    for name, one, other in zip(names, *slopes, strict=True):
+        equal(one, other, 1e-9 * max(1.0, float(other.abs().max())), f"the gradient of {name} must be that of the logits")
+
+
+@pytest.mark.parametrize("case", [*CASES, *DEEPER])
+def test_laws_of_a_base(case):
+    base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
+    assert isinstance(base, LogitBase)
+    check_base(base, PROMPTS, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("network", ONCE)
+def test_laws_in_single_precision(network):
+    """After prompts of one length, which are stepped in another way; points that have no end symbol."""
+    check_base(base_of(ONCE[network], FIXED), [[2, 3], [1, 1]], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scores_and_gradients_are_those_of_all_logits(case):
+    check_scores(base_of(CASES[case]).double())
+
+
+@pytest.mark.parametrize("case", STREAMING)
+def test_laws_of_streams(case):
+    base = base_of(STREAMING[case]).double()
+    assert isinstance(base.network, StreamingNetwork)
+    check_stream(base, length=7, rows=2, tolerance=1e-12)
+
+
+def test_settings_travel_as_dictionaries_and_as_flags():
+    for config in CASES.values():
+        assert from_dict(to_dict(config)) == config and BaseChoice(**to_dict(config)).resolve() == config
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("network", ["gru", "awd-lstm", "transformer, learned", "full, post-norm"])
+def test_draws_over_every_outcome(network, head):
+    """No statistics: the outcomes of the dice are all the points, each once and with the probability of its score."""
+    space = Space(4, 2, eos=0)
+    base, prompts = base_of(config_of(network, head, tied=True), space).double(), prompts_of([[2]])
+    runs = list(every_outcome(lambda rng: draw(base, prompts, 1, rng=rng)))
+    assert len({tuple(x.tokens[0, : int(x.stop)].tolist()) for _, (x, _) in runs}) == len(runs) == 1 + 3 * 4
+    for probability, (x, log_prob) in runs:
+        assert math.log(probability) == pytest.approx(float(log_prob), abs=1e-12)
+        assert torch.allclose(base.log_probs(x).sum(), log_prob, atol=1e-12)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(("network", "space"), [("gru", FIXED), ("transformer, rotary", ENDING)], ids=["gru", "transformer"])
+def test_draws_follow_the_base_and_know_their_scores(network, space, head):
+    """False-alarm rate 1e-6 for each of the eight."""
+    base = base_of(config_of(network, head, tied=False), space)
+    prompts = prompts_of([([], [3], [2, 1, 3])[row % 3] for row in range(600)])
+    draws = Ancestral()(Tilted(base), prompts, 8, rng=Seeded(2, network))
+    assert_draws_follow(Tilted(base), prompts, draws)
+    assert torch.allclose(draws.log_base.view(-1), base.log_probs(draws.x).double().sum(-1), atol=1e-4)
+
+
+def unbiased_clusters(self, steps):
+    return partial(adaptive._logits, clusters=[part._replace(bias=0 * part.bias) for part in self._parts()])
+
+
+def cluster_alone(self, hidden, tokens):
+    """The score of a rare token is that of its cluster."""
+    head, *_ = self._parts()
+    cluster = self.clusters.of(tokens)
+    return head.score(hidden, torch.where(cluster == 0, tokens, self.clusters.sizes[0] - 1 + cluster))
+
+
+def unbiased_mixture(self, steps):
+    return lambda hidden: mixture._logits(self._contexts(hidden, None), self._weight, None, self.kind, self.floor)
+
+
+def likeliest_context(self, steps):
+    def logits(hidden):
+        vectors, prior = self._contexts(hidden, None)
+        return linear(vectors[torch.arange(len(hidden)), prior.argmax(-1)], self._weight, self.bias)
+
+    return logits
+
+
+def scored_by(change):
+    """The score of a mixture of softmaxes whose contexts and log-priors are changed."""
+
+    def score(self, hidden, tokens):
+        asked = tokens >= 0
+        vectors, prior = self._contexts(hidden[asked], None)
+        return placed(mixture_score(*change(vectors, prior.log_softmax(-1)), self._weight, self.bias, tokens[asked]), asked)
+
+    return score
+
+
+SUMMED, STEPPED, SCORED = "must sum to 1", "stepping must equal scoring", "scores must be the normalised logits"
+WRONG = {  # the head, what is replaced and by what; what the laws say of it, and the check of scores
+    "softmax, steps without bias": (
+        "softmax", SoftmaxHead, "prepared", lambda self, steps: partial(linear, weight=self._weight), STEPPED, None,
+    ),
+    "adaptive, steps without bias": ("adaptive", AdaptiveSoftmax, "prepared", unbiased_clusters, STEPPED, None),
+    "adaptive, the cluster alone": ("adaptive", AdaptiveSoftmax, "_score", cluster_alone, SUMMED, SCORED),
+    "softmaxes, steps without bias": ("softmaxes", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
+    "softmaxes, one is skipped": (
+        "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:])), SUMMED, SCORED,
+    ),
+    "softmaxes, the others for one": (
+        "softmaxes", MixtureHead, "score",
+        scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:].log_softmax(-1))), STEPPED, SCORED,
+    ),
+    "softmaxes, priors do not learn": (
+        "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors, prior.detach())), None,
+        "gradient of network.head.prior.weight",
+    ),
+    "contexts, steps without bias": ("contexts", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
+    "contexts, steps by the likeliest": ("contexts", MixtureHead, "prepared", likeliest_context, STEPPED, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("network", ["lstm, one-hot", "full, pre-norm"])
+def test_wrong_heads_are_caught(network, wrong, monkeypatch):
+    head, place, name, other, law, said_of_scores = WRONG[wrong]
+    monkeypatch.setattr(place, name, other)
+    base = base_of(config_of(network, head, tied=False)).double()
+    for check, said in ((partial(check_base, prompts=PROMPTS, tolerance=1e-12), law), (check_scores, said_of_scores)):
+        if said is None:
+            check(base)
+        else:
+            with pytest.raises(AssertionError, match=said):
+                check(base)
