@@ -213,7 +213,7 @@ WRONG = {  # the head, what is replaced and by what; what the laws say of it, an
     ),
     "softmaxes, priors do not learn": (
         "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors, prior.detach())), None,
-        "gradient of network.head.prior.weight",
+        "the gradient of network",
     ),
     "contexts, steps without bias": ("contexts", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
     "contexts, steps by the likeliest": ("contexts", MixtureHead, "prepared", likeliest_context, STEPPED, None),
