@@ -103,8 +103,8 @@ def test_sequences_longer_than_the_base_allows(tmp_path, text):
     assert not (tmp_path / "run").exists()
 
 
-def test_bad_sources(tmp_path):
+def test_bad_sources(tmp_path, text):
     with pytest.raises(FileNotFoundError, match=r"There is no file, folder or pattern 'nowhere.txt'"):
         train(TrainRun(str(tmp_path), DataConfig("nowhere.txt")), quiet=True)
     with pytest.raises(ValueError, match="Unknown tokenizer 'words'; the known ones are character, byte, word, bpe"):
-        train(TrainRun(str(tmp_path), tokenizer=TokenizerConfig("words")), quiet=True)
+        train(TrainRun(str(tmp_path), DataConfig(str(text)), TokenizerConfig("words")), quiet=True)
