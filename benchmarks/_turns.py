@@ -1,6 +1,8 @@
 """How sides are compared: in turns, each round one repeat; and how much memory a run adds at its peak."""
 
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +21,28 @@ def in_turns(runs: dict[str, Run], repeats: int, clock: Callable[[], float] = ti
     return {name: some[1:] for name, some in seconds.items()}
 
 
+def faster(seconds: dict[str, list[float]]) -> list[dict[str, object]]:
+    """A row for each side: its milliseconds, and how many times as fast as the first one it is, within each repeat."""
+    first = next(iter(seconds.values()))
+    rows: list[dict[str, object]] = []
+    for side, some in seconds.items():
+        ratio = [one / other for one, other in zip(first, some, strict=True)]
+        row: dict[str, object] = {"side": side, "milliseconds": round(1000 * statistics.median(some), 1)}
+        rows.append(
+            row
+            | {"times as fast": round(statistics.median(ratio), 2), "low": round(min(ratio), 2), "high": round(max(ratio), 2)}
+        )
+    return rows
+
+
 def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def peak_elsewhere(script: str, threads: int, work: str, side: str) -> float:
+    """The `peak` that a script tells of one side in a process of its own, by its option --gain."""
+    command = [sys.executable, script, "--threads", str(threads), "--gain", work, side]
+    return round(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout), 1)
 
 
 def peak(run: Run) -> float:

@@ -14,13 +14,11 @@ import argparse
 import json
 import os
 import platform
-import statistics
-import subprocess
 import sys
 import time
 
 import torch
-from _turns import Run, in_turns, peak
+from _turns import Run, faster, in_turns, peak, peak_elsewhere
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -74,24 +72,14 @@ def run_of(work: str, side: str) -> Run:
     return run
 
 
-def gain_elsewhere(work: str, side: str, threads: int) -> float:
-    command = [sys.executable, __file__, "--threads", str(threads), "--gain", work, side]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 def compare(work: str, repeats: int, threads: int) -> list[dict[str, object]]:
     print(work, file=sys.stderr, flush=True)
-    seconds = in_turns(
-        {side: run_of(work, side) for side in WORK[work]}, repeats, time.process_time if threads == 1 else time.perf_counter
-    )
-    first = seconds["direct"]
-    rows: list[dict[str, object]] = []
-    for side, some in seconds.items():
-        ratio = [one / other for one, other in zip(first, some, strict=True)]
-        row: dict[str, object] = {"prior": work, "side": side, "milliseconds": round(1000 * statistics.median(some), 1)}
-        row |= {"times as fast": round(statistics.median(ratio), 2), "low": round(min(ratio), 2), "high": round(max(ratio), 2)}
-        rows.append(row | {"megabytes": round(gain_elsewhere(work, side, threads), 1)})
-    return rows
+    sides = {side: run_of(work, side) for side in WORK[work]}
+    seconds = in_turns(sides, repeats, time.process_time if threads == 1 else time.perf_counter)
+    return [
+        {"prior": work, **row, "megabytes": peak_elsewhere(__file__, threads, work, str(row["side"]))}
+        for row in faster(seconds)
+    ]
 
 
 @torch.no_grad()

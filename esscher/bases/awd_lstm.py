@@ -20,16 +20,16 @@ from torch.nn.functional import dropout
 from esscher.bases.config import AwdLstmConfig
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
-from esscher.bases.recurrent_steps import RecurrentState, begun, step_layers
+from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
 
 INITIAL_RANGE = 0.1
 
 
-class AwdLstmNetwork(nn.Module):
+class AwdLstmNetwork(RecurrentStack):
     """Layers of LSTM that read tokens and an opening symbol."""
 
-    max_positions = None
+    cells: nn.ModuleList
 
     def __init__(self, config: AwdLstmConfig, vocab_size: int):
         super().__init__()
@@ -56,12 +56,6 @@ class AwdLstmNetwork(nn.Module):
     def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
         return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
 
-    def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return self.head.logits(hidden)
-
-    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
-
     def penalty(self) -> Float[Tensor, ""] | None:
         """`alpha` times the mean square of the last layer's outputs as dropped, and `beta` times that of their changes."""
         found, self._penalty = self._penalty, None
@@ -71,13 +65,6 @@ class AwdLstmNetwork(nn.Module):
         layers = step_layers([(part, 0) for part in self._layers], self.embedding, self.vocab_size + 1)
         state = begun(prompts, layers, self.embedding, self.head.prepared(room), opening=self.opening, cells=True)
         return state.told(), state
-
-    def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
-        state.step(token)
-        return state.told(), state
-
-    def select(self, state: RecurrentState, index: Int[Tensor, "K"]) -> RecurrentState:
-        return state.select(index)
 
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
@@ -124,11 +111,6 @@ class AwdLstmNetwork(nn.Module):
     @property
     def _layers(self) -> list[nn.LSTM]:
         return [part for part in self.cells if isinstance(part, nn.LSTM)]
-
-    @property
-    def _like(self) -> Tensor:
-        """A parameter, for its dtype and device."""
-        return next(self.cells.parameters())
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the penalty, which belongs to one pass of this very network."""

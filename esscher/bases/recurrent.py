@@ -12,15 +12,15 @@ from esscher.bases.adaptive import AdaptiveInput
 from esscher.bases.config import RecurrentConfig
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
-from esscher.bases.recurrent_steps import RecurrentState, begun, step_layers
+from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
 
 
-class RecurrentNetwork(nn.Module):
+class RecurrentNetwork(RecurrentStack):
     """A stacked LSTM or GRU that reads tokens and an opening symbol."""
 
+    cells: nn.RNNBase
     embedding: nn.Embedding | AdaptiveInput  # absent with one-hot input
-    max_positions = None
 
     def __init__(self, config: RecurrentConfig, vocab_size: int):
         super().__init__()
@@ -44,16 +44,16 @@ class RecurrentNetwork(nn.Module):
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """Nothing read: hidden vectors of 0, and cells of 0 for the LSTM."""
-        nothing = self._weight.new_zeros(rows, self.config.layers, self.config.width)
+        nothing = self._like.new_zeros(rows, self.config.layers, self.config.width)
         return (nothing, nothing.clone()) if self.config.cell == "lstm" else (nothing,)
 
     def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L H"], tuple[Tensor, ...]]:
         """The vector after each input; the memory is that of the last one, and keeps what dropout between layers took."""
         if inputs.numel() == 0:
-            return self._weight.new_zeros(*inputs.shape, self.config.width), memory
+            return self._like.new_zeros(*inputs.shape, self.config.width), memory
         rate = self.config.dropout
         if self.config.embedding is None:
-            vectors = one_hot(inputs, self.vocab_size + 1).to(self._weight.dtype)
+            vectors = one_hot(inputs, self.vocab_size + 1).to(self._like.dtype)
         else:
             vectors = dropout(self.embedding(inputs), rate, self.training)
         before = tuple(part.transpose(0, 1).contiguous() for part in memory)
@@ -61,27 +61,9 @@ class RecurrentNetwork(nn.Module):
         kept = after if self.config.cell == "lstm" else (after,)
         return dropout(found, rate, self.training), tuple(part.detach().transpose(0, 1).contiguous() for part in kept)
 
-    def output(self, hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S V"]:
-        return self.head.logits(hidden)
-
-    def score(self, hidden: Float[Tensor, "*S H"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
-
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         vectors = None if self.config.embedding is None else self.embedding
         layers = step_layers([(self.cells, number) for number in range(self.config.layers)], vectors, self.vocab_size + 1)
         logits, cells = self.head.prepared(room), self.config.cell == "lstm"
         state = begun(prompts, layers, vectors, logits, opening=self.opening, cells=cells)
         return state.told(), state
-
-    def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
-        state.step(token)
-        return state.told(), state
-
-    def select(self, state: RecurrentState, index: Int[Tensor, "K"]) -> RecurrentState:
-        return state.select(index)
-
-    @property
-    def _weight(self) -> Tensor:
-        """A parameter, for its dtype and device."""
-        return next(self.cells.parameters())

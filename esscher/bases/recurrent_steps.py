@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from esscher.bases.heads import Logits
+from esscher.bases.heads import Head, Logits
 from esscher.bases.opening import opened
 from esscher.space import Sequences
 
@@ -73,6 +73,32 @@ class RecurrentState:
     def told(self) -> Float[Tensor, "B V"]:
         """The logits after what was read."""
         return self.logits(self.hidden[-1])
+
+
+class RecurrentStack(nn.Module):
+    """What all recurrent networks share: `cells` below a `head`, and steps that write over their state."""
+
+    max_positions = None
+    cells: nn.Module
+    head: Head
+
+    def output(self, hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S V"]:
+        return self.head.logits(hidden)
+
+    def score(self, hidden: Float[Tensor, "*S H"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self.head.score(hidden, tokens)
+
+    def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
+        state.step(token)
+        return state.told(), state
+
+    def select(self, state: RecurrentState, index: Int[Tensor, "K"]) -> RecurrentState:
+        return state.select(index)
+
+    @property
+    def _like(self) -> Tensor:
+        """A parameter, for its dtype and device."""
+        return next(self.cells.parameters())
 
 
 def begun(

@@ -44,8 +44,13 @@ class Spread:
 
     def curve(self) -> tuple[list[float], list[float]]:
         """Singular values over the largest, the smallest first, and the share of all that are not above each."""
-        across = (self.singular / self.singular[0]).flip(0)
-        return across.tolist(), (torch.arange(1, len(across) + 1) / len(across)).tolist()
+        return singular_curve(self.singular)
+
+
+def singular_curve(singular: Float[Tensor, "K"]) -> tuple[list[float], list[float]]:
+    """Singular values over the largest, the smallest first, and the share of all that are not above each."""
+    across = (singular / singular[0]).flip(0)
+    return across.tolist(), (torch.arange(1, len(across) + 1) / len(across)).tolist()
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from esscher.training.dynamic_config import DynamicConfig
 
 SOFTMAX, MOC, MOS = "softmax", "MoC", "MoS"
 TUNED = "fine-tuned"
-COMPONENTS = (2, 4, 16)  # of the sweep, beside the 8 of the comparison
+SWEEP = {2: 96, 4: 87, 16: 54}  # components beside the 8 of the comparison, and the width that keeps the size
 BOOKS = DataConfig(str(DATA / "gutenberg"), unit="document", split="place", held_out=0.02)
 LETTERS = DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=0.01)
 PLAIN = BaseChoice("lstm", width=64, layers=1, embedding=64, tied=True)
@@ -57,9 +57,9 @@ def _words() -> Study:
 
 def _sweep() -> Study:
     """More or fewer components, the layer below as much narrower or wider."""
-    mos, width = _words().models[MOS], {2: 96, 4: 87, 16: 54}
-    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, width=width[k])) for k in COMPONENTS}
-    return Study("words, components", "token", models, {}, f"MoS of {COMPONENTS[0]}", 20_000)
+    mos = _words().models[MOS]
+    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, width=width)) for k, width in SWEEP.items()}
+    return Study("words, components", "token", models, {}, "MoS of 2", 20_000)
 
 
 def _characters() -> Study:

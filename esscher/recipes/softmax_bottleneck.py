@@ -6,21 +6,22 @@ inverse experiment: their distributions have no rank that a softmax could lack.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from esscher.estimate import Estimate
+from esscher.estimators.rank import singular_curve
 from esscher.hub import load_base
 from esscher.recipes.bottleneck_studies import bottleneck_studies
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study, over_seeds, place_of, run_of, run_studies
+from esscher.recipes.stream_rows import Study, over_seeds, place_of, run_studies
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.config import TrainRun
 from esscher.training.rank import rank_of
 from esscher.training.rank_config import RankSettings
 from esscher.training.stream_material import prepare_streams
@@ -62,24 +63,33 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
 
 def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of words also with their perplexity, as is usual."""
-    return [{**row, "perplexity": _power(row["bits"])} if row["bits"].unit == "bits per token" else dict(row) for row in rows]
+    return [
+        {**row, "perplexity": row["bits"].map(lambda bits: 2**bits, unit="per token")}
+        if row["bits"].unit == "bits per token"
+        else dict(row)
+        for row in rows
+    ]
 
 
 def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
     """The rank of every model of a study, from its folder if it is known."""
     settings = RankSettings(contexts=100, length=16) if scale == "smoke" else RankSettings(contexts=2_500)
+
+    @cache
+    def text() -> Tensor:  # the same for all models of a study
+        return prepare_streams(next(iter(study.models.values()))).test.tokens
+
     return [
-        {"text": study.name, "model": model, "seed": seed, **_rank(run_of(study, model, seed, folder), settings)}
+        {"text": study.name, "model": model, "seed": seed, **_rank(place_of(folder, model, seed), text, settings)}
         for seed in range(seeds)
         for model in study.models
     ]
 
 
-def _rank(run: TrainRun, settings: RankSettings) -> dict[str, Any]:
-    place = Path(run.out)
+def _rank(place: Path, text: Callable[[], Tensor], settings: RankSettings) -> dict[str, Any]:
     if not (place / RANK).is_file():
         base, _ = load_base(place)
-        found = rank_of(base, prepare_streams(run).test.tokens, settings)
+        found = rank_of(base, text(), settings)
         write_tensors(place / SINGULAR, {"singular": found.spread.singular})
         numbers = {"rank": found.spread.rank, "divergence": found.spread.divergence}
         sizes = {"softmax_at_most": found.softmax_bound, "contexts": found.spread.contexts, "tokens": found.spread.vocab_size}
@@ -88,14 +98,11 @@ def _rank(run: TrainRun, settings: RankSettings) -> dict[str, Any]:
     return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in stated.items()}
 
 
-def _power(bits: Estimate) -> Estimate:
-    return Estimate(2**bits.value, 2**bits.low, 2**bits.high, bits.level, bits.draws, bits.method, "per token")
-
-
 def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]) -> None:
     sections = stream_sections(rows)
     for study in studies:
-        curves = {model: _curve(place_of(out / study.name, model, 0)) for model in study.models}
+        places = {model: place_of(out / study.name, model, 0) for model in study.models}
+        curves = {model: singular_curve(read_tensors(place / SINGULAR)["singular"]) for model, place in places.items()}
         picture = Picture(cumulative(curves, x="singular value over the largest", y="share not above it"), "Seed 0.")
         own = Table("Ranks", [row for row in ranks if row["text"] == study.name])
         sections.append(Section(f"{study.name}: ranks", MEANING, [own, picture]))
@@ -106,9 +113,3 @@ def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any
         "Networks of one size with different heads learn one long text in order, and are measured on the rest of it.",
         [*sections, published],
     )
-
-
-def _curve(place: Path) -> tuple[list[float], list[float]]:
-    across = read_tensors(place / SINGULAR)["singular"]
-    across = (across / across[0]).flip(0)
-    return across.tolist(), (torch.arange(1, len(across) + 1) / len(across)).tolist()
