@@ -17,7 +17,7 @@ BOOKS = DataConfig(str(DATA / "gutenberg"), unit="document", split="place", held
 LETTERS = DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=0.01)
 PLAIN = BaseChoice("lstm", width=64, layers=1, embedding=64, tied=True)
 TRAINING = TrainingConfig(
-    steps=3_000, batch_size=20, optimiser="adam", learning_rate=0.02, schedule="cosine", warmup=50, clip=0.25,
+    steps=3_000, batch_size=20, optimiser="adam", learning_rate=0.01, schedule="cosine", warmup=200, clip=0.25,
     evaluate_every=1_000,
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def _sweep() -> Study:
 
 def _characters() -> Study:
     """Characters, whose 28 log-probabilities no softmax here is too narrow for: nothing is to be gained."""
-    training = replace(TRAINING, steps=1_000, learning_rate=0.01)
+    training = replace(TRAINING, steps=1_000, warmup=50)
     run = TrainRun("", LETTERS, TokenizerConfig("character"), LengthConfig(70, stream=True), PLAIN, training)
     models = _heads(run, {"width": 128, "embedding": 128}, {"width": 123, "embedding": 48, "components": 8})
     return Study("characters", "character", models, {}, SOFTMAX)
