@@ -2,7 +2,15 @@
 
 import torch
 
-from esscher.bases.config import AwdLstmConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig
+from esscher.bases.config import (
+    AwdLstmConfig,
+    DeqConfig,
+    EnasConfig,
+    RecurrentConfig,
+    TransformerConfig,
+    TransformerXLConfig,
+    TrellisNetConfig,
+)
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
 from esscher.space import Space
@@ -17,6 +25,10 @@ CONFIGS = {
     "gru, tied": RecurrentConfig("gru", 12, 2, embedding=12, tied=True),
     "awd-lstm": AwdLstmConfig(12, 2, inner=10),
     "awd-lstm, softmaxes": AwdLstmConfig(12, 2, 7, 10, output="softmaxes", components=3),
+    "enas": EnasConfig(12),
+    "enas, softmaxes": EnasConfig(12, 2, 7, (1, 0, 3, 0, 2), output="softmaxes", components=3),
+    "trellisnet": TrellisNetConfig(8, 3, inner=4, auxiliary_every=2),
+    "trellisnet, softmaxes": TrellisNetConfig(8, 4, 7, 3, (1, 3), output="softmaxes", components=3),
     "lstm, contexts": RecurrentConfig("lstm", 12, 1, embedding=5, output="contexts", components=3),
     "transformer, softmaxes": TransformerConfig(8, 2, 2, 16, output="softmaxes", components=3, latent=5, tied=False),
     "transformer, rotary": TransformerConfig(8, 2, 2, 16),
@@ -28,6 +40,8 @@ CONFIGS = {
     "transformer-xl": TransformerXLConfig(8, 2, 2, None, 16),
     "transformer-xl, short sight": TransformerXLConfig(8, 2, 2, 5, 16, reach=2, clamp=1, norm="pre", untied=True, tied=False),
     "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), shrink=2),
+    "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
+    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=2, output="softmaxes", components=3),
     "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
     "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
 }
@@ -37,7 +51,11 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
     """A base with weights large enough that every token before changes every distribution."""
     base = build_base(config, space, rng=Seeded(seed)).eval()
     with torch.no_grad():
-        for weight in base.parameters():
+        for name, weight in base.named_parameters():
+            if ".inject." in name and weight.dim() > 1:
+                weight.mul_(16)  # a layer has a fixed point where what it is given is stronger than what it makes of itself
             calm = isinstance(config, RecurrentConfig | AwdLstmConfig)
-            weight.mul_(2 if calm or weight.dim() == 1 else 8)
+            weight.mul_(
+                30 if isinstance(config, TrellisNetConfig) and weight.dim() > 1 else 2 if calm or weight.dim() == 1 else 8
+            )
     return base

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from esscher.bases.heads import Logits, laid_out, placed
+from esscher.bases.levels import softmax_score_and_level
 from esscher.bases.softmax import softmax_score
 
 INITIAL_STD, PROJECTION_STD = 0.02, 0.01
@@ -139,6 +140,11 @@ class _Cluster(NamedTuple):
     def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
         return softmax_score(self.project(hidden), self.weight, self.bias, tokens)
 
+    def score_and_level(
+        self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]
+    ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
+        return softmax_score_and_level(self.project(hidden), self.weight, self.bias, tokens)
+
 
 class AdaptiveSoftmax(nn.Module):
     """A head whose rare tokens stand in clusters; with an `input`, its vectors are the weights, and some of its projections."""
@@ -173,12 +179,29 @@ class AdaptiveSoftmax(nn.Module):
 
     def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         asked = tokens >= 0
-        return placed(self._score(hidden[asked], tokens[asked]), asked)
-
-    def _score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        some, own = hidden[asked], tokens[asked]
         head, *tails = self._parts()
-        cluster, first = self.clusters.of(tokens), self.clusters.sizes[0]
-        found = head.score(hidden, torch.where(cluster == 0, tokens, first - 1 + cluster))
+        return placed(self._within(tails, head.score(some, self._symbols(own)), some, own), asked)
+
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        asked = tokens >= 0
+        some, own = hidden[asked], tokens[asked]
+        head, *tails = self._parts()
+        score, level = head.score_and_level(some, self._symbols(own))
+        return placed(self._within(tails, score, some, own), asked), placed(level, asked)
+
+    def _symbols(self, tokens: Int[Tensor, "N"]) -> Int[Tensor, "N"]:
+        """What the first softmax has for each token: itself, or the symbol of its cluster."""
+        cluster = self.clusters.of(tokens)
+        return torch.where(cluster == 0, tokens, self.clusters.sizes[0] - 1 + cluster)
+
+    def _within(
+        self, tails: list[_Cluster], found: Float[Tensor, "N"], hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]
+    ) -> Float[Tensor, "N"]:
+        """The scores of symbols, with those of tokens within their clusters added."""
+        cluster = self.clusters.of(tokens)
         for number, tail in enumerate(tails, 1):
             rows = (cluster == number).nonzero()[:, 0]
             within = tail.score(hidden[rows], tokens[rows] - self.clusters.starts[number])

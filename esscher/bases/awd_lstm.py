@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from esscher.bases.activations import activation_penalty, locked
 from esscher.bases.config import AwdLstmConfig
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
@@ -74,15 +75,14 @@ class AwdLstmNetwork(RecurrentStack):
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory
         config, kept = self.config, list[Tensor]()
-        vectors = raw = self._locked(self._vectors(inputs), config.input_dropout)
+        vectors = raw = locked(self._vectors(inputs), config.input_dropout, self.training)
         for number, part in enumerate(self._layers):
             raw, after = self._read(part, vectors, memory[2 * number : 2 * number + 2])
             kept += after
-            vectors = self._locked(raw, config.dropout if number == config.layers - 1 else config.between_dropout)
+            rate = config.dropout if number == config.layers - 1 else config.between_dropout
+            vectors = locked(raw, rate, self.training)
         if self.training and torch.is_grad_enabled() and (config.alpha or config.beta):
-            together = inside[:, 1:]
-            calm = _mean_square(vectors, inside) * config.alpha
-            self._penalty = calm + _mean_square(raw[:, 1:] - raw[:, :-1], together) * config.beta
+            self._penalty = activation_penalty(raw, vectors, inside, config.alpha, config.beta)
         return vectors, tuple(kept)
 
     def _read(
@@ -102,12 +102,6 @@ class AwdLstmNetwork(RecurrentStack):
             return vectors
         return vectors * dropout(vectors.new_ones(self.vocab_size + 1, 1), self.config.word_dropout)[tokens]
 
-    def _locked(self, vectors: Float[Tensor, "B L I"], rate: float) -> Float[Tensor, "B L I"]:
-        """In training, the same of all positions of a row is dropped."""
-        if not self.training or not rate:
-            return vectors
-        return vectors * dropout(vectors.new_ones(len(vectors), 1, vectors.shape[2]), rate)
-
     @property
     def _layers(self) -> list[nn.LSTM]:
         return [part for part in self.cells if isinstance(part, nn.LSTM)]
@@ -115,8 +109,3 @@ class AwdLstmNetwork(RecurrentStack):
     def __getstate__(self) -> dict[str, Any]:
         """Without the penalty, which belongs to one pass of this very network."""
         return {**self.__dict__, "_penalty": None}
-
-
-def _mean_square(vectors: Float[Tensor, "B L W"], inside: Bool[Tensor, "B L"]) -> Float[Tensor, ""]:
-    """Over what is inside; 0 where nothing is."""
-    return vectors.square().mean(-1).mul(inside).sum() / inside.sum().clamp(min=1)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from esscher.bases.network import Memory, NetworkBase, StreamingNetwork
+from esscher.bases.network import Memory, NetworkBase, ResumingNetwork, StreamingNetwork
 from esscher.space import Sequences, Space
 from esscher.target import State
 
@@ -34,6 +34,11 @@ class Carried:
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         hidden, tokens = self._follow(x)
         return self.base.network.score(hidden, tokens.masked_fill(~x.counted, -1))
+
+    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs`, and the level of the logits they are of."""
+        hidden, tokens = self._follow(x)
+        return self.base.network.score_and_level(hidden, tokens.masked_fill(~x.counted, -1))
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Unnormalised log-probabilities of every token at position t, given the memory and the tokens before t."""
@@ -65,18 +70,33 @@ class Carried:
                 f"Nothing was drawn; draw after one length at a time."
             )
         last, *own = self._memory(len(prompts))
+        inputs = torch.cat([last[:, None], prompts.tokens[:, :length]], 1)
         with self._whole() as network:
-            hidden, after = network.read(torch.cat([last[:, None], prompts.tokens[:, :length]], 1), tuple(own))
+            if self._resumes:
+                assert isinstance(network, ResumingNetwork)
+                logits, state = network.resume(inputs, tuple(own), self.space.max_length)
+                return log_softmax(logits, -1), state
+            hidden, after = network.read(inputs, tuple(own))
             return log_softmax(self.base.network.output(hidden[:, -1]), -1), after
 
     @torch.no_grad()
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        if self._resumes:
+            logits, after = self.base.network.advance(state, token)
+            return log_softmax(logits, -1), after
         with self._whole() as network:
             hidden, after = network.read(token[:, None], state)
             return log_softmax(self.base.network.output(hidden[:, -1]), -1), after
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        if self._resumes:
+            return self.base.network.select(state, index)
         return tuple(part.index_select(0, index) for part in state)
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether steps are the network's own, or read one token after the other."""
+        return isinstance(self.base.network, ResumingNetwork) and self.base.network.resumes
 
     @property
     def _rows(self) -> int:

@@ -1,56 +1,17 @@
 """The settings of every neural base, without torch: what a config file names and a checkpoint remembers.
 
 `to_dict` and `from_dict` are inverse to each other; `from_dict` refuses a kind or a key that it does not
-know. The kinds are `"lstm"`, `"gru"`, `"awd-lstm"`, `"transformer"` and `"transformer-xl"`; `name` tells the kind of a config.
-All have the settings of the output in common.
+know. The kinds are those of `KINDS`; `name` tells the kind of a config. All have the settings of the output in common.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-
-@dataclass(frozen=True, kw_only=True)
-class OutputConfig:
-    """What the settings of all networks have in common: how distributions are made of hidden vectors.
-
-    `output` is a softmax, or a mixture of `components` softmaxes (MoS) or contexts (MoC); a mixture's contexts have the width
-    `latent`, by default that of the weights they share or of the hidden vectors, and lose `latent_dropout` of themselves in
-    training. `floor` is added to each probability of a mixture of softmaxes (the released code has 1e-8), and components
-    whose prior is below `least_prior` are left out. `cutoffs` are those of an adaptive input and softmax, whose clusters are
-    narrower by the factor `shrink`; `tied_projections` says which project the output as they project the input.
-    """
-
-    output: Literal["softmax", "softmaxes", "contexts"] = "softmax"
-    components: int = 15
-    latent: int | None = None
-    latent_dropout: float = 0.0
-    floor: float = 0.0
-    least_prior: float = 0.0
-    cutoffs: tuple[int, ...] = ()
-    shrink: int = 1
-    tied_projections: Literal["none", "tails", "all"] = "tails"
-
-    def check_output(self, *, shared: int | None, width: int) -> None:
-        """Refuse an output that cannot be; `shared` is the width of the input vectors if they are its weights."""
-        if self.output not in OUTPUTS:
-            raise ValueError(f"Unknown output {self.output!r}; the known ones are {', '.join(OUTPUTS)}.")
-        if self.tied_projections not in ("none", "tails", "all"):
-            raise ValueError(f"Unknown tied_projections {self.tied_projections!r}; the known ones are none, tails and all.")
-        if min(self.components, self.shrink) < 1 or (self.latent is not None and self.latent < 1):
-            raise ValueError(f"components, shrink and latent are at least 1: {self.components}, {self.shrink}, {self.latent}.")
-        if min(self.floor, self.least_prior) < 0 or max(self.floor, self.least_prior, self.latent_dropout) >= 1:
-            raise ValueError(f"floor, least_prior and latent_dropout lie in [0, 1): {self}.")
-        if self.output != "softmaxes" and (self.floor or self.least_prior):
-            raise ValueError(f"Only softmaxes have a floor and a least prior, not output = {self.output!r}; leave them out.")
-        if self.output != "softmax" and self.cutoffs:
-            raise ValueError(f"A mixture has no clusters, and cutoffs = {self.cutoffs} make some; leave one of them out.")
-        weights = width if self.output == "softmax" else self.latent
-        if shared is not None and weights not in (None, shared):
-            raise ValueError(f"Tied weights need vectors of one width, and the output's have {weights}, not {shared}.")
-
-
-OUTPUTS = ("softmax", "softmaxes", "contexts")
+from esscher.bases.backbone_config import EnasConfig as EnasConfig
+from esscher.bases.backbone_config import TrellisNetConfig as TrellisNetConfig
+from esscher.bases.output_config import OutputConfig as OutputConfig
+from esscher.bases.output_config import check_sizes
 
 
 @dataclass(frozen=True)
@@ -70,7 +31,7 @@ class RecurrentConfig(OutputConfig):
     def __post_init__(self) -> None:
         if self.cell not in ("lstm", "gru"):
             raise ValueError(f"Unknown cell {self.cell!r}; the known cells are 'lstm' and 'gru'.")
-        _check_sizes(self.width, self.layers, self.dropout)
+        check_sizes(self.width, self.layers, self.dropout)
         if self.embedding is not None and self.embedding < 1:
             raise ValueError(f"An embedding has at least width 1, not {self.embedding}; None means one-hot input.")
         if self.tied and (self.embedding is None or (self.output == "softmax" and self.embedding != self.width)):
@@ -98,7 +59,7 @@ class TransformerConfig(OutputConfig):
     def __post_init__(self) -> None:
         if self.positions not in ("rotary", "learned"):
             raise ValueError(f"Unknown positions {self.positions!r}; the known ones are 'rotary' and 'learned'.")
-        _check_sizes(self.width, self.layers, self.dropout)
+        check_sizes(self.width, self.layers, self.dropout)
         if self.heads < 1 or self.width % self.heads:
             raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
         if self.positions == "rotary" and (self.width // self.heads) % 2:
@@ -133,8 +94,8 @@ class AwdLstmConfig(OutputConfig):
     tied: bool = True
 
     def __post_init__(self) -> None:
-        for rate in (self.dropout, self.input_dropout, self.between_dropout, self.word_dropout, self.weight_dropout):
-            _check_sizes(min(self.widths), self.layers, rate)
+        rates = (self.dropout, self.input_dropout, self.between_dropout, self.word_dropout, self.weight_dropout)
+        check_sizes(min(self.widths), self.layers, *rates)
         if min(self.alpha, self.beta) < 0:
             raise ValueError(f"alpha and beta are at least 0, not {self.alpha} and {self.beta}.")
         self.check_output(shared=self.widths[0] if self.tied else None, width=self.width)
@@ -179,8 +140,7 @@ class TransformerXLConfig(OutputConfig):
     tied: bool = True
 
     def __post_init__(self) -> None:
-        _check_sizes(self.width, self.layers, self.dropout)
-        _check_sizes(self.width, self.layers, self.attention_dropout)
+        check_sizes(self.width, self.layers, self.dropout, self.attention_dropout)
         if self.norm not in ("post", "pre"):
             raise ValueError(f"Unknown norm {self.norm!r}; the known ones are 'post' and 'pre'.")
         unknown = [mixer for mixer in self.mixers if mixer not in MIXERS]
@@ -216,14 +176,78 @@ class TransformerXLConfig(OutputConfig):
         return self.mixers[min(layer, len(self.mixers) - 1)], self.spans[min(layer, len(self.spans) - 1)]
 
 
-BaseConfig = RecurrentConfig | AwdLstmConfig | TransformerConfig | TransformerXLConfig
+@dataclass(frozen=True)
+class DeqConfig(OutputConfig):
+    """DEQ-Transformer (Bai et al. 2019, 2021): the fixed point of one Transformer-XL layer that is given the input again and
+    again; its defaults those of WikiText-103.
 
-KINDS: dict[str, type[RecurrentConfig] | type[AwdLstmConfig] | type[TransformerConfig] | type[TransformerXLConfig]] = {
+    In training the layer is applied until it changes no position by more than `tolerance`, relative to its size, at most
+    `iterations` times; the last `mixed` iterates are mixed (Anderson); the gradient is solved for alike, in at most
+    `adjoint_iterations`. Scores, draws and gradients out of training have a tolerance and a limit of their own. With `unrolled`
+    it is that many tied layers instead, as in pretraining: the same weights. `jacobian` weighs the mean square of the layer's
+    derivatives at the fixed point, measured in a share `jacobian_share` of passes. Other settings are those of a
+    Transformer-XL, whose dropout is the same at all positions.
+    """
+
+    width: int = 700
+    heads: int = 10
+    head_width: int | None = None
+    feedforward: int = 48_000
+    dropout: float = 0.05
+    attention_dropout: float = 0.0
+    memory: int = 300
+    reach: int | None = None
+    clamp: int | None = None
+    same_length: bool = False
+    unrolled: int = 0
+    mixed: int = 6
+    tolerance: float = 1e-3
+    iterations: int = 12
+    adjoint_iterations: int = 13
+    exact_tolerance: float = 1e-6
+    exact_iterations: int = 200
+    jacobian: float = 2.0
+    jacobian_share: float = 0.4
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.unrolled < 0 or min(self.mixed, self.iterations, self.adjoint_iterations, self.exact_iterations) < 1:
+            raise ValueError(f"unrolled is at least 0, mixed and all limits of iterations at least 1: {self}.")
+        if min(self.tolerance, self.exact_tolerance) <= 0 or self.jacobian < 0 or not 0 <= self.jacobian_share <= 1:
+            raise ValueError(f"Tolerances are above 0, jacobian at least 0, and jacobian_share lies in [0, 1]: {self}.")
+        assert self.layer.layers == self.layers  # and what is wrong with the layer is said where it is made
+
+    @property
+    def layers(self) -> int:
+        """How many the memory is of."""
+        return self.unrolled or 1
+
+    @property
+    def sight(self) -> int | None:
+        """How far back a position attends where sequences are scored and drawn; None is everything."""
+        return self.layer.sight
+
+    @property
+    def layer(self) -> TransformerXLConfig:
+        """What is iterated, as layers of a Transformer-XL."""
+        own = {one.name for one in fields(self)}
+        shared = [one.name for one in fields(TransformerXLConfig) if one.name in own]
+        return TransformerXLConfig(layers=self.layers, variational=True, **{key: getattr(self, key) for key in shared})
+
+
+BaseConfig = (
+    RecurrentConfig | AwdLstmConfig | EnasConfig | TrellisNetConfig | TransformerConfig | TransformerXLConfig | DeqConfig
+)
+
+KINDS: dict[str, type[BaseConfig]] = {
     "lstm": RecurrentConfig,
     "gru": RecurrentConfig,
     "awd-lstm": AwdLstmConfig,
+    "enas": EnasConfig,
+    "trellisnet": TrellisNetConfig,
     "transformer": TransformerConfig,
     "transformer-xl": TransformerXLConfig,
+    "deq": DeqConfig,
 }
 
 
@@ -252,10 +276,3 @@ def from_dict(values: Mapping[str, Any]) -> BaseConfig:
     if unknown:
         raise ValueError(f"Unknown key {unknown[0]!r} of a base of kind {kind!r}; the known keys are {', '.join(known)}.")
     return KINDS[kind](**({"cell": kind} if KINDS[kind] is RecurrentConfig else {}), **given)
-
-
-def _check_sizes(width: int, layers: int, dropout: float) -> None:
-    if width < 1 or layers < 1:
-        raise ValueError(f"A network has at least one unit and one layer, not width {width} and {layers} layers.")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"A dropout rate lies in [0, 1), not {dropout}.")

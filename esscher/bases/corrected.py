@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from esscher.bases.network import LogitBase
+from esscher.bases.logits import LogitBase
 from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.space import Sequences, Space
 from esscher.target import State

@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from esscher.bases.causal_lm import CausalLM
-from esscher.bases.config import AwdLstmConfig, BaseConfig, RecurrentConfig, TransformerConfig
+from esscher.bases.config import (
+    AwdLstmConfig,
+    BaseConfig,
+    EnasConfig,
+    RecurrentConfig,
+    TransformerConfig,
+    TrellisNetConfig,
+)
 from esscher.bases.network import NetworkBase, build_base, build_network
 from esscher.bases.transformer import TransformerNetwork
 from esscher.randomness import Rng
@@ -30,7 +37,7 @@ def grown(config: BaseConfig, vocab_size: int, parameters: int) -> BaseConfig:
     smallest = parameter_count(config, vocab_size)
     if parameters < smallest:
         raise ValueError(f"A base of these settings has {smallest:,} parameters already, more than {parameters:,}.")
-    step = 1 if isinstance(config, RecurrentConfig | AwdLstmConfig) else 2 * config.heads
+    step = 1 if isinstance(config, RecurrentConfig | AwdLstmConfig | EnasConfig | TrellisNetConfig) else 2 * config.heads
     low, high = 0, 1
     while parameter_count(_wider(config, high * step), vocab_size) < parameters:
         low, high = high, 2 * high
@@ -82,7 +89,13 @@ def _wider(config: BaseConfig, more: int) -> BaseConfig:
     if isinstance(config, RecurrentConfig):
         follows = config.tied and config.output == "softmax"
         return replace(config, width=width, embedding=width if follows else config.embedding)
-    if isinstance(config, AwdLstmConfig):
-        embedding = None if config.embedding is None else round(config.embedding * width / config.width)
+    if isinstance(config, EnasConfig):
+        return replace(config, width=width, embedding=_scaled(config.embedding, width / config.width))
+    if isinstance(config, AwdLstmConfig | TrellisNetConfig):
+        embedding = _scaled(config.embedding, width / config.width)
         return replace(config, width=width, embedding=embedding, inner=round(config.inner * width / config.width))
     return replace(config, width=width, feedforward=round(config.feedforward * width / config.width))
+
+
+def _scaled(width: int | None, factor: float) -> int | None:
+    return None if width is None else round(width * factor)

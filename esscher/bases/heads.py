@@ -1,9 +1,10 @@
 """The last part of a network, from hidden vectors to distributions: what every head offers, and the plain softmax.
 
 A head tells all logits, or scores one token for each hidden vector without keeping them; softmax of its logits is its
-distribution, so any head fits any network. Hidden vectors keep their shape, [..., T, D] where they are of sequences, for a
-head that does something along a sequence; tokens below 0 are not asked for. A head may use the vectors that the network reads
-tokens by; it then only refers to their table, which stays the network's: its own parameters are what it adds.
+distribution, so any head fits any network. The logsumexp of the logits is their level: no probability depends on it, so it is
+free to say something else (`esscher.objectives.eforcing`). Hidden vectors keep their shape, [..., T, D] where they are of
+sequences, for a head that does something along a sequence; tokens below 0 are not asked for. A head may use the vectors that
+the network reads tokens by; it then only refers to their table, which stays the network's: its own parameters are what it adds.
 
 Letters beside those of `esscher.space`: N rows, D width of a hidden vector.
 """
@@ -17,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from esscher.bases.levels import softmax_score_and_level
 from esscher.bases.softmax import softmax_score
 
 COPY_FROM = 32  # steps for which it pays to lay weights out for small products
@@ -37,9 +39,32 @@ class Head(Protocol):
         """The log-probability of one token for each hidden vector, 0 where it is below 0; all logits at once are never kept."""
         ...
 
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        """The same, and the level of the logits, both 0 where a token is below 0."""
+        ...
+
     def prepared(self, steps: int) -> Logits:
         """`logits` for so many steps to come, by the weights as they are now; nothing is dropped, in training neither."""
         ...
+
+
+class Headed(nn.Module):
+    """What all networks with a head share: the last part of a pass."""
+
+    head: Head
+
+    def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        return self.head.logits(hidden)
+
+    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self.head.score(hidden, tokens)
+
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        return self.head.score_and_level(hidden, tokens)
 
 
 class SoftmaxHead(nn.Module):
@@ -66,6 +91,13 @@ class SoftmaxHead(nn.Module):
     def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         asked = tokens >= 0
         return placed(softmax_score(hidden[asked], self._weight, self.bias, tokens[asked]), asked)
+
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        asked = tokens >= 0
+        score, level = softmax_score_and_level(hidden[asked], self._weight, self.bias, tokens[asked])
+        return placed(score, asked), placed(level, asked)
 
     def prepared(self, steps: int) -> Logits:
         return partial(linear, weight=laid_out(self._weight, steps), bias=self.bias)

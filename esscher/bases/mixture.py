@@ -27,6 +27,7 @@ from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
 from esscher.bases.heads import Logits, laid_out, placed
+from esscher.bases.levels import softmax_score_and_level
 from esscher.bases.softmax import LOGITS_AT_ONCE, mixture_score, softmax_score
 
 MixtureKind = Literal["softmaxes", "contexts"]
@@ -89,9 +90,24 @@ class MixtureHead(nn.Module):
         if self.kind == "contexts":
             found = softmax_score(contexts.mean(), self._weight, self.bias, tokens[asked])
         else:
-            log_prior = contexts.prior.log_softmax(-1)
-            found = mixture_score(contexts.vectors, log_prior, self._weight, self.bias, tokens[asked], self.floor)
+            found = self._mixed(contexts, tokens[asked])
         return placed(found, asked)
+
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        asked, mask = tokens >= 0, self._mask(hidden)
+        contexts = self._contexts(hidden[asked], None if mask is None else mask[asked])
+        if self.kind == "contexts":
+            score, level = softmax_score_and_level(contexts.mean(), self._weight, self.bias, tokens[asked])
+        else:
+            score = self._mixed(contexts, tokens[asked])
+            level = contexts.prior.logsumexp(-1) + math.log1p(self.vocab_size * self.floor)
+        return placed(score, asked), placed(level, asked)
+
+    def _mixed(self, contexts: _Contexts, tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        log_prior = contexts.prior.log_softmax(-1)
+        return mixture_score(contexts.vectors, log_prior, self._weight, self.bias, tokens, self.floor)
 
     def prepared(self, steps: int) -> Logits:
         weight = laid_out(self._weight, steps)

@@ -10,6 +10,7 @@ with a row for each stream, without gradient.
 What it leaves out: gradients through steps, and through a memory.
 """
 
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -18,22 +19,24 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
 
 from esscher.bases.awd_lstm import AwdLstmNetwork
-from esscher.bases.config import AwdLstmConfig, BaseConfig, RecurrentConfig, TransformerConfig
+from esscher.bases.config import (
+    AwdLstmConfig,
+    BaseConfig,
+    DeqConfig,
+    EnasConfig,
+    RecurrentConfig,
+    TransformerConfig,
+    TrellisNetConfig,
+)
+from esscher.bases.deq import DeqNetwork
+from esscher.bases.enas import EnasNetwork
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
+from esscher.bases.trellisnet import TrellisNetwork
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
-from esscher.target import Base, State
-
-
-@runtime_checkable
-class LogitBase(Base, Protocol):
-    """A base that can tell the whole distribution at every position of given sequences."""
-
-    def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """Unnormalised log-probabilities of every token at position t, given the tokens before t."""
-        ...
+from esscher.target import State
 
 
 @runtime_checkable
@@ -55,6 +58,12 @@ class Network(Protocol):
 
     def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """The log-probability of one token after each hidden vector, 0 where it is below 0; all logits are never kept."""
+        ...
+
+    def score_and_level(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        """The same, and the logsumexp of the logits, both 0 where a token is below 0."""
         ...
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], State]:
@@ -110,6 +119,20 @@ class StreamingNetwork(Network, Protocol):
         ...
 
 
+@runtime_checkable
+class ResumingNetwork(StreamingNetwork, Protocol):
+    """One that may also go on from a memory by the steps that follow `begin`, which are faster than reading."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it may, with the settings it has."""
+        ...
+
+    def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, room: int) -> tuple[Float[Tensor, "B V"], State]:
+        """The logits after further inputs, and a state with room for so many more tokens."""
+        ...
+
+
 class NetworkBase(nn.Module):
     """The distribution that a network gives to the points of a space."""
 
@@ -123,10 +146,15 @@ class NetworkBase(nn.Module):
         return pad(logits, (0, 0, 0, x.tokens.shape[1] - logits.shape[1]))
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        hidden, counted = self._hidden(x), x.counted
-        longest = hidden.shape[1]
-        found = self.network.score(hidden, x.tokens[:, :longest].masked_fill(~counted[:, :longest], -1))
-        return pad(found, (0, counted.shape[1] - longest))
+        hidden, asked = self._hidden_and_asked(x)
+        return pad(self.network.score(hidden, asked), (0, x.tokens.shape[1] - hidden.shape[1]))
+
+    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs`, and the level of the logits they are of, 0 where x is not counted."""
+        hidden, asked = self._hidden_and_asked(x)
+        score, level = self.network.score_and_level(hidden, asked)
+        rest = (0, x.tokens.shape[1] - hidden.shape[1])
+        return pad(score, rest), pad(level, rest)
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -180,6 +208,12 @@ class NetworkBase(nn.Module):
         self._check_length(longest, f"a sequence of {longest} tokens")
         return self.network.hidden(Sequences(x.tokens[:, :longest], x.start, x.stop))
 
+    def _hidden_and_asked(self, x: Sequences) -> tuple[Float[Tensor, "B U D"], Int[Tensor, "B U"]]:
+        """The same, and the tokens of the points, -1 elsewhere."""
+        hidden = self._hidden(x)
+        used = hidden.shape[1]
+        return hidden, x.tokens[:, :used].masked_fill(~x.counted[:, :used], -1)
+
     def _check_length(self, length: int, what: str) -> None:
         limit = self.network.max_positions
         if limit is not None and length > limit:
@@ -198,7 +232,18 @@ def with_sight(base: NetworkBase, *, reach: int | None = None, clamp: int | None
             f"leave reach and clamp out."
         )
     base.network.look(reach, clamp)
-    return NetworkBase(base.network, base.network.config, base.space).train(base.training)
+    config, seen = base.config, base.network.config
+    told = replace(config, reach=seen.reach, clamp=seen.clamp) if isinstance(config, DeqConfig) else seen
+    return NetworkBase(base.network, told, base.space).train(base.training)
+
+
+def with_unrolled(base: NetworkBase, unrolled: int) -> NetworkBase:
+    """A DEQ-Transformer of the same weights that is so many tied layers, or, with 0, their fixed point: so training by layers
+    goes on as training of the fixed point. It is the given network, changed."""
+    if not isinstance(base.network, DeqNetwork) or not isinstance(base.config, DeqConfig):
+        raise ValueError(f"Only a DEQ-Transformer is unrolled, not a {type(base.network).__name__}. Nothing was changed.")
+    base.network.unroll(unrolled)
+    return NetworkBase(base.network, replace(base.config, unrolled=unrolled), base.space).train(base.training)
 
 
 def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
@@ -211,12 +256,18 @@ def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
 
 def build_network(
     config: BaseConfig, vocab_size: int
-) -> RecurrentNetwork | AwdLstmNetwork | TransformerNetwork | TransformerXLNetwork:
+) -> RecurrentNetwork | AwdLstmNetwork | EnasNetwork | TrellisNetwork | TransformerNetwork | TransformerXLNetwork:
     """A network with initial weights from torch's own generator."""
     if isinstance(config, RecurrentConfig):
         return RecurrentNetwork(config, vocab_size)
     if isinstance(config, AwdLstmConfig):
         return AwdLstmNetwork(config, vocab_size)
+    if isinstance(config, EnasConfig):
+        return EnasNetwork(config, vocab_size)
+    if isinstance(config, TrellisNetConfig):
+        return TrellisNetwork(config, vocab_size)
     if isinstance(config, TransformerConfig):
         return TransformerNetwork(config, vocab_size)
+    if isinstance(config, DeqConfig):
+        return DeqNetwork(config, vocab_size)
     return TransformerXLNetwork(config, vocab_size)

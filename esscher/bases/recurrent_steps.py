@@ -1,4 +1,4 @@
-"""Single steps of a stack of LSTM or GRU layers, of any widths: one or two products a layer, written over the state.
+"""Single steps of a stack of recurrent layers, of any widths, written over the state; LSTM and GRU by one or two products.
 
 A state holds the weights as a step wants them beside the hidden vectors: it belongs to the weights at `begun`. Prompts are
 read longest first, so that those still being read are always the first rows.
@@ -6,16 +6,35 @@ read longest first, so that those still being read are always the first rows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from esscher.bases.heads import Head, Logits
+from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import opened
 from esscher.space import Sequences
 
 TABLE_UP_TO = 1024  # for so many tokens the first layer's share of its input is looked up instead of multiplied
+
+
+@runtime_checkable
+class StepLayer(Protocol):
+    """What a state asks of a layer: its weights, laid out for single steps."""
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it takes tokens, and not vectors."""
+        ...
+
+    def nothing(self, rows: int) -> Float[Tensor, "{rows} H"]:
+        """Hidden vectors of 0."""
+        ...
+
+    def step(self, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"] | None) -> None:
+        """One step, written over the hidden vectors, and the cells where it has some."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +45,19 @@ class Layer:
     read_bias: Float[Tensor, "G"] | None
     keep: Float[Tensor, "H G"]  # of the layer's own hidden vector
     keep_bias: Float[Tensor, "G"]
+
+    @property
+    def looks_up(self) -> bool:
+        return self.read_bias is None
+
+    def nothing(self, rows: int) -> Float[Tensor, "{rows} H"]:
+        return self.keep.new_zeros(rows, len(self.keep))
+
+    def step(self, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"] | None) -> None:
+        if cell is None:
+            _step_gru(self, below, hidden)
+        else:
+            _step_lstm(self, below, hidden, cell)
 
     def reading(self, below: Tensor) -> Float[Tensor, "B G"]:
         """What the layer takes from a vector below it, or from a token."""
@@ -42,11 +74,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """The hidden vectors of each layer, the LSTM's cells (the GRU has none), and what a step needs."""
+    """The hidden vectors of each layer, the LSTM's cells (others have none), and what a step needs."""
 
     hidden: tuple[Float[Tensor, "B _"], ...]
     cell: tuple[Float[Tensor, "B _"], ...] | None
-    layers: tuple[Layer, ...]
+    layers: tuple[StepLayer, ...]
     embed: Callable[[Tensor], Tensor] | None  # None where the first layer looks its share up
     logits: Logits
 
@@ -62,12 +94,9 @@ class RecurrentState:
 
     def step(self, token: Int[Tensor, "B"]) -> None:
         """Every layer once, in place."""
-        below = token if self.embed is None or self.layers[0].read_bias is None else self.embed(token)
+        below = token if self.embed is None or self.layers[0].looks_up else self.embed(token)
         for number, (layer, hidden) in enumerate(zip(self.layers, self.hidden, strict=True)):
-            if self.cell is None:
-                _step_gru(layer, below, hidden)
-            else:
-                _step_lstm(layer, below, hidden, self.cell[number])
+            layer.step(below, hidden, None if self.cell is None else self.cell[number])
             below = hidden
 
     def told(self) -> Float[Tensor, "B V"]:
@@ -75,18 +104,11 @@ class RecurrentState:
         return self.logits(self.hidden[-1])
 
 
-class RecurrentStack(nn.Module):
+class RecurrentStack(Headed):
     """What all recurrent networks share: `cells` below a `head`, and steps that write over their state."""
 
     max_positions = None
     cells: nn.Module
-    head: Head
-
-    def output(self, hidden: Float[Tensor, "*S H"]) -> Float[Tensor, "*S V"]:
-        return self.head.logits(hidden)
-
-    def score(self, hidden: Float[Tensor, "*S H"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
 
     def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         state.step(token)
@@ -103,7 +125,7 @@ class RecurrentStack(nn.Module):
 
 def begun(
     prompts: Sequences,
-    layers: tuple[Layer, ...],
+    layers: tuple[StepLayer, ...],
     embed: Callable[[Tensor], Tensor] | None,
     logits: Logits,
     *,
@@ -111,7 +133,7 @@ def begun(
     cells: bool,
 ) -> RecurrentState:
     """The state after the opening symbol and each prompt."""
-    hidden = tuple(layer.keep.new_zeros(len(prompts), len(layer.keep)) for layer in layers)
+    hidden = tuple(layer.nothing(len(prompts)) for layer in layers)
     cell = tuple(torch.zeros_like(part) for part in hidden) if cells else None
     state = RecurrentState(hidden, cell, layers, embed, logits)
     order = prompts.start.argsort(descending=True, stable=True)

@@ -52,7 +52,7 @@ def mixture_score(
     """
     present = log_prior > -torch.inf
     rows = hidden.flatten(0, 1) if bool(present.all()) else hidden[present]
-    return _scored(rows, weight, bias, tokens, log_prior.to(_exact(log_prior.dtype)), floor)
+    return _scored(rows, weight, bias, tokens, log_prior.to(exact(log_prior.dtype)), floor)
 
 
 def _scored(
@@ -73,7 +73,7 @@ def _scored(
         with torch.no_grad():
             pieces = _pieces(hidden, weight, bias, tokens, log_prior)
             found = [_mixed(_score(piece)[0], piece.log_prior, floor)[0] for piece in pieces]
-            return torch.cat(found) if found else hidden.new_empty(0, dtype=_exact(hidden.dtype))
+            return torch.cat(found) if found else hidden.new_empty(0, dtype=exact(hidden.dtype))
 
 
 class _Piece(NamedTuple):
@@ -108,7 +108,7 @@ def _pieces(
         else:
             logits = torch.addmm(bias, some, weight.T, out=room[: len(some)])
         priors = None if log_prior is None else log_prior[places]
-        yield _Piece(places, rows, some, answers[rows, None], logits.to(_exact(logits.dtype)), priors)
+        yield _Piece(places, rows, some, answers[rows, None], logits.to(exact(logits.dtype)), priors)
 
 
 def _cuts(rows: int, step: int) -> Iterator[tuple[slice, slice]]:
@@ -183,13 +183,13 @@ class _Score(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, log_prior: Tensor | None, floor: float
     ) -> Tensor:
         by_hidden, by_weight, by_bias, *_ = ctx.needs_input_grad
-        exact = _exact(hidden.dtype)
-        found = torch.empty(len(tokens), dtype=exact, device=hidden.device)
+        kind = exact(hidden.dtype)
+        found = torch.empty(len(tokens), dtype=kind, device=hidden.device)
         towards = torch.empty_like(hidden) if by_hidden else None
         shares = None if log_prior is None else torch.empty_like(log_prior)
         sums = _Sums(
-            torch.zeros(weight.shape, dtype=exact, device=weight.device) if by_weight else None,
-            torch.zeros(len(weight), dtype=exact, device=weight.device) if by_bias else None,
+            torch.zeros(weight.shape, dtype=kind, device=weight.device) if by_weight else None,
+            torch.zeros(len(weight), dtype=kind, device=weight.device) if by_bias else None,
         )
         for piece in _pieces(hidden, weight, bias, tokens, log_prior):
             found[piece.places], slope, scale, share = _score_and_slope(piece, floor)
@@ -239,6 +239,6 @@ def _usual(given: Float[Tensor, "N"]) -> Float[Tensor, ""]:
     return torch.where(2 * (given == most).sum() >= len(given), most, torch.zeros_like(most))
 
 
-def _exact(kind: torch.dtype) -> torch.dtype:
+def exact(kind: torch.dtype) -> torch.dtype:
     """The type of sums over values of this type."""
     return torch.promote_types(kind, torch.float32)

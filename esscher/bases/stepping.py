@@ -48,7 +48,7 @@ class MixerStep(Protocol):
 class AttentionStep:
     """Relative attention of one position to its last R, or, with a `chunk`, to its chunk and the one before."""
 
-    into: tuple[Float[Tensor, "X"], Float[Tensor, "W X"]]  # bias and weight of query, scaled, key and value
+    into: tuple[Float[Tensor, "*B X"], Float[Tensor, "W X"]]  # bias and weight of query, scaled, key and value
     out: Float[Tensor, "Y W"]
     places: Float[Tensor, "H D R"]  # the largest distance first
     place_bias: Float[Tensor, "H 1 R"]  # what the score of a place has beside its product with the query
@@ -88,8 +88,8 @@ class Norm(NamedTuple):
     """A layer norm by its weights."""
 
     shape: tuple[int, ...]
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
     eps: float
 
     @classmethod

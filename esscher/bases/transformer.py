@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
 from esscher.bases.config import TransformerConfig
-from esscher.bases.heads import Logits
+from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.space import Sequences
@@ -118,7 +118,7 @@ class _Place:
             cache[:, self.row, :, self.slot] = pair
 
 
-class TransformerNetwork(nn.Module):
+class TransformerNetwork(Headed):
     """A causal Transformer that reads tokens and an opening symbol."""
 
     cos: Tensor
@@ -150,12 +150,6 @@ class TransformerNetwork(nn.Module):
         inside = torch.arange(inputs.shape[1], device=inputs.device) <= x.stop[:, None]
         mask = None if bool(inside.all()) else inside[:, None, None]
         return self._pass(inputs, None, _Sight(causal=False, mask=mask))
-
-    def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return self.head.logits(hidden)
-
-    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         inputs = opened(prompts, self.vocab_size)

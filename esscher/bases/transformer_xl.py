@@ -22,7 +22,7 @@ from torch.nn.functional import dropout, relu
 from esscher.bases.adaptive import PROJECTION_STD
 from esscher.bases.config import TransformerXLConfig
 from esscher.bases.convolution import Convolution
-from esscher.bases.heads import Logits, laid_out
+from esscher.bases.heads import Headed, Logits, laid_out
 from esscher.bases.mixers import Mixer, Places, RelativeAttention, Sight
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
@@ -35,7 +35,7 @@ LONGEST_PASS = 2048  # positions of a pass that needs no gradient; longer rows a
 
 
 @dataclass(frozen=True)
-class _State:
+class XLState:
     """What each layer knows of the positions read: slot t of a row is what it read t-th."""
 
     caches: tuple[Tensor, ...]  # [P, H, B, S, D], where P and D are the layer's own
@@ -68,7 +68,7 @@ class _Block(nn.Module):
     def forward(self, x: Float[Tensor, "B T W"], known: Tensor, biases: Tensor, sight: Sight) -> Float[Tensor, "B T W"]:
         """The block's output at the last of the known positions."""
         pre = self.config.norm == "pre"
-        seen = _drop(self.mixer.forward(self.norms[0](x) if pre else x, known, biases, sight), self.config, sight)
+        seen = dropped(self.mixer.forward(self.norms[0](x) if pre else x, known, biases, sight), self.config, sight)
         return self._widened(x + seen if pre else self.norms[0](x + seen), sight)
 
     def step(self, slots: int, steps: int, biases: Tensor, places: Places) -> BlockStep:
@@ -81,22 +81,22 @@ class _Block(nn.Module):
 
     def _widened(self, x: Float[Tensor, "*S W"], sight: Sight) -> Float[Tensor, "*S W"]:
         pre = self.config.norm == "pre"
-        inner = _drop(relu(self.widen(self.norms[1](x) if pre else x)), self.config, sight)
-        out = x + _drop(self.narrow(inner), self.config, sight)
+        inner = dropped(relu(self.widen(self.norms[1](x) if pre else x)), self.config, sight)
+        out = x + dropped(self.narrow(inner), self.config, sight)
         return out if pre else self.norms[1](out)
 
 
-class TransformerXLNetwork(nn.Module):
+class TransformerXLNetwork(Headed):
     """A stack of blocks that reads tokens and an opening symbol, from a memory on."""
 
     max_positions = None
 
-    def __init__(self, config: TransformerXLConfig, vocab_size: int):
+    def __init__(self, config: TransformerXLConfig, vocab_size: int, blocks: Sequence[nn.Module] | None = None):
         super().__init__()
         self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
         self.embedding = build_input(config, vocab_size, config.width)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
-        self.blocks = nn.ModuleList([_Block(config, layer) for layer in range(config.layers)])
+        self.blocks = nn.ModuleList(blocks or [_Block(config, layer) for layer in range(config.layers)])
         head_width = config.head_width or config.width // config.heads
         biases = torch.empty(config.layers if config.untied else 1, 2, config.heads, head_width)
         self.biases = nn.Parameter(biases) if config.attends else None
@@ -133,15 +133,9 @@ class TransformerXLNetwork(nn.Module):
         sight = replace(self._sight(self.training), causal=False, inside=None if bool(inside.all()) else inside)
         return self._pass(inputs, None, sight)[0]
 
-    def output(self, hidden: Float[Tensor, "*S W"]) -> Float[Tensor, "*S V"]:
-        return self.head.logits(hidden)
-
-    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
-
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """How many positions were read of each stream, and no input of any layer."""
-        inputs = [self._like.new_empty(rows, 0, self.config.width) for _ in self.blocks]
+        inputs = [self._like.new_empty(rows, 0, self.config.width) for _ in self._stack]
         return (torch.zeros(rows, dtype=torch.long, device=self._like.device), *inputs)
 
     def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
@@ -156,7 +150,7 @@ class TransformerXLNetwork(nn.Module):
             return hidden, (first, *past)
         return hidden, (first + inputs.shape[1], *kept)
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
+    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], XLState]:
         inputs = opened(prompts, self.opening)
         rows, longest = inputs.shape
         caches: list[Tensor] = []
@@ -169,26 +163,42 @@ class TransformerXLNetwork(nn.Module):
             hidden.append(found)
             done += found.shape[1]
         after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
-        places = self._sight(learning=False).places
-        steps = [
-            cast(_Block, block).step(longest - 1 + room, room, biases, places)
-            for block, biases in zip(self.blocks, self._biases, strict=True)
-        ]
-        state = _State(tuple(caches), tuple(steps), self.head.prepared(room), longest, None)
+        state = self._state(caches, longest, room)
         return state.head(after), _of_lengths(state, prompts.start + 1)
 
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
+    @property
+    def resumes(self) -> bool:
+        """Whether steps may go on from a memory: chunks are counted from the start of a stream, which a state does not know."""
+        kinds = {self.config.mixer(layer)[0] for layer in range(self.config.layers)}
+        return "local" not in kinds or self.config.sight is None
+
+    def resume(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], room: int) -> tuple[Float[Tensor, "B V"], XLState]:
+        first, *past = memory
+        hidden, _, kept = self._pass(inputs, past, self._sight(False, int(first[0])))
+        known = [one.movedim(0, 2) for one in kept]
+        filled = max(one.shape[3] for one in known)
+        caches = [one.new_zeros(*one.shape[:3], filled - 1 + room, one.shape[4]) for one in known]
+        for cache, one in zip(caches, known, strict=True):
+            cache[..., filled - one.shape[3] : filled, :] = one  # all end in one slot
+        state = self._state(caches, filled, room)
+        return state.head(hidden[:, -1]), state
+
+    def _state(self, caches: list[Tensor], filled: int, room: int) -> XLState:
+        """The state of rows that have all filled as many slots, with room for so many tokens to come."""
+        places, stack = self._sight(learning=False).places, zip(self._stack, self._biases, strict=True)
+        steps = [cast(_Block, block).step(filled - 1 + room, room, biases, places) for block, biases in stack]
+        return XLState(tuple(caches), tuple(steps), self.head.prepared(room), filled, None)
+
+    def advance(self, state: XLState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLState]:
         if state.longest == state.caches[0].shape[3]:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = Place(state.longest, state.length)
         with torch.inference_mode():  # views are cheaper to make; the logits, made outside, are an ordinary tensor
-            x = self._vectors(token)
-            for step, cache in zip(state.steps, state.caches, strict=True):
-                x = step(x, cache, place)
+            x = self._stepped(token, state, place)
         length = None if state.length is None else state.length + 1
-        return state.head(x), _State(state.caches, state.steps, state.head, state.longest + 1, length)
+        return state.head(x), XLState(state.caches, state.steps, state.head, state.longest + 1, length)
 
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
+    def select(self, state: XLState, index: Int[Tensor, "K"]) -> XLState:
         caches = []
         for old in state.caches:
             cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
@@ -196,6 +206,13 @@ class TransformerXLNetwork(nn.Module):
             caches.append(cache)
         length = None if state.length is None else state.length[index]
         return _of_lengths(replace(state, caches=tuple(caches), length=None), length)
+
+    def _stepped(self, token: Int[Tensor, "B"], state: XLState, place: Place) -> Float[Tensor, "B W"]:
+        """The vector after one more token, which is written into the caches."""
+        x = self._vectors(token)
+        for step, cache in zip(state.steps, state.caches, strict=True):
+            x = step(x, cache, place)
+        return x
 
     def _segments(self, inputs: Int[Tensor, "B T"], *, learning: bool) -> list[tuple[Tensor, list[Tensor]]]:
         """Vectors of rows that begin here, and what each layer knows of them; in segments where nothing is learnt from them."""
@@ -211,7 +228,7 @@ class TransformerXLNetwork(nn.Module):
         self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, sight: Sight
     ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
         """The vectors of new positions, what each layer knows of them, and what it remembers for the next pass."""
-        x = _drop(self._vectors(inputs), self.config, sight)
+        x = dropped(self._vectors(inputs), self.config, sight)
         axis, made, kept = 1 if sight.learning else 3, [], []
         for number, (module, biases) in enumerate(zip(self.blocks, self._biases, strict=True)):
             block = cast(_Block, module)
@@ -220,10 +237,10 @@ class TransformerXLNetwork(nn.Module):
             known = torch.cat([before.movedim(0, 2), new], 3) if before.dim() == 5 else new
             memory = torch.cat([before, x], 1) if sight.learning else known.movedim(2, 0)
             keeps = block.mixer.keeps(learning=sight.learning)
-            kept.append(memory.narrow(axis, *_last(memory.shape[axis], keeps)).detach())
+            kept.append(memory.narrow(axis, *last_of(memory.shape[axis], keeps)).detach())
             made.append(known[..., known.shape[3] - x.shape[1] :, :])
             x = block(x, known, biases, sight)
-        return _drop(x, self.config, sight), made, kept
+        return dropped(x, self.config, sight), made, kept
 
     def _sight(self, learning: bool, first: int = 0) -> Sight:
         """What is seen where sequences are scored and drawn; the sinusoids of a pass are made once for all its layers."""
@@ -239,6 +256,11 @@ class TransformerXLNetwork(nn.Module):
             return tables[most, least]
 
         return Sight(places, learning, first, config.sight)
+
+    @property
+    def _stack(self) -> Sequence[nn.Module]:
+        """The blocks in the order in which a vector passes through them."""
+        return list(self.blocks)
 
     @property
     def _biases(self) -> tuple[Tensor, ...]:
@@ -258,7 +280,7 @@ class TransformerXLNetwork(nn.Module):
         return next(self.blocks.parameters())
 
 
-def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -> Float[Tensor, "*S W"]:
+def dropped(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -> Float[Tensor, "*S W"]:
     """Dropout of vectors while learning; the variational one drops the same of all positions of a row."""
     if not sight.learning or not config.dropout:
         return x
@@ -267,13 +289,13 @@ def _drop(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -
     return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), config.dropout)
 
 
-def _last(length: int, keeps: int | None) -> tuple[int, int]:
+def last_of(length: int, keeps: int | None) -> tuple[int, int]:
     """Start and size of the last positions, as many as are kept."""
     size = length if keeps is None else min(length, keeps)
     return length - size, size
 
 
-def _of_lengths(state: _State, length: Int[Tensor, "B"] | None) -> _State:
+def _of_lengths(state: XLState, length: Int[Tensor, "B"] | None) -> XLState:
     """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
     if length is None or len(length) == 0:
         return replace(state, length=None)

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.bases.network import LogitBase
+from esscher.bases.logits import LogitBase
 from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.space import Sequences, Space
 from esscher.target import Base, State

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.cut import Cut
 from esscher.training.discriminate_config import DiscriminateConfig
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 app = App(name="analyse", help_epilogue="Example: esscher analyse energies runs/first --energy runs/tilted --data my.txt")
 app.command("esscher.commands.context:app", name="context", help="How far back the context of models helps.", sort_key=4)
 app.command("esscher.commands.rank:app", name="rank", help="Whether the head of models is a bottleneck.", sort_key=5)
+app.command("esscher.commands.exposure:app", name="exposure", help="How far a model's prefixes are from data.", sort_key=6)
 
 Folder = Annotated[Path, Parameter(help="Folder of the base.")]
-Energy = Annotated[Path, Parameter(help="Folder of the energy that tilts the base: the two are the joint.")]
+Energy = Annotated[Path, Parameter(help=f"{ENERGY} The two are the joint.")]
 Plot = Annotated[Path | None, Parameter(help="Also draw a picture into this file, such as energies.png.")]
 Level = Annotated[float, Parameter(help="How often the intervals cover the truth.")]
 Quiet = Annotated[bool, Parameter(negative="", help="Show no progress.")]

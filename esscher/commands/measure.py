@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.cut import Cut
 from esscher.training.config import DataConfig, LengthConfig
 from esscher.training.dynamic_config import DynamicConfig
@@ -38,7 +38,7 @@ def measure(
     model: Annotated[Path, Parameter(help="Folder of the base.")],
     *,
     data: Annotated[str, Parameter(help="A text, jsonl or parquet file, a folder, a pattern, or a Hugging Face name.")],
-    energy: Annotated[Path | None, Parameter(help="Folder of an energy that tilts the base.")] = None,
+    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
     draws: Annotated[
         int | None, Parameter(help="Draws for log Z: by default 4000 where all texts have one prompt, else 64 after each.")
     ] = None,

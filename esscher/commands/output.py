@@ -16,6 +16,7 @@ from esscher.estimate import Estimate
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")]
 Seed = Annotated[int, Parameter(name="--seed", help="One seed for everything random; printed back.")]
+ENERGY = "Folder of the energy that tilts the base; or `own`, the level of the base's own logits."
 
 
 @dataclass(frozen=True)

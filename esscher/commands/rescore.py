@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 
 if TYPE_CHECKING:
     from esscher.data.nbest import NBest
@@ -52,7 +52,7 @@ def rescore(
     lists: Annotated[Path, Parameter(help="File of n-best lists, jsonl or jsonl.gz; or one that --out wrote.")],
     *,
     base: Annotated[Path | None, Parameter(help="Folder of the base; none, to use just the scores in the lists.")] = None,
-    energy: Annotated[Path | None, Parameter(help="Folder of an energy that tilts the base.")] = None,
+    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
     reading: Annotated[Lists, Parameter(name="*")] = Lists(),  # noqa: B008 (frozen)
     files: Annotated[Files, Parameter(name="*")] = Files(),  # noqa: B008 (frozen)
     metric: Annotated[Literal["wer", "bleu"], Parameter(help="What weights are tuned for, and systems judged by.")] = "wer",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, plain, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, plain, show
 from esscher.cut import Cut
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def sample(
     model: Annotated[Path, Parameter(help="Folder of the base.")],
     *,
     prompt: Annotated[tuple[str, ...], Parameter(help="Text to go on from; may be given several times.")] = (),
-    energy: Annotated[Path | None, Parameter(help="Folder of an energy that tilts the base.")] = None,
+    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
     drawing: Annotated[Drawing, Parameter(name="*")] = Drawing(),  # noqa: B008 (frozen)
     cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
     show_: Annotated[int, Parameter(name="--show", help="Candidates of each prompt to show, beside those chosen.")] = 8,

@@ -4,7 +4,8 @@
     README.md     the same for people
 
 `load_energy` reads these and the folders of networks (`esscher.energies.saved_network`): both give
-an energy by `.energy(decode, base)`, and refuse another base by `.check_base(base)`.
+an energy by `.energy(decode, base)`, and refuse another base by `.check_base(base)`. So does what it gives for the word `own`,
+the level of a base's own logits, which has no folder (`esscher.energies.own_level`).
 
 Weights fitted on one base mean nothing on another, so the base is known by the digest of its weights and its space, and
 `check_base` refuses any other. Files that features read (word lists, references, classifiers) stay where they
@@ -25,13 +26,14 @@ from esscher.energies.declaration import Declared
 from esscher.energies.declared import Decode, declared_features
 from esscher.energies.features import LogLinear
 from esscher.energies.origin import base_digest, refuse_other_base
+from esscher.energies.own_level import SavedLevel, named_own
 from esscher.energies.parsing import from_dict, to_dict
 from esscher.energies.saved_network import KINDS, SavedNetwork, saved_network
 from esscher.estimate import Estimate
 from esscher.storage import write_file, write_json
 from esscher.target import Base
 
-__all__ = ["SavedEnergy", "SavedNetwork", "base_digest", "load_energy", "save_energy"]
+__all__ = ["SavedEnergy", "SavedLevel", "SavedNetwork", "base_digest", "load_energy", "save_energy"]
 
 CONFIG, CARD, MODEL_TYPE = "config.json", "README.md", "esscher-log-linear"
 
@@ -68,8 +70,10 @@ def save_energy(folder: str | Path, saved: SavedEnergy) -> Path:
     return folder
 
 
-def load_energy(folder: str | Path) -> SavedEnergy | SavedNetwork:
-    """Read the folder of an energy of any kind; a missing or changed one is an error that names it."""
+def load_energy(folder: str | Path) -> SavedEnergy | SavedNetwork | SavedLevel:
+    """Read the folder of an energy of any kind, or `own`; a missing or changed one is an error that names it."""
+    if named_own(folder):
+        return SavedLevel()
     file = Path(folder) / CONFIG
     if not file.is_file():
         raise FileNotFoundError(f"There is no energy in {folder}: {file} is missing. Nothing was loaded; check the path.")

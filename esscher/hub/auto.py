@@ -15,6 +15,10 @@ from esscher.hub.network_lm import (
     MODELS,
     EsscherAwdLstmConfig,
     EsscherAwdLstmForCausalLM,
+    EsscherDeqConfig,
+    EsscherDeqForCausalLM,
+    EsscherEnasConfig,
+    EsscherEnasForCausalLM,
     EsscherGruConfig,
     EsscherGruForCausalLM,
     EsscherLstmConfig,
@@ -23,12 +27,18 @@ from esscher.hub.network_lm import (
     EsscherTransformerForCausalLM,
     EsscherTransformerXLConfig,
     EsscherTransformerXLForCausalLM,
+    EsscherTrellisNetConfig,
+    EsscherTrellisNetForCausalLM,
     network_lm,
 )
 
 __all__ = [
     "EsscherAwdLstmConfig",
     "EsscherAwdLstmForCausalLM",
+    "EsscherDeqConfig",
+    "EsscherDeqForCausalLM",
+    "EsscherEnasConfig",
+    "EsscherEnasForCausalLM",
     "EsscherGruConfig",
     "EsscherGruForCausalLM",
     "EsscherLstmConfig",
@@ -37,6 +47,8 @@ __all__ = [
     "EsscherTransformerForCausalLM",
     "EsscherTransformerXLConfig",
     "EsscherTransformerXLForCausalLM",
+    "EsscherTrellisNetConfig",
+    "EsscherTrellisNetForCausalLM",
     "network_lm",
 ]
 

@@ -234,6 +234,18 @@ class EsscherAwdLstmConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
     model_type = "esscher-awd-lstm"
 
 
+class EsscherEnasConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of a cell of ENAS."""
+
+    model_type = "esscher-enas"
+
+
+class EsscherTrellisNetConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of a TrellisNet."""
+
+    model_type = "esscher-trellisnet"
+
+
 class EsscherTransformerConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
     """Of a causal Transformer."""
 
@@ -244,6 +256,12 @@ class EsscherTransformerXLConfig(NetworkLMConfig):  # type: ignore[no-untyped-ca
     """Of a Transformer-XL."""
 
     model_type = "esscher-transformer-xl"
+
+
+class EsscherDeqConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of a DEQ-Transformer."""
+
+    model_type = "esscher-deq"
 
 
 class EsscherLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
@@ -264,6 +282,18 @@ class EsscherAwdLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     config_class = EsscherAwdLstmConfig
 
 
+class EsscherEnasForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """A cell of ENAS."""
+
+    config_class = EsscherEnasConfig
+
+
+class EsscherTrellisNetForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """A TrellisNet."""
+
+    config_class = EsscherTrellisNetConfig
+
+
 class EsscherTransformerForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     """A causal Transformer."""
 
@@ -276,12 +306,21 @@ class EsscherTransformerXLForCausalLM(NetworkLM):  # type: ignore[no-untyped-cal
     config_class = EsscherTransformerXLConfig
 
 
+class EsscherDeqForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """A DEQ-Transformer."""
+
+    config_class = EsscherDeqConfig
+
+
 MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
     "esscher-lstm": (EsscherLstmConfig, EsscherLstmForCausalLM),
     "esscher-gru": (EsscherGruConfig, EsscherGruForCausalLM),
     "esscher-awd-lstm": (EsscherAwdLstmConfig, EsscherAwdLstmForCausalLM),
+    "esscher-enas": (EsscherEnasConfig, EsscherEnasForCausalLM),
+    "esscher-trellisnet": (EsscherTrellisNetConfig, EsscherTrellisNetForCausalLM),
     "esscher-transformer": (EsscherTransformerConfig, EsscherTransformerForCausalLM),
     "esscher-transformer-xl": (EsscherTransformerXLConfig, EsscherTransformerXLForCausalLM),
+    "esscher-deq": (EsscherDeqConfig, EsscherDeqForCausalLM),
 }
 
 

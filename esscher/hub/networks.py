@@ -37,8 +37,11 @@ CLASSES = {
     "lstm": "EsscherLstmForCausalLM",
     "gru": "EsscherGruForCausalLM",
     "awd-lstm": "EsscherAwdLstmForCausalLM",
+    "enas": "EsscherEnasForCausalLM",
+    "trellisnet": "EsscherTrellisNetForCausalLM",
     "transformer": "EsscherTransformerForCausalLM",
     "transformer-xl": "EsscherTransformerXLForCausalLM",
+    "deq": "EsscherDeqForCausalLM",
 }
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from esscher.bases.network import LogitBase
+from esscher.bases.logits import LogitBase
 from esscher.draws import Draws, Sampler
 from esscher.objective import Loss
 from esscher.randomness import Rng

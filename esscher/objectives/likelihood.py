@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from esscher.bases.network import LogitBase, Penalised
+from esscher.bases.logits import LogitBase, scores_and_levels
+from esscher.bases.network import Penalised
 from esscher.objective import Loss
 from esscher.randomness import Rng
 from esscher.space import Sequences
@@ -28,28 +29,44 @@ class Likelihood:
             raise ValueError(f"Label smoothing lies in [0, 1), not {self.label_smoothing}.")
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        counted = data.counted
-        tokens = int(counted.sum())
-        if tokens == 0:
-            raise ValueError(f"None of the {len(data)} sequences has a token to learn from: their points are empty.")
+        tokens = tokens_of(data)
         if self.label_smoothing == 0:
-            nll = -target.base.log_probs(data).sum() / tokens
-            return _with_penalty(target.base, nll, float(nll.detach()), tokens)
-        if not isinstance(target.base, LogitBase):
+            score = target.base.log_probs(data)
+            value = -score.sum() / tokens
+        else:
+            value, score, _ = self.and_levels(target.base, data)
+        return loss_of(target.base, value, {"nll": float(-score.detach().sum() / tokens)}, tokens)
+
+    def and_levels(self, base: Base, data: Sequences) -> tuple[Float[Tensor, ""], Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """The value without a penalty, the log-probabilities, and the levels of the logits they are of: all of one pass."""
+        tokens = tokens_of(data)
+        if self.label_smoothing == 0:
+            score, level = scores_and_levels(base, data)
+            return -score.sum() / tokens, score, level
+        if not isinstance(base, LogitBase):
             raise ValueError(
-                f"Label smoothing needs the whole distribution at every position, and {type(target.base).__name__} has "
+                f"Label smoothing needs the whole distribution at every position, and {type(base).__name__} has "
                 f"no `logits`. Nothing was computed; use label_smoothing=0, or a network base."
             )
-        logits, answer = target.base.logits(data)[counted], data.tokens[counted]
-        value = cross_entropy(logits, answer, label_smoothing=self.label_smoothing)
-        with torch.no_grad():
-            nll = cross_entropy(logits, answer)
-        return _with_penalty(target.base, value, float(nll), tokens)
+        logits, counted = base.logits(data), data.counted
+        level = torch.where(counted, logits.logsumexp(-1), 0.0)
+        score = torch.where(counted, logits.gather(-1, data.tokens[..., None])[..., 0] - level, 0.0)
+        spread = torch.where(counted, logits.mean(-1) - level, 0.0)
+        believed = (1 - self.label_smoothing) * score + self.label_smoothing * spread
+        return -believed.sum() / tokens, score, level
 
 
-def _with_penalty(base: Base, value: Tensor, nll: float, tokens: int) -> Loss:
-    """The loss, and what a base that says so adds to it for the pass it was made by."""
+def tokens_of(data: Sequences) -> int:
+    """How many tokens the points have, at least one."""
+    tokens = int(data.lengths.sum())
+    if tokens == 0:
+        raise ValueError(f"None of the {len(data)} sequences has a token to learn from: their points are empty.")
+    return tokens
+
+
+def loss_of(base: Base, value: Float[Tensor, ""], metrics: dict[str, float], tokens: int) -> Loss:
+    """A value per token as a loss, with what a base that says so adds to it for the pass it was made by."""
     penalty = base.penalty() if isinstance(base, Penalised) else None
     if penalty is None:
-        return Loss(value, {"nll": nll}, tokens)
-    return Loss(value + penalty, {"nll": nll, "penalty": float(penalty.detach())}, tokens)
+        return Loss(value, metrics, tokens)
+    return Loss(value + penalty, {**metrics, "penalty": float(penalty.detach())}, tokens)

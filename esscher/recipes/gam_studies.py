@@ -27,6 +27,7 @@ from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.distil import distil
 from esscher.training.distil_config import DistilConfig
+from esscher.training.order import Order
 
 CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
 
@@ -121,7 +122,8 @@ def _way(ground: Ground, name: str, folder: Path) -> dict[str, Any]:
 def _training(ground: Ground, config: DistilConfig) -> TrainingConfig:
     """As many updates for every way that learns from a fixed set, however many strings are in it."""
     training = distil_training(ground)
-    updates = training.total_steps(ground.scale.distilled)
+    order = Order(ground.scale.distilled, training.batch_size, training.seed)
+    updates = training.steps or order.steps(training.epochs or training.usual_epochs)
     return replace(training, epochs=None, steps=max(1, updates // (config.stages if config.method == "cyclical" else 1)))
 
 

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.corrected import Corrected
 from esscher.bases.grown import deepened, deepened_causal_lm
-from esscher.bases.network import LogitBase, build_base
+from esscher.bases.logits import LogitBase
+from esscher.bases.network import build_base
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
 from esscher.estimators.measured import Measured, measure_by

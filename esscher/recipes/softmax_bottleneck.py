@@ -18,7 +18,7 @@ from esscher.estimators.rank import singular_curve
 from esscher.hub import load_base
 from esscher.recipes.bottleneck_studies import bottleneck_studies
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study, over_seeds, place_of, run_studies
+from esscher.recipes.stream_rows import Study, over_seeds, place_of, run_studies, with_perplexity
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.storage import read_tensors, write_json, write_tensors
@@ -59,16 +59,6 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
         "paper": PAPER,
         "left out": [{"left out": one} for one in left_out],
     }
-
-
-def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of words also with their perplexity, as is usual."""
-    return [
-        {**row, "perplexity": row["bits"].map(lambda bits: 2**bits, unit="per token")}
-        if row["bits"].unit == "bits per token"
-        else dict(row)
-        for row in rows
-    ]
 
 
 def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:

@@ -134,6 +134,16 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of words also with their perplexity, as is usual."""
+    return [
+        {**row, "perplexity": row["bits"].map(lambda bits: 2**bits, unit="per token")}
+        if row["bits"].unit == "bits per token"
+        else dict(row)
+        for row in rows
+    ]
+
+
 def run_of(study: Study, model: str, seed: int, folder: Path) -> TrainRun:
     """How a model is trained with a seed, and where."""
     run = study.models[model]

@@ -62,9 +62,10 @@ def curves(
 ) -> "Figure":
     """Curves over steps, with a floor that nothing can go below drawn where it is known; `log` both scales."""
     figure, axes = _canvas(6.4, 3.2)
-    colours = (BASE, TILTED, TRUTH, INK)
-    for (name, (across, up)), colour in zip(lines.items(), colours * (1 + len(lines) // len(colours)), strict=False):
-        axes.plot(across, up, color=colour, label=name, linewidth=1.6, marker="o" if len(across) == 1 else None)
+    colours, dashes = (BASE, TILTED, TRUTH, INK), ("-", "--", ":", "-.")
+    for number, (name, (across, up)) in enumerate(lines.items()):
+        colour, dash = colours[number % 4], dashes[number // 4 % 4]
+        axes.plot(across, up, color=colour, linestyle=dash, label=name, linewidth=1.6, marker="o" if len(across) == 1 else None)
     if floor is not None:
         axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy floor {floor:.4g}")
     if log:

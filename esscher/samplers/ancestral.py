@@ -22,11 +22,15 @@ def rows_at_once(space: Space) -> int:
 
 
 @torch.no_grad()
-def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Sequences, Float[Tensor, "P N"]]:
+def draw(
+    base: Base, prompts: Sequences, draws: int, *, rng: Rng, longest: int | None = None
+) -> tuple[Sequences, Float[Tensor, "P N"]]:
     """`draws` independent points after each prompt, prompt-major, and their exact log-probabilities.
 
-    Draws of a prompt share one state as long as they agree; a finished point stops costing.
+    Draws of a prompt share one state as long as they agree; a finished point stops costing. With `longest`, points are drawn
+    only as far as so many tokens.
     """
+    length = base.space.max_length if longest is None else min(longest, base.space.max_length)
     at_once = rows_at_once(base.space)
     together = max(1, at_once // draws)  # prompts; or one of them, its draws in passes of even size
     passes = -(-draws // at_once)
@@ -38,7 +42,7 @@ def draw(base: Base, prompts: Sequences, draws: int, *, rng: Rng) -> tuple[Seque
         every = torch.arange(len(some), device=log_prob.device)
         for number, size in enumerate(sizes):
             own = state if number + 1 == len(sizes) else base.select(state, every)
-            parts.append(_continue(base, some, size, log_prob, own, rng))
+            parts.append(_continue(base, some, size, length, log_prob, own, rng))
     log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]), log_base
 
@@ -52,15 +56,15 @@ class _Step(NamedTuple):
 
 
 def _continue(
-    base: Base, prompts: Sequences, draws: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
+    base: Base, prompts: Sequences, draws: int, length: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
 ) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """`draws` points for each prompt, from the state that follows it."""
+    """`draws` points of at most `length` tokens for each prompt, from the state that follows it."""
     space, device = base.space, log_prob.device
     alive = torch.arange(len(prompts) * draws, device=device)  # the rows that still grow, and some that have just ended
     place = None if draws == 1 else torch.arange(len(prompts), device=device).repeat_interleave(draws)
     open_ = torch.ones_like(alive, dtype=torch.bool)
     steps: list[_Step] = []
-    for t in range(space.max_length):
+    for t in range(length):
         own = log_prob if place is None else log_prob[place]
         token = rng.categorical(own)
         log_token, token = own.gather(1, token)[:, 0], token[:, 0]
@@ -74,7 +78,7 @@ def _continue(
                 keep = open_.nonzero()[:, 0]
                 alive, token, open_ = alive[keep], token[keep], open_[keep]
                 place = keep if place is None else place[keep]
-        if t + 1 < space.max_length:
+        if t + 1 < length:
             state, token, place = _branch(base, state, len(log_prob), token, place)
             log_prob, state = base.advance(state, token)
     x, total = _assembled(space, prompts.repeat(draws), steps)
@@ -127,7 +131,13 @@ def _check_finite(log_base: Float[Tensor, "B"]) -> None:
 
 @dataclass(frozen=True)
 class Ancestral:
-    """Draws of the base itself; its target must not be tilted."""
+    """Draws of the base itself, no further than to `longest` tokens; its target must not be tilted."""
+
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.longest is not None and self.longest < 1:
+            raise ValueError(f"A draw has at least one token, not longest = {self.longest}.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         if target.energy is not flat:
@@ -135,5 +145,5 @@ class Ancestral:
                 "Ancestral draws from a base and knows no energy. Nothing was drawn; pass Tilted(base), or choose "
                 "Importance, Pool, Rejection, Metropolis or Particles for a tilted model."
             )
-        x, log_base = draw(target.base, prompts, draws, rng=rng)
+        x, log_base = draw(target.base, prompts, draws, rng=rng, longest=self.longest)
         return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=len(x))

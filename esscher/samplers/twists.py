@@ -4,12 +4,17 @@ The best twist is log E[exp(-E(x))] over the base's ways to finish the prefix. A
 read a prefix of one, though it was never taught to; how much that tells differs from energy to energy and grows with the
 length. `PrefixEnergy` is linear in it, with a slope and an offset for each length: `linear_twist` takes them on trust,
 `fitted_twist` learns them by regression from draws of the base, and finds slopes near 0 where a prefix tells nothing.
-`FittedParticles` does that first and then draws. A twist never biases a sampler, but a poor one makes it less steady than
-independent draws, which the effective sample size does not show. Energies that were taught on whole sequences only made poor
-ones where it was measured (`docs/guide/sampling.md`); an energy that adds up over tokens makes a good one.
+`FittedParticles` does that first and then draws. An energy that foresees (`esscher.energies.own_level`) has a guess of its own
+for a prefix, which takes the place of -E(prefix): `level_twist` believes it, the others weigh it.
+
+A twist never biases a sampler, but a poor one makes it less steady than independent draws, which the effective sample size does
+not show. Energies that were taught on whole sequences only made poor ones where it was measured (`docs/guide/sampling.md`); an
+energy that adds up over tokens makes a good one.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,9 +32,20 @@ FEWEST = 8  # unfinished draws that a length needs for a slope of its own; and d
 FARTHEST = 1e6  # an energy of +inf forbids a point, never a prefix
 
 
+@runtime_checkable
+class Foresees(Protocol):
+    """An energy with a guess of its own what a prefix will come to."""
+
+    def __call__(self, x: Sequences) -> Tensor: ...
+
+    def after(self, x: Sequences) -> Float[Tensor, "B"]:
+        """The guess of -E of the finished points."""
+        ...
+
+
 @dataclass(frozen=True)
 class PrefixEnergy:
-    """offset[t] - slope[t] E(prefix) for a prefix of t tokens."""
+    """offset[t] - slope[t] E(prefix) for a prefix of t tokens; in place of -E(prefix) what the energy foresees, if it does."""
 
     energy: Energy
     slope: Float[Tensor, "L"]
@@ -37,7 +53,7 @@ class PrefixEnergy:
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
         length = x.lengths.cpu()
-        return self.offset[length] - self.slope[length] * self.energy(x).double().cpu().clamp(-FARTHEST, FARTHEST)
+        return self.offset[length] + self.slope[length] * _guess(self.energy, x).double().cpu()
 
 
 @dataclass(frozen=True)
@@ -66,12 +82,27 @@ def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:
     return PrefixEnergy(target.energy, scale * length / target.space.max_length, torch.zeros_like(length))
 
 
+def level_twist(target: Tilted) -> PrefixEnergy:
+    """What the energy foresees, on trust: with `OwnLevel` the level of the base's logits after the prefix.
+
+    Only differences between prefixes that are weighed together matter, so constants that depend on the length do no harm where
+    all points have one length; where they end, `fitted_twist` finds them.
+    """
+    if not isinstance(target.energy, Foresees):
+        raise ValueError(
+            f"The energy {type(target.energy).__name__} foresees nothing of its own. Nothing was made; take linear_twist or "
+            f"fitted_twist, or the energy OwnLevel(base)."
+        )
+    one = torch.ones(target.space.max_length + 1, dtype=torch.float64)
+    return PrefixEnergy(target.energy, one, torch.zeros_like(one))
+
+
 @torch.no_grad()
 def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int = 64, rng: Rng) -> PrefixEnergy:
     """Slopes and offsets at every `block` tokens, from `draws` points of the base after each of these prompts.
 
-    The slope is that of -E(x) on -E(prefix) among the draws of one prompt that go on, shrunk by what chance alone would give;
-    the offset makes the twist right on average, as a normal law of the rest has it. Lengths
+    The slope is that of -E(x) on -E(prefix), or on what the energy foresees, among the draws of one prompt that go on, shrunk
+    by what chance alone would give; the offset makes the twist right on average, as a normal law of the rest has it. Lengths
     between blocks, and those that too few draws reach, have those of the last block before.
     """
     drawn = Importance()(target, prompts, draws, rng=rng)
@@ -84,9 +115,15 @@ def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int =
         rows = goes_on.view(-1).nonzero()[:, 0]
         some = drawn.x.rows(rows.to(drawn.x.tokens.device))
         prefix = torch.zeros_like(drawn.log_weight)
-        prefix[goes_on] = -by_rows(target.energy, Sequences(some.tokens, some.start, some.start + t)).clamp(-FARTHEST, FARTHEST)
+        prefix[goes_on] = by_rows(partial(_guess, target.energy), Sequences(some.tokens, some.start, some.start + t))
         slope[t:], offset[t:] = _regression(prefix, drawn.log_weight, goes_on)
     return PrefixEnergy(target.energy, slope, offset)
+
+
+def _guess(energy: Energy, x: Sequences) -> Float[Tensor, "B"]:
+    """What the energy says of a prefix."""
+    guess = energy.after(x) if isinstance(energy, Foresees) else -energy(x)
+    return guess.clamp(-FARTHEST, FARTHEST)
 
 
 def _regression(

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.samplers.twists import Foresees
 from esscher.space import Sequences, Space
-from esscher.target import Base, State, Tilted, flat
+from esscher.target import Base, Energy, State, Tilted, flat
 
 PAUSE = 10.0  # seconds between two words
 
@@ -36,7 +37,22 @@ def watched(target: Tilted, tally: Tally) -> Tilted:
         tally.add(weighed=len(x))
         return found
 
-    return Tilted(WatchedBase(target.base, tally), flat if target.energy is flat else energy)
+    seen = WatchedForesight(target.energy, energy) if isinstance(target.energy, Foresees) else energy
+    return Tilted(WatchedBase(target.base, tally), flat if target.energy is flat else seen)
+
+
+@dataclass(frozen=True)
+class WatchedForesight:
+    """An energy that foresees, and counts whole points only."""
+
+    energy: Foresees
+    counted: Energy
+
+    def __call__(self, x: Sequences) -> Tensor:
+        return self.counted(x)
+
+    def after(self, x: Sequences) -> Float[Tensor, "B"]:
+        return self.energy.after(x)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from esscher.cut import Cut
 from esscher.data.nbest import Candidate, NBest, read_nbest
 from esscher.data.text import text_points
 from esscher.energies.content import content_digest
+from esscher.energies.own_level import named_own
 from esscher.energies.saved import load_energy
 from esscher.hub import read_config
 from esscher.samplers.scores import log_prob, log_weight
@@ -73,7 +74,9 @@ def _digests(base: Path, energy: str | Path | None, cut: Cut) -> dict[str, str]:
     """The name of the model behind each score; the end symbol is part of what a base says."""
     read_config(base)  # a folder that is none is told here
     found = {LOG_BASE: f"{content_digest(base)} {cut.eos or 'own'}"}
-    return found if energy is None else {**found, LOG_WEIGHT: content_digest(energy)}
+    if energy is None:
+        return found
+    return {**found, LOG_WEIGHT: f"own {found[LOG_BASE]}" if named_own(energy) else content_digest(energy)}
 
 
 def _lacking(one: NBest, wanted: Mapping[str, str]) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 from esscher.bases.config import BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
 from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig, check_choice
+from esscher.training.objective_config import ObjectiveConfig
 
-__all__ = ["BaseChoice", "DataConfig", "LengthConfig", "TokenizerConfig", "TrainRun", "TrainingConfig"]
+__all__ = ["BaseChoice", "DataConfig", "LengthConfig", "ObjectiveConfig", "TokenizerConfig", "TrainRun", "TrainingConfig"]
 
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
@@ -35,6 +36,8 @@ class TrainingConfig:
     """Passes over the data, instead of steps; as many as are usual if neither is given."""
     batch_size: int = 32
     """Sequences of one update, shared by all processes."""
+    batch_tokens: int | None = None
+    """Instead: as many sequences alike in length as have so many tokens, padding counted."""
     accumulate: int = 1
     """Passes in which each process reads its share of a batch."""
     learning_rate: float = 1e-3
@@ -79,7 +82,7 @@ class TrainingConfig:
         check_choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
-        counts = ("steps", "epochs", "batch_size", "accumulate", "patience", "average_after", *INTERVALS)
+        counts = ("steps", "epochs", "batch_size", "batch_tokens", "accumulate", "patience", "average_after", *INTERVALS)
         for name in ("learning_rate", "clip", *counts):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
@@ -98,15 +101,6 @@ class TrainingConfig:
             )
         if self.batch_size % self.accumulate:
             raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")
-
-    def total_steps(self, sequences: int) -> int:
-        """Updates in all, for so many sequences."""
-        if self.steps is not None:
-            return self.steps
-        return max(1, math.ceil((self.epochs or self.usual_epochs) * sequences / self.batch_size))
-
-    def evaluation_interval(self, sequences: int) -> int:
-        return self.evaluate_every or max(1, math.ceil(sequences / self.batch_size))
 
 
 def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
@@ -127,7 +121,7 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
 class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
-    kind: Literal["lstm", "gru", "awd-lstm", "transformer", "transformer-xl"] = "transformer"
+    kind: Literal["lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq"] = "transformer"
     """Which network."""
     width: int | None = None
     """Of the hidden layers."""
@@ -138,9 +132,9 @@ class BaseChoice:
     tied: bool | None = None
     """Input and output share one matrix."""
     embedding: int | None = None
-    """Width of the input vectors of lstm and gru, one-hot input if not given; of awd-lstm, the width if not given."""
+    """Width of the input vectors of lstm and gru, one-hot input if not given; of others, the width if not given."""
     heads: int | None = None
-    """Attention heads of a transformer or transformer-xl."""
+    """Attention heads of a transformer, transformer-xl or deq."""
     feedforward: int | None = None
     """Width between the two matrices of a feed-forward part."""
     positions: Literal["rotary", "learned"] | None = None
@@ -148,7 +142,7 @@ class BaseChoice:
     max_positions: int | None = None
     """Longest sequence of a transformer, prompt and point together."""
     head_width: int | None = None
-    """Width of a head of a transformer-xl, if not its share of the width; so are all settings below."""
+    """Width of a head of a transformer-xl or deq, if not its share of the width; so are all settings up to spans."""
     attention_dropout: float | None = None
     """Share of attention, or of a kernel's taps, dropped in training."""
     memory: int | None = None
@@ -170,7 +164,7 @@ class BaseChoice:
     spans: tuple[int, ...] | None = None
     """Chunk or kernel size of each layer; the last stands for all further layers."""
     inner: int | None = None
-    """Width of all layers of an awd-lstm but the last; so are all settings up to beta."""
+    """Width of all layers of an awd-lstm but the last; units of a trellisnet's levels beside its output."""
     input_dropout: float | None = None
     """Share of the input vectors dropped in training."""
     between_dropout: float | None = None
@@ -179,10 +173,38 @@ class BaseChoice:
     """Share of the vocabulary dropped from the input in training."""
     weight_dropout: float | None = None
     """Share of the weights by which layers read their own past dropped in training."""
+    hidden_dropout: float | None = None
+    """Share of what is read of hidden vectors by an enas cell's nodes, or by a trellisnet's levels, dropped in training."""
+    arc: tuple[int, ...] | None = None
+    """An enas cell: the function of node 0, then for each further node the one it reads and its function."""
     alpha: float | None = None
     """Weight of the penalty of large outputs."""
     beta: float | None = None
     """Weight of the penalty of changing outputs."""
+    dilations: tuple[int, ...] | None = None
+    """How far back the levels of a trellisnet look, over and over again."""
+    auxiliary: float | None = None
+    """Weight of the likelihood by each level of a trellisnet that auxiliary-every divides."""
+    auxiliary_every: int | None = None
+    """Which levels of a trellisnet are so weighed."""
+    unrolled: int | None = None
+    """Tied layers of a deq instead of their fixed point, as in pretraining; 0 is the fixed point."""
+    mixed: int | None = None
+    """Iterates of a deq that are mixed; so are all settings up to jacobian-share."""
+    tolerance: float | None = None
+    """Relative change at which the fixed point of a training pass, and its gradient, have settled."""
+    iterations: int | None = None
+    """Most iterations of a training pass."""
+    adjoint_iterations: int | None = None
+    """Most iterations of its gradient."""
+    exact_tolerance: float | None = None
+    """Relative change at which scores and draws have settled."""
+    exact_iterations: int | None = None
+    """Most iterations of a score or of a step."""
+    jacobian: float | None = None
+    """Weight of the mean square of the layer's derivatives at the fixed point."""
+    jacobian_share: float | None = None
+    """Share of the training passes in which it is measured."""
     output: Literal["softmax", "softmaxes", "contexts"] | None = None
     """Of any network: a softmax, a mixture of softmaxes (MoS) or of contexts (MoC)."""
     components: int | None = None
@@ -224,6 +246,7 @@ class TrainRun:
     length: LengthConfig = field(default_factory=LengthConfig)
     base: BaseChoice = field(default_factory=BaseChoice)
     training: TrainingConfig = field(default_factory=TrainingConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     start: str | None = None
     """Folder of a base that was trained here, to go on from: its weights, settings and tokenizer are taken."""
 
@@ -246,6 +269,7 @@ PARTS: dict[str, type] = {
     "length": LengthConfig,
     "base": BaseChoice,
     "training": TrainingConfig,
+    "objective": ObjectiveConfig,
 }
 
 

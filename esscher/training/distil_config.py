@@ -64,7 +64,7 @@ class DistilRun:
     """The whole of `esscher distil`, the base apart."""
 
     energy: str
-    """Folder of the energy that tilts it."""
+    """Folder of the energy that tilts it; or `own`, the level of the base's own logits."""
     out: str
     """Folder of the student."""
     distil: DistilConfig = field(default_factory=DistilConfig)

@@ -94,7 +94,8 @@ class Loop:
         make_equal(accelerator, list(task.modules.values()))
         self.players = Players(task.modules, config, accelerator)
         self.supply = _supply(task, config, accelerator)
-        self.steps, self.evaluate_every = self.supply.total_steps(), self.supply.evaluation_interval()
+        self.steps = config.steps or self.supply.steps(config.epochs or config.usual_epochs)
+        self.evaluate_every = config.evaluate_every or self.supply.steps(1)
         self.average = Average(task.modules, None if config.average is None else round(config.average * self.steps))
         self.save_every = config.save_every or self.evaluate_every
         self.main = accelerator.is_main_process

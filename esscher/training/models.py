@@ -1,7 +1,7 @@
 """A model as the verbs name it: the folder of a base, perhaps the folder of an energy, and how text is cut for it.
 
 What a folder says is the default: an energy remembers how text was cut for it, and a base that was trained on chunks how
-many tokens were given.
+many tokens were given. In place of an energy's folder the word `own` names the level of the base's own logits.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from esscher.bases.network import NetworkBase
 from esscher.cut import Cut
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
-from esscher.energies.saved import SavedEnergy, SavedNetwork, load_energy
+from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_energy
 from esscher.hub import SavedBase, load_base
 from esscher.target import Tilted
 from esscher.training.config import TrainRun, from_dict
@@ -31,7 +31,7 @@ class Model:
     text: Tokenizer | None
     cut: Cut
     folder: Path
-    energy: SavedEnergy | SavedNetwork | None = None
+    energy: SavedEnergy | SavedNetwork | SavedLevel | None = None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -65,7 +65,8 @@ class Model:
 def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None) -> Model:
     """The model of these folders; settings in `cut` replace what the folders say."""
     folder, saved = Path(folder), None if energy is None else load_energy(energy)
-    cut = (Cut() if cut is None else cut).over(_trained_cut(folder) if saved is None else saved.cut)
+    told = _trained_cut(folder) if saved is None or isinstance(saved, SavedLevel) else saved.cut
+    cut = (Cut() if cut is None else cut).over(told)
     base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
     if saved is None:
         return Model(base, Tilted(base), tokenizer, cut, folder)

@@ -23,16 +23,18 @@ from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import write_file, write_json
 from esscher.target import Tilted
-from esscher.training.config import TrainRun, from_dict, refuse_change, to_dict
+from esscher.training.config import TrainingConfig, TrainRun, from_dict, refuse_change, to_dict
 from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
+from esscher.training.objectives import build_objective
 from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
 from esscher.training.stream_material import StreamMaterial, prepare_streams
 from esscher.training.stream_measuring import StreamMeasuring, measure_stream
-from esscher.training.streams import Stream
+from esscher.training.streams import Plan, Stream
+from esscher.training.supply import order_of
 from esscher.training.trainer import Trainer
 
 RESULTS = "results.json"
@@ -87,7 +89,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     else:
         data, held_out = material.train, HeldOut(Likelihood(), material.validation)
     record = Trainer(run.training, quiet)(
-        Likelihood(run.training.label_smoothing),
+        build_objective(run.objective, run.training.label_smoothing, lambda epochs: steps_in(data, run.training, epochs)),
         target,
         data,
         modules=base,
@@ -102,6 +104,13 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     for name, found in result.measured.items():
         speak(f"{name}: {found}")
     return result
+
+
+def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:
+    """The updates of so many epochs."""
+    if isinstance(data, Stream):
+        return Plan(data, len(data) // training.batch_size, training.seed).steps(epochs)
+    return order_of(data, training).steps(epochs)
 
 
 def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:

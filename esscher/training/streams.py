@@ -97,17 +97,19 @@ class Columns:
     def __init__(self, stream: Stream, target: Tilted, config: TrainingConfig, accelerator: Accelerator):
         self.stream, self.target, self.config, self.accelerator = stream, target, config, accelerator
         self.base = network_of(target)
+        if config.batch_tokens is not None:
+            raise ValueError(
+                f"A stream is read in columns, batch_size of them, not in batches of batch_tokens = {config.batch_tokens}. "
+                f"Nothing was trained; leave batch_tokens out."
+            )
         self.columns = stream.columns(config.batch_size)
         self.plan = Plan(stream, self.columns.shape[1], config.seed)
         own = torch.arange(config.batch_size)[accelerator.process_index :: accelerator.num_processes]
         self.groups = own.chunk(config.accumulate)
         self.memories: list[Memory] = [self.base.open(len(rows)) for rows in self.groups]
 
-    def total_steps(self) -> int:
-        return self.config.steps or self.plan.steps(self.config.epochs or self.config.usual_epochs)
-
-    def evaluation_interval(self) -> int:
-        return self.config.evaluate_every or self.plan.steps(1)
+    def steps(self, epochs: int) -> int:
+        return self.plan.steps(epochs)
 
     def scale(self, step: int) -> float:
         first, last = self.plan.place(step)

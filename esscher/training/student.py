@@ -10,6 +10,7 @@ from torch import nn
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.energies.features import LogLinear, values
+from esscher.energies.own_level import named_own
 from esscher.estimate import Estimate
 from esscher.estimators.moments import moments
 from esscher.hub import Card, save_base
@@ -57,7 +58,7 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
     """Distil the base in the folder `model`, tilted as the settings say, and save the student in `run.out`."""
     folder, settings = Path(run.out), {"model": model, **asdict(run)}
     _refuse_change(folder, settings, resume)
-    loaded = load_model(model, run.energy)
+    loaded, own = load_model(model, run.energy), named_own(run.energy)
     base, teacher, energy = loaded.base, loaded.target, loaded.target.energy
     student = _fresh(base, run) if run.fresh else deepcopy(base)
     write_file(folder / SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
@@ -69,11 +70,11 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
     result = StudentResult(folder, found, rows)
     measured = [(f"{name}, tilted model to student", value) for name, value in found.divergences.items()]
     card = Card(
-        title=f"{Path(model).name or model}, tilted by {Path(run.energy).name or run.energy}, distilled",
+        title=f"{Path(model).name or model}, tilted by {'its own level' if own else Path(run.energy).name}, distilled",
         data=f"{found.cost:,} sequences drawn by the method `{run.distil.method}`.",
         training=settings,
         measured=measured,
-        notes=(Path(run.energy) / "README.md").read_text(encoding="utf8").partition("# ")[2],
+        notes="" if own else (Path(run.energy) / "README.md").read_text(encoding="utf8").partition("# ")[2],
     )
     save_base(folder, student, loaded.text, card)
     write_json(folder / RESULTS, result.to_dict())

@@ -14,19 +14,15 @@ from torch import Tensor
 from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
-from esscher.training.order import Order, passes
+from esscher.training.order import Bucketed, Order, passes
 
 
 @runtime_checkable
 class Supply(Protocol):
     """The data of a run as its updates see them; `parts` is called once for each update, in order."""
 
-    def total_steps(self) -> int:
-        """Updates in all."""
-        ...
-
-    def evaluation_interval(self) -> int:
-        """Updates between two evaluations."""
+    def steps(self, epochs: int) -> int:
+        """Updates in so many epochs."""
         ...
 
     def scale(self, step: int) -> float:
@@ -59,13 +55,10 @@ class Shuffled:
 
     def __init__(self, data: Sequences, target: Tilted, config: TrainingConfig, accelerator: Accelerator):
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
-        self.order = Order(len(data), config.batch_size, config.seed)
+        self.order = order_of(data, config)
 
-    def total_steps(self) -> int:
-        return self.config.total_steps(len(self.data))
-
-    def evaluation_interval(self) -> int:
-        return self.config.evaluation_interval(len(self.data))
+    def steps(self, epochs: int) -> int:
+        return self.order.steps(epochs)
 
     def scale(self, step: int) -> float:
         return 1.0
@@ -87,6 +80,13 @@ class Shuffled:
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Nothing is remembered."""
+
+
+def order_of(data: Sequences, config: TrainingConfig) -> Order | Bucketed:
+    """In batches of so many sequences, or of so many tokens."""
+    if config.batch_tokens is None:
+        return Order(len(data), config.batch_size, config.seed)
+    return Bucketed(data.stop.cpu(), config.batch_tokens, config.seed)
 
 
 def fingerprint(*tensors: torch.Tensor) -> str:

@@ -5,8 +5,9 @@ import torch
 from networks import CONFIGS, SPACES, lively
 
 from esscher.bases.carried import Carried
-from esscher.bases.config import RecurrentConfig
-from esscher.bases.network import LogitBase, build_base
+from esscher.bases.config import RecurrentConfig, TransformerXLConfig
+from esscher.bases.logits import LogitBase
+from esscher.bases.network import build_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -122,6 +123,26 @@ def test_in_the_midst_of_a_stream_it_is_a_base(space, prompt):
         check_base(carried, [prompt])
         with pytest.raises(AssertionError):  # the same without a memory is another distribution
             torch.testing.assert_close(carried.begin(empty_prompts(1))[0], base.begin(empty_prompts(1))[0])
+
+
+@pytest.mark.parametrize("mixers", [("full",), ("local",), ("lightconv", "full")], ids=["full", "local", "mixed"])
+def test_segments_that_stand_alone_are_drawn_as_they_are_scored(mixers):
+    """Without a memory a stream's segment has only itself and the token before it."""
+    norm = "pre" if "lightconv" in mixers else "post"
+    config = TransformerXLConfig(8, 2, 2, None, 16, memory=0, mixers=mixers, spans=(2, 3), norm=norm)
+    base = lively(config, SPACES["fixed length"])
+    memory = base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1]
+    for prompt in ([], [2, 1]):
+        check_base(Carried(base, memory), [prompt])
+
+
+@pytest.mark.parametrize("kind", ["transformer-xl", "transformer-xl, short sight", "convolutions"])
+def test_memories_of_training_may_be_drawn_from(kind):
+    base = lively(CONFIGS[kind], SPACES["fixed length"]).train()
+    memory = base.read(base.open(2), torch.tensor([[1, 2, 2, 1, 0], [0, 0, 1, 2, 1]]))[1]
+    drawn = Ancestral()(Tilted(Carried(base, memory)), empty_prompts(2), 50, rng=Seeded(0))
+    scored = Carried(base.eval(), memory).log_probs(drawn.x).sum(-1).view(2, 50)
+    torch.testing.assert_close(drawn.log_base, scored.double(), atol=1e-4, rtol=0)
 
 
 def test_the_likelihood_of_segments_is_that_of_the_stream(base):

@@ -13,7 +13,7 @@ from transformers.activations import NewGELUActivation
 from esscher.bases import causal_lm as adapter
 from esscher.bases import shared_prompt
 from esscher.bases.causal_lm import CausalLM, causal_lm
-from esscher.bases.network import LogitBase
+from esscher.bases.logits import LogitBase
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded

@@ -10,7 +10,8 @@ from esscher.bases import corrected
 from esscher.bases.config import RecurrentConfig, TransformerConfig
 from esscher.bases.corrected import Corrected
 from esscher.bases.grown import deepened, deepened_causal_lm, grown, parameter_count
-from esscher.bases.network import LogitBase, build_base
+from esscher.bases.logits import LogitBase
+from esscher.bases.network import build_base
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded

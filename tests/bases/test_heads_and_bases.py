@@ -15,15 +15,19 @@ from esscher.bases.adaptive import AdaptiveSoftmax
 from esscher.bases.config import (
     MIXERS,
     AwdLstmConfig,
+    DeqConfig,
+    EnasConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
+    TrellisNetConfig,
     from_dict,
     to_dict,
 )
 from esscher.bases.heads import SoftmaxHead, placed
+from esscher.bases.logits import LogitBase, scores_and_levels
 from esscher.bases.mixture import MixtureHead
-from esscher.bases.network import LogitBase, NetworkBase, StreamingNetwork
+from esscher.bases.network import NetworkBase, StreamingNetwork
 from esscher.bases.softmax import mixture_score
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
@@ -44,6 +48,9 @@ NETWORKS = {
     "gru": RecurrentConfig("gru", 8, 1, embedding=8),
     "gru, one-hot": RecurrentConfig("gru", 8, 3),
     "awd-lstm": AwdLstmConfig(8, 2, inner=6),
+    "enas": EnasConfig(8),
+    "trellisnet": TrellisNetConfig(8, 3, inner=4),
+    "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
     "transformer, rotary": TransformerConfig(8, 1, 2, 16),
     "transformer, learned": TransformerConfig(8, 1, 4, 16, positions="learned", max_positions=6),
     **{
@@ -52,6 +59,10 @@ NETWORKS = {
     },
 }
 DEEPER = {  # what is no matter of the head
+    "enas, another cell": EnasConfig(8, 2, arc=(3, 0, 2, 0, 1, 1, 0)),
+    "trellisnet, dilated": TrellisNetConfig(8, 4, inner=0, dilations=(1, 3, 2)),
+    "deq, short sight": DeqConfig(8, 2, 5, 16, reach=2, clamp=1, exact_tolerance=1e-14),
+    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=3),
     "transformer": TransformerConfig(8, 2, 2, 16),
     "transformer-xl": replace(XL, layers=2, norm="pre", untied=True),
     "transformer-xl, short sight": replace(XL, layers=2, reach=2, clamp=1),
@@ -108,6 +119,24 @@ def check_scores(base):
         equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), f"the gradient of {name} must be that of the logits")
 
 
+def check_levels(base):
+    """Scores beside levels are the scores; levels are logsumexps of the logits, and so are their gradients."""
+    x = enumerate_points(base.space, prompts_of(PROMPTS))
+    (score, level), logits = scores_and_levels(base, x), base.logits(x)
+    equal(score.detach(), base.log_probs(x).detach(), 1e-12, "scores beside levels must be the scores")
+    expected = torch.where(x.counted, logits.logsumexp(-1), 0.0)
+    equal(level.detach(), expected.detach(), 1e-12, "levels must be those of the logits")
+    given = torch.linspace(-1, 2, level.numel(), dtype=torch.float64).view_as(level)
+    weights = list(base.parameters())
+    own = torch.where(x.counted, logits.gather(2, x.tokens[..., None])[..., 0] - expected, 0.0)
+    found, right = (
+        torch.autograd.grad([one, other], weights, [given, given.flip(0)], allow_unused=True)
+        for one, other in ((score, level), (own, expected))
+    )
+    for slope, other in zip(found, right, strict=True):
+        equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
+
+
 @pytest.mark.parametrize("case", [*CASES, *DEEPER])
 def test_laws_of_a_base(case):
     base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
@@ -123,7 +152,9 @@ def test_laws_in_single_precision(network):
 
 @pytest.mark.parametrize("case", CASES)
 def test_scores_and_gradients_are_those_of_all_logits(case):
-    check_scores(base_of(CASES[case]).double())
+    base = base_of(CASES[case]).double()
+    check_scores(base)
+    check_levels(base)
 
 
 @pytest.mark.parametrize("case", STREAMING)
@@ -139,7 +170,7 @@ def test_settings_travel_as_dictionaries_and_as_flags():
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("network", ["gru", "awd-lstm", "transformer, learned", "full, post-norm"])
+@pytest.mark.parametrize("network", ["gru", "awd-lstm", "enas", "trellisnet", "transformer, learned", "full, post-norm"])
 def test_draws_over_every_outcome(network, head):
     """No statistics: the outcomes of the dice are all the points, each once and with the probability of its score."""
     space = Space(4, 2, eos=0)
@@ -166,11 +197,9 @@ def unbiased_clusters(self, steps):
     return partial(adaptive._logits, clusters=[part._replace(bias=0 * part.bias) for part in self._parts()])
 
 
-def cluster_alone(self, hidden, tokens):
+def cluster_alone(self, tails, found, hidden, tokens):
     """The score of a rare token is that of its cluster."""
-    head, *_ = self._parts()
-    cluster = self.clusters.of(tokens)
-    return head.score(hidden, torch.where(cluster == 0, tokens, self.clusters.sizes[0] - 1 + cluster))
+    return found
 
 
 def unbiased_mixture(self, steps):
@@ -202,7 +231,7 @@ WRONG = {  # the head, what is replaced and by what; what the laws say of it, an
         "softmax", SoftmaxHead, "prepared", lambda self, steps: partial(linear, weight=self._weight), STEPPED, None,
     ),
     "adaptive, steps without bias": ("adaptive", AdaptiveSoftmax, "prepared", unbiased_clusters, STEPPED, None),
-    "adaptive, the cluster alone": ("adaptive", AdaptiveSoftmax, "_score", cluster_alone, SUMMED, SCORED),
+    "adaptive, the cluster alone": ("adaptive", AdaptiveSoftmax, "_within", cluster_alone, SUMMED, SCORED),
     "softmaxes, steps without bias": ("softmaxes", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
     "softmaxes, one is skipped": (
         "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:])), SUMMED, SCORED,

@@ -195,7 +195,7 @@ def test_configs_travel_as_dictionaries(config):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "rnn"}, "Unknown kind of base 'rnn'; the known kinds are lstm, gru, awd-lstm, transformer"),
+        ({"kind": "rnn"}, "Unknown kind of base 'rnn'; the known kinds are lstm, gru, awd-lstm, enas, trellisnet, transformer"),
         ({}, "Unknown kind of base None"),
         ({"kind": "gru", "head": 3}, "Unknown key 'head' of a base of kind 'gru'; the known keys are width, layers"),
         ({"kind": "gru", "cell": "lstm"}, "Unknown key 'cell'"),

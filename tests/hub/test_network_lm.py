@@ -77,7 +77,15 @@ def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     assert torch.allclose(unopened, expected[3, 1:], atol=1e-5)
 
 
-EVERY_HEAD = ["transformer, adaptive", "transformer-xl, adaptive", "awd-lstm, softmaxes", "lstm, contexts"]
+EVERY_HEAD = [
+    "transformer, adaptive",
+    "transformer-xl, adaptive",
+    "awd-lstm, softmaxes",
+    "enas, softmaxes",
+    "trellisnet, softmaxes",
+    "deq",
+    "lstm, contexts",
+]
 
 
 @pytest.mark.parametrize("kind", ["lstm, tied", "gru, one-hot", "transformer, rotary", "transformer, learned", *EVERY_HEAD])

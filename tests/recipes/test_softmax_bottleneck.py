@@ -9,8 +9,8 @@ from esscher.bases.network import build_network
 from esscher.estimate import Estimate
 from esscher.recipes import bottleneck_studies as studies
 from esscher.recipes.bottleneck_studies import MOC, MOS, SOFTMAX, bottleneck_studies
-from esscher.recipes.softmax_bottleneck import run, study_ranks, with_perplexity
-from esscher.recipes.stream_rows import make_rows, run_of
+from esscher.recipes.softmax_bottleneck import run, study_ranks
+from esscher.recipes.stream_rows import make_rows, run_of, with_perplexity
 
 
 def size(run, vocabulary):

@@ -11,6 +11,7 @@ from esscher.training.config import (
     BaseChoice,
     DataConfig,
     LengthConfig,
+    ObjectiveConfig,
     TrainingConfig,
     TrainRun,
     changed_key,
@@ -47,11 +48,23 @@ def test_other_bad_settings():
     assert BaseChoice("transformer", heads=2, width=8).resolve() == TransformerConfig(width=8, heads=2)
 
 
-def test_length_of_training():
-    assert TrainingConfig(steps=7).total_steps(1000) == 7
-    assert TrainingConfig(epochs=2, batch_size=10).total_steps(105) == 21
-    assert TrainingConfig(batch_size=10).total_steps(101) == 101
-    assert TrainingConfig(batch_size=10).evaluation_interval(101) == 11
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"weight": 0.5}, "likelihood has no weight"),
+        ({"kind": "eforcing", "share": 0.5}, "eforcing has no share"),
+        ({"kind": "scheduled-sampling", "decay": 0.5}, "scheduled-sampling has no decay"),
+        ({"kind": "eforcing", "after_steps": 3, "after_epochs": 1}, "give one of them"),
+        ({"kind": "eforcing", "weight": -1.0}, "weight is at least 0"),
+        ({"kind": "eforcing", "decay": 0.0}, "decay lies in"),
+        ({"kind": "eforcing", "negatives": 0}, "negatives is at least 1"),
+        ({"kind": "eforcing", "clip": 0.5}, "clip is at least 1"),
+        ({"kind": "scheduled-sampling", "share": 2.0}, "share lies in"),
+    ],
+)
+def test_impossible_objectives_are_refused(settings, word):
+    with pytest.raises(ValueError, match=word):
+        ObjectiveConfig(**settings)
 
 
 def test_schedules_by_hand():

@@ -79,6 +79,9 @@ class Coin(nn.Module):
     def score(self, hidden, tokens):
         return self.output(hidden).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
+    def score_and_level(self, hidden, tokens):
+        raise NotImplementedError
+
     def hidden(self, x):
         raise NotImplementedError
 

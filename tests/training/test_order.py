@@ -1,9 +1,11 @@
 """The order of the data: every sequence once an epoch, the same for the same seed, shared without overlap."""
 
+from itertools import pairwise
+
 import torch
 
 from esscher.space import sequences
-from esscher.training.order import Order, passes
+from esscher.training.order import Bucketed, Order, passes
 
 
 def test_every_sequence_once_an_epoch_and_other_orders_in_other_epochs():
@@ -17,6 +19,26 @@ def test_a_batch_does_not_depend_on_what_was_asked_before():
     assert Order(10, 4, seed=3).batch(7).tolist() == Order(10, 4, seed=3).batch(7).tolist()
     assert Order(10, 4, seed=3).batch(7).tolist() != Order(10, 4, seed=4).batch(7).tolist()
     assert len(Order(3, 8, seed=0).batch(2)) == 8
+
+
+def test_updates_of_epochs():
+    assert Order(105, 10, seed=0).steps(2) == 21 and Order(101, 10, seed=0).steps(1) == 11 and Order(3, 8, seed=0).steps(1) == 1
+
+
+def test_batches_of_tokens_hold_sequences_alike_in_length():
+    lengths = torch.tensor([3, 9, 1, 4, 2, 12, 3, 3, 1, 8])
+    order = Bucketed(lengths, 8, seed=3)
+    steps = order.steps(1)
+    assert order.steps(3) == 3 * steps
+    epochs = [[order.batch(epoch * steps + step) for step in range(steps)] for epoch in (0, 1)]
+    for batches in epochs:
+        assert sorted(torch.cat(batches).tolist()) == list(range(10))
+        assert all(len(batch) * int(lengths[batch].max()) <= 8 or len(batch) == 1 for batch in batches)
+        ordered = sorted((int(lengths[batch].min()), int(lengths[batch].max())) for batch in batches)
+        assert all(one[1] <= other[0] for one, other in pairwise(ordered)), "lengths must be parted"
+    assert [batch.tolist() for batch in epochs[0]] != [batch.tolist() for batch in epochs[1]]
+    assert Bucketed(lengths, 8, seed=3).batch(steps + 1).tolist() == epochs[1][1].tolist()
+    assert len(Bucketed(lengths, 8, seed=3).ends) < len(Bucketed(lengths, 4, seed=3).ends)
 
 
 def test_processes_and_passes_share_a_batch():

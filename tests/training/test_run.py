@@ -16,11 +16,13 @@ from esscher.training.config import (
     BaseChoice,
     DataConfig,
     LengthConfig,
+    ObjectiveConfig,
     TokenizerConfig,
     TrainingConfig,
     TrainRun,
     from_dict,
 )
+from esscher.training.loop import Loop
 from esscher.training.run import train
 
 BASE = BaseChoice("lstm", width=8, layers=1)
@@ -108,3 +110,41 @@ def test_bad_sources(tmp_path, text):
         train(TrainRun(str(tmp_path), DataConfig("nowhere.txt")), quiet=True)
     with pytest.raises(ValueError, match="Unknown tokenizer 'words'; the known ones are character, byte, word, bpe"):
         train(TrainRun(str(tmp_path), DataConfig(str(text)), TokenizerConfig("words")), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveConfig("eforcing", after_epochs=1, weight=0.5, negatives=12, clip=5.0),
+        ObjectiveConfig("scheduled-sampling", after_steps=1, share=0.5),
+    ],
+    ids=["eforcing", "scheduled sampling"],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["points", "stream"])
+def test_other_objectives_begin_as_likelihood_and_resume_to_the_bit(tmp_path, text, objective, stream):
+    length = LengthConfig(16, stream=True) if stream else LengthConfig(32)
+    batch = {} if stream else {"batch_tokens": 400}
+    training = TrainingConfig(epochs=2, batch_size=10, evaluate_every=4, log_every=1, **batch)
+    run = TrainRun("", DataConfig(str(text)), TokenizerConfig("bpe", 280), length, BASE, training, objective)
+    whole = train(replace(run, out=str(tmp_path / "whole")), quiet=True)
+    added = "contrast" if objective.kind == "eforcing" else "own"
+    first = next(entry["step"] for entry in whole.record.history if added in entry)
+    assert first == (2 if objective.after_steps else whole.record.steps // 2) + 1
+
+    stopped = replace(run, out=str(tmp_path / "stopped"))
+    calls = []
+
+    def stop(self, better, save=Loop._save):
+        save(self, better)
+        calls.append(self.step)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Loop, "_save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(stopped, quiet=True)
+    again = train(stopped, quiet=True, resume=True)
+    assert digest(module_tensors(again.base)) == digest(module_tensors(whole.base)) and again.measured == whole.measured
+    with pytest.raises(ValueError, match="objective"):
+        train(replace(stopped, objective=ObjectiveConfig()), quiet=True, resume=True)

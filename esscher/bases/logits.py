@@ -1,0 +1,43 @@
+"""Bases that have logits: the whole distribution at every position of given sequences, and the level of the logits."""
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from esscher.space import Sequences
+from esscher.target import Base
+
+
+@runtime_checkable
+class LogitBase(Base, Protocol):
+    """A base that can tell the whole distribution at every position of given sequences."""
+
+    def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
+        """Unnormalised log-probabilities of every token at position t, given the tokens before t."""
+        ...
+
+
+@runtime_checkable
+class LevelBase(Base, Protocol):
+    """A base that tells the level of its logits beside its log-probabilities, without keeping the logits."""
+
+    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs`, and the logsumexp of the logits they are of, 0 where x is not counted."""
+        ...
+
+
+def scores_and_levels(base: Base, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """log a(x_t | x_<t) and the logsumexp of the logits that it is of, 0 where x is not counted, of any base with logits."""
+    if isinstance(base, LevelBase):
+        return base.scores_and_levels(x)
+    if not isinstance(base, LogitBase):
+        raise ValueError(
+            f"A {type(base).__name__} has no logits, so they have no level. Nothing was computed; use a network base, or a "
+            f"model of Hugging Face."
+        )
+    logits = base.logits(x)
+    level = logits.logsumexp(-1)
+    score = logits.gather(-1, x.tokens[..., None])[..., 0] - level
+    return torch.where(x.counted, score, 0.0), torch.where(x.counted, level, 0.0)

@@ -1,0 +1,39 @@
+"""E-Forcing (Anonymous, 2023) beside likelihood, label smoothing and scheduled sampling, on one network and text.
+
+What is asked: how well each predicts the rest of the text, in as many epochs and in as much time; and whether the validation
+loss rises late, as it does when a model learns its text by heart. Beside it the gradient itself is held against the exact one.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from esscher.recipes.eforcing_laboratory import gradient_rows, gradient_section
+from esscher.recipes.eforcing_report import eforcing_report, shown, with_curves
+from esscher.recipes.eforcing_studies import language_studies
+from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
+
+PAPER = [
+    dict(zip(("text", "model", "perplexity", "with E-Forcing"), row, strict=True))
+    for row in (
+        ("WikiText-103", "Transformer", 30.56, 29.94),
+        ("WikiText-103", "Transformer-XL", 24.20, 23.90),
+        ("CC-News", "Transformer", "-", "0.51 lower"),
+        ("Toronto Books", "Transformer", "-", "0.47 lower"),
+    )
+]
+
+
+def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
+    """All objectives on this scale's texts, with every seed."""
+    studies, left_out = language_studies(scale)
+    rows = with_perplexity(with_curves(run_studies(studies, out, seeds), studies, out))
+    over = with_perplexity(over_seeds(rows))
+    gradients = gradient_rows(*((10, 10) if scale == "smoke" else (200, 300)))
+    eforcing_report(out, "E-Forcing", studies, rows, PAPER, [gradient_section(gradients)])
+    return {
+        "gradients": gradients,
+        "rows": shown(rows),
+        "over seeds": over,
+        "paper": PAPER,
+        "left out": [{"left out": one} for one in left_out],
+    }

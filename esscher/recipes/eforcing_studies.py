@@ -1,0 +1,170 @@
+"""What the recipes on E-Forcing study, by scale: texts, networks, and what they are trained to minimise.
+
+Networks and texts are small and nothing is dropped, so that likelihood learns the text by heart within the run. All models of a
+study see the text equally often; one that is plain likelihood sees it as much longer as E-Forcing costs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from esscher.recipes.stream_rows import Study
+from esscher.recipes.stream_studies import DATA
+from esscher.training.config import (
+    BaseChoice,
+    DataConfig,
+    LengthConfig,
+    ObjectiveConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    TrainRun,
+)
+
+PLAIN, LONGER, SMOOTH, SCHEDULED, FORCED = (
+    "likelihood", "likelihood, as long as E-Forcing takes", "label smoothing", "scheduled sampling", "E-Forcing",
+)  # fmt: skip
+DOCSTRINGS = DataConfig().source
+COST = 2.5  # of an epoch of E-Forcing, in epochs of likelihood
+BOOK = DataConfig(str(DATA / "gutenberg/austen-persuasion.txt"), unit="document", split="place", held_out=0.1)
+WIKI = DataConfig(str(DATA / "wikitext-2/valid.txt"), unit="document", split="place", held_out=0.1)
+SEGMENT, TOKENS = LengthConfig(50, stream=True), TokenizerConfig("bpe", 2_000)
+XL = BaseChoice("transformer-xl", width=128, layers=2, heads=4, feedforward=512, memory=50, norm="pre")
+TRAINING = TrainingConfig(epochs=14, batch_size=20, learning_rate=1e-3, warmup=100, clip=0.25, log_every=50)
+BEGIN = 3  # epochs of plain likelihood before E-Forcing and scheduled sampling
+FORCING = ObjectiveConfig("eforcing", after_epochs=BEGIN)
+OTHERS = {
+    **{f"{FORCED} after {start}": replace(FORCING, after_epochs=start) for start in (1, 6)},
+    f"{FORCED}, weight 0.1": replace(FORCING, weight=0.1),
+    f"{FORCED}, weight 1": replace(FORCING, weight=1.0),
+    f"{FORCED}, decay 0.7": replace(FORCING, decay=0.7),
+    f"{FORCED}, decay 1": replace(FORCING, decay=1.0),
+    f"{FORCED}, draws of 10": replace(FORCING, negatives=10),
+}
+
+
+def language_studies(scale: str) -> tuple[list[Study], list[str]]:
+    """The studies of a scale, and what is left out because its text is not here."""
+    if scale == "smoke":
+        return [_smoke()], []
+    if scale == "paper":
+        return [_published()], []
+    run = TrainRun("", BOOK, TOKENS, SEGMENT, XL, TRAINING)
+    shorter = replace(run, data=WIKI, training=replace(TRAINING, epochs=10))
+    docstrings = replace(run, data=DataConfig(), training=replace(TRAINING, epochs=7))
+    made = [
+        _swept("a book, settings", run),
+        _compared("a book", run),
+        _compared("WikiText-2, validation text", shorter),
+        _compared("docstrings", docstrings),
+    ]
+    sources = [study.models[PLAIN].data.source for study in made]
+    here = [study for study, source in zip(made, sources, strict=True) if source == DOCSTRINGS or Path(source).exists()]
+    absent = sorted({source for source in sources if source != DOCSTRINGS and not Path(source).exists()})
+    return here, [f"{source} is not here; ESSCHER_DATA names another folder that holds it." for source in absent]
+
+
+def backbone_studies(scale: str) -> tuple[list[Study], list[str]]:
+    """Every backbone with likelihood and with E-Forcing."""
+    text, run, forcing, bases, most = _ablation(scale)
+    if scale == "small" and not Path(run.data.source).exists():
+        return [], [f"{run.data.source} is not here; ESSCHER_DATA names another folder that holds it."]
+    studies = []
+    for name, base in bases.items():
+        plain = replace(run, base=base)
+        studies.append(
+            Study(f"{text}, {name}", "token", {PLAIN: plain, FORCED: replace(plain, objective=forcing)}, {}, PLAIN, most)
+        )
+    return studies, []
+
+
+def _ablation(scale: str) -> tuple[str, TrainRun, ObjectiveConfig, Mapping[str, BaseChoice], int | None]:
+    """A text, how to train on it, when E-Forcing begins, the backbones, and how much of the test text is read."""
+    if scale == "smoke":
+        training = TrainingConfig(steps=8, batch_size=8, evaluate_every=4, learning_rate=3e-3, log_every=4)
+        run = TrainRun("", DataConfig(), TokenizerConfig("bpe", 1_000), replace(SEGMENT, tokens=12), XL, training)
+        return "docstrings", run, ObjectiveConfig("eforcing", after_steps=4), SMALLEST, 1_000
+    if scale == "small":
+        return "a book", TrainRun("", BOOK, TOKENS, SEGMENT, XL, replace(TRAINING, epochs=10)), FORCING, BACKBONES, None
+    name = "ptb-text-only/ptb_text_only"
+    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
+    training = TrainingConfig(epochs=100, batch_size=20, learning_rate=1e-3, clip=0.25, patience=20)
+    run = TrainRun("", data, TokenizerConfig("word", 10_000), replace(SEGMENT, tokens=70), XL, training)
+    return "Penn Treebank", run, ObjectiveConfig("eforcing", after_epochs=15, negatives=50), PUBLISHED, None
+
+
+BACKBONES: Mapping[str, BaseChoice] = {
+    "GRU": BaseChoice("gru", width=150, layers=1, embedding=150, tied=True, dropout=0.2),
+    "LSTM": BaseChoice("lstm", width=140, layers=1, embedding=140, tied=True, dropout=0.2),
+    "ENAS": BaseChoice("enas", width=96, dropout=0.2, input_dropout=0.1, hidden_dropout=0.1, word_dropout=0.05),
+    "TrellisNet": BaseChoice(
+        "trellisnet", width=64, inner=104, layers=8, dropout=0.1, input_dropout=0.1, hidden_dropout=0.1, word_dropout=0.0,
+        weight_dropout=0.1, auxiliary_every=4,
+    ),
+    "DEQ": BaseChoice(
+        "deq", width=96, heads=4, feedforward=800, memory=50, dropout=0.1, exact_tolerance=1e-3, exact_iterations=30,
+    ),
+    "Transformer": replace(XL, width=96, feedforward=384, memory=0, dropout=0.1),
+    "Transformer-XL": replace(XL, width=96, feedforward=384, dropout=0.1),
+}  # fmt: skip
+PUBLISHED: Mapping[str, BaseChoice] = {
+    "GRU": BaseChoice("gru", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
+    "LSTM": BaseChoice("lstm", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
+    "ENAS": BaseChoice("enas"),
+    "TrellisNet": BaseChoice("trellisnet"),
+    "DEQ": BaseChoice("deq", width=380, heads=10, feedforward=9_000, memory=70, dropout=0.3),
+    "Transformer-XL": BaseChoice(
+        "transformer-xl", width=380, layers=16, heads=10, feedforward=900, memory=70, dropout=0.3, variational=True
+    ),
+}
+SMALLEST: Mapping[str, BaseChoice] = {
+    "GRU": BaseChoice("gru", width=12, layers=1, embedding=12),
+    "ENAS": BaseChoice("enas", width=8),
+    "TrellisNet": BaseChoice("trellisnet", width=8, inner=8, layers=3, auxiliary_every=2),
+    "DEQ": BaseChoice("deq", width=8, heads=2, feedforward=16, memory=12, unrolled=2),
+}
+
+
+def _objectives(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
+    """One network and text with every objective."""
+    scheduled = ObjectiveConfig("scheduled-sampling", forcing.after_epochs, forcing.after_steps)
+    return {
+        PLAIN: run,
+        SMOOTH: replace(run, training=replace(run.training, label_smoothing=0.1)),
+        SCHEDULED: replace(run, objective=scheduled),
+        FORCED: replace(run, objective=forcing),
+    }
+
+
+def _compared(name: str, run: TrainRun) -> Study:
+    """Equal epochs, and likelihood for as many as E-Forcing costs."""
+    epochs = run.training.epochs or 1
+    longer = replace(run.training, epochs=round(BEGIN + COST * (epochs - BEGIN)))
+    return Study(name, "token", {**_objectives(run, FORCING), LONGER: replace(run, training=longer)}, {}, PLAIN)
+
+
+def _swept(name: str, run: TrainRun) -> Study:
+    """E-Forcing that begins elsewhere, or is stronger or weaker; to be chosen by the validation text."""
+    models = {PLAIN: run, **{what: replace(run, objective=objective) for what, objective in OTHERS.items()}}
+    return Study(name, "token", models, {}, PLAIN)
+
+
+def _smoke() -> Study:
+    base = BaseChoice("transformer-xl", width=12, layers=1, heads=2, feedforward=24, memory=12)
+    training = TrainingConfig(steps=24, batch_size=8, evaluate_every=8, learning_rate=3e-3, log_every=8)
+    run = TrainRun("", DataConfig(), TokenizerConfig("bpe", 300), replace(SEGMENT, tokens=12), base, training)
+    return Study("docstrings", "token", _objectives(run, ObjectiveConfig("eforcing", after_steps=8)), {}, PLAIN, 2_000)
+
+
+def _published() -> Study:
+    """WikiText-103 with Transformer-XL, negatives of 50 tokens, E-Forcing from the tenth epoch on."""
+    name = "Salesforce/wikitext:wikitext-103-v1"
+    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
+    base = BaseChoice(
+        "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
+        cutoffs=(20_000, 40_000, 200_000),
+    )  # fmt: skip
+    training = TrainingConfig(
+        epochs=100, batch_size=28, optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, patience=20,
+    )  # fmt: skip
+    run = TrainRun("", data, TokenizerConfig("word", 267_735), replace(SEGMENT, tokens=150), base, training)
+    return Study("WikiText-103", "token", _objectives(run, replace(FORCING, after_epochs=10, negatives=50)), {}, PLAIN)

@@ -1,0 +1,54 @@
+"""ENAS cells, TrellisNets and DEQ-Transformers learn from streams and lines, and a killed run goes on to the same weights."""
+
+import pytest
+
+from esscher.hub import load_base
+from esscher.storage import digest, module_tensors
+from esscher.training.config import BaseChoice, TrainingConfig, TrainRun
+from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig
+from esscher.training.run import train
+
+CHOICES = {
+    "enas": BaseChoice("enas", width=12, arc=(0, 0, 1, 1, 1), dropout=0.2, input_dropout=0.2),
+    "trellisnet": BaseChoice("trellisnet", width=12, inner=6, layers=3, auxiliary_every=2, dilations=(1, 2)),
+    "deq": BaseChoice("deq", width=8, heads=2, feedforward=16, memory=6, unrolled=2),
+    "deq, solved": BaseChoice(
+        "deq", width=8, heads=2, feedforward=16, memory=6, tolerance=0.9, iterations=60, adjoint_iterations=60,
+        exact_tolerance=1e-2, exact_iterations=2000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("kind", CHOICES)
+@pytest.mark.filterwarnings("ignore:The fixed point of")
+def test_killed_and_resumed_is_never_killed(kind, stream, tmp_path, monkeypatch):
+    """Dropout, penalties and memories too, to the bit."""
+    file = tmp_path / "tales.txt"
+    file.write_text("".join(f"the {n % 7} old men and {n % 5} cats\n" for n in range(60)))
+    training = TrainingConfig(steps=6, batch_size=4, evaluate_every=2, learning_rate=0.01)
+
+    def run(name):
+        length = LengthConfig(8, stream=stream)
+        return TrainRun(
+            str(tmp_path / name), DataConfig(str(file)), TokenizerConfig("word", 30), length, CHOICES[kind], training
+        )
+
+    whole = train(run("whole"), quiet=True)
+    kind_of = type(whole.base.network)
+    passes, hidden = 0, kind_of.penalty
+
+    def dies(self):
+        nonlocal passes
+        passes += 1
+        if passes == 5:
+            raise KeyboardInterrupt
+        return hidden(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind_of, "penalty", dies)
+        with pytest.raises(KeyboardInterrupt):
+            train(run("killed"), quiet=True)
+    resumed = train(run("killed"), resume=True, quiet=True)
+    assert passes == 5 and digest(module_tensors(resumed.base)) == digest(module_tensors(whole.base))
+    assert load_base(run("killed").out)[0].config == CHOICES[kind].resolve()

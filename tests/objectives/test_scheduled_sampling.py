@@ -1,0 +1,109 @@
+"""Scheduled sampling: on every outcome of its coins and draws it is the mean over mixtures, by its definition."""
+
+import pytest
+import torch
+from languages import random_automaton
+from networks import lively
+from torch.nn.functional import cross_entropy
+
+from esscher.bases.carried import Carried
+from esscher.bases.config import RecurrentConfig, TransformerConfig, TransformerXLConfig
+from esscher.objectives.combine import Ramp
+from esscher.objectives.likelihood import Likelihood
+from esscher.objectives.scheduled_sampling import ScheduledSampling
+from esscher.randomness import Seeded
+from esscher.space import Sequences, Space, sequences
+from esscher.target import Tilted
+from esscher.testing import every_outcome
+
+SPACE = Space(2, 3)
+
+
+class Least(Seeded):
+    """The token that the model finds likeliest."""
+
+    def categorical(self, log_weight, draws=1):
+        return log_weight.argmax(-1, keepdim=True)
+
+
+def base_of(config=None, space: Space = SPACE):
+    return lively(config or RecurrentConfig("gru", 6, 1, embedding=4), space).double()
+
+
+def mixtures(base, point: list[int], share: float, form: str):
+    """Every mixture of a point that matters, with its probability: own tokens before the last, given data or the mixture."""
+    found = {(): 1.0}
+    for place in range(len(point) - 1):
+        grown = {}
+        for mixed, probability in found.items():
+            before = point[:place] if form == "passes" else list(mixed)
+            row = sequences([[*before, 0]])
+            law = base.logits(row)[0, place].softmax(-1).tolist()
+            for token in range(SPACE.vocab_size):
+                own = share * law[token] + (1 - share) * (token == point[place])
+                grown[(*mixed, token)] = probability * own
+        found = grown
+    return found
+
+
+def expected(base, data: Sequences, share: float, form: str) -> float:
+    total = 0.0
+    for point in data.points():
+        for mixed, probability in mixtures(base, point, share, form).items():
+            logits = base.logits(sequences([[*mixed, 0]]))[0]
+            total += probability * float(cross_entropy(logits, torch.tensor(point), reduction="sum").detach())
+    return total / int(data.lengths.sum())
+
+
+@pytest.mark.parametrize("form", ["passes", "steps"])
+def test_it_is_the_mean_over_mixtures(form):
+    base, data = base_of(), sequences([[0, 1, 1]])
+    outcomes = every_outcome(lambda rng: ScheduledSampling(0.3, form)(Tilted(base), data, rng=rng))
+    found = sum(probability * float(loss.value.detach()) for probability, loss in outcomes)
+    right = {one: expected(base, data, 0.3, one) for one in ("passes", "steps")}
+    assert found == pytest.approx(right[form], abs=1e-12)
+    assert abs(right["passes"] - right["steps"]) > 1e-5, "the two forms must differ for the test to tell them apart"
+    assert abs(found - expected(base, data, 0.4, form)) > 1e-4
+
+
+@pytest.mark.parametrize("form", ["passes", "steps"])
+def test_prompts_and_ends_of_different_lengths(form):
+    """With all tokens own, rows say the same one by one as together: none reads padding, and prompts stay the data's."""
+    space = Space(3, 4, eos=0)
+    base = base_of(TransformerConfig(8, 1, 2, 16), space)
+    data = sequences([[1, 2, 0], [2], [1, 1, 2, 2]], prompts=[[2], [], [1, 1]])
+
+    objective = ScheduledSampling(1.0, form)
+    whole = objective(Tilted(base), data, rng=Least(0))
+    alone = [objective(Tilted(base), data.rows(slice(row, row + 1)), rng=Least(0)) for row in range(3)]
+    mean = sum(one.value * one.count for one in alone) / whole.count
+    torch.testing.assert_close(whole.value, mean, atol=1e-12, rtol=0)
+    assert whole.count == 8 and whole.metrics["own"] == 1.0
+
+
+def test_without_own_tokens_it_is_likelihood_bit_for_bit():
+    base, data = base_of(), sequences([[0, 1, 1], [1, 0, 0]])
+    plain = Likelihood()(Tilted(base), data, rng=Seeded(0))
+    for share in (0.0, Ramp(0.0, 0.5, 5, 9)):
+        found = ScheduledSampling(share)(Tilted(base), data, rng=Seeded(0), step=5)
+        assert torch.equal(found.value, plain.value) and found.metrics == plain.metrics
+
+
+def test_streams_remember_the_data_and_not_the_mixture():
+    base = base_of(TransformerXLConfig(8, 1, 2, None, 16), Space(3, 4))
+    carried = Carried(base, base.open(2))
+    data = sequences([[0, 1, 2, 1], [2, 2, 0, 1]])
+    for form in ("passes", "steps"):
+        ScheduledSampling(1.0, form, label_smoothing=0.1)(Tilted(carried), data, rng=Seeded(0))
+        expected = base.read(base.open(2), data.tokens)[1]
+        for one, other in zip(carried.memory_after(data), expected, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(ValueError, match="steps, passes"):
+        ScheduledSampling(form="other")
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        ScheduledSampling(1.5)
+    with pytest.raises(ValueError, match="has no `logits`"):
+        ScheduledSampling()(Tilted(random_automaton(Space(3, 3))), sequences([[0, 1, 1]]), rng=Seeded(0))

@@ -1,0 +1,80 @@
+"""The recipes on E-Forcing: what they compare, and the smallest runs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esscher.bases.network import build_network
+from esscher.recipes import eforcing_laboratory
+from esscher.recipes import eforcing_studies as studies
+from esscher.recipes.eforcing_lm import run as run_language
+from esscher.recipes.eforcing_report import validations, with_curves
+from esscher.recipes.eforcing_studies import FORCED, LONGER, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
+from esscher.recipes.stream_rows import Study, place_of
+from esscher.training.config import DataConfig
+
+
+def size(run, vocabulary=2_000):
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in build_network(run.base.resolve(), vocabulary).parameters())
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_all_objectives_have_one_network_text_and_number_of_epochs(scale, tmp_path, monkeypatch):
+    for name in ("WIKI", "BOOK"):
+        monkeypatch.setattr(studies, name, replace(getattr(studies, name), source=str(tmp_path)))
+    assert len(language_studies(scale)[0]) == {"small": 4, "paper": 1}[scale]
+    for study in language_studies(scale)[0]:
+        plain = study.models[PLAIN]
+        for name, one in study.models.items():
+            assert (one.base, one.data, one.length) == (plain.base, plain.data, plain.length)
+            assert one.training.epochs == plain.training.epochs or name == LONGER
+        if LONGER in study.models:
+            assert study.models[LONGER].training.epochs > 1.5 * plain.training.epochs
+            assert set(study.models) == {PLAIN, LONGER, SMOOTH, SCHEDULED, FORCED}
+
+
+def test_backbones_are_of_about_one_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "BOOK", replace(studies.BOOK, source=str(tmp_path / "none")))
+    assert backbone_studies("small")[0] == [] and "none is not here" in backbone_studies("small")[1][0]
+    monkeypatch.setattr(studies, "BOOK", replace(studies.BOOK, source=str(tmp_path)))
+    assert len(backbone_studies("small")[0]) == 7
+    sizes = [size(study.models[PLAIN]) for study in backbone_studies("small")[0]]
+    assert max(sizes) < 1.15 * min(sizes)
+    for scale in ("smoke", "small", "paper"):
+        for study in backbone_studies(scale)[0]:
+            assert replace(study.models[FORCED], objective=study.models[PLAIN].objective) == study.models[PLAIN]
+
+
+def test_a_text_that_is_not_here_is_named(tmp_path, monkeypatch):
+    for name in ("WIKI", "BOOK"):
+        monkeypatch.setattr(studies, name, replace(getattr(studies, name), source=str(tmp_path / "none")))
+    found, left_out = language_studies("small")
+    assert [study.name for study in found] == ["docstrings"] and len(left_out) == 1 and "none is not here" in left_out[0]
+
+
+def test_a_late_rise_is_told(tmp_path):
+    study = Study("a text", "token", {"one": language_studies("smoke")[0][0].models[PLAIN]}, {}, "one")
+    place = place_of(tmp_path / "a text", "one", 0)
+    place.mkdir(parents=True)
+    lines = ['{"step": 1, "loss": 9.0}', *(f'{{"step": {n}, "validation": {v}}}' for n, v in ((2, 3.0), (4, 2.5), (6, 2.75)))]
+    (place / "history.jsonl").write_text("\n".join(lines) + "\n")
+    assert validations(place) == [(2, 3.0), (4, 2.5), (6, 2.75)]
+    row = {"text": "a text", "model": "one", "seed": 0}
+    assert with_curves([row], [study], tmp_path) == [{**row, "least validation": 2.5, "at step": 4, "late rise": 0.25}]
+
+
+def test_the_smallest_run(tmp_path, monkeypatch):
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(400)))
+    monkeypatch.setattr(studies, "DataConfig", lambda: DataConfig(str(text)))
+    monkeypatch.setattr(eforcing_laboratory, "ROWS", (4, 8))
+    found = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
+    assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED]
+    assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in found["rows"])
+    assert len(found["gradients"]) == 8 and all(row["variance"].value > 0 for row in found["gradients"])
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "while learning" in page and "late rise" in page
+    again = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
+    assert again["rows"] == found["rows"]
