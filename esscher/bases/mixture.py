@@ -185,8 +185,19 @@ def _of_softmaxes(
     bias: Float[Tensor, "V"] | None,
     floor: float,
 ) -> Float[Tensor, "N V"]:
-    found = torch.logsumexp(linear(vectors, weight, bias).log_softmax(-1) + prior[..., None], 1)
+    logits = linear(vectors, weight, bias)
+    found = None if torch.is_grad_enabled() else _mixed_once(logits, prior)
+    if found is None:
+        found = torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
     if not floor:
         return found
     level = prior.logsumexp(1, keepdim=True)
     return torch.logaddexp(found - level, torch.full_like(found, floor).log()) + level
+
+
+def _mixed_once(logits: Float[Tensor, "N K V"], prior: Float[Tensor, "N K"]) -> Float[Tensor, "N V"] | None:
+    """The same from the exponentials themselves, which takes fewer passes; None where one of them is too small to be told."""
+    shares = (logits - logits.amax(-1, keepdim=True)).exp_()
+    top = prior.amax(-1, keepdim=True)
+    mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
+    return mixed.log_().add_(top) if len(mixed) == 0 or float(mixed.amin()) > torch.finfo(mixed.dtype).tiny else None

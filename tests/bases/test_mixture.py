@@ -276,3 +276,14 @@ def test_older_settings_without_an_output():
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         from_dict({"kind": "transformer", **values})
+
+
+def test_tokens_too_unlikely_for_exponentials_still_have_logits():
+    """Of one component that is all but certain: the others' logits come from logarithms."""
+    head = MixtureHead(4, 3, 2).eval()
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[300.0, 0, 0], [0, 300.0, 0], [-300.0, 0, 0], [0, 0, 300.0]]))
+        hidden = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+        found, expected = head.logits(hidden), head.double().logits(hidden.double())
+    assert bool(found.isfinite().all()) and float(expected.amin() - expected.amax()) < -100
+    torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-5)
