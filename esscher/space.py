@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -111,6 +111,13 @@ def distinct_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
     keys = torch.cat([prompts.start[:, None], torch.where(inside, prompts.tokens, 0)], 1)
     distinct, which = torch.unique(keys, dim=0, return_inverse=True)
     return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
+
+
+def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Float[Tensor, "B L"]:
+    """What is told by column, by the position in the point instead; 0 after its end."""
+    position = torch.arange(length, device=x.tokens.device)
+    column = (x.start[:, None] + position).clamp(max=max(0, x.tokens.shape[1] - 1))
+    return torch.where(position < x.lengths[:, None], values.gather(1, column), 0.0)
 
 
 def concatenate(batches: Sequence[Sequences]) -> Sequences:

@@ -30,7 +30,7 @@ from esscher.energies.own_level import rows_for_levels
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
 from esscher.estimators.populations import Population, populations
-from esscher.space import Sequences
+from esscher.space import Sequences, by_position
 from esscher.target import Base
 
 FEWEST = 10
@@ -90,15 +90,8 @@ def levels_of(base: Base, rows: Population) -> Levels:
     at_once = rows_for_levels(base, x.tokens.shape[1])
     parts = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)]
     width = int(x.lengths.max())
-    level = torch.cat([by_position(part, scores_and_levels(base, part)[1], width) for part in parts])
+    level = torch.cat([by_position(part, scores_and_levels(base, part)[1].double(), width).cpu() for part in parts])
     return Levels(level, torch.arange(width) < x.lengths.cpu()[:, None], rows.weight, rows.replicate)
-
-
-def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Float[Tensor, "B L"]:
-    """What was told by column, by the position in the point instead, in float64 on the CPU; 0 after its end."""
-    position = torch.arange(length, device=x.tokens.device)
-    column = (x.start[:, None] + position).clamp(max=max(0, x.tokens.shape[1] - 1))
-    return torch.where(position < x.lengths[:, None], values.double().gather(1, column), 0.0).cpu()
 
 
 def exposure_of(data: Levels, drawn: Levels, *, sources: Sequence[tuple[int, int]], level: float = 0.95) -> Exposure:

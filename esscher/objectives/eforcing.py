@@ -31,7 +31,7 @@ from esscher.objectives.combine import Schedule
 from esscher.objectives.likelihood import Likelihood, loss_of, tokens_of
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import Ancestral
-from esscher.space import Sequences
+from esscher.space import Sequences, by_position
 from esscher.target import Tilted
 
 
@@ -126,10 +126,9 @@ class _Phase:
     @classmethod
     def of(cls, x: Sequences, score: Float[Tensor, "N T"], level: Float[Tensor, "N T"]) -> "_Phase":
         """Points moved to the left, over their prompts."""
-        position = torch.arange(int(x.lengths.max()), device=x.tokens.device)
-        there = position < x.lengths[:, None]
-        column = (x.start[:, None] + position).clamp(max=x.tokens.shape[1] - 1)
-        own, levels = (torch.where(there, part.gather(1, column), 0.0) for part in (score, level))
+        longest = int(x.lengths.max())
+        there = torch.arange(longest, device=x.tokens.device) < x.lengths[:, None]
+        own, levels = (by_position(x, part, longest) for part in (score, level))
         return cls(there, own, own.cumsum(1) - own, levels)
 
     def cut(self, length: int) -> "_Phase":

@@ -19,11 +19,11 @@ from esscher.bases.network import NetworkBase
 from esscher.cut import Cut
 from esscher.data.sources import read_texts
 from esscher.estimators.context_length import spread_places
-from esscher.estimators.exposure import Exposure, Levels, by_position, exposure, exposure_of
+from esscher.estimators.exposure import Exposure, Levels, exposure, exposure_of
 from esscher.estimators.exposure_ratio import ExposureRatio, OwnScores, exposure_ratio, own_scores, ratio_of
 from esscher.randomness import Rng, Seeded
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
-from esscher.space import Sequences, distinct_prompts, empty_prompts
+from esscher.space import Sequences, by_position, distinct_prompts, empty_prompts
 from esscher.target import Tilted
 from esscher.training.collection import collect
 from esscher.training.comparison import silence, some_of
@@ -193,8 +193,8 @@ def read_places(
     for number, (carried, segment) in enumerate(_carried(base, windows, warm, max(1, rows_at_once(base.space) // draws))):
         chance = rng.stream(number)
         y, _ = draw(carried, empty_prompts(len(segment)).to(segment.tokens.device), draws, rng=chance, longest=length)
-        data.append(by_position(segment, scores_and_levels(carried, segment)[1], length))
-        drawn.append(by_position(y, scores_and_levels(carried, y)[1], length))
+        data.append(by_position(segment, scores_and_levels(carried, segment)[1].double(), length).cpu())
+        drawn.append(by_position(y, scores_and_levels(carried, y)[1].double(), length).cpu())
         own.append(own_scores(carried, segment, greedy=greedy, rng=chance.stream("outputs")))
         say(f"{sum(map(len, data)):,} of {len(windows):,} places")
     rows = torch.arange(len(windows))

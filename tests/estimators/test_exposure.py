@@ -8,14 +8,14 @@ from networks import CONFIGS, lively
 from esscher.bases.carried import Carried
 from esscher.bases.logits import scores_and_levels
 from esscher.draws import Draws
-from esscher.estimators.exposure import Levels, by_position, exposure, exposure_of
+from esscher.estimators.exposure import Levels, exposure, exposure_of
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.eforcing import EForcing
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.samplers.importance import Importance
-from esscher.space import Sequences, Space, distinct_prompts, empty_prompts, sequences
+from esscher.space import Sequences, Space, by_position, distinct_prompts, empty_prompts, sequences
 from esscher.target import Tilted
 from esscher.testing import assert_covers
 
@@ -33,7 +33,7 @@ def lively_base(space: Space, config: str = "lstm, vectors"):
 def table(base, x: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
     """Levels by position, and where there are any."""
     length = base.space.max_length
-    return by_position(x, scores_and_levels(base, x)[1], length), torch.arange(length) < x.lengths[:, None]
+    return by_position(x, scores_and_levels(base, x)[1].double(), length), torch.arange(length) < x.lengths[:, None]
 
 
 def exact(base, source) -> tuple[torch.Tensor, float]:

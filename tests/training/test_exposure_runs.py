@@ -5,10 +5,9 @@ import torch
 from networks import CONFIGS, lively
 
 from esscher.bases.logits import scores_and_levels
-from esscher.estimators.exposure import by_position
 from esscher.estimators.exposure_ratio import own_scores
 from esscher.randomness import Seeded
-from esscher.space import Sequences, Space
+from esscher.space import Sequences, Space, by_position
 from esscher.training import exposure
 from esscher.training.exposure import contexts_of, read_places
 from esscher.training.exposure_config import ExposureSettings
@@ -40,7 +39,7 @@ def test_levels_are_those_after_the_whole_context(config, monkeypatch):
     found = read_places(base, windows, warm, SETTINGS, rng=Seeded(0))
     stop = torch.full((12,), 9)
     whole = Sequences(windows, stop - 4, stop)
-    expected = by_position(whole, scores_and_levels(base, whole)[1].detach(), 4)
+    expected = by_position(whole, scores_and_levels(base, whole)[1].detach().double(), 4)
     torch.testing.assert_close(found.data.level, expected, atol=1e-9, rtol=0)
     own = own_scores(base, whole, rng=Seeded(0))
     torch.testing.assert_close(found.own.log_prob, own.log_prob, atol=1e-9, rtol=0)
