@@ -1,10 +1,12 @@
 """Tests and documentation run alike: shapes in signatures are checked, code blocks of the pages are executed.
 
-Blocks of one page share their names, in order. A `shell` block runs in a folder of its own page. One thread a
-worker, because workers share the cores.
+Blocks of one page share their names, in order. A `shell` block runs in a folder of its own page. One that only calls esscher
+runs in forks of a process that has loaded it, but for those of the README, which a new shell runs. One thread a worker,
+because workers share the cores.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ install_import_hook("esscher", "checking.typechecker")
 
 import pytest
 import torch
+from forks import call_esscher, calls_of_esscher
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
@@ -28,6 +31,12 @@ torch.set_num_threads(1)
 
 def run_shell(example: Example) -> None:
     """Run the lines as a user would; every one must succeed."""
+    calls = calls_of_esscher(str(example.parsed))
+    if calls is not None and Path(example.path).name != "README.md":
+        for words in calls:
+            code, said = call_esscher(words, seconds=300)
+            assert code == 0, f"esscher {shlex.join(words)} ended with {code}:\n{said}"
+        return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "-euo", "pipefail", "-c", str(example.parsed)]
     done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300, check=False)

@@ -12,13 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
-
-PRELOADED = [
-    "torch._dynamo", "accelerate", "scipy.special", "esscher.training.trainer", "esscher.bases.network",
-    "esscher.data.processes",
-]  # fmt: skip
 
 
 class Events:
@@ -73,8 +67,9 @@ def _child(place: dict[str, str], arguments: dict) -> None:
 
 def start(folder: Path, *, processes: int = 1, **arguments) -> list[int]:
     """Run `train` in new processes that see each other; their exit codes, negative for a signal."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    from forks import forks
+
+    context = forks()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
