@@ -13,7 +13,7 @@ from esscher.bases.config import (
 )
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
-from esscher.space import Space
+from esscher.space import Space, sequences
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
 CONFIGS = {
@@ -58,4 +58,18 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
             weight.mul_(
                 30 if isinstance(config, TrellisNetConfig) and weight.dim() > 1 else 2 if calm or weight.dim() == 1 else 8
             )
+    return base
+
+
+def check_dropout(config, space: Space) -> NetworkBase:
+    """What is dropped is new in each training pass, follows its seed, and never touches steps; the base, out of training."""
+    base = build_base(config, space, rng=Seeded(0)).train()
+    x = sequences([[1, 2, 3, 4], [4, 3, 2]])
+    with Seeded(5).governs_torch():
+        first, second = base.log_probs(x), base.log_probs(x)
+    with Seeded(5).governs_torch():
+        assert torch.equal(base.log_probs(x), first)
+    assert not torch.equal(first, second)
+    begun = base.begin(x.prompts())[0]
+    assert torch.equal(base.eval().begin(x.prompts())[0], begun)
     return base

@@ -26,6 +26,8 @@ class Carried:
     def __init__(self, base: NetworkBase, memory: Memory):
         self.base, self.memory = base, memory
         self._read: tuple[Tensor, Memory] | None = None  # the tokens scored last, and the memory after them
+        network = base.network  # whose steps are its own, or read one token after the other
+        self._resumes = isinstance(network, ResumingNetwork) and network.resumes
 
     @property
     def space(self) -> Space:
@@ -92,11 +94,6 @@ class Carried:
         if self._resumes:
             return self.base.network.select(state, index)
         return tuple(part.index_select(0, index) for part in state)
-
-    @property
-    def _resumes(self) -> bool:
-        """Whether steps are the network's own, or read one token after the other."""
-        return isinstance(self.base.network, ResumingNetwork) and self.base.network.resumes
 
     @property
     def _rows(self) -> int:

@@ -37,7 +37,11 @@ def scores_and_levels(base: Base, x: Sequences) -> tuple[Float[Tensor, "B T"], F
             f"A {type(base).__name__} has no logits, so they have no level. Nothing was computed; use a network base, or a "
             f"model of Hugging Face."
         )
-    logits = base.logits(x)
+    return of_logits(base.logits(x), x)
+
+
+def of_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """The same of logits at hand."""
     level = logits.logsumexp(-1)
     score = logits.gather(-1, x.tokens[..., None])[..., 0] - level
     return torch.where(x.counted, score, 0.0), torch.where(x.counted, level, 0.0)

@@ -107,7 +107,7 @@ class EForcing:
         weights = torch.where(negative.there, (log_weight - log_z).exp(), 0.0)
         if self.clip is not None:
             weights = weights.clamp(max=self.clip / negative.there.sum(0).clamp(min=1))
-            weights = weights / weights.sum(0).clamp(min=1e-300)
+            weights = weights / weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
         energy = negative.prefix + negative.level
         if self.inner == "sampled":
             energy = energy + negative.score

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.logits import LogitBase, scores_and_levels
+from esscher.bases.logits import LogitBase, of_logits, scores_and_levels
 from esscher.bases.network import Penalised
 from esscher.objective import Loss
 from esscher.randomness import Rng
@@ -48,10 +48,9 @@ class Likelihood:
                 f"Label smoothing needs the whole distribution at every position, and {type(base).__name__} has "
                 f"no `logits`. Nothing was computed; use label_smoothing=0, or a network base."
             )
-        logits, counted = base.logits(data), data.counted
-        level = torch.where(counted, logits.logsumexp(-1), 0.0)
-        score = torch.where(counted, logits.gather(-1, data.tokens[..., None])[..., 0] - level, 0.0)
-        spread = torch.where(counted, logits.mean(-1) - level, 0.0)
+        logits = base.logits(data)
+        score, level = of_logits(logits, data)
+        spread = torch.where(data.counted, logits.mean(-1) - level, 0.0)
         believed = (1 - self.label_smoothing) * score + self.label_smoothing * spread
         return -believed.sum() / tokens, score, level
 

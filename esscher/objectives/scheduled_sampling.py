@@ -9,7 +9,7 @@ The loss is -log q(x_k | the mixture before k) per token. Draws are not differen
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -72,13 +72,9 @@ def _step_by_step(base: LogitBase, data: Sequences, own: Tensor, rng: Rng) -> In
     for t in range(int(data.lengths.max())):
         place = (data.start + t).clamp(max=drawn.shape[1] - 1)
         inside = t < data.lengths
-        found = _chosen(log_prob, rng)
+        found = rng.categorical(log_prob)[:, 0]
         drawn[rows[inside], place[inside]] = found[inside]
         if t + 1 < int(data.lengths.max()):
             token = torch.where(own[rows, place], found, data.tokens[rows, place])
             log_prob, state = base.advance(state, token)
     return drawn
-
-
-def _chosen(log_prob: Float[Tensor, "B V"], rng: Rng) -> Int[Tensor, "B"]:
-    return rng.categorical(log_prob)[:, 0]

@@ -5,7 +5,9 @@ say something; then the gradient of one batch is estimated many times, with the 
 drawn, by the same draws.
 """
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.space import Sequences
+from esscher.storage import write_json
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
@@ -53,6 +56,15 @@ def gradient_rows(batches: int, steps: int) -> list[dict[str, Any]]:
                 found = torch.stack([_gradient(base, objective, some, Seeded(2).stream(one)) for one in range(batches)])
                 rows.append({"base": name, "sequences": size, "next token": way, **_compared(found, exact)})
     return rows
+
+
+def saved_gradient_rows(file: Path, batches: int, steps: int) -> list[dict[str, Any]]:
+    """The rows of a file, which is made if it is not there."""
+    if not file.is_file():
+        rows = gradient_rows(batches, steps)
+        write_json(file, {"rows": [{**row, "variance": row["variance"].to_dict()} for row in rows]})
+    stated = json.loads(file.read_text(encoding="utf8"))["rows"]
+    return [{**row, "variance": Estimate(**row["variance"])} for row in stated]
 
 
 def gradient_section(rows: Sequence[Mapping[str, Any]]) -> Section:

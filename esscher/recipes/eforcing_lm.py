@@ -7,7 +7,7 @@ loss rises late, as it does when a model learns its text by heart. Beside it the
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.eforcing_laboratory import gradient_rows, gradient_section
+from esscher.recipes.eforcing_laboratory import gradient_section, saved_gradient_rows
 from esscher.recipes.eforcing_report import eforcing_report, shown, with_curves
 from esscher.recipes.eforcing_studies import language_studies
 from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
@@ -28,7 +28,8 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     studies, left_out = language_studies(scale)
     rows = with_perplexity(with_curves(run_studies(studies, out, seeds), studies, out))
     over = with_perplexity(over_seeds(rows))
-    gradients = gradient_rows(*((10, 10) if scale == "smoke" else (200, 300)))
+    batches, steps = (10, 10) if scale == "smoke" else (200, 300)
+    gradients = saved_gradient_rows(out / "gradients.json", batches, steps)
     eforcing_report(out, "E-Forcing", studies, rows, PAPER, [gradient_section(gradients)])
     return {
         "gradients": gradients,

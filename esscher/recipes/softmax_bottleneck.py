@@ -38,6 +38,7 @@ PAPER = [
     )
 ]
 RANK, SINGULAR = "rank.json", "singular.safetensors"
+LARGE = "singular values above 1e-4 of the largest"
 MEANING = (
     "The rank of the matrix of next-token log-probabilities, contexts by tokens, is the number of its singular values above "
     "the round-off of float64. One softmax over vectors as wide as the model's cannot exceed the bound, whatever it learns."
@@ -85,7 +86,9 @@ def _rank(place: Path, text: Callable[[], Tensor], settings: RankSettings) -> di
         sizes = {"softmax_at_most": found.softmax_bound, "contexts": found.spread.contexts, "tokens": found.spread.vocab_size}
         write_json(place / RANK, {**sizes, **{name: one.to_dict() for name, one in numbers.items()}})
     stated = json.loads((place / RANK).read_text(encoding="utf8"))
-    return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in stated.items()}
+    singular = read_tensors(place / SINGULAR)["singular"]
+    told = {name: Estimate(**value) if isinstance(value, dict) else value for name, value in stated.items()}
+    return {**told, LARGE: int((singular > 1e-4 * singular[0]).sum())}
 
 
 def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]) -> None:

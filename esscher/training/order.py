@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import torch
 from jaxtyping import Int
@@ -71,6 +72,11 @@ class Bucketed:
                 ends.append(place)
                 first = place
         return [*ends, len(self.lengths)]
+
+    @property
+    def smallest(self) -> int:
+        """The fewest sequences of a batch."""
+        return min(last - first for first, last in pairwise([0, *self.ends]))
 
     def _sorted(self, epoch: int) -> Int[Tensor, "N"]:
         """All sequences by length, those of one length in the order of the epoch."""

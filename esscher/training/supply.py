@@ -56,6 +56,11 @@ class Shuffled:
     def __init__(self, data: Sequences, target: Tilted, config: TrainingConfig, accelerator: Accelerator):
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
         self.order = order_of(data, config)
+        if isinstance(self.order, Bucketed) and self.order.smallest < accelerator.num_processes:
+            raise ValueError(
+                f"Batches of batch_tokens = {config.batch_tokens} have as few as {self.order.smallest} sequences, too few for "
+                f"{accelerator.num_processes} processes. Nothing was trained; raise batch_tokens, or leave it out."
+            )
 
     def steps(self, epochs: int) -> int:
         return self.order.steps(epochs)

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from networks import lively
+from networks import check_dropout, lively
 
 from esscher.bases import enas
 from esscher.bases.carried import Carried
@@ -167,15 +167,7 @@ def test_a_mask_that_is_forgotten_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("place", CALM)
 def test_every_dropout_acts_in_training_alone(place):
-    base = build_base(replace(EnasConfig(8, 2), **{**CALM, place: 0.5}), SPACE, rng=Seeded(0)).train()
-    x = sequences([[1, 2, 3, 4], [4, 3, 2]])
-    with Seeded(5).governs_torch():
-        first, second = base.log_probs(x), base.log_probs(x)
-    with Seeded(5).governs_torch():
-        assert torch.equal(base.log_probs(x), first)
-    assert not torch.equal(first, second)
-    begun = base.begin(x.prompts())[0]
-    assert torch.equal(base.eval().begin(x.prompts())[0], begun)
+    check_dropout(replace(EnasConfig(8, 2), **{**CALM, place: 0.5}), SPACE)
 
 
 def test_penalties():

@@ -77,4 +77,4 @@ def test_the_smallest_run(tmp_path, monkeypatch):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "while learning" in page and "late rise" in page
     again = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
-    assert again["rows"] == found["rows"]
+    assert again["rows"] == found["rows"] and again["gradients"] == found["gradients"]

@@ -38,6 +38,7 @@ def test_batches_of_tokens_hold_sequences_alike_in_length():
         assert all(one[1] <= other[0] for one, other in pairwise(ordered)), "lengths must be parted"
     assert [batch.tolist() for batch in epochs[0]] != [batch.tolist() for batch in epochs[1]]
     assert Bucketed(lengths, 8, seed=3).batch(steps + 1).tolist() == epochs[1][1].tolist()
+    assert order.smallest == min(len(batch) for batch in epochs[0]) == 1
     assert len(Bucketed(lengths, 8, seed=3).ends) < len(Bucketed(lengths, 4, seed=3).ends)
 
 
