@@ -12,7 +12,8 @@ and the objective is the likelihood per token plus sum over k of lambda_k KL(dat
 The first part is the likelihood of longer prefixes; the bracket is minus the Donsker-Varadhan bound on KL(data prefixes ||
 model prefixes), with the level as its critic. The gradient of log Z_k is E_q[w_k (grad lse_k + grad log q(x_<k))], with
 weights w_k proportional to exp lse_k over fresh draws of the model after the prompts of the data. Neither weights nor draws
-are differentiated. In data with prompts (or streams) a prompt belongs to the prefix: one Z_k for all.
+are differentiated. As E_q[grad log q] = 0, prefixes count by w_k - 1, which varies much less from draw to draw. In data with
+prompts (or streams) a prompt belongs to the prefix: one Z_k for all.
 
 With the `Exhaustive` sampler the gradient is exact. What it leaves out: positions that no draw reaches.
 """
@@ -108,10 +109,9 @@ class EForcing:
         if self.clip is not None:
             weights = weights.clamp(max=self.clip / negative.there.sum(0).clamp(min=1))
             weights = weights / weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
-        energy = negative.prefix + negative.level
-        if self.inner == "sampled":
-            energy = energy + negative.score
-        return log_z, (weights * energy).sum(0), weights
+        next_token = negative.level + negative.score if self.inner == "sampled" else negative.level
+        surrogate = weights * next_token + (weights - share[:, None].exp()) * negative.prefix  # those that have ended too
+        return log_z, surrogate.sum(0), weights
 
 
 @dataclass(frozen=True)

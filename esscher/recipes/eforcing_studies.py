@@ -1,7 +1,9 @@
 """What the recipes on E-Forcing study, by scale: texts, networks, and what they are trained to minimise.
 
-Networks and texts are small and nothing is dropped, so that likelihood learns the text by heart within the run. All models of a
-study see the text equally often; one that is plain likelihood sees it as much longer as E-Forcing costs.
+Networks and texts are small and nothing is dropped, so that likelihood learns the text by heart within the run. The weights of
+the least validation loss are kept, and training stops `PATIENCE` evaluations after it. Likelihood, smoothed or not, may take as
+many epochs as E-Forcing takes time; where its least loss comes before those of E-Forcing are over, the comparison is one of
+equal epochs too.
 """
 
 from collections.abc import Mapping
@@ -20,16 +22,15 @@ from esscher.training.config import (
     TrainRun,
 )
 
-PLAIN, LONGER, SMOOTH, SCHEDULED, FORCED = (
-    "likelihood", "likelihood, as long as E-Forcing takes", "label smoothing", "scheduled sampling", "E-Forcing",
-)  # fmt: skip
+PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
 DOCSTRINGS = DataConfig().source
 COST = 2.5  # of an epoch of E-Forcing, in epochs of likelihood
+PATIENCE = 5
 BOOK = DataConfig(str(DATA / "gutenberg/austen-persuasion.txt"), unit="document", split="place", held_out=0.1)
 WIKI = DataConfig(str(DATA / "wikitext-2/valid.txt"), unit="document", split="place", held_out=0.1)
 SEGMENT, TOKENS = LengthConfig(50, stream=True), TokenizerConfig("bpe", 2_000)
 XL = BaseChoice("transformer-xl", width=128, layers=2, heads=4, feedforward=512, memory=50, norm="pre")
-TRAINING = TrainingConfig(epochs=14, batch_size=20, learning_rate=1e-3, warmup=100, clip=0.25, log_every=50)
+TRAINING = TrainingConfig(epochs=14, batch_size=20, learning_rate=1e-3, warmup=100, clip=0.25, patience=PATIENCE, log_every=50)
 BEGIN = 3  # epochs of plain likelihood before E-Forcing and scheduled sampling
 FORCING = ObjectiveConfig("eforcing", after_epochs=BEGIN)
 OTHERS = {
@@ -49,8 +50,8 @@ def language_studies(scale: str) -> tuple[list[Study], list[str]]:
     if scale == "paper":
         return [_published()], []
     run = TrainRun("", BOOK, TOKENS, SEGMENT, XL, TRAINING)
-    shorter = replace(run, data=WIKI, training=replace(TRAINING, epochs=10))
-    docstrings = replace(run, data=DataConfig(), training=replace(TRAINING, epochs=7))
+    shorter = replace(run, data=WIKI, training=replace(TRAINING, epochs=11))
+    docstrings = replace(run, data=DataConfig(), training=replace(TRAINING, epochs=9))
     made = [
         _swept("a book, settings", run),
         _compared("a book", run),
@@ -136,10 +137,11 @@ def _objectives(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
 
 
 def _compared(name: str, run: TrainRun) -> Study:
-    """Equal epochs, and likelihood for as many as E-Forcing costs."""
-    epochs = run.training.epochs or 1
-    longer = replace(run.training, epochs=round(BEGIN + COST * (epochs - BEGIN)))
-    return Study(name, "token", {**_objectives(run, FORCING), LONGER: replace(run, training=longer)}, {}, PLAIN)
+    """Every objective, those that are likelihood for as long as E-Forcing takes."""
+    models = _objectives(run, FORCING)
+    epochs = round(BEGIN + COST * ((run.training.epochs or 1) - BEGIN))
+    longer = {one: replace(models[one], training=replace(models[one].training, epochs=epochs)) for one in (PLAIN, SMOOTH)}
+    return Study(name, "token", {**models, **longer}, {}, PLAIN)
 
 
 def _swept(name: str, run: TrainRun) -> Study:

@@ -1,11 +1,18 @@
 """The order of the data: every sequence once an epoch, the same for the same seed, shared without overlap."""
 
 from itertools import pairwise
+from unittest.mock import create_autospec
 
+import pytest
 import torch
+from accelerate import Accelerator
+from languages import random_automaton
 
-from esscher.space import sequences
+from esscher.space import Space, sequences
+from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
 from esscher.training.order import Bucketed, Order, passes
+from esscher.training.supply import Shuffled
 
 
 def test_every_sequence_once_an_epoch_and_other_orders_in_other_epochs():
@@ -53,3 +60,15 @@ def test_processes_and_passes_share_a_batch():
         assert int(parts[0].stop.max()) <= int(parts[1].stop.min())
         seen += [point[0] for part in parts for point in part.points()]
     assert sorted(seen) == list(range(8))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_batches_too_small_for_the_processes_are_refused(processes):
+    base = random_automaton(Space(3, 4, eos=0))
+    data = sequences([[1, 2, 0], [1, 0], [2, 2, 2, 0]])
+    workers = create_autospec(Accelerator, instance=True, num_processes=processes, process_index=0)
+    if processes == 1:
+        assert Shuffled(data, Tilted(base), TrainingConfig(batch_tokens=4), workers).steps(1) == 3
+    else:
+        with pytest.raises(ValueError, match="as few as 1 sequences, too few for 2 processes"):
+            Shuffled(data, Tilted(base), TrainingConfig(batch_tokens=4), workers)
