@@ -21,6 +21,8 @@ VERBS = {
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
+    "translate": "Translate sentences or a file with a base that reads a source: beam, draws, least risk.",
+    "score": "How good a translation is: BLEU, chrF, TER, ROUGE, METEOR with intervals, by length, beside another.",
     "analyse": "What a tilted model does differently: energies, next tokens, repetition, a classifier; context, rank.",
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",
     "data": "Look at a data source: sizes, splits, tokens, examples.",

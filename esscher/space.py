@@ -120,6 +120,16 @@ def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Floa
     return torch.where(position < x.lengths[:, None], values.gather(1, column), 0.0)
 
 
+def at_columns(x: Sequences, values: Float[Tensor, "B L *rest"]) -> Float[Tensor, "B T *rest"]:
+    """What is told by the position in the point, by column instead; 0 outside the point, and after the last of L positions."""
+    (count, width), longest = x.tokens.shape, values.shape[1]
+    position = torch.arange(width, device=x.tokens.device) - x.start[:, None]
+    row, column = (x.counted & (position < longest)).nonzero(as_tuple=True)
+    told = values.flatten(0, 1).index_select(0, row * longest + column - x.start[row])
+    empty = values.new_zeros(count * width, *values.shape[2:])
+    return empty.index_copy(0, row * width + column, told).view(count, width, *values.shape[2:])
+
+
 def concatenate(batches: Sequence[Sequences]) -> Sequences:
     """All rows of the batches in order, padded to the widest."""
     width = max(x.tokens.shape[1] for x in batches)

@@ -3,9 +3,11 @@
 import torch
 
 from esscher.bases.config import (
+    AttentiveLstmConfig,
     AwdLstmConfig,
     DeqConfig,
     EnasConfig,
+    EncoderDecoderConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -42,6 +44,10 @@ CONFIGS = {
     "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), shrink=2),
     "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
     "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=2, output="softmaxes", components=3),
+    "encoder-decoder": EncoderDecoderConfig(8, 2, 1, 2, 16),
+    "encoder-decoder, softmaxes": EncoderDecoderConfig(8, 1, 2, 2, 16, tied=False, output="softmaxes", components=3),
+    "attentive-lstm": AttentiveLstmConfig(12, 2, 1, 5, tied=False),
+    "attentive-lstm, contexts": AttentiveLstmConfig(12, 1, 2, output="contexts", components=3),
     "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
     "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
 }
@@ -54,7 +60,7 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
         for name, weight in base.named_parameters():
             if ".inject." in name and weight.dim() > 1:
                 weight.mul_(16)  # a layer has a fixed point where what it is given is stronger than what it makes of itself
-            calm = isinstance(config, RecurrentConfig | AwdLstmConfig)
+            calm = isinstance(config, RecurrentConfig | AwdLstmConfig | AttentiveLstmConfig)
             weight.mul_(
                 30 if isinstance(config, TrellisNetConfig) and weight.dim() > 1 else 2 if calm or weight.dim() == 1 else 8
             )

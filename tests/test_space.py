@@ -1,8 +1,9 @@
-"""Batches of points: what is told by column, told by position."""
+"""Batches of points: what is told by column, told by position, and back."""
 
+import pytest
 import torch
 
-from esscher.space import by_position, sequences
+from esscher.space import at_columns, by_position, sequences
 
 
 def test_by_position_leaves_prompts_and_what_follows_a_point():
@@ -12,3 +13,38 @@ def test_by_position_leaves_prompts_and_what_follows_a_point():
     assert found.tolist() == [[2.0, 3.0, 4.0, 0.0], [7.0, 0.0, 0.0, 0.0]]
     found.sum().backward()
     assert values.grad is not None and values.grad.tolist() == [[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
+
+
+def test_at_columns_puts_values_where_the_points_are():
+    x = sequences([[1, 2, 3], [4], []], prompts=[[7], [8, 9], [5]])
+    values = torch.arange(1.0, 10.0).view(3, 3).requires_grad_()
+    found = at_columns(x, values)
+    assert found.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 4.0, 0.0], [0.0] * 4]
+    found.sum().backward()
+    assert values.grad is not None and values.grad.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("longer", [0, 2])
+def test_by_position_undoes_at_columns(longer):
+    """Of values in both directions the points' own come back, whatever stands beside them."""
+    x = sequences([[1, 2], [3, 4, 5], [6]], prompts=[[], [1], [2, 2, 2]])
+    length = 3 + longer
+    values = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
+    inside = torch.arange(length) < x.lengths[:, None]
+    assert torch.equal(by_position(x, at_columns(x, values), length), torch.where(inside, values, 0.0))
+    columns = torch.randn(x.tokens.shape, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(at_columns(x, by_position(x, columns, length)), torch.where(x.counted, columns, 0.0))
+    assert not torch.equal(at_columns(x, values.roll(1, 1)), at_columns(x, values))
+
+
+def test_at_columns_of_vectors_of_few_positions_and_of_nothing():
+    x = sequences([[1, 2, 3], [4]], prompts=[[7], [8, 9]])
+    vectors = torch.arange(1.0, 13.0).view(2, 2, 3)
+    found = at_columns(x, vectors)
+    assert found.shape == (2, 4, 3) and torch.equal(found[0, 1:3], vectors[0]) and torch.equal(found[1, 2], vectors[1, 0])
+    assert found[0, 3].eq(0).all() and found[1, 3].eq(0).all()
+    wrong = torch.full((2, 4), torch.nan)
+    assert at_columns(x, wrong).isnan().sum() == 4  # what is not asked for does not leak
+    assert at_columns(x, torch.zeros(2, 0)).eq(0).all()
+    assert at_columns(sequences([[], []]), torch.zeros(2, 0, 5)).shape == (2, 0, 5)
+    assert at_columns(sequences([]), torch.zeros(0, 3)).shape == (0, 0)

@@ -98,7 +98,7 @@ class CausalLM(nn.Module):
         ids, position = _aligned_right(opened(prompts.prompts(), self.opening), prompts.start + 1)
         mask = pad((position >= 0).long(), (0, room - 1), value=1)
         cache: Any = DynamicCache(config=self.model.config)
-        with _stepping(self.model):
+        with stepping(self.model):
             if self._shares is None:
                 self._shares = shared_prompt.can_share(self.model, ids[:1, -2:])
             given = self._given(ids, mask[:, : longest + 1], position.clamp(min=0))
@@ -115,7 +115,7 @@ class CausalLM(nn.Module):
         if filled > state.mask.shape[1]:
             raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
         given = self._given(token[:, None], state.mask[:, :filled], state.length[:, None])
-        with _stepping(self.model):
+        with stepping(self.model):
             if self._shares:
                 output = shared_prompt.step(self.model, state.cache, **given)
             else:
@@ -229,7 +229,7 @@ def _exact(logits: Tensor) -> Tensor:
 
 
 @contextmanager
-def _stepping(model: nn.Module) -> Iterator[None]:
+def stepping(model: nn.Module) -> Iterator[None]:
     """Within it nothing is dropped, and GELU is not written out in eight operations; afterwards each module is as it was."""
     from transformers.activations import NewGELUActivation
 

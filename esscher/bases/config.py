@@ -12,6 +12,8 @@ from esscher.bases.backbone_config import EnasConfig as EnasConfig
 from esscher.bases.backbone_config import TrellisNetConfig as TrellisNetConfig
 from esscher.bases.output_config import OutputConfig as OutputConfig
 from esscher.bases.output_config import check_sizes
+from esscher.bases.seq2seq_config import AttentiveLstmConfig as AttentiveLstmConfig
+from esscher.bases.seq2seq_config import EncoderDecoderConfig as EncoderDecoderConfig
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,15 @@ class DeqConfig(OutputConfig):
 
 
 BaseConfig = (
-    RecurrentConfig | AwdLstmConfig | EnasConfig | TrellisNetConfig | TransformerConfig | TransformerXLConfig | DeqConfig
+    RecurrentConfig
+    | AwdLstmConfig
+    | EnasConfig
+    | TrellisNetConfig
+    | TransformerConfig
+    | TransformerXLConfig
+    | DeqConfig
+    | EncoderDecoderConfig
+    | AttentiveLstmConfig
 )
 
 KINDS: dict[str, type[BaseConfig]] = {
@@ -248,7 +258,11 @@ KINDS: dict[str, type[BaseConfig]] = {
     "transformer": TransformerConfig,
     "transformer-xl": TransformerXLConfig,
     "deq": DeqConfig,
+    "encoder-decoder": EncoderDecoderConfig,
+    "attentive-lstm": AttentiveLstmConfig,
 }
+TRANSLATE = ("encoder-decoder", "attentive-lstm")
+"""The kinds that read a prompt as a source, apart from the point."""
 
 
 def name(config: BaseConfig) -> str:

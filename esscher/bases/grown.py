@@ -13,16 +13,22 @@ from torch import nn
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import (
+    AttentiveLstmConfig,
     AwdLstmConfig,
     BaseConfig,
+    DeqConfig,
     EnasConfig,
+    EncoderDecoderConfig,
     RecurrentConfig,
     TransformerConfig,
+    TransformerXLConfig,
     TrellisNetConfig,
 )
 from esscher.bases.network import NetworkBase, build_base, build_network
 from esscher.bases.transformer import TransformerNetwork
 from esscher.randomness import Rng
+
+ATTENDS = (TransformerConfig, TransformerXLConfig, DeqConfig, EncoderDecoderConfig)
 
 
 def parameter_count(config: BaseConfig, vocab_size: int) -> int:
@@ -37,7 +43,7 @@ def grown(config: BaseConfig, vocab_size: int, parameters: int) -> BaseConfig:
     smallest = parameter_count(config, vocab_size)
     if parameters < smallest:
         raise ValueError(f"A base of these settings has {smallest:,} parameters already, more than {parameters:,}.")
-    step = 1 if isinstance(config, RecurrentConfig | AwdLstmConfig | EnasConfig | TrellisNetConfig) else 2 * config.heads
+    step = 2 * config.heads if isinstance(config, ATTENDS) else 2 if isinstance(config, AttentiveLstmConfig) else 1
     low, high = 0, 1
     while parameter_count(_wider(config, high * step), vocab_size) < parameters:
         low, high = high, 2 * high
@@ -89,7 +95,7 @@ def _wider(config: BaseConfig, more: int) -> BaseConfig:
     if isinstance(config, RecurrentConfig):
         follows = config.tied and config.output == "softmax"
         return replace(config, width=width, embedding=width if follows else config.embedding)
-    if isinstance(config, EnasConfig):
+    if isinstance(config, EnasConfig | AttentiveLstmConfig):
         return replace(config, width=width, embedding=_scaled(config.embedding, width / config.width))
     if isinstance(config, AwdLstmConfig | TrellisNetConfig):
         embedding = _scaled(config.embedding, width / config.width)

@@ -10,6 +10,7 @@ with a row for each stream, without gradient.
 What it leaves out: gradients through steps, and through a memory.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -18,18 +19,23 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
 
+from esscher.bases.attentive_lstm import AttentiveLstmNetwork
 from esscher.bases.awd_lstm import AwdLstmNetwork
 from esscher.bases.config import (
+    AttentiveLstmConfig,
     AwdLstmConfig,
     BaseConfig,
     DeqConfig,
     EnasConfig,
+    EncoderDecoderConfig,
     RecurrentConfig,
     TransformerConfig,
+    TransformerXLConfig,
     TrellisNetConfig,
 )
 from esscher.bases.deq import DeqNetwork
 from esscher.bases.enas import EnasNetwork
+from esscher.bases.encoder_decoder import EncoderDecoderNetwork
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
@@ -131,6 +137,29 @@ class ResumingNetwork(StreamingNetwork, Protocol):
     def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, room: int) -> tuple[Float[Tensor, "B V"], State]:
         """The logits after further inputs, and a state with room for so many more tokens."""
         ...
+
+
+AnyNetwork = (
+    RecurrentNetwork
+    | AwdLstmNetwork
+    | EnasNetwork
+    | TrellisNetwork
+    | TransformerNetwork
+    | TransformerXLNetwork
+    | EncoderDecoderNetwork
+    | AttentiveLstmNetwork
+)
+NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
+    RecurrentConfig: RecurrentNetwork,
+    AwdLstmConfig: AwdLstmNetwork,
+    EnasConfig: EnasNetwork,
+    TrellisNetConfig: TrellisNetwork,
+    TransformerConfig: TransformerNetwork,
+    TransformerXLConfig: TransformerXLNetwork,
+    DeqConfig: DeqNetwork,
+    EncoderDecoderConfig: EncoderDecoderNetwork,
+    AttentiveLstmConfig: AttentiveLstmNetwork,
+}
 
 
 class NetworkBase(nn.Module):
@@ -254,20 +283,6 @@ def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
         return NetworkBase(build_network(config, space.vocab_size), config, space)
 
 
-def build_network(
-    config: BaseConfig, vocab_size: int
-) -> RecurrentNetwork | AwdLstmNetwork | EnasNetwork | TrellisNetwork | TransformerNetwork | TransformerXLNetwork:
+def build_network(config: BaseConfig, vocab_size: int) -> AnyNetwork:
     """A network with initial weights from torch's own generator."""
-    if isinstance(config, RecurrentConfig):
-        return RecurrentNetwork(config, vocab_size)
-    if isinstance(config, AwdLstmConfig):
-        return AwdLstmNetwork(config, vocab_size)
-    if isinstance(config, EnasConfig):
-        return EnasNetwork(config, vocab_size)
-    if isinstance(config, TrellisNetConfig):
-        return TrellisNetwork(config, vocab_size)
-    if isinstance(config, TransformerConfig):
-        return TransformerNetwork(config, vocab_size)
-    if isinstance(config, DeqConfig):
-        return DeqNetwork(config, vocab_size)
-    return TransformerXLNetwork(config, vocab_size)
+    return NETWORKS[type(config)](config, vocab_size)

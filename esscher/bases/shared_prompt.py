@@ -24,6 +24,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from esscher.bases.owners import Owners
+
 NAME = "esscher_shared_prompt"
 WORTH_SHARING = 8  # slots; two products for so few cost more than a copy
 HARMLESS = (
@@ -39,29 +41,6 @@ HARMLESS = (
 
 class NotSharedError(Exception):
     """A model's attention that these two parts cannot stand in for."""
-
-
-class Owners:
-    """Which prompt each row continues, and the rows arranged by it: [B, ...] to [P, N, ...] and back."""
-
-    def __init__(self, owner: Int[Tensor, "B"], prompts: int):
-        self.owner, self.prompts = owner, prompts
-        counts = owner.bincount(minlength=prompts)
-        self.width = int(counts.max())
-        rows = torch.arange(len(owner), device=owner.device)
-        order = owner.argsort(stable=True)
-        rank = rows - (counts.cumsum(0) - counts)[owner[order]]
-        place = torch.empty_like(owner).index_copy(0, order, owner[order] * self.width + rank)
-        self.place = None if len(owner) == prompts * self.width and torch.equal(place, rows) else place
-
-    def arrange(self, rows: Float[Tensor, "B ..."]) -> Float[Tensor, "P N ..."]:
-        if self.place is not None:
-            rows = rows.new_zeros(self.prompts * self.width, *rows.shape[1:]).index_copy(0, self.place, rows)
-        return rows.reshape(self.prompts, self.width, *rows.shape[1:])
-
-    def restore(self, arranged: Float[Tensor, "P N ..."]) -> Float[Tensor, "B ..."]:
-        rows = arranged.flatten(0, 1)
-        return rows if self.place is None else rows.index_select(0, self.place)
 
 
 class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
@@ -195,7 +174,7 @@ def share(cache: Cache, rows: int, room: int, device: torch.device) -> Cache:
 def select(cache: Cache, index: Int[Tensor, "K"]) -> Cache:
     """The chosen rows of a cache of any kind, in memory of their own."""
     shared = [layer for layer in cache.layers if isinstance(layer, SharedLayer)]
-    owners, used = _choose(shared[0].owners, index) if shared else (None, None)
+    owners, used = shared[0].owners.select(index) if shared else (None, None)
     layers: list[Any] = []
     for layer in cache.layers:
         if isinstance(layer, SharedLayer) and owners is not None:
@@ -204,15 +183,6 @@ def select(cache: Cache, index: Int[Tensor, "K"]) -> Cache:
             layers.append(deepcopy(layer))
             layers[-1].reorder_cache(index)
     return Cache(layers=layers)
-
-
-def _choose(owners: Owners, index: Int[Tensor, "K"]) -> tuple[Owners, Tensor | None]:
-    """The owners of the chosen rows; and, when a prompt has no row left, which prompts have."""
-    owner = owners.owner[index]
-    used, numbered = torch.unique(owner, return_inverse=True)
-    if len(used) == owners.prompts:
-        return Owners(owner, owners.prompts), None
-    return Owners(numbered, len(used)), used
 
 
 def step(model: Callable[..., Any], cache: Cache, **inputs: Any) -> Any:

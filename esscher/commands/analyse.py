@@ -262,7 +262,7 @@ def _prompt(loaded: "Model", prompt: str) -> tuple["Sequences", list[str]]:
     """The prompt as tokens, and a remark where the model learnt from prompts of another length."""
     from esscher.space import prompts_of
 
-    tokens = prompts_of(loaded.tokenizer.encode([prompt]))
+    tokens = prompts_of(loaded.prompts([prompt]))
     length = int(tokens.start[0])
     if length == 0 and loaded.given > 0:
         raise ValueError(

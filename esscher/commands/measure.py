@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -11,6 +11,10 @@ from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.cut import Cut
 from esscher.training.config import DataConfig, LengthConfig
 from esscher.training.dynamic_config import DynamicConfig
+
+if TYPE_CHECKING:
+    from esscher.data.text import TextSet
+    from esscher.training.models import Model
 
 Unit = Literal["line", "paragraph", "document"]
 
@@ -52,6 +56,9 @@ def measure(
     ] = False,
     plot: Annotated[Path | None, Parameter(help="Draw the perplexity by position into this file, such as steps.png.")] = None,
     column: Annotated[str, Parameter(help="Of jsonl, parquet and Hugging Face data.")] = "text",
+    target: Annotated[
+        str | None, Parameter(help="Translations of the data: a file, its ending, or a column beside --column.")
+    ] = None,
     unit: Annotated[
         Unit | None,
         Parameter(help="What a text is in a text file: a line, or what it was for a model that learnt from a stream."),
@@ -74,10 +81,10 @@ def measure(
     """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not.
 
     A model that learnt from a stream reads all texts as one, with its memory; so does any base with a memory, with --streams.
-    With --dynamic its weights learn from the text as it is read, as --adapt tells.
+    With --dynamic its weights learn from the text as it is read, as --adapt tells. With --target the data are sources, and
+    what counts are their translations.
     """
-    from esscher.data.sources import read_texts
-    from esscher.training.measuring import Measuring, measure_text
+    from esscher.training.measuring import Measuring, measure_set
     from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
 
@@ -96,7 +103,7 @@ def measure(
         return
     if adapt != DynamicConfig():
         raise ValueError("--adapt tells how to learn from the text. Nothing was measured; give --dynamic, too.")
-    whole = energy is None and cut == Cut()
+    whole = energy is None and cut == Cut() and target is None
     if reading != Reading() and not whole:
         raise ValueError(
             "--streams, --segment and --warm read one stream with a memory. Nothing was measured; leave --energy and cuts out."
@@ -106,11 +113,12 @@ def measure(
         show(stream, as_json=json)
         return
     settings = Measuring(draws, sequences, steps, step_draws, not sample_last, "fixed" if fixed else "sample", level, seed, out)
-    loaded, texts = load_model(model, energy, cut), read_texts(data, column=column, unit=unit or "line")
-    result = measure_text(loaded, texts.texts, settings, say=choose_progress(quiet).say)
+    loaded = load_model(model, energy, cut)
+    made, told = _points(loaded, data, column, unit, target)
+    result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
     found = result.found
     facts: dict[str, Any] = {
-        "model": model, "energy": energy, "data": str(texts), "measured_on": result.measured_on, "seed": seed,
+        "model": model, "energy": energy, "data": told, "measured_on": result.measured_on, "seed": seed,
     }  # fmt: skip
     if found.log_z is not None:
         verdicts = [one.verdict for one in found.reliability]
@@ -126,6 +134,20 @@ def measure(
     if plot is not None:
         facts["plot"] = _draw(result.step_rows(), plot)
     show(Answer("esscher measure", facts, tables, [*methods, *found.warnings]), as_json=json)
+
+
+def _points(model: "Model", data: str, column: str, unit: Unit | None, target: str | None) -> tuple["TextSet", str]:
+    """The data as points of the model, and what they are called."""
+    if target is None:
+        from esscher.data.sources import read_texts
+
+        texts = read_texts(data, column=column, unit=unit or "line")
+        return model.read(texts.texts), str(texts)
+    from esscher.data.parallel import pair_points, read_pairs
+
+    pairs = read_pairs(data, target, column=column)
+    made = pair_points(pairs, model.tokenizer, longest=model.base.space.max_length)
+    return made, f"{pairs}, {made.cut:,} of them too long and left out"
 
 
 def _stream(

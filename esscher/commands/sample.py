@@ -156,7 +156,7 @@ def _draw(sampler: "Sampler", loaded: "Model", drawing: Drawing, texts: list[str
 
     tokenizer, rng = loaded.tokenizer, Seeded(seed)
     target = watched(drawing.target(loaded.target), Tally(choose_progress(quiet).say))
-    encoded = tokenizer.encode(texts)
+    encoded = loaded.prompts(texts)
     prompts, notes = prompts_of(encoded), _notes_on_prompts(loaded, [len(tokens) for tokens in encoded])
     chosen = sampler.choose(target, prompts, drawing.draws, rng=rng) if isinstance(sampler, Pool | AdaptivePool) else []
     draws = survivors(chosen) if chosen else sampler(target, prompts, drawing.draws, rng=rng)

@@ -21,6 +21,7 @@ KINDS = {
     ".txt": "text",
     ".text": "text",
     ".md": "text",
+    ".tsv": "text",
     "": "text",
     ".jsonl": "json",
     ".ndjson": "json",
@@ -74,9 +75,8 @@ def read_texts(
         if kind == "text" and separator is not None:
             rows = (part.strip() for row in rows for part in row.split(separator))
         return _keep(rows, source, ("part" if separator is not None else unit) if kind == "text" else "text", keep_empty)
-    if _looks_like_path(source):
-        raise FileNotFoundError(f"There is no file, folder or pattern {source!r} here. Nothing was read; check the path.")
-    return _keep(_hub_rows(source, split, column), source, "text", keep_empty)
+    refuse_absent(source)
+    return _keep(_column(hub_rows(source, split), column, source), source, "text", keep_empty)
 
 
 def find_files(source: str) -> list[Path]:
@@ -120,8 +120,7 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
         raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
     places: tuple[list[str], list[str], list[str]] = ([], [], [])
     for text in texts.texts:
-        number = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big") / 2**64
-        places[1 if number < held_out else 2 if number < 2 * held_out else 0].append(text)
+        places[part_of(text, held_out)].append(text)
     if not all(places):
         raise ValueError(
             f"{texts.source} has {len(texts)} texts, too few to hold out {held_out:.0%} twice: one of train "
@@ -130,6 +129,12 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
         )
     names = ("train", "validation", "test")
     return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, names, strict=True)))
+
+
+def part_of(text: str, held_out: float) -> int:
+    """Where the hash of a text puts it: 0 to train, 1 to validation, 2 to test, a share `held_out` to either of these."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big") / 2**64
+    return 1 if number < held_out else 2 if number < 2 * held_out else 0
 
 
 def split_by_place(texts: Texts, *, held_out: float = 0.05) -> Splits:
@@ -177,10 +182,10 @@ def _rows(files: Sequence[Path], kind: str, unit: Unit, column: str) -> Iterator
     for file in files:
         if file.stat().st_size == 0:
             raise ValueError(f"The file {file} is empty. Nothing was read; check the path, or leave the file out.")
-        yield from _column(_file_rows(file, kind, unit), "text" if kind == "text" else column, str(file))
+        yield from _column(file_rows(file, kind, unit), "text" if kind == "text" else column, str(file))
 
 
-def _file_rows(file: Path, kind: str, unit: Unit) -> Iterator[dict[str, Any]]:
+def file_rows(file: Path, kind: str, unit: Unit) -> Iterator[dict[str, Any]]:
     """Rows of one file, streamed: `datasets` then makes no copy, and its lock file goes to a folder of its own."""
     import datasets
 
@@ -203,8 +208,8 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
         yield row[column]
 
 
-def _hub_rows(name: str, split: str, column: str) -> Iterator[Any]:
-    """One column of a data set by its name on the hub: `name`, `name:config`, or `name:config:split`."""
+def hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a data set by its name on the hub: `name`, `name:config`, or `name:config:split`."""
     import datasets
 
     path, config, own = (*name.split(":", 2), "", "")[:3]
@@ -216,7 +221,13 @@ def _hub_rows(name: str, split: str, column: str) -> Iterator[Any]:
                 f"{name!r} is no file here, and no data set that could be fetched: {error}. Nothing was read; check the "
                 f"path or the name, or fetch it once while online (HF_HUB_OFFLINE=1 forbids fetching)."
             ) from error
-        yield from _column(rows, column, name)
+        yield from rows
+
+
+def refuse_absent(source: str) -> None:
+    """An error for what can only be a path, where there is nothing."""
+    if _looks_like_path(source):
+        raise FileNotFoundError(f"There is no file, folder or pattern {source!r} here. Nothing was read; check the path.")
 
 
 def _keep(rows: Iterable[Any], source: str, unit: str, empty: bool) -> Texts:

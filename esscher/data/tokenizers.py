@@ -23,6 +23,7 @@ from esscher.storage import write_file
 END = "<eos>"
 UNKNOWN = "\ufffd"  # decodes as the sign for an unreadable character
 UNKNOWN_WORD = "<unk>"
+OWN_NAME = "esscher_name"  # the setting that tells a tokenizer of ours
 KINDS = ("character", "byte", "word", "bpe")
 
 
@@ -78,7 +79,7 @@ class Tokenizer:
             **self.settings,
             "eos_token": self.backend.id_to_token(self.eos),
             "clean_up_tokenization_spaces": False,
-            "esscher_name": self.name,
+            OWN_NAME: self.name,
             **({} if self.size is None else {"esscher_size": self.size}),
         }
         content = {"tokenizer.json": self.backend.to_str(pretty=True), "tokenizer_config.json": json.dumps(settings, indent=2)}
@@ -145,7 +146,7 @@ def load_tokenizer(
     backend.encode_special_tokens = True
     backend.no_padding()
     backend.no_truncation()
-    return Tokenizer(backend, number, str(settings.get("esscher_name", folder.name)), size, settings)
+    return Tokenizer(backend, number, str(settings.get(OWN_NAME, folder.name)), size, settings)
 
 
 def _check_size(backend: tokenizers.Tokenizer, size: int, folder: Path) -> None:

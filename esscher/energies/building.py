@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from esscher.bases.blocks import INITIAL_STD
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_network
-from esscher.bases.transformer import INITIAL_STD
 from esscher.energies.adapters import with_adapters
 from esscher.energies.config import EnergyConfig, without_starting_point
 from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder, with_dropout

@@ -13,7 +13,6 @@ positions to each other: each has a constant of its own, so where points end at 
 Dropout acts as in scoring: call `eval()` on the base.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,14 +54,16 @@ class OwnLevel:
 
     def _level(self, x: Sequences, column: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
         """That of one column of each row, 0 where the column is not before the row's end."""
-        found = [scores_and_levels(self.base, some)[1].sum(-1) for some in self._pieces(Sequences(x.tokens, column, x.stop))]
-        return torch.cat(found)
-
-    def _pieces(self, x: Sequences) -> Iterator[Sequences]:
-        """A few rows at a time."""
-        at_once = rows_for_levels(self.base, x.tokens.shape[1])
-        for first in range(0, max(1, len(x)), at_once):
-            yield x.rows(slice(first, first + at_once))
+        inside, width = column < x.stop, x.tokens.shape[1]
+        at_once = rows_for_levels(self.base, width)
+        levels = [
+            scores_and_levels(self.base, x.rows(slice(first, first + at_once)))[1]
+            for first in range(0, max(1, len(x)), at_once)
+        ]
+        if width == 0:
+            return torch.cat(levels).sum(-1)
+        found = torch.cat(levels).gather(1, column.clamp(max=width - 1)[:, None])[:, 0]
+        return torch.where(inside, found, 0.0)
 
 
 def rows_for_levels(base: Base, width: int) -> int:

@@ -18,6 +18,7 @@ import torch
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.network import NetworkBase
+from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.card import Card
 from esscher.hub.folder import CONFIG, PREFIX, check_tokenizer, read_config
@@ -25,7 +26,7 @@ from esscher.hub.networks import load_network, save_network
 
 __all__ = ["CONFIG", "Card", "SavedBase", "load_base", "read_config", "save_base"]
 
-SavedBase = NetworkBase | CausalLM
+SavedBase = NetworkBase | CausalLM | Seq2SeqLM
 
 
 def save_base(folder: str | Path, base: SavedBase, tokenizer: Tokenizer | None = None, card: Card | None = None) -> Path:
@@ -33,12 +34,15 @@ def save_base(folder: str | Path, base: SavedBase, tokenizer: Tokenizer | None =
     folder, card = Path(folder), Card("A base model") if card is None else card
     if tokenizer is not None:
         check_tokenizer(tokenizer, base.space)
-    if isinstance(base, CausalLM):
-        from esscher.hub.causal_lm import save_causal_lm
-
-        save_causal_lm(folder, base, tokenizer, card)
-    else:
+    if isinstance(base, NetworkBase):
         save_network(folder, base, tokenizer, card)
+    else:
+        from esscher.hub.causal_lm import sampling_of
+        from esscher.hub.foreign import save_foreign
+        from esscher.hub.seq2seq_lm import seq2seq_sampling
+
+        generation = sampling_of(base) if isinstance(base, CausalLM) else seq2seq_sampling(base)
+        save_foreign(folder, base, tokenizer, card, generation)
     return folder
 
 
@@ -64,6 +68,10 @@ def load_base(
         if eos is not None:
             raise ValueError(f"The end symbol of {folder} was chosen when it was trained. Nothing was loaded; leave eos out.")
         base, tokenizer = load_network(folder, config)
+    elif config.get("is_encoder_decoder"):
+        from esscher.hub.seq2seq_lm import load_seq2seq_lm
+
+        base, tokenizer = load_seq2seq_lm(folder, config, eos=eos, device=device)
     else:
         from esscher.hub.causal_lm import load_causal_lm
 

@@ -22,9 +22,20 @@ class Card:
     notes: str = ""
 
 
-def card_text(card: Card, base: nn.Module, space: Space, *, kind: str, tags: Sequence[str], library: str) -> str:
-    """The card of a base; `kind` is its network in words, `library` what its weights are loaded with."""
-    head = {"library_name": library, "pipeline_tag": "text-generation", "tags": list(tags)}
+def card_text(
+    card: Card,
+    base: nn.Module,
+    space: Space,
+    *,
+    kind: str,
+    tags: Sequence[str],
+    library: str,
+    auto: str | None = "AutoModelForCausalLM",
+) -> str:
+    """The card of a base; `kind` is its network in words, `library` what its weights are loaded with, `auto` the class of
+    `transformers` that loads it too, if there is one."""
+    task = "text-generation" if auto == "AutoModelForCausalLM" else "translation"
+    head = {"library_name": library, "pipeline_tag": task, "tags": list(tags)}
     parameters = sum(parameter.numel() for parameter in base.parameters())
     end = "no end symbol" if space.eos is None else f"end symbol {space.eos}"
     lines = [
@@ -32,7 +43,7 @@ def card_text(card: Card, base: nn.Module, space: Space, *, kind: str, tags: Seq
         f"# {card.title}\n",
         f"A {kind} with {parameters:,} parameters over {space.vocab_size:,} tokens; points of at most "
         f"{space.max_length:,} tokens, {end}. It is a normalised autoregressive base for `esscher`.\n",
-        _loading(library),
+        _loading(library, auto),
         f"## Data\n\n{card.data}\n",
     ]
     if card.measured:
@@ -51,20 +62,20 @@ def card_text(card: Card, base: nn.Module, space: Space, *, kind: str, tags: Seq
     return "\n".join(lines)
 
 
-def _loading(library: str) -> str:
-    """Both ways to load the model; those of our own kinds need an import to be known to `transformers`."""
+def _loading(library: str, auto: str | None) -> str:
+    """All ways to load the model; those of our own kinds need an import to be known to `transformers`."""
     known = "import esscher.hub.auto  # makes this kind of model known to transformers\n" if library == "esscher" else ""
     folder = "path/of/this/folder"
+    ours = ["```python", "from esscher.hub import load_base\n", f"base, tokenizer = load_base({folder!r})", "```\n"]
+    if auto is None:
+        return "\n".join([*ours, f"To translate: `esscher translate {folder} 'a sentence'`.\n"])
     return "\n".join(
         [
-            "```python",
-            "from esscher.hub import load_base\n",
-            f"base, tokenizer = load_base({folder!r})",
-            "```\n",
+            *ours,
             "or, as a model of `transformers`,\n",
             "```python",
-            f"{known}from transformers import AutoModelForCausalLM, AutoTokenizer\n",
-            f"model = AutoModelForCausalLM.from_pretrained({folder!r})",
+            f"{known}from transformers import {auto}, AutoTokenizer\n",
+            f"model = {auto}.from_pretrained({folder!r})",
             f"tokenizer = AutoTokenizer.from_pretrained({folder!r})",
             "```\n",
         ]

@@ -33,7 +33,7 @@ KEYS = (
     "transformers_version",
     "use_cache",
 )
-CLASSES = {
+CLASSES = {  # of those that `transformers` may load; one that reads a source apart is no causal language model
     "lstm": "EsscherLstmForCausalLM",
     "gru": "EsscherGruForCausalLM",
     "awd-lstm": "EsscherAwdLstmForCausalLM",
@@ -58,7 +58,8 @@ def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | None, c
 def write_card(folder: Path, base: NetworkBase, card: Card) -> None:
     """The model card of a base."""
     kind = name(base.config)
-    text = card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher")
+    auto = "AutoModelForCausalLM" if kind in CLASSES else None
+    text = card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher", auto=auto)
     write_file(folder / CARD, text.encode())
 
 
@@ -90,7 +91,7 @@ def config_of(base: NetworkBase) -> dict[str, Any]:
     opening = opening_symbol(base.space)
     return {
         "model_type": PREFIX + name(base.config),
-        "architectures": [CLASSES[name(base.config)]],
+        "architectures": [CLASSES[name(base.config)]] if name(base.config) in CLASSES else [],
         "base": to_dict(base.config),
         "space": asdict(base.space),
         "vocab_size": opening + 1,

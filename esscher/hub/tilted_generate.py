@@ -30,6 +30,7 @@ from transformers.generation.stopping_criteria import StoppingCriteriaList
 from transformers.utils.generic import ModelOutput
 
 from esscher.bases.causal_lm import CausalLM, stated_symbols, text_config
+from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.energies.saved import load_energy
 from esscher.hub import load_base
 from esscher.hub.causal_lm import sampling_of
@@ -127,6 +128,11 @@ def load_tilted(base: str | Path, energy: str | Path, *, pool: int = 64, device:
     loaded, tokenizer = load_base(
         base, max_length=saved.cut.max_length, eos=saved.cut.eos, chunks=saved.cut.given is not None, device=device
     )
+    if isinstance(loaded, Seq2SeqLM):
+        raise ValueError(
+            f"The model in {base} reads with an encoder; `generate` by energy draws from causal language models only. Nothing "
+            f"was made; draw with a sampler: Pool(64)(Tilted(base, energy), prompts, 1, rng=...)."
+        )
     saved.check_base(loaded)
     target = Tilted(loaded, saved.energy(None if tokenizer is None else tokenizer.decode, loaded))
     model: Any

@@ -62,6 +62,9 @@ RECIPES = {
             "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities",
         ),
         Recipe("eforcing-lm", "E-Forcing (Anonymous, 2023)", "a model as its own energy-based model, beside other objectives"),
+        Recipe(
+            "eforcing-translation", "E-Forcing (Anonymous, 2023)", "the same on translation, and mixtures as heads of a decoder"
+        ),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )

@@ -7,10 +7,12 @@ loss rises late, as it does when a model learns its text by heart. Beside it the
 from pathlib import Path
 from typing import Any
 
+from esscher.recipes.eforcing_analyses import exposure_row, own_row
 from esscher.recipes.eforcing_laboratory import gradient_section, saved_gradient_rows
 from esscher.recipes.eforcing_report import eforcing_report, shown, with_curves
-from esscher.recipes.eforcing_studies import language_studies
+from esscher.recipes.eforcing_studies import FORCED, PLAIN, language_studies
 from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
+from esscher.reports.document import Section, Table
 
 PAPER = [
     dict(zip(("text", "model", "perplexity", "with E-Forcing"), row, strict=True))
@@ -22,6 +24,12 @@ PAPER = [
     )
 ]
 
+EXPOSURE = (
+    "Ratio: how often the true token is likelier after the model's own outputs than after the baseline's. Bound: at most KL("
+    "data prefixes || model prefixes), by the level as a critic; 0 or less says nothing."
+)
+OWN = "Perplexity of the next 20 tokens after 30, of the model and of the model tilted by the level of its own logits."
+
 
 def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All objectives on this scale's texts, with every seed."""
@@ -30,9 +38,17 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     over = with_perplexity(over_seeds(rows))
     batches, steps = (10, 10) if scale == "smoke" else (200, 300)
     gradients = saved_gradient_rows(out / "gradients.json", batches, steps)
-    eforcing_report(out, "E-Forcing", studies, rows, PAPER, [gradient_section(gradients)])
+    compared = [study for study in studies if FORCED in study.models]
+    places, few = (20, 20) if scale == "smoke" else (400, 200)
+    exposure = [exposure_row(study, FORCED, out / study.name, places) for study in compared]
+    own = [own_row(study, model, out / study.name, few) for study in compared for model in (PLAIN, FORCED)]
+    tables = [Table("Exposure bias", exposure, EXPOSURE), Table("The level as an energy", own, OWN)]
+    analyses = Section("What the level says", "The first seed of each model, on text that it did not learn from.", tables)
+    eforcing_report(out, "E-Forcing", studies, rows, PAPER, [analyses, gradient_section(gradients)])
     return {
         "gradients": gradients,
+        "exposure": exposure,
+        "own energy": own,
         "rows": shown(rows),
         "over seeds": over,
         "paper": PAPER,

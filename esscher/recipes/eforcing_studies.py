@@ -32,14 +32,13 @@ SEGMENT, TOKENS = LengthConfig(50, stream=True), TokenizerConfig("bpe", 2_000)
 XL = BaseChoice("transformer-xl", width=128, layers=2, heads=4, feedforward=512, memory=50, norm="pre")
 TRAINING = TrainingConfig(epochs=14, batch_size=20, learning_rate=1e-3, warmup=100, clip=0.25, patience=PATIENCE, log_every=50)
 BEGIN = 3  # epochs of plain likelihood before E-Forcing and scheduled sampling
-FORCING = ObjectiveConfig("eforcing", after_epochs=BEGIN)
-OTHERS = {
-    **{f"{FORCED} after {start}": replace(FORCING, after_epochs=start) for start in (1, 6)},
-    f"{FORCED}, weight 0.1": replace(FORCING, weight=0.1),
-    f"{FORCED}, weight 1": replace(FORCING, weight=1.0),
-    f"{FORCED}, decay 0.7": replace(FORCING, decay=0.7),
-    f"{FORCED}, decay 1": replace(FORCING, decay=1.0),
-    f"{FORCED}, draws of 10": replace(FORCING, negatives=10),
+FORCING = ObjectiveConfig("eforcing", after_epochs=BEGIN, weight=0.03)  # chosen among `SWEPT` by the validation text
+SWEPT = {
+    **{f"{FORCED}, weight {weight:g}": replace(FORCING, weight=weight) for weight in (0.03, 0.1, 0.3, 1.0)},
+    **{f"{FORCED}, weight 0.1 after {start}": replace(FORCING, weight=0.1, after_epochs=start) for start in (1, 6)},
+    f"{FORCED}, weight 0.3, decay 0.5": replace(FORCING, weight=0.3, decay=0.5),
+    f"{FORCED}, weight 0.03, decay 1": replace(FORCING, weight=0.03, decay=1.0),
+    f"{FORCED}, weight 0.1, draws of 10": replace(FORCING, weight=0.1, negatives=10),
 }
 
 
@@ -85,7 +84,7 @@ def _ablation(scale: str) -> tuple[str, TrainRun, ObjectiveConfig, Mapping[str, 
         run = TrainRun("", DataConfig(), TokenizerConfig("bpe", 1_000), replace(SEGMENT, tokens=12), XL, training)
         return "docstrings", run, ObjectiveConfig("eforcing", after_steps=4), SMALLEST, 1_000
     if scale == "small":
-        return "a book", TrainRun("", BOOK, TOKENS, SEGMENT, XL, replace(TRAINING, epochs=10)), FORCING, BACKBONES, None
+        return "a book", TrainRun("", BOOK, TOKENS, SEGMENT, XL, replace(TRAINING, epochs=9)), FORCING, BACKBONES, None
     name = "ptb-text-only/ptb_text_only"
     data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
     training = TrainingConfig(epochs=100, batch_size=20, learning_rate=1e-3, clip=0.25, patience=20)
@@ -146,7 +145,7 @@ def _compared(name: str, run: TrainRun) -> Study:
 
 def _swept(name: str, run: TrainRun) -> Study:
     """E-Forcing that begins elsewhere, or is stronger or weaker; to be chosen by the validation text."""
-    models = {PLAIN: run, **{what: replace(run, objective=objective) for what, objective in OTHERS.items()}}
+    models = {PLAIN: run, **{what: replace(run, objective=objective) for what, objective in SWEPT.items()}}
     return Study(name, "token", models, {}, PLAIN)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from esscher.hub.causal_lm import quiet
+from esscher.hub.foreign import quiet
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TEXT_BEGINS = 0  # <|endoftext|>, which stands before texts; the begin symbol it states opens a turn of a chat

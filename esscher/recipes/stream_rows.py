@@ -127,8 +127,10 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "model": model,
             "sees": sees,
             "seeds": len(group),
-            "bits": _mean([row["bits"].value for row in group], group[0]["bits"].unit),
-            "saved": None if group[0]["saved"] is None else _mean([row["saved"].value for row in group], group[0]["bits"].unit),
+            "bits": mean_over_seeds([row["bits"].value for row in group], group[0]["bits"].unit),
+            "saved": None
+            if group[0]["saved"] is None
+            else mean_over_seeds([row["saved"].value for row in group], group[0]["bits"].unit),
         }
         for (text, model, sees), group in groups.items()
     ]
@@ -185,7 +187,7 @@ def _bits(log_prob: Tensor, size: Tensor, unit: str, how: str = "") -> Estimate:
     return ratio_of_sums(nats / math.log(2), size, level=0.95, of=f"tokens{how}", unit=f"bits per {unit}")
 
 
-def _mean(values: Sequence[float], unit: str) -> Estimate:
+def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
     """The mean of numbers of several seeds."""
     from scipy.special import stdtrit
 

@@ -121,12 +121,17 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
 class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
-    kind: Literal["lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq"] = "transformer"
-    """Which network."""
+    kind: Literal[
+        "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "encoder-decoder",
+        "attentive-lstm",
+    ] = "transformer"  # fmt: skip
+    """Which network; the last two read a prompt as a source, apart from what they write."""
     width: int | None = None
     """Of the hidden layers."""
     layers: int | None = None
     """How many."""
+    encoder_layers: int | None = None
+    """Those that read the source, of an encoder-decoder or attentive-lstm; as many as layers if not given."""
     dropout: float | None = None
     """Share of hidden values dropped in training."""
     tied: bool | None = None

@@ -18,6 +18,8 @@ class DataConfig:
     """A source of its own to choose the best weights by."""
     test: str | None = None
     """A source of its own to judge by."""
+    target: str | None = None
+    """Translations of the source: a file, its ending (train.fr with en is train.en), or a column beside `column`."""
     held_out: float = 0.05
     """Share of the texts for validation, and as much for test."""
     split: Literal["hash", "place", "raw"] = "hash"
@@ -46,6 +48,10 @@ class DataConfig:
         check_choice("empty", self.empty, ("skip", "keep"))
         if (self.validation is None) != (self.test is None):
             raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+        if self.target is not None and (self.split != "hash" or self.empty != "skip"):
+            raise ValueError(
+                "Pairs are held out by the hash of their source, and empty ones skipped; leave split and empty out."
+            )
         if not 0 < self.held_out < 0.5:
             raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
         if self.size < 1 or self.length < 1:

@@ -1,11 +1,12 @@
 """What a run learns from: the data of its settings as sequences, with their space and tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
+from esscher.data.parallel import NAMES, Pairs, pair_points, read_pairs, split_pairs
 from esscher.data.processes import draw_sets
 from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
 from esscher.data.streams import decode_part
@@ -38,6 +39,8 @@ def prepare(run: TrainRun, *, rng: Rng) -> Material:
     """Read or draw the data; `rng` matters for processes only."""
     if run.data.source.startswith(MOTIF):
         return _process(run.data, rng)
+    if run.data.target is not None:
+        return _pairs(run.data, run.data.target, run.vocabulary, run.length)
     return _text(read_splits(run.data), run.vocabulary, run.length)
 
 
@@ -78,14 +81,47 @@ def _read(data: DataConfig, source: str) -> Texts:
     return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
+def read_parallel(data: DataConfig, target: str) -> tuple[Pairs, Pairs, Pairs]:
+    """The pairs of a source in three parts."""
+    whole = read_pairs(data.source, target, column=data.column)
+    if data.validation is None or data.test is None:
+        return split_pairs(whole, held_out=data.held_out)
+    validation, test = (read_pairs(one, target, column=data.column) for one in (data.validation, data.test))
+    return whole, validation, test
+
+
+def _pairs(data: DataConfig, target: str, choice: TokenizerConfig, length: LengthConfig) -> Material:
+    """Points after sources; both sides share one tokenizer."""
+    if length.chunks:
+        raise ValueError("Pairs are whole texts and are not cut into chunks. Nothing was read; leave length.chunks out.")
+    splits = read_parallel(data, target)
+    both = Texts((*splits[0].sources, *splits[0].targets), splits[0].name)
+    tokenizer = choose_tokenizer(choice, both)
+    sets = [pair_points(pairs, tokenizer, longest=length.tokens) for pairs in splits]
+    space = Space(tokenizer.vocab_size, length.tokens, tokenizer.eos)
+    return _material(
+        space, sets, tokenizer, [f"{pairs}; {_left(one, length)}" for pairs, one in zip(splits, sets, strict=True)]
+    )
+
+
+def _left(made: TextSet, length: LengthConfig) -> str:
+    """What became of pairs, their targets counted."""
+    sizes = f"{int(made.tokens.sum()):,} tokens, {int(made.words.sum()):,} words of targets"
+    return f"{len(made):,} used ({sizes}), {made.cut:,} of more than {length.tokens} tokens left out"
+
+
 def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Material:
     tokenizer = choose_tokenizer(choice, splits.train)
     sets = [_cut(texts, tokenizer, length) for texts in (splits.train, splits.validation, splits.test)]
     point = length.tokens - length.given
     space = Space(tokenizer.vocab_size, point, None if length.chunks else tokenizer.eos)
-    names = ("train", "validation", "test")
     lines = [f"{texts}: {made}" for texts, made in zip((splits.train, splits.validation, splits.test), sets, strict=True)]
-    description = "\n".join(f"- {name}: {line}" for name, line in zip(names, lines, strict=True))
+    return _material(space, sets, tokenizer, lines)
+
+
+def _material(space: Space, sets: Sequence[TextSet], tokenizer: Tokenizer, lines: Sequence[str]) -> Material:
+    """The three sets, and what is told of each."""
+    description = "\n".join(f"- {name}: {line}" for name, line in zip(NAMES, lines, strict=True))
     units = {"token": sets[2].tokens, "word": sets[2].words, "byte": sets[2].bytes}
     return Material(space, sets[0].x, sets[1].x, sets[2].x, units, tokenizer, description)
 

@@ -98,7 +98,13 @@ def measure_text(
     model: Model, texts: Sequence[str], settings: Measuring, *, say: Callable[[str], None] = lambda text: None
 ) -> MeasuredText:
     """Perplexities of a model on texts by every method, log Z, and what to believe of them."""
-    whole = model.read(texts)
+    return measure_set(model, model.read(texts), settings, say=say)
+
+
+def measure_set(
+    model: Model, whole: TextSet, settings: Measuring, *, say: Callable[[str], None] = lambda text: None
+) -> MeasuredText:
+    """The same on text that was cut already, as pairs are."""
     one_prompt = len(distinct_prompts(whole.x)[0]) == 1
     tilted = model.target.energy is not flat
     most = settings.sequences or (len(whole) if one_prompt or not tilted else LARGEST)

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import yaml
 
+from esscher.bases.config import TRANSLATE, name
 from esscher.bases.network import NetworkBase
+from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.cut import Cut
+from esscher.data.parallel import prompts_of_sources
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
 from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_energy
@@ -57,8 +60,22 @@ class Model:
         self.base.open(0)
         return self.base
 
+    @property
+    def reads_sources(self) -> bool:
+        """Whether the base reads a prompt as a source, apart from what it writes."""
+        return isinstance(self.base, Seq2SeqLM) or (isinstance(self.base, NetworkBase) and name(self.base.config) in TRANSLATE)
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of prompts, as the base reads them."""
+        return prompts_of_sources(texts, self.tokenizer) if self.reads_sources else self.tokenizer.encode(texts)
+
     def read(self, texts: Sequence[str]) -> TextSet:
         """Texts as points of this model's space."""
+        if self.reads_sources:
+            raise ValueError(
+                f"{self.folder} translates, so its data are pairs of texts. Nothing was done; name the translations, too "
+                f"(--target), or leave the data out where those that it learnt from will do."
+            )
         return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
 
 

@@ -14,7 +14,9 @@ import yaml
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.transformer import TransformerNetwork
+from esscher.data.parallel import pair_points, read_pairs
 from esscher.data.sources import read_texts
+from esscher.data.text import TextSet
 from esscher.energies.building import build_energy
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import declared_features
@@ -27,7 +29,7 @@ from esscher.storage import write_file
 from esscher.training.config import DataConfig, TrainRun, from_dict, refuse_change
 from esscher.training.contrast import LearntEnergy, Sets, learn_energy
 from esscher.training.fitting import FittedEnergy, fit_energy
-from esscher.training.material import MOTIF, prepare, read_splits
+from esscher.training.material import MOTIF, prepare, read_parallel, read_splits
 from esscher.training.models import SETTINGS, Model, load_model
 from esscher.training.progress import choose_progress
 from esscher.training.tilt_config import TiltRun
@@ -84,7 +86,8 @@ def source_of(energy: str | Path) -> DataConfig | None:
     told: dict[str, Any] = yaml.safe_load(file.read_text()) if file.is_file() else {"data": None}
     if told["data"] is None:
         return None
-    return DataConfig(told["data"], column=told["column"], unit=told["unit"], separator=told["separator"], split=told["split"])
+    names = ("target", "column", "unit", "separator", "split")
+    return DataConfig(told["data"], **{name: told[name] for name in names if name in told})
 
 
 def read_sets(model: Model, source: DataConfig | None) -> Sets:
@@ -95,15 +98,26 @@ def read_sets(model: Model, source: DataConfig | None) -> Sets:
             material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
             return Sets(material.train, material.validation, material.test, material.units)
         source = learnt.data
-    splits = read_splits(source)
-    train, validation, test = (model.read(texts.texts) for texts in (splits.train, splits.validation, splits.test))
+    train, validation, test = _cut_sets(model, source)
     return Sets(train.x, validation.x, test.x, {"token": test.tokens, "word": test.words, "byte": test.bytes})
+
+
+def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
+    """Pairs as points after their sources, other texts as the model cuts them."""
+    if source.target is not None:
+        longest = model.base.space.max_length
+        return [pair_points(pairs, model.tokenizer, longest=longest) for pairs in read_parallel(source, source.target)]
+    splits = read_splits(source)
+    return [model.read(texts.texts) for texts in (splits.train, splits.validation, splits.test)]
 
 
 def _points(model: Model, source: DataConfig | None) -> Sequences:
     """All points that moments are taken from: of a source none is held out."""
     if source is None:
         return read_sets(model, None).train
+    if source.target is not None:
+        pairs = read_pairs(source.source, source.target, column=source.column)
+        return pair_points(pairs, model.tokenizer, longest=model.base.space.max_length).x
     texts = read_texts(source.source, column=source.column, unit=source.unit, separator=source.separator)
     return model.read(texts.texts).x
 

@@ -135,6 +135,8 @@ class TiltRun:
     """Text to learn from: a file, a folder, a pattern, a Hugging Face name; by default what the base learnt from."""
     column: str = "text"
     """Of jsonl, parquet and Hugging Face data."""
+    target: str | None = None
+    """Translations of the data: a file, its ending, or a column beside `column`."""
     unit: Literal["line", "paragraph", "document"] = "line"
     """What a text is in a text file."""
     separator: str | None = None
@@ -163,7 +165,9 @@ class TiltRun:
         """The data, if they are not those that the base learnt from."""
         if self.data is None:
             return None
-        return DataConfig(self.data, column=self.column, unit=self.unit, separator=self.separator, split=self.split)
+        return DataConfig(
+            self.data, target=self.target, column=self.column, unit=self.unit, separator=self.separator, split=self.split
+        )
 
     def declared(self) -> tuple[Declared, ...]:
         """All features in order: of the data, of the file, wanted; none means that a network shall learn the energy."""

@@ -78,7 +78,7 @@ def test_rows_with_the_prompts_of_others_are_caught(monkeypatch, every_prompt_is
     def wrong(owners, index):
         return shared_prompt.Owners(owners.owner[index].flip(0), owners.prompts), None
 
-    monkeypatch.setattr(shared_prompt, "_choose", wrong)
+    monkeypatch.setattr(shared_prompt.Owners, "select", wrong)
     with pytest.raises(AssertionError, match="select must commute"):
         check_base(tiny_base("llama"), PROMPTS)
 
@@ -238,11 +238,11 @@ def test_steps_write_no_gelu_out_and_leave_the_activations_alone():
     model = tiny_model("gpt2")
     written_out = [module for module in model.modules() if isinstance(module, NewGELUActivation)]
     assert written_out
-    with adapter._stepping(model):
+    with adapter.stepping(model):
         assert all(vars(module)["forward"] is adapter._gelu for module in written_out)
     assert not any("forward" in vars(module) for module in written_out)
     written_out[0].forward = torch.relu
-    with adapter._stepping(model):
+    with adapter.stepping(model):
         assert written_out[0].forward is torch.relu
     assert written_out[0].forward is torch.relu
 

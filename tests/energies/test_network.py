@@ -6,8 +6,9 @@ from causal_models import tiny_base, tiny_model
 from energies.readers import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
 from languages import PROMPTS, random_automaton
 
+from esscher.bases.blocks import Sight
 from esscher.bases.network import build_base
-from esscher.bases.transformer import TransformerNetwork, _Sight
+from esscher.bases.transformer import TransformerNetwork
 from esscher.energies.building import build_energy
 from esscher.energies.config import EnergyConfig
 from esscher.energies.encoder import load_encoder, with_dropout
@@ -63,7 +64,7 @@ def test_wrong_readers_are_caught(monkeypatch):
     monkeypatch.undo()
 
     def padding_is_seen(self, x):
-        return self._pass(torch.nn.functional.pad(x.tokens, (1, 0), value=3), None, _Sight(causal=False))
+        return self._pass(torch.nn.functional.pad(x.tokens, (1, 0), value=3), None, Sight(causal=False))
 
     monkeypatch.setattr(TransformerNetwork, "surveyed", padding_is_seen)
     with pytest.raises(AssertionError, match=r"padding must not|other rows of the batch"):

@@ -68,12 +68,16 @@ def test_a_late_rise_is_told(tmp_path):
 
 def test_the_smallest_run(tmp_path, monkeypatch):
     text = tmp_path / "lines.txt"
-    text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(400)))
+    text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(500)))
     monkeypatch.setattr(studies, "DataConfig", lambda: DataConfig(str(text)))
     monkeypatch.setattr(eforcing_laboratory, "ROWS", (4, 8))
     found = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
     assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED]
     assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in found["rows"])
+    assert [row["model"] for row in found["exposure"]] == [FORCED] and [row["of"] for row in found["own energy"]] == [
+        PLAIN,
+        FORCED,
+    ]
     assert len(found["gradients"]) == 8 and all(row["variance"].value > 0 for row in found["gradients"])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "while learning" in page and "late rise" in page

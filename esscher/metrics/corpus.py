@@ -1,0 +1,98 @@
+"""Metrics of a whole corpus by `sacrebleu`: chrF, chrF++ and the translation edit rate, beside BLEU of the estimators.
+
+Each is a `TextMetric`: what a line counts, and the value of the sum. A signature is sacrebleu's own line that says how a
+value was got, so that others get the same. Left out: other tokenizers than the default (13a; Chinese and Japanese want
+their own) and other settings; values with them are better asked of sacrebleu itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from esscher.metrics.libraries import library
+from esscher.metrics.ngrams import CHARACTERS, chrf_ngrams, f_score, shared
+
+
+@dataclass(frozen=True)
+class Chrf:
+    """chrF, or chrF++ with words up to order 2; of several references the one with the best score counts."""
+
+    words: int = 0
+    unit: str = ""
+    sign: int = 1
+
+    @property
+    def name(self) -> str:
+        return "chrF" + "+" * self.words
+
+    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N S"]:
+        """For each order the n-grams of the candidate, of the reference, and of both."""
+        answers = [chrf_ngrams(reference, self.words) for reference in references]
+        rows = []
+        for ours in (chrf_ngrams(candidate, self.words) for candidate in candidates):
+            table = [
+                [
+                    count
+                    for mine, theirs in zip(ours, answer, strict=True)
+                    for count in (mine.total() if theirs else 0, theirs.total(), shared(mine, theirs))
+                ]
+                for answer in answers
+            ]
+            found = torch.tensor(table, dtype=torch.float64)
+            rows.append(found[self.value(found).argmax()])
+        return torch.stack(rows) if rows else torch.zeros(0, 3 * (CHARACTERS + self.words), dtype=torch.float64)
+
+    def value(self, sums: Float[Tensor, "*R S"]) -> Float[Tensor, "*R"]:
+        ours, theirs, both = (sums[..., kind::3].unbind(-1) for kind in range(3))
+        return f_score(zip(ours, theirs, both, strict=True))
+
+
+@dataclass(frozen=True)
+class TranslationEditRate:
+    """Insertions, deletions, substitutions and shifts in percent of the words of a reference (Snover et al., 2006)."""
+
+    name: str = "TER"
+    unit: str = "%"
+    sign: int = -1
+
+    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
+        """Edits towards the nearest reference, and the mean length of the references."""
+        scorer = library("sacrebleu.metrics", "TER").TER()
+        found = [scorer.sentence_score(candidate, list(references)) for candidate in candidates]
+        return torch.tensor([[one.num_edits, one.ref_length] for one in found], dtype=torch.float64).view(-1, 2)
+
+    def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
+        """In percent; of references without words 100 where there is anything to remove, else 0."""
+        edits, words = sums[..., 0], sums[..., 1]
+        return 100 * torch.where(words > 0, edits / words, (edits > 0).double())
+
+
+def bleu_signature(references: Sequence[Sequence[str]]) -> str:
+    """How sacrebleu describes its BLEU with as many references."""
+    return _signature(library("sacrebleu.metrics", "BLEU").BLEU(), "BLEU", references)
+
+
+def chrf_signature(references: Sequence[Sequence[str]]) -> str:
+    """How sacrebleu describes its chrF with as many references."""
+    return _signature(library("sacrebleu.metrics", "chrF").CHRF(), "chrF2", references)
+
+
+def chrf_words_signature(references: Sequence[Sequence[str]]) -> str:
+    """How sacrebleu describes its chrF++ with as many references."""
+    return _signature(library("sacrebleu.metrics", "chrF++").CHRF(word_order=2), "chrF2++", references)
+
+
+def ter_signature(references: Sequence[Sequence[str]]) -> str:
+    """How sacrebleu describes its TER with as many references."""
+    return _signature(library("sacrebleu.metrics", "TER").TER(), "TER", references)
+
+
+def _signature(scorer: object, name: str, references: Sequence[Sequence[str]]) -> str:
+    """The scorer knows its signature once it has seen a line for each number of references."""
+    sizes = sorted({len(one) for one in references})
+    streams = [["a" if place < size else None for size in sizes] for place in range(sizes[-1])]
+    scorer.corpus_score(["a"] * len(sizes), streams)  # type: ignore[attr-defined]
+    return f"{name}|{scorer.get_signature()}"  # type: ignore[attr-defined]

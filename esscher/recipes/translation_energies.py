@@ -1,0 +1,97 @@
+"""Energies on a translator: features beside the source whose weights depend on it, and a network that learns from the pairs.
+
+Each chooses among the same candidates as the base alone: those of a beam, judged by score less energy, and draws.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esscher.data.parallel import Pairs
+from esscher.energies.conditional import ConditionalLogLinear, prompt_network
+from esscher.energies.source_features import copied, coverage, length_ratio, lexicon_of
+from esscher.metrics.comparison import paired
+from esscher.objectives.tilted_likelihood import TiltedLikelihood
+from esscher.randomness import Seeded
+from esscher.recipes.stream_rows import place_of
+from esscher.recipes.translation_rows import BLEU, test_pairs
+from esscher.recipes.translation_studies import TranslationStudy
+from esscher.storage import read_tensors, write_file, write_tensors
+from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
+from esscher.training.material import read_parallel
+from esscher.training.models import Model
+from esscher.training.tilt import read_sets, tilt
+from esscher.training.tilt_config import ContrastConfig, ContrastTraining, TiltRun
+from esscher.training.trainer import Trainer
+from esscher.training.translating import build_decoder, load_translator, translate
+from esscher.training.translating_config import DecodingConfig
+
+ALONE, FEATURES, NETWORK = "base alone", "features, weights by the source", "network on base and energy"
+WAYS = {"beam of 10": DecodingConfig("beam", beam=10), "best of 32 draws": DecodingConfig("best", draws=32)}
+WEIGHTS = "weights.safetensors"
+
+
+def energy_rows(study: TranslationStudy, system: str, out: Path, *, steps: int) -> list[dict[str, Any]]:
+    """BLEU of a system's first seed with each energy, beside the base alone."""
+    place, test, rows = place_of(out / study.name, system, 0), test_pairs(study), []
+    folder = out / study.name / "energies"
+    models = {ALONE: load_translator(place), FEATURES: _features(place, folder / "features", study, steps)}
+    models[NETWORK] = _network(place, folder / "network", steps)
+    for way, decoding in WAYS.items():
+        alone: list[str] = []
+        for name, model in models.items():
+            said = _decoded(model, decoding, test, folder / f"test-{name}-{way}.txt".replace(" ", "-"))
+            alone = said if name == ALONE else alone
+            rng = Seeded(0).stream(name, way)
+            gained = None if name == ALONE else paired(BLEU, said, alone, test.targets, rng=rng)
+            rows.append(
+                {
+                    "pairs": study.name,
+                    "system": system,
+                    "energy": name,
+                    "decoded": way,
+                    "BLEU": BLEU.score(said, test.targets, rng=rng),
+                    "gained": None if gained is None else gained.difference,
+                    "p-value": None if gained is None else gained.p_value,
+                }
+            )
+    return rows
+
+
+def _features(place: Path, folder: Path, study: TranslationStudy, steps: int) -> Model:
+    """Fitted to the pairs that the base was chosen by, which it did not learn from."""
+    model = load_translator(place)
+    data = study.systems[next(iter(study.systems))].data
+    assert data.target is not None
+    learnt = read_parallel(data, data.target)[0]
+    decode, lexicon = model.tokenizer.decode, lexicon_of(learnt.sources, learnt.targets)
+    features = [length_ratio(decode), copied(decode), coverage(decode, lexicon)]
+    network = prompt_network(model.base.space.vocab_size, len(features), rng=Seeded(0))
+    target = Tilted(model.base, ConditionalLogLinear(features, network))
+    if (folder / WEIGHTS).is_file():
+        network.load_state_dict(read_tensors(folder / WEIGHTS))
+    else:
+        training = TrainingConfig(steps=steps, batch_size=16, learning_rate=3e-3, log_every=max(1, steps // 10))
+        Trainer(training)(TiltedLikelihood(draws=16), target, read_sets(model, None).validation, modules=network)
+        write_tensors(folder / WEIGHTS, dict(network.state_dict()))
+    return replace(model, target=target)
+
+
+def _network(place: Path, folder: Path, steps: int) -> Model:
+    """An energy from the base's own weights, by noise contrast."""
+    if not (folder / "config.json").is_file():
+        training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
+        contrast = ContrastConfig(draws=64, held_out=min(256, 4 * steps))
+        tilt(str(place), TiltRun(str(folder), training=training, contrast=contrast), resume=True)
+    return load_translator(place, folder)
+
+
+@torch.no_grad()
+def _decoded(model: Model, decoding: DecodingConfig, test: Pairs, file: Path) -> list[str]:
+    if not file.is_file():
+        found = translate(model, test.sources, build_decoder(decoding, model), rng=Seeded(0))
+        write_file(file, "".join(f"{one.text}\n" for one in found).encode())
+    return file.read_text(encoding="utf8").split("\n")[:-1]

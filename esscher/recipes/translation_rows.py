@@ -1,0 +1,149 @@
+"""Rows of the recipe on translation: a system with a seed, decoded in several ways and judged by its test sentences.
+
+Translations are kept in the folder of the run, a line for each test pair, so that systems are compared line by line and a
+finished row is not made again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from esscher.data.parallel import Pairs
+from esscher.estimate import Estimate
+from esscher.metrics.comparison import by_length, paired
+from esscher.metrics.metric import metric_of
+from esscher.randomness import Seeded
+from esscher.recipes.stream_rows import mean_over_seeds, place_of
+from esscher.recipes.translation_studies import TranslationStudy, Way
+from esscher.storage import write_file
+from esscher.training.exposure import TextSource, find_exposure
+from esscher.training.exposure_config import ExposureSettings
+from esscher.training.material import read_parallel
+from esscher.training.progress import choose_progress
+from esscher.training.run import RESULTS, train
+from esscher.training.translating import build_decoder, load_translator, translate
+
+BLEU = metric_of("bleu")
+
+
+def run_studies(studies: Sequence[TranslationStudy], out: Path, seeds: int) -> list[dict[str, Any]]:
+    """All systems of all studies, with every seed."""
+    rows = []
+    for study in studies:
+        for seed in range(seeds):
+            for system in study.systems:
+                make_system(study, system, seed, out / study.name)
+        rows += [row for seed in range(seeds) for row in rows_of(study, seed, out / study.name)]
+    return rows
+
+
+def make_system(study: TranslationStudy, system: str, seed: int, folder: Path) -> None:
+    """Train and decode, unless that was done."""
+    place, run = place_of(folder, system, seed), study.systems[system]
+    if not (place / RESULTS).is_file():
+        train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+    test = test_pairs(study)
+    for name, way in study.ways.items():
+        _decode(place, name, way, test, seed)
+
+
+def test_pairs(study: TranslationStudy) -> Pairs:
+    """The pairs that systems of a study are judged by."""
+    data = next(iter(study.systems.values())).data
+    assert data.target is not None
+    test = read_parallel(data, data.target)[2]
+    return replace(test, sources=test.sources[: study.most], targets=test.targets[: study.most])
+
+
+def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """A row for each system and way to decode, beside the system that the study names."""
+    test, rows = test_pairs(study), []
+    for system in study.systems:
+        place = place_of(folder, system, seed)
+        measured = json.loads((place / RESULTS).read_text(encoding="utf8"))["measured"]
+        for way in study.ways:
+            said, rng = read_decoded(place, way), Seeded(seed).stream(system, way)
+            other = None if system == study.against else read_decoded(place_of(folder, study.against, seed), way)
+            gained = None if other is None else paired(BLEU, said, other, test.targets, rng=rng)
+            rows.append(
+                {
+                    "pairs": study.name,
+                    "system": system,
+                    "seed": seed,
+                    "decoded": way,
+                    "BLEU": BLEU.score(said, test.targets, rng=rng),
+                    "gained": None if gained is None else gained.difference,
+                    "p-value": None if gained is None else gained.p_value,
+                    "length": round(_words(said) / _words(test.targets), 4),
+                    "perplexity": Estimate(**measured["perplexity per token"]),
+                }
+            )
+    return rows
+
+
+def length_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[str, Any]]:
+    """BLEU by words of the source, of the first seed."""
+    test, rows = test_pairs(study), []
+    for system in study.systems:
+        said = read_decoded(place_of(folder, system, 0), way)
+        groups = by_length(BLEU, test.sources, said, test.targets, study.bounds, rng=Seeded(0))
+        rows += [{"system": system, "words": one.name, "lines": one.lines, "BLEU": one.value} for one in groups]
+    return rows
+
+
+def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list[dict[str, Any]]:
+    """The exposure-bias ratio of each system beside the one that the study names, of the first seed."""
+    rows, settings = [], ExposureSettings(sequences=sequences)
+    against = place_of(folder, study.against, 0)
+    for system in study.systems:
+        if system != study.against:
+            found = find_exposure(place_of(folder, system, 0), TextSource(), settings, against=against)
+            assert found.ratio is not None
+            rows.append({"system": system, "ratio": found.ratio.ratio, "bound": found.model.mean})
+    return rows
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The mean over seeds of each system and way, with an interval for other seeds; nothing where there is one seed."""
+    if len({row["seed"] for row in rows}) < 2:
+        return []
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["pairs"], row["system"], row["decoded"]), []).append(row)
+    return [
+        {
+            "pairs": pairs,
+            "system": system,
+            "decoded": way,
+            "seeds": len(group),
+            "BLEU": mean_over_seeds([row["BLEU"].value for row in group], "BLEU"),
+            "gained": None if group[0]["gained"] is None else mean_over_seeds([row["gained"].value for row in group], "BLEU"),
+        }
+        for (pairs, system, way), group in groups.items()
+    ]
+
+
+def read_decoded(place: Path, name: str) -> list[str]:
+    """The translations of the test pairs."""
+    return _file(place, name).read_text(encoding="utf8").split("\n")[:-1]
+
+
+def _decode(place: Path, name: str, way: Way, test: Pairs, seed: int) -> None:
+    if _file(place, name).is_file():
+        return
+    model, say = load_translator(place, way.energy), choose_progress(False).say
+    found = translate(
+        model, test.sources, build_decoder(way.decoding, model), rng=Seeded(seed),
+        say=lambda count: say(f"{name}: {count:,} of {len(test):,} test sentences"),
+    )  # fmt: skip
+    write_file(_file(place, name), "".join(f"{one.text}\n" for one in found).encode())
+
+
+def _file(place: Path, name: str) -> Path:
+    return place / f"test-{name.replace(' ', '-')}.txt"
+
+
+def _words(texts: Sequence[str]) -> int:
+    return sum(len(text.split()) for text in texts)

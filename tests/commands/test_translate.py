@@ -1,0 +1,111 @@
+"""esscher translate as a user meets it: every line at its place, whatever the lines are; nothing is lost and nothing redone."""
+
+import json
+
+import pytest
+from networks import CONFIGS, lively
+
+from esscher.cli import main
+from esscher.data.tokenizers import train_tokenizer
+from esscher.hub import save_base
+from esscher.space import Space
+from esscher.training import translating
+from esscher.training.translating import load_translator
+
+TEXTS = ["abc", "", "cab ba", "aaaaaaaaaaaaaaaaaaaa", "b", "  "]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tokenizer = train_tokenizer("character", ["abc "])
+    base = lively(CONFIGS["encoder-decoder"], Space(tokenizer.vocab_size, 8, eos=tokenizer.eos), seed=7)
+    return str(save_base(tmp_path_factory.mktemp("translator") / "model", base, tokenizer))
+
+
+@pytest.fixture
+def lines(tmp_path):
+    file = tmp_path / "in.txt"
+    file.write_text("\n".join(TEXTS) + "\n")
+    return file
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    try:
+        main(["translate", *arguments])
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_file_has_a_line_for_each_line_and_a_word_for_each_odd_one(folder, lines, capsys):
+    code, out, err = call(capsys, folder, "--file", str(lines))
+    said = out.split("\n")[:-1]
+    assert code == 0 and len(said) == len(TEXTS)
+    assert [not text for text in said] == [not text.strip() for text in TEXTS]
+    told = [line for line in err.split("\n") if line.startswith("line ")]
+    assert told == [
+        "line 2: it is empty, and stays so",
+        "line 4: its source has 21 tokens, cut to 8",
+        "line 6: it is empty, and stays so",
+    ]
+    assert "6 of 6" not in err and "4 of 6 lines" in err
+
+
+def test_alone_is_as_in_a_file_and_json_holds_everything(folder, lines, capsys):
+    _, out, _ = call(capsys, folder, "--file", str(lines))
+    _, answer, _ = call(capsys, folder, "cab ba", "b", "--json", "--quiet")
+    found = json.loads(answer.splitlines()[-1])
+    said = out.split("\n")
+    assert [row["translation"] for row in found["translations"]] == [said[2], said[4]]
+    assert found["decode"] == "beam" and "seed" not in found
+
+
+@pytest.mark.parametrize("way", ["greedy", "sample", "best", "minimum-risk"])
+def test_every_way_to_decode(way, folder, capsys):
+    code, answer, _ = call(capsys, folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet")
+    again = call(capsys, folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet")
+    assert code == 0 and again[1] == answer
+    assert json.loads(answer.splitlines()[-1]).get("seed") == (None if way == "greedy" else 3)
+
+
+def test_what_was_stopped_goes_on_to_the_same_lines(folder, lines, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(translating, "WINDOW", 2)
+    settings = ("--decode", "sample", "--quiet")
+    whole, part = tmp_path / "whole.txt", tmp_path / "part.txt"
+    assert call(capsys, folder, "--file", str(lines), "--out", str(whole), *settings)[0] == 0
+    part.write_text("".join(f"{line}\n" for line in whole.read_text().split("\n")[:3]) + "half a li")
+    code, _, err = call(capsys, folder, "--file", str(lines), "--out", str(part), *settings)
+    assert code == 1 and "is there already" in err
+    assert call(capsys, folder, "--file", str(lines), "--out", str(part), "--resume", *settings)[0] == 0
+    assert part.read_text() == whole.read_text()
+
+
+def test_references_add_scores(folder, lines, tmp_path, capsys):
+    right = tmp_path / "right.txt"
+    right.write_text("abc abc\n\ncab ba\na\nb\n\n")
+    _, answer, _ = call(capsys, folder, "--file", str(lines), "--references", str(right), "--json", "--quiet")
+    found = {row["metric"]: row["value"] for row in json.loads(answer.splitlines()[-1])["scores"]}
+    assert set(found) == {"bleu", "chrf", "words, of those of the references"}
+    assert all(value["low"] <= value["value"] <= value["high"] for value in found.values())
+    right.write_text("abc\n")
+    code, _, err = call(capsys, folder, "--file", str(lines), "--references", str(right), "--quiet")
+    assert code == 1 and "has 1 lines for 6 to translate" in err
+
+
+def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):
+    for arguments, message in (
+        ((folder,), "Give sentences to translate, or a file"),
+        ((folder, "abc", "--file", str(lines)), "Give sentences to translate, or a file"),
+        ((folder, "abc", "--beam", "0"), "beam is at least 1, not 0"),
+    ):
+        code, _, err = call(capsys, *arguments)
+        assert code != 0 and message in " ".join(err.split())
+    tokenizer = train_tokenizer("character", ["abc "])
+    plain = save_base(
+        tmp_path / "plain", lively(CONFIGS["gru, tied"], Space(tokenizer.vocab_size, 8, eos=tokenizer.eos)), tokenizer
+    )
+    with pytest.raises(ValueError, match="kind gru, which goes on from a text and translates none"):
+        load_translator(plain)

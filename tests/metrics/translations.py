@@ -1,0 +1,30 @@
+"""Made-up translations: references of random words, and what systems of a given skill make of them."""
+
+import torch
+
+from esscher.randomness import Rng, Seeded
+
+WORDS = ["the", "cat", "(sat)", "on", "mat.", "a", "Dog,", "is", "not", "here!", "été", "-", "'so'", "42", "naïve", "x"]
+
+
+def made_text(words: int, rng: Rng) -> str:
+    return " ".join(WORDS[k] for k in rng.categorical(torch.zeros(1, len(WORDS)), words)[0].tolist()) if words else ""
+
+
+def made_references(lines: int, *, seed: int = 0, longest: int = 12) -> list[str]:
+    """Lines of 0 to `longest` words."""
+    lengths = Seeded(seed, "lengths").categorical(torch.zeros(1, longest + 1), lines)[0].tolist()
+    return [made_text(length, Seeded(seed, "text", line)) for line, length in enumerate(lengths)]
+
+
+def translated(references: list[str], *, seed: int, keep: int = 7) -> list[str]:
+    """Each word is kept `keep` times of ten, else replaced, and dropped once in twenty."""
+    found = []
+    for line, reference in enumerate(references):
+        words = reference.split()
+        fate = Seeded(seed, "fate", line).categorical(torch.zeros(1, 10), max(len(words), 1))[0].tolist()
+        other = made_text(len(words), Seeded(seed, "other", line)).split()
+        gone = Seeded(seed, "gone", line).categorical(torch.zeros(1, 20), max(len(words), 1))[0].tolist()
+        pairs = zip(words, other, fate, gone, strict=False)
+        found.append(" ".join(word if luck < keep else swap for word, swap, luck, lost in pairs if lost))
+    return found

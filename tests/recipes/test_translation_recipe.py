@@ -1,0 +1,77 @@
+"""The recipe on translation: what its studies are, the pairs of the small scale, and its smallest run from end to end."""
+
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from esscher.bases.grown import parameter_count
+from esscher.recipes import translation_studies as studies
+from esscher.recipes.eforcing_translation import run
+from esscher.recipes.stream_rows import place_of
+from esscher.recipes.translation_rows import read_decoded
+from esscher.recipes.translation_studies import PLAIN, SMOOTH, french_english, spelt, translation_studies
+from esscher.training.config import TrainRun
+
+
+def archive_of(folder, lines: int):
+    archive = folder / "pairs.zip"
+    with zipfile.ZipFile(archive, "w") as whole:
+        whole.writestr("fra.txt", "".join(f"English {n}\tfrançais {n // 2}\tby someone\n" for n in range(lines)))
+    return archive
+
+
+def test_the_subset_is_a_share_of_the_sources_each_with_its_first_translation(tmp_path):
+    pairs = french_english(archive_of(tmp_path, 4_000))
+    assert pairs == french_english(archive_of(tmp_path, 4_000))
+    assert all(english == f"English {2 * int(french.split()[1])}" for french, english in pairs)
+    assert len({french for french, _ in pairs}) == len(pairs) and 0.2 < len(pairs) / 2_000 < 0.32
+    more = french_english(archive_of(tmp_path, 5_000))
+    assert set(pairs) <= set(more)
+
+
+def test_systems_have_one_network_and_set_of_pairs(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "TATOEBA", tmp_path / "none.zip")
+    assert translation_studies("small", tmp_path) == (
+        [],
+        [f"{tmp_path}/none.zip is not here; ESSCHER_DATA names another folder that holds it."],
+    )
+    monkeypatch.setattr(studies, "TATOEBA", archive_of(tmp_path, 400))
+    main, heads = translation_studies("small", tmp_path)[0]
+    for system in main.systems.values():
+        plain = main.systems[PLAIN]
+        assert (system.base, system.data, system.training.epochs) == (plain.base, plain.data, plain.training.epochs)
+    sizes = [parameter_count(system.base.resolve(), 2_000) for system in heads.systems.values()]
+    assert max(sizes) < 1.05 * min(sizes)
+    monkeypatch.setattr(studies, "DATA", tmp_path)
+    published, left_out = translation_studies("paper", tmp_path)
+    assert [study.name for study in published] == ["IWSLT14 de to en", "IWSLT14 en to de", "WMT16 en to de"]
+    assert [one.split(":")[0] for one in left_out] == ["es to en", "it to en", "en to es", "en to it"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(7, "seven"), (30, "thirty"), (215, "two hundred fifteen"), (999, "nine hundred ninety nine")]
+)
+def test_numbers_in_words(number, words):
+    assert spelt(number) == words
+
+
+def test_the_smallest_run(tmp_path, monkeypatch):
+    whole = studies._smoke(tmp_path)
+    systems = {name: whole.systems[name] for name in (PLAIN, SMOOTH, list(whole.systems)[-1])}
+
+    def short(one: TrainRun) -> TrainRun:
+        training = replace(one.training, steps=4, evaluate_every=2)
+        return replace(one, training=training, objective=replace(one.objective, after_steps=None))
+
+    few = replace(whole, most=4, systems={name: short(one) for name, one in systems.items()})
+    monkeypatch.setattr(studies, "_smoke", lambda out: few)
+    found = run(scale="smoke", out=tmp_path, seeds=2)
+    assert len(found["rows"]) == 12 and len(found["over seeds"]) == 6 and len(found["exposure"]) == 2
+    assert len(found["energies"]) == 6
+    assert all(row["BLEU"].low <= row["BLEU"].value <= row["BLEU"].high for row in found["rows"])
+    assert [row["gained"] is None for row in found["rows"][:6]] == [True, True, *(False,) * 4]
+    assert len(read_decoded(place_of(tmp_path / few.name, PLAIN, 0), "greedy")) == 4
+    page = (tmp_path / "report.html").read_text()
+    assert "by words of the source" in page and "Exposure" in page
+    assert run(scale="smoke", out=tmp_path, seeds=2)["rows"] == found["rows"]
