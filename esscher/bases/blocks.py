@@ -59,6 +59,29 @@ class Sight(NamedTuple):
 BACKWARD = Sight(causal=True)
 
 
+class Known(NamedTuple):
+    """The keys and values of a layer with room for more. Each is memory of its own: what is small is used again without page
+    faults, which cost more than the copy where beams or draws are chosen at every step."""
+
+    keys: Float[Tensor, "B H S D"]
+    values: Float[Tensor, "B H S D"]
+
+    @classmethod
+    def nothing(cls, like: Tensor, rows: int, heads: int, slots: int, width: int) -> "Known":
+        return cls(like.new_empty(rows, heads, slots, width), like.new_empty(rows, heads, slots, width))
+
+    @property
+    def slots(self) -> int:
+        return self.keys.shape[2]
+
+    def select(self, index: Int[Tensor, "K"], filled: int) -> "Known":
+        """The chosen rows, copied; slots that are not filled stay unwritten."""
+        chosen = Known.nothing(self.keys, len(index), self.keys.shape[1], self.slots, self.keys.shape[3])
+        for old, new in zip(self, chosen, strict=True):
+            torch.index_select(old[:, :, :filled], 0, index, out=new[:, :, :filled])
+        return chosen
+
+
 class Place:
     """Where a step writes into a cache, all rows into slot `longest` or each into its own; and what of it a row may read."""
 
@@ -69,12 +92,13 @@ class Place:
             self.mask = (torch.arange(self.filled, device=self.slot.device) <= self.slot[:, None])[:, None, None]
             self.row = torch.arange(len(self.slot), device=self.slot.device)
 
-    def write(self, cache: Float[Tensor, "2 B H S D"], pair: Float[Tensor, "B 2 H D"]) -> None:
-        if self.slot is None:
-            cache[:, :, :, self.filled - 1] = pair.transpose(0, 1)
-        else:
-            cache[:, :, :, self.filled - 1] = 0.0  # fresh memory may hold NaN, which a mask does not stop
-            cache[:, self.row, :, self.slot] = pair
+    def write(self, cache: Known, pair: Float[Tensor, "B 2 H D"]) -> None:
+        for part, new in zip(cache, pair.unbind(1), strict=True):
+            if self.slot is None:
+                part[:, :, self.filled - 1] = new
+            else:
+                part[:, :, self.filled - 1] = 0.0  # fresh memory may hold NaN, which a mask does not stop
+                part[self.row, :, self.slot] = new
 
 
 class Block(nn.Module):
@@ -111,21 +135,17 @@ class Block(nn.Module):
         inner = gelu(self.widen(self.before_feedforward(x)))
         return x + dropout(self.narrow(inner), rate)
 
-    def step(
-        self, x: Float[Tensor, "B W"], turn: Turn | None, cache: Float[Tensor, "2 B H S D"], place: Place
-    ) -> Float[Tensor, "B W"]:
+    def step(self, x: Float[Tensor, "B W"], turn: Turn | None, cache: Known, place: Place) -> Float[Tensor, "B W"]:
         """The same for one position, written over x and into the cache."""
         return self.step_fed(self.step_attended(x, turn, cache, place))
 
-    def step_attended(
-        self, x: Float[Tensor, "B W"], turn: Turn | None, cache: Float[Tensor, "2 B H S D"], place: Place
-    ) -> Float[Tensor, "B W"]:
+    def step_attended(self, x: Float[Tensor, "B W"], turn: Turn | None, cache: Known, place: Place) -> Float[Tensor, "B W"]:
         """The first half of a step."""
         parts = self.ask(self.before_attention(x)).view(len(x), 3, self.heads, -1)
         if turn is not None:
             turn.over(parts[:, :2])
         place.write(cache, parts[:, 1:])
-        keys, values = cache[..., : place.filled, :]
+        keys, values = (part[:, :, : place.filled] for part in cache)
         query = parts[:, 0, :, None] * parts.shape[-1] ** -0.5
         score = query @ keys.transpose(-1, -2)  # for one query faster than a kernel made for many
         if place.mask is not None:

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, scaled_dot_product_attention
 
-from esscher.bases.blocks import BACKWARD, Block, Place, Sight, Turn, initialise
+from esscher.bases.blocks import BACKWARD, Block, Known, Place, Sight, Turn, initialise
 from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import answered, opened
 from esscher.bases.output import build_head, build_input
@@ -37,11 +37,11 @@ class _Source:
 
 @dataclass(frozen=True)
 class _State:
-    """Sources, whose each row is, and the target so far: `cache[l, 0]` are keys of layer l, `cache[l, 1]` values."""
+    """Sources, whose each row is, and what each layer knows of the target so far."""
 
     source: _Source
     owners: Owners
-    cache: Float[Tensor, "L 2 B H S D"]
+    cache: tuple[Known, ...]
     turn: Turn
     logits: Logits
     filled: int
@@ -111,13 +111,13 @@ class EncoderDecoderNetwork(Headed):
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         source, rows = self._read(prompts, dropping=False), len(prompts)
         layers, _, _, heads, _, width = source.known.shape
-        cache = source.known.new_empty(layers, 2, rows, heads, room, width)
+        cache = tuple(Known.nothing(source.known, rows, heads, room, width) for _ in range(layers))
         owners = Owners(torch.arange(rows, device=prompts.tokens.device), rows)
         state = _State(source, owners, cache, self._turn(room), self.head.prepared(room), 0)
         return self.advance(state, torch.full((rows,), self.vocab_size, device=prompts.tokens.device))
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
-        if state.filled == state.cache.shape[4]:
+        if state.filled == state.cache[0].slots:
             raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
         x, place, turn = self.embedding(token), Place(state.filled), state.turn.at(state.filled)
         for number, block in enumerate(self.writers):
@@ -127,9 +127,7 @@ class EncoderDecoderNetwork(Headed):
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         owners, used = state.owners.select(index)
-        old = state.cache
-        cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
-        cache[..., : state.filled, :] = old[..., : state.filled, :].index_select(2, index)
+        cache = tuple(known.select(index, state.filled) for known in state.cache)
         source = state.source if used is None else state.source.rows(used)
         return _State(source, owners, cache, state.turn, state.logits, state.filled)
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.bases.blocks import BACKWARD, Block, Place, Sight, Turn, initialise
+from esscher.bases.blocks import BACKWARD, Block, Known, Place, Sight, Turn, initialise
 from esscher.bases.config import TransformerConfig
 from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import opened
@@ -25,9 +25,9 @@ from esscher.space import Sequences
 
 @dataclass(frozen=True)
 class _State:
-    """`cache[l, 0]` holds the keys of layer l and `cache[l, 1]` its values; slot t of a row is what it read t-th."""
+    """Keys and values of each layer; slot t of a row is what it read t-th."""
 
-    cache: Float[Tensor, "L 2 B H S D"]
+    cache: tuple[Known, ...]
     logits: Logits
     longest: int  # slots that the longest row has filled
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
@@ -69,15 +69,15 @@ class TransformerNetwork(Headed):
         inputs = opened(prompts, self.vocab_size)
         rows, longest = inputs.shape
         config = self.config
-        shape = (config.layers, 2, rows, config.heads, longest - 1 + room, config.width // config.heads)
-        cache = self.last.weight.new_empty(shape)
+        shape = (rows, config.heads, longest - 1 + room, config.width // config.heads)
+        cache = tuple(Known.nothing(self.last.weight, *shape) for _ in range(config.layers))
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
         logits = self.head.prepared(room)
         return logits(after), _of_lengths(cache, logits, longest, prompts.start + 1)
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
-        if state.longest == state.cache.shape[4]:
+        if state.longest == state.cache[0].slots:
             raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
         place = Place(state.longest, state.length)
         position = state.longest if state.length is None else state.length
@@ -92,14 +92,12 @@ class TransformerNetwork(Headed):
         return state.logits(self.last(x)), _State(state.cache, state.logits, state.longest + 1, length)
 
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
-        old = state.cache
-        cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
-        cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
+        cache = tuple(known.select(index, state.longest) for known in state.cache)
         length = None if state.length is None else state.length[index]
         return _of_lengths(cache, state.logits, state.longest, length)
 
     def _pass(
-        self, inputs: Int[Tensor, "B T"], cache: Float[Tensor, "L 2 B H S D"] | None, sight: Sight = BACKWARD
+        self, inputs: Int[Tensor, "B T"], cache: tuple[Known, ...] | None, sight: Sight = BACKWARD
     ) -> Float[Tensor, "B T W"]:
         """The vectors after each input; with a cache to fill nothing is dropped."""
         width, dropping = inputs.shape[1], self.training and cache is None
@@ -112,11 +110,11 @@ class TransformerNetwork(Headed):
         for number, block in enumerate(self.blocks):
             x, keys, values = block(x, turn, sight, dropping=dropping)
             if cache is not None:
-                cache[number, 0, :, :, :width], cache[number, 1, :, :, :width] = keys, values
+                cache[number].keys[:, :, :width], cache[number].values[:, :, :width] = keys, values
         return self.last(x)
 
 
-def _of_lengths(cache: Tensor, logits: Logits, longest: int, length: Int[Tensor, "B"] | None) -> _State:
+def _of_lengths(cache: tuple[Known, ...], logits: Logits, longest: int, length: Int[Tensor, "B"] | None) -> _State:
     """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
     if length is None or len(length) == 0:
         return _State(cache, logits, longest, None)
