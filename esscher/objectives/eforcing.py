@@ -15,6 +15,10 @@ weights w_k proportional to exp lse_k over fresh draws of the model after the pr
 are differentiated. As E_q[grad log q] = 0, prefixes count by w_k - 1, which varies much less from draw to draw. In data with
 prompts (or streams) a prompt belongs to the prefix: one Z_k for all.
 
+A token of the data counts in the likelihood and again, through E_data[log q(x_<=k)], in every later k: early ones much more
+than late ones. With `counts = "once"` that part is left out, and the objective is likelihood less the bounds: the model learns
+from what tells its prefixes from the data's, and nothing else. `docs/why/eforcing.md` has what becomes of it.
+
 With the `Exhaustive` sampler the gradient is exact. What it leaves out: positions that no draw reaches.
 """
 
@@ -42,7 +46,8 @@ class EForcing:
 
     While the weight is 0 it is `Likelihood` itself. `inner` is how the negative phase treats the next token: its exact
     expectation, or the one that was drawn. Weights of draws above `clip` times their mean are cut to it, then brought back to
-    their mean; None cuts nothing. `draws` are made after each row of the data by `sampler`.
+    their mean; None cuts nothing. `draws` are made after each row of the data by `sampler`. With `counts` "once" instead of
+    "again" the divergences are without the likelihood of their prefixes.
     """
 
     weight: float | Schedule = 0.3
@@ -50,12 +55,15 @@ class EForcing:
     inner: str = "exact"  # or sampled
     clip: float | None = None
     label_smoothing: float = 0.0
+    counts: str = "again"  # or once
     draws: int = 1
     sampler: Sampler = field(default_factory=Ancestral)
 
     def __post_init__(self) -> None:
         if self.inner not in ("exact", "sampled"):
             raise ValueError(f"No inner expectation named {self.inner!r}. Choose from: exact, sampled.")
+        if self.counts not in ("again", "once"):
+            raise ValueError(f"Tokens of the data count 'again' at later positions or 'once', not {self.counts!r}.")
         if not 0 < self.decay <= 1:
             raise ValueError(f"The decay of the weights from position to position lies in (0, 1], not {self.decay}.")
         if self.clip is not None and self.clip < 1:
@@ -87,7 +95,8 @@ class EForcing:
         log_z, surrogate, weights = self._negative(negative, share)
         rows = positive.there.sum(0)
         reached = negative.there.any(0) & (rows > 0)
-        own = torch.where(positive.there, positive.prefix + positive.score + positive.level, 0.0).sum(0)
+        known = positive.prefix + positive.score + positive.level if self.counts == "again" else positive.level
+        own = torch.where(positive.there, known, 0.0).sum(0)
         level = torch.where(positive.there, positive.level, 0.0).sum(0).detach()
         each = rows * (surrogate - surrogate.detach() + log_z) - own
         positions = torch.arange(len(rows), device=own.device, dtype=own.dtype)

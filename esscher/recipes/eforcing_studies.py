@@ -23,6 +23,7 @@ from esscher.training.config import (
 )
 
 PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
+ONCE = f"{FORCED}, tokens counted once"
 DOCSTRINGS = DataConfig().source
 COST = 2.5  # of an epoch of E-Forcing, in epochs of likelihood
 PATIENCE = 5
@@ -33,12 +34,14 @@ XL = BaseChoice("transformer-xl", width=128, layers=2, heads=4, feedforward=512,
 TRAINING = TrainingConfig(epochs=14, batch_size=20, learning_rate=1e-3, warmup=100, clip=0.25, patience=PATIENCE, log_every=50)
 BEGIN = 3  # epochs of plain likelihood before E-Forcing and scheduled sampling
 FORCING = ObjectiveConfig("eforcing", after_epochs=BEGIN, weight=0.03)  # chosen among `SWEPT` by the validation text
+FORCING_ONCE = replace(FORCING, weight=0.3, counts="once")
 SWEPT = {
     **{f"{FORCED}, weight {weight:g}": replace(FORCING, weight=weight) for weight in (0.03, 0.1, 0.3, 1.0)},
     **{f"{FORCED}, weight 0.1 after {start}": replace(FORCING, weight=0.1, after_epochs=start) for start in (1, 6)},
     f"{FORCED}, weight 0.3, decay 0.5": replace(FORCING, weight=0.3, decay=0.5),
     f"{FORCED}, weight 0.03, decay 1": replace(FORCING, weight=0.03, decay=1.0),
     f"{FORCED}, weight 0.1, draws of 10": replace(FORCING, weight=0.1, negatives=10),
+    **{f"{ONCE}, weight {weight:g}": replace(FORCING_ONCE, weight=weight) for weight in (0.1, 0.3, 1.0)},
 }
 
 
@@ -132,6 +135,7 @@ def _objectives(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
         SMOOTH: replace(run, training=replace(run.training, label_smoothing=0.1)),
         SCHEDULED: replace(run, objective=scheduled),
         FORCED: replace(run, objective=forcing),
+        ONCE: replace(run, objective=replace(forcing, weight=FORCING_ONCE.weight, counts="once")),
     }
 
 

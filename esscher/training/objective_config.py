@@ -8,7 +8,7 @@ from esscher.training.data_config import check_choice
 
 OWN: dict[str, tuple[str, ...]] = {
     "likelihood": (),
-    "eforcing": ("after_epochs", "after_steps", "weight", "decay", "negatives", "inner", "clip"),
+    "eforcing": ("after_epochs", "after_steps", "weight", "decay", "negatives", "inner", "clip", "counts"),
     "scheduled-sampling": ("after_epochs", "after_steps", "share", "rise_epochs", "form"),
 }
 """The settings that each kind has."""
@@ -34,6 +34,8 @@ class ObjectiveConfig:
     """eforcing: the next token of a draw in expectation, or as drawn."""
     clip: float | None = None
     """eforcing: largest weight of a draw, in multiples of the mean."""
+    counts: Literal["again", "once"] = "again"
+    """eforcing: whether a token of the data counts again at every later position, as published, or once."""
     share: float = 0.25
     """scheduled-sampling: share of own tokens once it has risen."""
     rise_epochs: int = 1
@@ -63,6 +65,7 @@ class ObjectiveConfig:
         if not 0 <= self.share <= 1:
             raise ValueError(f"share lies in [0, 1], not {self.share}.")
         check_choice("inner", self.inner, ("exact", "sampled"))
+        check_choice("counts", self.counts, ("again", "once"))
         check_choice("form", self.form, ("passes", "steps"))
         for one in fields(self):
             if one.name != "kind" and one.name not in OWN[self.kind] and getattr(self, one.name) != one.default:

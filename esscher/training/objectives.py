@@ -18,6 +18,6 @@ def build_objective(config: ObjectiveConfig, label_smoothing: float, steps: Call
     begin = steps(config.after_epochs) if config.after_epochs else config.after_steps or 0
     if config.kind == "eforcing":
         weight, draws = Ramp(0.0, config.weight, begin, begin), Ancestral(config.negatives)
-        return EForcing(weight, config.decay, config.inner, config.clip, label_smoothing, sampler=draws)
+        return EForcing(weight, config.decay, config.inner, config.clip, label_smoothing, config.counts, sampler=draws)
     share = Ramp(0.0, config.share, begin, begin + steps(config.rise_epochs))
     return ScheduledSampling(share, config.form, label_smoothing)

@@ -56,8 +56,9 @@ def some_data(space: Space) -> Sequences:
     return points.rows(Seeded(5).permutation(len(points))[:7])
 
 
-def divergence(base, data: Sequences, k: int) -> torch.Tensor:
-    """E_data[-log p_k(x_k, x_<k)] written down over every prefix: KL(data || p_k) but for the entropy of the data."""
+def divergence(base, data: Sequences, k: int, *, again: bool = True) -> torch.Tensor:
+    """E_data[-log p_k(x_k, x_<k)] written down over every prefix: KL(data || p_k) but for the entropy of the data; without
+    what it has of log q(x_<=k) if that shall not count again."""
     points = enumerate_points(base.space)
     logits, own = base.logits(points), base.log_probs(points)
     every, level = {}, {}  # log q of every prefix of k tokens that has not ended, and the level after it
@@ -68,15 +69,19 @@ def divergence(base, data: Sequences, k: int) -> torch.Tensor:
     log_z = torch.stack([every[prefix] + level[prefix] for prefix in every]).logsumexp(0)
     chosen = [(row, point) for row, point in enumerate(data.points()) if len(point) > k]
     data_logits = base.logits(data)
+    if not again:
+        return log_z - torch.stack([level[tuple(point[:k])] for _, point in chosen]).mean()
     return -torch.stack([data_logits[row, k, point[k]] + every[tuple(point[:k])] - log_z for row, point in chosen]).mean()
 
 
-def exact(base, data: Sequences, *, weight: float, decay: float):
+def exact(base, data: Sequences, *, weight: float, decay: float, again: bool = True):
     """The whole objective by its definition."""
     lengths, tokens = data.lengths, int(data.lengths.sum())
 
     def loss() -> torch.Tensor:
-        parts = [decay**k * int((lengths > k).sum()) * divergence(base, data, k) for k in range(int(lengths.max()))]
+        parts = [
+            decay**k * int((lengths > k).sum()) * divergence(base, data, k, again=again) for k in range(int(lengths.max()))
+        ]
         return -base.log_probs(data).sum() / tokens + weight * torch.stack(parts).sum() / tokens
 
     return loss
@@ -91,6 +96,20 @@ def test_the_gradient_is_the_exact_one(config, space):
     check_objective(right, target, data, loss, weights, tolerance=1e-9, rng=Seeded(0))
     check_objective(replace(right, inner="sampled"), target, data, loss, weights, rng=Seeded(0))
     assert float(right(target, data, rng=Seeded(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
+
+
+def test_tokens_may_count_once():
+    space = SPACES["end symbol"]
+    base, data = base_of("transformer", space), some_data(space)
+    loss = exact(base, data, weight=0.7, decay=0.8, again=False)
+    right = EForcing(0.7, 0.8, counts="once", sampler=Exhaustive())
+    check_objective(right, Tilted(base), data, loss, list(base.parameters()), tolerance=1e-9, rng=Seeded(0))
+    assert float(right(Tilted(base), data, rng=Seeded(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
+    wrong = EForcing(0.7, 0.8, sampler=Exhaustive())
+    with pytest.raises(AssertionError, match=LAW):
+        check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=Seeded(0))
+    with pytest.raises(ValueError, match="'again' at later positions or 'once', not 'twice'"):
+        EForcing(counts="twice")
 
 
 def without_prefix(target, data, *, rng, step=0) -> Loss:

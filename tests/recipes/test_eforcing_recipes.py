@@ -10,7 +10,7 @@ from esscher.recipes import eforcing_laboratory
 from esscher.recipes import eforcing_studies as studies
 from esscher.recipes.eforcing_lm import run as run_language
 from esscher.recipes.eforcing_report import validations, with_curves
-from esscher.recipes.eforcing_studies import FORCED, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
+from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
 from esscher.recipes.stream_rows import Study, place_of
 from esscher.training.config import DataConfig
 
@@ -30,7 +30,7 @@ def test_all_objectives_have_one_network_and_text(scale, tmp_path, monkeypatch):
         for one in study.models.values():
             assert (one.base, one.data, one.length) == (plain.base, plain.data, plain.length)
         if scale == "small" and SMOOTH in study.models:
-            assert set(study.models) == {PLAIN, SMOOTH, SCHEDULED, FORCED}
+            assert set(study.models) == {PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE}
             assert study.models[SMOOTH].training.epochs == plain.training.epochs > 1.5 * study.models[FORCED].training.epochs
         else:
             assert len({one.training.epochs for one in study.models.values()}) == 1
@@ -72,7 +72,7 @@ def test_the_smallest_run(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "DataConfig", lambda: DataConfig(str(text)))
     monkeypatch.setattr(eforcing_laboratory, "ROWS", (4, 8))
     found = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
-    assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED]
+    assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE]
     assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in found["rows"])
     assert [row["model"] for row in found["exposure"]] == [FORCED] and [row["of"] for row in found["own energy"]] == [
         PLAIN,
