@@ -79,7 +79,7 @@ class EForcing:
         if weight == 0:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
         base = target.base
-        drawn = self.sampler(Tilted(base), data.prompts(), self.draws, rng=rng)
+        drawn = self._sampler(int(data.lengths.max()))(Tilted(base), data.prompts(), self.draws, rng=rng)
         share = (torch.log_softmax(drawn.log_weight, -1) - math.log(len(data))).flatten()
         negative = _Phase.of(drawn.x, *scores_and_levels(base, drawn.x))
         value, score, level = Likelihood(self.label_smoothing).and_levels(base, data)
@@ -87,6 +87,12 @@ class EForcing:
         contrast, metrics = self._contrast(positive, negative.cut(positive.there.shape[1]), share.to(score))
         nll = {"nll": float(-score.detach().sum() / tokens), "contrast": float(contrast.detach()), "weight": weight}
         return loss_of(base, value + weight * contrast, {**nll, **metrics}, tokens)
+
+    def _sampler(self, longest: int) -> Sampler:
+        """The sampler, which need not draw further than the data go where it can stop."""
+        if not isinstance(self.sampler, Ancestral):
+            return self.sampler
+        return Ancestral(longest if self.sampler.longest is None else min(longest, self.sampler.longest))
 
     def _contrast(
         self, positive: "_Phase", negative: "_Phase", share: Float[Tensor, "N"]

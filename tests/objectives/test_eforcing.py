@@ -19,9 +19,10 @@ from esscher.objectives.combine import Ramp
 from esscher.objectives.eforcing import EForcing
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
-from esscher.samplers.ancestral import Ancestral
+from esscher.samplers import ancestral
+from esscher.samplers.ancestral import Ancestral, draw
 from esscher.samplers.exhaustive import Exhaustive
-from esscher.space import Sequences, Space
+from esscher.space import Sequences, Space, sequences
 from esscher.target import Tilted
 from esscher.testing import check_objective
 
@@ -155,6 +156,27 @@ def test_wrong_ones_are_caught(wrong):
     loss = exact(base, data, weight=0.7, decay=0.8)
     with pytest.raises(AssertionError, match=LAW):
         check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=Seeded(0))
+
+
+@pytest.mark.parametrize(("longest", "drawn"), [(None, 3), (2, 2), (9, 3)])
+def test_draws_go_no_further_than_the_data(longest, drawn, monkeypatch):
+    space = SPACES["four tokens"]
+    base = base_of("transformer", space)
+    data = sequences([[1, 2, 0], [1, 0], [3, 3, 0]])
+    asked = []
+    monkeypatch.setattr(ancestral, "draw", lambda *given, **more: asked.append(more["longest"]) or draw(*given, **more))
+    found = EForcing(0.7, 0.8, sampler=Ancestral(longest))(Tilted(base), data, rng=Seeded(0))
+    assert asked == [drawn]
+    if longest is None:
+        further = EForcing(0.7, 0.8, sampler=Further())(Tilted(base), data, rng=Seeded(0))
+        torch.testing.assert_close(gradient(base, found), gradient(base, further), atol=1e-12, rtol=0)
+
+
+class Further:
+    """Draws to the end, as `Ancestral` does, though the data do not go as far."""
+
+    def __call__(self, target, prompts, draws, *, rng):
+        return Ancestral()(target, prompts, draws, rng=rng)
 
 
 def gradient(base, loss: Loss) -> torch.Tensor:
