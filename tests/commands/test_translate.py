@@ -1,14 +1,20 @@
 """esscher translate as a user meets it: every line at its place, whatever the lines are; nothing is lost and nothing redone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from networks import CONFIGS, lively
+from seq2seq_models import tiny_base
 
 from esscher.cli import main
+from esscher.data.parallel import targets_of
 from esscher.data.tokenizers import train_tokenizer
+from esscher.decoding.beam import Beam
 from esscher.hub import save_base
-from esscher.space import Space
+from esscher.randomness import Seeded
+from esscher.space import Space, prompts_of
+from esscher.target import Tilted
 from esscher.training import translating
 from esscher.training.translating import load_translator
 
@@ -93,6 +99,20 @@ def test_references_add_scores(folder, lines, tmp_path, capsys):
     right.write_text("abc\n")
     code, _, err = call(capsys, folder, "--file", str(lines), "--references", str(right), "--quiet")
     assert code == 1 and "has 1 lines for 6 to translate" in err
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_models_of_hugging_face_translate(family, tmp_path, capsys):
+    tokenizer = train_tokenizer("character", ["abc "])
+    size = tokenizer.vocab_size
+    base = tiny_base(family, max_length=8, vocab_size=size + 1, pad_token_id=size, decoder_start_token_id=size)
+    folder = save_base(tmp_path / "model", base, replace(tokenizer, size=size + 1))
+    code, answer, _ = call(capsys, str(folder), "abc", "ba", "--json", "--quiet")
+    found = json.loads(answer.splitlines()[-1])["translations"]
+    assert code == 0 and [row["source"] for row in found] == ["abc", "ba"]
+    prompts = prompts_of([[*tokens, tokenizer.eos] for tokens in tokenizer.encode(["abc", "ba"])])
+    said = targets_of(Beam()(Tilted(base), prompts, rng=Seeded(0)).x, tokenizer)
+    assert [row["translation"] for row in found] == said
 
 
 def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):

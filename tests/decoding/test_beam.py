@@ -4,7 +4,9 @@ import pytest
 import torch
 from languages import random_automaton
 from networks import CONFIGS, lively
+from seq2seq_models import tiny_model
 
+from esscher.bases.seq2seq_lm import seq2seq_lm
 from esscher.decoding.beam import Beam, beam_search, greedy
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
@@ -88,6 +90,19 @@ def uncached(base, prompt: Sequences, width: int) -> list[tuple[list[int], float
         if len(ended) == width and ended[-1][1] >= open_[0][1] / base.space.max_length if open_ else True:
             break
     return ended
+
+
+@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+def test_beams_are_those_of_generate(family):
+    model, sources = tiny_model(family), [[1, 2, 0], [2, 1, 0], [1, 1, 0]]
+    ids = torch.tensor(sources)
+    said = model.generate(
+        ids, attention_mask=torch.ones_like(ids), num_beams=3, num_return_sequences=3, min_new_tokens=5, max_new_tokens=5,
+        eos_token_id=None, forced_eos_token_id=None, output_scores=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    found = beam_search(seq2seq_lm(model, max_length=5, eos=None), prompts_of(sources), 3)
+    assert found.x.points() == said.sequences[:, 1:].tolist()
+    torch.testing.assert_close(found.score.flatten().float(), said.sequences_scores, atol=1e-4, rtol=1e-4)
 
 
 def test_an_energy_chooses_among_the_candidates():
