@@ -9,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from esscher.recipes.eforcing_report import validations
+from esscher.recipes.eforcing_studies import SMOOTH
 from esscher.recipes.stream_rows import place_of
 from esscher.recipes.translation_energies import energy_rows
-from esscher.recipes.translation_rows import exposure_rows, length_rows, over_seeds, read_decoded, run_studies, test_pairs
-from esscher.recipes.translation_studies import SMOOTH, TranslationStudy, translation_studies
+from esscher.recipes.translation_rows import (
+    exposure_rows,
+    length_rows,
+    metric_rows,
+    over_seeds,
+    read_decoded,
+    run_studies,
+    test_pairs,
+)
+from esscher.recipes.translation_studies import TranslationStudy, translation_studies
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
 from esscher.reports.plots import curves
 
@@ -28,7 +37,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     exposure = [{"pairs": study.name, **row} for study in studies for row in exposure_rows(study, out / study.name, sequences)]
     energies = energy_rows(studies[0], SMOOTH, out, steps=4 if scale == "smoke" else 300) if studies else []
     over = over_seeds(rows)
-    sections = [section for study in studies for section in _sections(study, rows, out)]
+    sections = [_section(study, out / study.name) for study in studies]
     about = "One network and set of pairs, and what it is trained to minimise; all are judged by test sentences they never saw."
     tables = [Table("Systems", rows), *([Table("Over seeds", over)] if over else []), Table("Exposure", exposure, RATIO)]
     tables.append(Table("Energies", energies, "Candidates of the base, chosen with and without an energy."))
@@ -54,10 +63,9 @@ RATIO = (
 )
 
 
-def _sections(study: TranslationStudy, rows: list[dict[str, Any]], out: Path) -> list[Section]:
-    """By length, while learning, and some translations."""
-    folder, way = out / study.name, next(iter(study.ways))
-    lines, test = {}, test_pairs(study)
+def _section(study: TranslationStudy, folder: Path) -> Section:
+    """By length, by other metrics, while learning, and some translations."""
+    lines, test, way = {}, test_pairs(study), next(iter(study.ways))
     for system in study.systems:
         steps, losses = zip(*validations(place_of(folder, system, 0)), strict=True)
         lines[system] = steps, losses
@@ -74,5 +82,6 @@ def _sections(study: TranslationStudy, rows: list[dict[str, Any]], out: Path) ->
         ]
     ]
     by_length = Table(f"BLEU by words of the source, {way}", length_rows(study, way, folder))
-    parts: list[Table | Picture | Lines] = [by_length, learning, Lines(f"Translations, {way}", examples)]
-    return [Section(study.name, "", parts)]
+    others = Table(f"Other metrics, {way}", metric_rows(study, way, folder))
+    parts: list[Table | Picture | Lines] = [by_length, others, learning, Lines(f"Translations, {way}", examples)]
+    return Section(study.name, "", parts)

@@ -93,6 +93,21 @@ def length_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[st
     return rows
 
 
+def metric_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[str, Any]]:
+    """Other metrics than BLEU, of the first seed; METEOR where its dictionary is installed."""
+    test, rows = test_pairs(study), []
+    for system in study.systems:
+        said = read_decoded(place_of(folder, system, 0), way)
+        row: dict[str, Any] = {"system": system}
+        for name in ("chrf", "ter", "rougeL", "meteor"):
+            try:
+                row[name] = metric_of(name).score(said, test.targets, rng=Seeded(0).stream(name))
+            except ImportError:
+                row[name] = None
+        rows.append(row)
+    return rows
+
+
 def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list[dict[str, Any]]:
     """The exposure-bias ratio of each system beside the one that the study names, of the first seed."""
     rows, settings = [], ExposureSettings(sequences=sequences)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, SCHEDULED, SMOOTH
 from esscher.recipes.stream_studies import DATA
 from esscher.storage import write_file
 from esscher.training.config import (
@@ -24,7 +25,6 @@ from esscher.training.config import (
 )
 from esscher.training.translating_config import DecodingConfig
 
-PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
 TATOEBA = DATA / "manythings/fra-eng.zip"
 SHARE = 0.26  # of the French sentences
 BEGIN, SMOOTHING = 5, 0.1
@@ -84,7 +84,7 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     )  # fmt: skip
     main = TranslationStudy(
         "French to English",
-        _systems(run, ObjectiveConfig("eforcing", after_epochs=BEGIN)),
+        _systems(run, ObjectiveConfig("eforcing", after_epochs=BEGIN, weight=0.1)),
         {**USUAL, **RESAMPLED},
         PLAIN,
         (6, 10),
@@ -101,6 +101,7 @@ def _systems(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
         SMOOTH: smooth,
         f"{SMOOTH}, {SCHEDULED}": replace(smooth, objective=scheduled),
         f"{SMOOTH}, {FORCED}": replace(smooth, objective=forcing),
+        f"{SMOOTH}, {ONCE}": replace(smooth, objective=replace(forcing, counts="once")),
     }
 
 
