@@ -7,6 +7,7 @@ many tokens were given. In place of an energy's folder the word `own` names the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -35,6 +36,7 @@ class Model:
     cut: Cut
     folder: Path
     energy: SavedEnergy | SavedNetwork | SavedLevel | None = None
+    learnt_pairs: bool = False
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -62,8 +64,9 @@ class Model:
 
     @property
     def reads_sources(self) -> bool:
-        """Whether the base reads a prompt as a source, apart from what it writes."""
-        return isinstance(self.base, Seq2SeqLM) or (isinstance(self.base, NetworkBase) and name(self.base.config) in TRANSLATE)
+        """Whether prompts are sources: the base reads them apart from what it writes, or it learnt from pairs."""
+        apart = isinstance(self.base, Seq2SeqLM) or (isinstance(self.base, NetworkBase) and name(self.base.config) in TRANSLATE)
+        return apart or self.learnt_pairs
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of prompts, as the base reads them."""
@@ -85,26 +88,27 @@ def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | 
     told = _trained_cut(folder) if saved is None or isinstance(saved, SavedLevel) else saved.cut
     cut = (Cut() if cut is None else cut).over(told)
     base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
+    pairs = bool(_settings(folder).get("data", {}).get("target"))
     if saved is None:
-        return Model(base, Tilted(base), tokenizer, cut, folder)
+        return Model(base, Tilted(base), tokenizer, cut, folder, learnt_pairs=pairs)
     saved.check_base(base)
     tilted = Tilted(base, saved.energy(None if tokenizer is None else tokenizer.decode, base))
-    return Model(base, tilted, tokenizer, cut, folder, saved)
+    return Model(base, tilted, tokenizer, cut, folder, saved, pairs)
 
 
 def trained_on_streams(folder: str | Path) -> TrainRun | None:
     """The settings of a base that learnt from a stream; None of any other."""
-    file = Path(folder) / SETTINGS
-    if not file.is_file():
-        return None
-    settings = yaml.safe_load(file.read_text())
+    settings = _settings(Path(folder))
     return from_dict(settings) if settings.get("length", {}).get("stream") else None
 
 
 def _trained_cut(folder: Path) -> Cut:
     """How text was cut for a base that was trained here; nothing is known of others."""
-    file = folder / SETTINGS
-    if not file.is_file():
-        return Cut()
-    length = yaml.safe_load(file.read_text()).get("length", {})
+    length = _settings(folder).get("length", {})
     return Cut(given=length.get("given", 0) if length.get("chunks") else None)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Those of the training run; none where the folder does not tell."""
+    file = folder / SETTINGS
+    return yaml.safe_load(file.read_text()) if file.is_file() else {}

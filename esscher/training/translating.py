@@ -42,13 +42,13 @@ class Translated:
 
 
 def load_translator(folder: str | Path, energy: str | Path | None = None) -> Model:
-    """The model of these folders, whose base must read its prompt as a source."""
+    """The model of these folders, whose prompts must be sources."""
     model = load_model(folder, energy)
     if not model.reads_sources:
         kind = name(model.base.config) if isinstance(model.base, NetworkBase) else type(model.base).__name__
         raise ValueError(
             f"{folder} holds a base of kind {kind}, which goes on from a text and translates none. Nothing was translated; "
-            f"train one of {', '.join(TRANSLATE)} on pairs, or bring an encoder-decoder model."
+            f"train a base on pairs (best one of {', '.join(TRANSLATE)}), or bring an encoder-decoder model."
         )
     return model
 

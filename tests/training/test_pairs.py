@@ -26,6 +26,7 @@ SMALL = {
     "encoder-decoder": BaseChoice("encoder-decoder", width=32, layers=1, heads=2, feedforward=64, dropout=0.0),
     "attentive-lstm": BaseChoice("attentive-lstm", width=48, layers=1, dropout=0.0),
 }
+CAUSAL = BaseChoice("gru", width=8, layers=1)
 
 
 @pytest.fixture
@@ -72,6 +73,15 @@ def test_every_objective_learns_from_pairs(kind, objective, pairs, tmp_path):
     assert result.record.steps == 6
     with pytest.raises(ValueError, match="not cut into chunks"):
         prepare(TrainRun("x", DataConfig(str(pairs), target="2"), length=LengthConfig(8, chunks=True)), rng=Seeded(0))
+
+
+def test_a_causal_base_goes_on_from_its_sources(pairs, tmp_path):
+    train(run_of(tmp_path / "run", pairs, CAUSAL, 4), quiet=True)
+    model = load_translator(tmp_path / "run")
+    assert model.prompts(["ab"]) == [[*model.tokenizer.encode(["ab"])[0], model.tokenizer.eos]]
+    assert len(list(translate(model, ["ab", "cd"], build_decoder(DecodingConfig(), model), rng=Seeded(0)))) == 2
+    with pytest.raises(ValueError, match="its data are pairs of texts"):
+        model.read(["ab"])
 
 
 def test_a_translator_is_measured_on_pairs(pairs, tmp_path, capsys):
