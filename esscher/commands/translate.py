@@ -11,7 +11,6 @@ from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.training.translating_config import DecodingConfig
 
 if TYPE_CHECKING:
-    from esscher.estimate import Estimate
     from esscher.training.translating import Translated
 
 app = App(
@@ -121,6 +120,7 @@ def _written(found: "Iterator[Translated]", out: Path | None, done: list[str], *
 
 def _scores(texts: list[str], right: list[str], seed: int) -> list[dict[str, Any]]:
     """BLEU and chrF, and how long the translations are."""
+    from esscher.metrics.lengths import word_ratio
     from esscher.metrics.metric import metric_of
     from esscher.randomness import Seeded
 
@@ -128,17 +128,4 @@ def _scores(texts: list[str], right: list[str], seed: int) -> list[dict[str, Any
         {"metric": name, "value": metric_of(name).score(texts, [[one] for one in right], rng=Seeded(seed))}
         for name in ("bleu", "chrf")
     ]
-    return [*found, {"metric": "words, of those of the references", "value": _length(texts, right)}]
-
-
-def _length(texts: list[str], right: list[str]) -> "Estimate":
-    import torch
-
-    from esscher.estimators.intervals import interval
-
-    words = torch.tensor([[len(line.split()) for line in side] for side in (texts, right)], dtype=torch.float64)
-    method = f"ratio of sums over {len(texts):,} lines"
-    return interval(
-        lambda times: (times[0] * words[0]).sum() / (times[0] * words[1]).sum(), [(1, len(texts))], level=0.95,
-        draws=len(texts), method=method,
-    )  # fmt: skip
+    return [*found, {"metric": "words, of those of the references", "value": word_ratio(texts, right)}]

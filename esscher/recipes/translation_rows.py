@@ -13,6 +13,7 @@ from typing import Any
 from esscher.data.parallel import Pairs
 from esscher.estimate import Estimate
 from esscher.metrics.comparison import by_length, paired
+from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import metric_of
 from esscher.randomness import Seeded
 from esscher.recipes.stream_rows import mean_over_seeds, place_of
@@ -76,7 +77,7 @@ def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, 
                     "BLEU": BLEU.score(said, test.targets, rng=rng),
                     "gained": None if gained is None else gained.difference,
                     "p-value": None if gained is None else gained.p_value,
-                    "length": round(_words(said) / _words(test.targets), 4),
+                    "length": word_ratio(said, test.targets),
                     "perplexity": Estimate(**measured["perplexity per token"]),
                 }
             )
@@ -158,7 +159,3 @@ def _decode(place: Path, name: str, way: Way, test: Pairs, seed: int) -> None:
 
 def _file(place: Path, name: str) -> Path:
     return place / f"test-{name.replace(' ', '-')}.txt"
-
-
-def _words(texts: Sequence[str]) -> int:
-    return sum(len(text.split()) for text in texts)

@@ -9,6 +9,7 @@ from metrics.translations import made_references, translated
 
 from esscher.estimators.text_metrics import WordErrorRate
 from esscher.metrics.comparison import by_length, judge, paired, swap_p_value
+from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import LineCounts, metric_of
 from esscher.randomness import Seeded
 from esscher.testing import assert_covers
@@ -145,3 +146,10 @@ def test_a_verdict_counts_each_translation_once(monkeypatch):
     assert found.against is not None and found.against.first == found.value and found.metric is metric_of("wer")
     with pytest.raises(ValueError, match="50 swaps are too few"):
         paired(metric_of("wer"), first, second, REFERENCES, swaps=50, rng=Seeded(0))
+
+
+def test_lengths_are_told_beside_the_references():
+    found = word_ratio(["a b c", "d", ""], ["a b", "c d", "e"])
+    assert found.value == pytest.approx(4 / 5) and found.low < 0.8 < found.high
+    with pytest.raises(ValueError, match="hold no word"):
+        word_ratio(["a", "b"], ["", ""])
