@@ -17,7 +17,7 @@ models without `past_key_values`.
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -205,7 +205,11 @@ def end_symbols(model: Any) -> list[int]:
 
 def stated_symbols(model: Any, name: str) -> list[int]:
     """The tokens that its generation settings, or else its config, state under a name."""
-    places = [getattr(model, "generation_config", None), text_config(model), model.config]
+    return first_stated([getattr(model, "generation_config", None), text_config(model), model.config], name)
+
+
+def first_stated(places: Sequence[Any], name: str) -> list[int]:
+    """The tokens that the first of some settings which knows the name states under it."""
     for stated in (getattr(place, name, None) for place in places):
         if stated is not None:
             return [int(token) for token in stated] if isinstance(stated, list | tuple) else [int(stated)]

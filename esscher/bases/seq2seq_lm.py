@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from esscher.bases.causal_lm import IGNORED, LONGEST_BY_DEFAULT, stepping, text_config
+from esscher.bases.causal_lm import IGNORED, LONGEST_BY_DEFAULT, first_stated, stepping, text_config
 from esscher.bases.opening import answered
 from esscher.bases.softmax import LOGITS_AT_ONCE, exact
 from esscher.space import Sequences, Space, at_columns, distinct_prompts, sequences
@@ -258,8 +258,4 @@ def _positions(reader: Any, side: Literal["encoder", "decoder"]) -> int | None:
 
 def decoder_symbols(model: Any, name: str) -> list[int]:
     """The tokens that a model's generation settings, or else its config, state under a name."""
-    places = [getattr(model, "generation_config", None), model.config, model.get_decoder().config]
-    for stated in (getattr(place, name, None) for place in places):
-        if stated is not None:
-            return [int(token) for token in stated] if isinstance(stated, list | tuple) else [int(stated)]
-    return []
+    return first_stated([getattr(model, "generation_config", None), model.config, model.get_decoder().config], name)

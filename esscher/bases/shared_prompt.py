@@ -187,7 +187,7 @@ def select(cache: Cache, index: Int[Tensor, "K"]) -> Cache:
 
 def step(model: Callable[..., Any], cache: Cache, **inputs: Any) -> Any:
     """One step of a model on a shared cache."""
-    with _in_force(model.config):  # type: ignore[attr-defined]
+    with in_force(model.config, NAME):  # type: ignore[attr-defined]
         output = model(past_key_values=cache, use_cache=True, **inputs)
     for number, layer in enumerate(cache.layers):
         if isinstance(layer, SharedLayer) and layer.read != layer.filled:
@@ -212,9 +212,10 @@ def can_share(model: Any, ids: Int[Tensor, "B T"]) -> bool:
 
 
 @contextmanager
-def _in_force(config: Any) -> Iterator[None]:
+def in_force(config: Any, name: str) -> Iterator[None]:
+    """Within it the attention function of this name serves a model with this config."""
     before = config._attn_implementation
-    config._attn_implementation = NAME
+    config._attn_implementation = name
     try:
         yield
     finally:

@@ -11,8 +11,6 @@ this one does not know.
 Letters beside those of `esscher.space`: H heads of keys, D width of a head, S places of a source.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +25,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 
 from esscher.bases.owners import Owners
-from esscher.bases.shared_prompt import HARMLESS, NotSharedError
+from esscher.bases.shared_prompt import HARMLESS, NotSharedError, in_force
 
 NAME = "esscher_shared_source"
 
@@ -189,7 +187,7 @@ def step(model: Any, cache: Any, token: Int[Tensor, "B"]) -> Any:
     before, size = reading.times, (1, layers[0].get_seq_length(), model.get_encoder().config.hidden_size)
     # what is known of the sources is in the cache: of the encoder's output only the size counts
     source: Any = torch.full((1, 1, 1), torch.nan, dtype=model.dtype, device=token.device).expand(size)
-    with _in_force(model.get_decoder().config):
+    with in_force(model.get_decoder().config, NAME):
         output = model(
             encoder_outputs=BaseModelOutput(last_hidden_state=source),
             decoder_input_ids=token[:, None],
@@ -215,16 +213,6 @@ def can_share(model: Any, cache: Any, mask: Int[Tensor, "P S"], token: Int[Tenso
 def _reading(cache: Any) -> Reading:
     found: Reading = cache.cross_attention_cache.layers[0].keys.esscher_reading
     return found
-
-
-@contextmanager
-def _in_force(config: Any) -> Iterator[None]:
-    before = config._attn_implementation
-    config._attn_implementation = NAME
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
 
 
 AttentionInterface.register(NAME, attend)

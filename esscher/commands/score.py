@@ -69,9 +69,9 @@ def score(
 
 def _lines(file: Path, like: tuple[Path, int] | None = None) -> list[str]:
     """The lines of a file, empty ones too, which must be as many as those of another."""
-    lines = file.read_text(encoding="utf8").split("\n")
-    if lines[-1] == "":
-        lines.pop()
+    from esscher.data.sources import read_lines
+
+    lines = read_lines(file)
     if like is not None and len(lines) != like[1]:
         raise ValueError(
             f"{file} has {len(lines):,} lines and {like[0]} has {like[1]:,}. Nothing was computed; line k of both must belong "

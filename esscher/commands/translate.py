@@ -75,17 +75,18 @@ def _lines(sentence: tuple[str, ...], file: Path | None) -> list[str]:
         raise ValueError("Give sentences to translate, or a file with --file. Nothing was translated.")
     if file is None:
         return list(sentence)
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"The file {file} is not UTF-8 text: {error}. Nothing was translated; convert it first.") from error
-    if not text:
-        raise ValueError(f"{file} is empty. Nothing was translated.")
-    return text.removesuffix("\n").split("\n")
+    from esscher.data.sources import read_lines
+
+    lines = sys.stdin.read().removesuffix("\n").split("\n") if str(file) == "-" else read_lines(file)
+    if not any(lines):
+        raise ValueError(f"{file} holds no text. Nothing was translated.")
+    return lines
 
 
 def _references(file: Path, lines: int) -> list[str]:
-    found = file.read_text(encoding="utf8").removesuffix("\n").split("\n")
+    from esscher.data.sources import read_lines
+
+    found = read_lines(file)
     if len(found) != lines:
         raise ValueError(f"{file} has {len(found):,} lines for {lines:,} to translate. Nothing was translated.")
     return found
@@ -109,9 +110,10 @@ def _written(found: "Iterator[Translated]", out: Path | None, done: list[str], *
                 print(one.text, flush=True)
             yield one
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf8") as place:
-        place.write("".join(f"{line}\n" for line in done))
+    from esscher.storage import write_file
+
+    write_file(out, "".join(f"{line}\n" for line in done).encode())  # whole or not at all: what is done is never lost
+    with out.open("a", encoding="utf8") as place:
         for one in found:
             place.write(f"{one.text}\n")
             place.flush()

@@ -13,10 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
-from esscher.data.sources import KINDS, file_rows, find_files, hub_rows, part_of, refuse_absent
+from esscher.data.sources import KINDS, ending, file_rows, find_files, hub_rows, part_of, read_lines, refuse_absent
 from esscher.data.text import TextSet
 from esscher.data.tokenizers import OWN_NAME, Tokenizer
 from esscher.space import Sequences, sequences
@@ -51,9 +49,9 @@ def read_pairs(source: str, target: str, *, column: str = "text", split: str = "
     if len(files) > 1:
         raise ValueError(f"{source!r} names {len(files)} files, and pairs come from one. Nothing was read; name one file.")
     (file,) = files
-    if file.suffix == ".tsv":
+    if ending(file) == ".tsv":
         return _kept(_cells(file, column, target), source)
-    kind = KINDS.get(file.suffix, "text")
+    kind = KINDS.get(ending(file), "text")
     if kind == "text":
         return _kept(_lines(file, _beside(file, target)), source)
     return _kept(_columns(file_rows(file, kind, "line"), column, target, source), source)
@@ -87,8 +85,9 @@ def pair_points(pairs: Pairs, tokenizer: Tokenizer, *, longest: int) -> TextSet:
             f"length."
         )
     x = sequences([[*targets[one], tokenizer.eos] for one in kept], [sources[one] for one in kept])
-    words, size = (_sizes([pairs.targets[one] for one in kept], measure) for measure in (_words, _bytes))
-    return TextSet(x, words, size, len(pairs) - len(kept))
+    texts = [pairs.targets[one] for one in kept]
+    words, size = ([len(text.split()) + 1 for text in texts], [len(text.encode()) + 1 for text in texts])
+    return TextSet(x, torch.tensor(words), torch.tensor(size), len(pairs) - len(kept))
 
 
 def prompts_of_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -104,19 +103,6 @@ def targets_of(x: Sequences, tokenizer: Tokenizer) -> list[str]:
     return [text.strip() for text in tokenizer.decode(x.points())]
 
 
-def _words(text: str) -> int:
-    return len(text.split())
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode())
-
-
-def _sizes(texts: Sequence[str], measure: Any) -> Int[Tensor, "B"]:
-    """The size of each text, and one for its end symbol."""
-    return torch.tensor([measure(text) + 1 for text in texts])
-
-
 def _beside(file: Path, target: str) -> Path:
     """The file with the translation of each line."""
     places = [Path(target).expanduser(), file.parent / f"{file.stem}.{target.removeprefix('.')}"]
@@ -130,7 +116,7 @@ def _beside(file: Path, target: str) -> Path:
 
 
 def _lines(file: Path, other: Path) -> Iterator[tuple[Any, Any]]:
-    first, second = (one.read_text(encoding="utf8").splitlines() for one in (file, other))
+    first, second = read_lines(file), read_lines(other)
     if len(first) != len(second):
         raise ValueError(
             f"{file} has {len(first):,} lines and {other} has {len(second):,}, so they are not translations line by line. "
@@ -142,7 +128,7 @@ def _lines(file: Path, other: Path) -> Iterator[tuple[Any, Any]]:
 def _cells(file: Path, column: str, target: str) -> Iterator[tuple[Any, Any]]:
     """Two cells of each line of a tsv file, which has no header."""
     numbers = [_number(one) for one in ("1" if column == "text" else column, target)]
-    for place, line in enumerate(file.read_text(encoding="utf8").splitlines()):
+    for place, line in enumerate(read_lines(file)):
         cells = line.split("\t")
         if line.strip() and len(cells) < max(numbers):
             raise ValueError(

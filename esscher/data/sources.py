@@ -85,7 +85,7 @@ def find_files(source: str) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix and _ending(file) in KINDS)
+        files = sorted(file for file in path.rglob("*") if file.is_file() and file.suffix and ending(file) in KINDS)
         if not files:
             known = " ".join(ending for ending in KINDS if ending)
             raise FileNotFoundError(f"The folder {source} holds no file ending in {known}. Nothing was read.")
@@ -98,7 +98,20 @@ def read_raw(source: str) -> bytes:
     files = [Path(source).expanduser()] if Path(source).expanduser().is_file() else find_files(source)
     if len(files) != 1:
         raise FileNotFoundError(f"{source!r} names {len(files)} files, and raw text is one. Nothing was read; name one file.")
-    return gzip.decompress(files[0].read_bytes()) if files[0].suffix == ".gz" else files[0].read_bytes()
+    return _unpacked(files[0])
+
+
+def _unpacked(file: Path) -> bytes:
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
+def read_lines(file: Path) -> list[str]:
+    """The lines of a text file, empty ones too; only a newline ends a line, so that files stay aligned."""
+    try:
+        text = _unpacked(file).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The file {file} is not UTF-8 text: {error}. Nothing was read; convert it first.") from error
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def split_raw(content: bytes, *, held_out: float = 0.05) -> tuple[bytes, bytes, bytes]:
@@ -166,7 +179,7 @@ def _line_end(text: str, place: int) -> int:
 
 def _kind(files: Sequence[Path], source: str) -> str:
     """The one loader for all files."""
-    endings = sorted({_ending(file) for file in files})
+    endings = sorted({ending(file) for file in files})
     unknown = [ending for ending in endings if ending not in KINDS]
     if unknown:
         known = ", ".join(ending for ending in KINDS if ending)
@@ -250,11 +263,11 @@ def _looks_like_path(source: str) -> bool:
         or "\\" in source
         or source.count("/") > 1
         or any(mark in source for mark in "*?[")
-        or (Path(source).suffix != "" and _ending(Path(source)) in KINDS)
+        or (Path(source).suffix != "" and ending(Path(source)) in KINDS)
     )
 
 
-def _ending(file: Path) -> str:
+def ending(file: Path) -> str:
     """The ending that tells the kind; a compressed file has it before `.gz`."""
     return Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
 

@@ -8,8 +8,8 @@ the best of it by
 the end symbol counted. A prompt is finished when no unfinished prefix can still get among these, however long it became, so
 nothing is lost by stopping; wide enough a beam is exhaustive search. A prompt that is finished stops costing.
 
-Letters beside those of `esscher.space`: A prompts that still search, W beams, U those that go on, C
-their candidates, L tokens of the longest point.
+Letters beside those of `esscher.space`: A prompts that still search, W beams, U those that go on, C their candidates, L
+tokens of the longest point.
 """
 
 from dataclasses import dataclass, replace
@@ -46,13 +46,12 @@ class Beam:
         check_beam(self.width, self.length_penalty, self.longest)
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> Decoded:
-        found = beam_search(
-            target.base, prompts, self.width, length_penalty=self.length_penalty, longest=self.longest
-        )  # fmt: skip
+        found = beam_search(target.base, prompts, self.width, length_penalty=self.length_penalty, longest=self.longest)
         score = found.score
         if target.energy is not flat:
-            weight = target.log_weight(found.x).double().cpu().view(score.shape)
-            score = torch.where(score.isfinite(), score + weight, -torch.inf)
+            there = score.isfinite()
+            weight = target.log_weight(found.x.rows(there.flatten().to(found.x.tokens.device)))
+            score = score.masked_scatter(there, score[there] + weight.double().cpu())
         best = score.argmax(1)
         rows = torch.arange(len(best))
         x = found.x.rows((rows * self.width + best).to(found.x.tokens.device))
@@ -109,18 +108,14 @@ class _Ended:
 
     def joined(self, other: "_Ended") -> "_Ended":
         """The best of both."""
-        score, place = torch.cat([self.score, other.score], 1).topk(self.score.shape[1])
-        log_prob, length = (torch.cat(both, 1).gather(1, place) for both in _pairs(self, other, "log_prob", "length"))
-        ((first, second),) = _pairs(self, other, "tokens")
-        tokens = torch.cat([first, second], 1)
-        return _Ended(score, log_prob, tokens.gather(1, place[..., None].expand(-1, -1, tokens.shape[2])), length)
+        sides = zip(vars(self).values(), vars(other).values(), strict=True)
+        score, log_prob, tokens, length = (torch.cat(both, 1) for both in sides)
+        best, place = score.topk(self.score.shape[1])
+        chosen = tokens.gather(1, place[..., None].expand(-1, -1, tokens.shape[2]))
+        return _Ended(best, log_prob.gather(1, place), chosen, length.gather(1, place))
 
     def rows(self, index: Int[Tensor, "K"]) -> "_Ended":
         return _Ended(self.score[index], self.log_prob[index], self.tokens[index], self.length[index])
-
-
-def _pairs(first: _Ended, second: _Ended, *names: str) -> list[tuple[Tensor, Tensor]]:
-    return [(getattr(first, name), getattr(second, name)) for name in names]
 
 
 @dataclass(frozen=True)

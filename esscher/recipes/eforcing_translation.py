@@ -14,12 +14,12 @@ from esscher.recipes.stream_rows import place_of
 from esscher.recipes.translation_energies import energy_rows
 from esscher.recipes.translation_rows import (
     exposure_rows,
+    judged_by,
     length_rows,
     metric_rows,
     over_seeds,
     read_decoded,
     run_studies,
-    test_pairs,
 )
 from esscher.recipes.translation_studies import TranslationStudy, translation_studies
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
@@ -65,7 +65,7 @@ RATIO = (
 
 def _section(study: TranslationStudy, folder: Path) -> Section:
     """By length, by other metrics, while learning, and some translations."""
-    lines, test, way = {}, test_pairs(study), next(iter(study.ways))
+    lines, test, way = {}, judged_by(study), next(iter(study.ways))
     for system in study.systems:
         steps, losses = zip(*validations(place_of(folder, system, 0)), strict=True)
         lines[system] = steps, losses

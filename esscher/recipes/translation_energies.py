@@ -16,7 +16,7 @@ from esscher.metrics.comparison import paired
 from esscher.objectives.tilted_likelihood import TiltedLikelihood
 from esscher.randomness import Seeded
 from esscher.recipes.stream_rows import place_of
-from esscher.recipes.translation_rows import BLEU, test_pairs
+from esscher.recipes.translation_rows import BLEU, judged_by
 from esscher.recipes.translation_studies import TranslationStudy
 from esscher.storage import read_tensors, write_file, write_tensors
 from esscher.target import Tilted
@@ -36,7 +36,7 @@ WEIGHTS = "weights.safetensors"
 
 def energy_rows(study: TranslationStudy, system: str, out: Path, *, steps: int) -> list[dict[str, Any]]:
     """BLEU of a system's first seed with each energy, beside the base alone."""
-    place, test, rows = place_of(out / study.name, system, 0), test_pairs(study), []
+    place, test, rows = place_of(out / study.name, system, 0), judged_by(study), []
     folder = out / study.name / "energies"
     models = {ALONE: load_translator(place), FEATURES: _features(place, folder / "features", study, steps)}
     models[NETWORK] = _network(place, folder / "network", steps)

@@ -7,6 +7,7 @@ finished row is not made again.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from esscher.randomness import Seeded
 from esscher.recipes.stream_rows import mean_over_seeds, place_of
 from esscher.recipes.translation_studies import TranslationStudy, Way
 from esscher.storage import write_file
+from esscher.training.config import DataConfig
 from esscher.training.exposure import TextSource, find_exposure
 from esscher.training.exposure_config import ExposureSettings
 from esscher.training.material import read_parallel
@@ -45,22 +47,20 @@ def make_system(study: TranslationStudy, system: str, seed: int, folder: Path) -
     place, run = place_of(folder, system, seed), study.systems[system]
     if not (place / RESULTS).is_file():
         train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
-    test = test_pairs(study)
+    test = judged_by(study)
     for name, way in study.ways.items():
         _decode(place, name, way, test, seed)
 
 
-def test_pairs(study: TranslationStudy) -> Pairs:
+def judged_by(study: TranslationStudy) -> Pairs:
     """The pairs that systems of a study are judged by."""
-    data = next(iter(study.systems.values())).data
-    assert data.target is not None
-    test = read_parallel(data, data.target)[2]
+    test = _pairs(next(iter(study.systems.values())).data)
     return replace(test, sources=test.sources[: study.most], targets=test.targets[: study.most])
 
 
 def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, Any]]:
     """A row for each system and way to decode, beside the system that the study names."""
-    test, rows = test_pairs(study), []
+    test, rows = judged_by(study), []
     for system in study.systems:
         place = place_of(folder, system, seed)
         measured = json.loads((place / RESULTS).read_text(encoding="utf8"))["measured"]
@@ -86,7 +86,7 @@ def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, 
 
 def length_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[str, Any]]:
     """BLEU by words of the source, of the first seed."""
-    test, rows = test_pairs(study), []
+    test, rows = judged_by(study), []
     for system in study.systems:
         said = read_decoded(place_of(folder, system, 0), way)
         groups = by_length(BLEU, test.sources, said, test.targets, study.bounds, rng=Seeded(0))
@@ -96,7 +96,7 @@ def length_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[st
 
 def metric_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[str, Any]]:
     """Other metrics than BLEU, of the first seed; METEOR where its dictionary is installed."""
-    test, rows = test_pairs(study), []
+    test, rows = judged_by(study), []
     for system in study.systems:
         said = read_decoded(place_of(folder, system, 0), way)
         row: dict[str, Any] = {"system": system}
@@ -144,6 +144,12 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def read_decoded(place: Path, name: str) -> list[str]:
     """The translations of the test pairs."""
     return _file(place, name).read_text(encoding="utf8").split("\n")[:-1]
+
+
+@cache
+def _pairs(data: DataConfig) -> Pairs:
+    assert data.target is not None
+    return read_parallel(data, data.target)[2]
 
 
 def _decode(place: Path, name: str, way: Way, test: Pairs, seed: int) -> None:

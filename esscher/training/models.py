@@ -4,7 +4,7 @@ What a folder says is the default: an energy remembers how text was cut for it, 
 many tokens were given. In place of an energy's folder the word `own` names the level of the base's own logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,11 @@ class Model:
 def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None) -> Model:
     """The model of these folders; settings in `cut` replace what the folders say."""
     folder, saved = Path(folder), None if energy is None else load_energy(energy)
-    told = _trained_cut(folder) if saved is None or isinstance(saved, SavedLevel) else saved.cut
+    settings = _settings(folder)
+    told = _trained_cut(settings) if saved is None or isinstance(saved, SavedLevel) else saved.cut
     cut = (Cut() if cut is None else cut).over(told)
     base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
-    pairs = bool(_settings(folder).get("data", {}).get("target"))
+    pairs = bool(settings.get("data", {}).get("target"))
     if saved is None:
         return Model(base, Tilted(base), tokenizer, cut, folder, learnt_pairs=pairs)
     saved.check_base(base)
@@ -102,9 +103,9 @@ def trained_on_streams(folder: str | Path) -> TrainRun | None:
     return from_dict(settings) if settings.get("length", {}).get("stream") else None
 
 
-def _trained_cut(folder: Path) -> Cut:
+def _trained_cut(settings: Mapping[str, Any]) -> Cut:
     """How text was cut for a base that was trained here; nothing is known of others."""
-    length = _settings(folder).get("length", {})
+    length = settings.get("length", {})
     return Cut(given=length.get("given", 0) if length.get("chunks") else None)
 
 

@@ -58,6 +58,11 @@ def _fit(model: Model, declared: tuple[Declared, ...], run: TiltRun, quiet: bool
 def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnergy:
     folder, settings = Path(run.out), {"model": str(model.folder), **asdict(run)}
     _refuse_change(folder, settings, resume)
+    if run.contrast.prefixes and model.reads_sources:
+        raise ValueError(
+            f"prefixes = {run.contrast.prefixes} would cut sources, and a part of one has another translation. Nothing was "
+            f"learnt; leave them out."
+        )
     sets = read_sets(model, run.source)
     choose_progress(quiet).say(f"{len(sets.train):,} sequences to learn from, {len(sets.validation):,} to choose by.")
     energy = build(model, run, int(sets.train.stop.max()))

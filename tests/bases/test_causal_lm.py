@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from causal_models import FAMILIES, SHARING, tiny_base, tiny_model
+from interrupted import Killed, killed_once
 from languages import PROMPTS
 from torch.nn.functional import log_softmax
 from transformers.activations import NewGELUActivation
@@ -287,17 +288,6 @@ def test_models_without_a_cache_are_refused():
 
 def some_data(count: int = 64) -> Sequences:
     return sequences([[1, 2, 1, 0] if row % 4 else [2, 2, 0] for row in range(count)])
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_once(target, data, *, rng, step=0):
-    """Likelihood that does not come through its seventh update."""
-    if step == 6:
-        raise Killed
-    return Likelihood()(target, data, rng=rng, step=step)
 
 
 def test_it_trains_and_resumes_to_the_bit(tmp_path):

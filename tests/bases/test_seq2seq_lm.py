@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import transformers
+from interrupted import Killed, killed_once
 from seq2seq_models import BART, FAMILIES, SHARING, TOKENS, tiny_base, tiny_model
 from torch.nn.functional import log_softmax
 
@@ -348,17 +349,6 @@ def some_data(count: int = 64) -> Sequences:
     """Targets that repeat their source."""
     words = [[1, 2], [2, 1], [1, 1], [2, 2]]
     return sequences([[*words[row % 4], 0] for row in range(count)], [[*words[row % 4], 0] for row in range(count)])
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_once(target, data, *, rng, step=0):
-    """Likelihood that does not come through its seventh update."""
-    if step == 6:
-        raise Killed
-    return Likelihood()(target, data, rng=rng, step=step)
 
 
 def test_it_trains_and_resumes_to_the_bit(tmp_path):

@@ -1,5 +1,6 @@
 """Parallel text from files, columns and rows; pairs as points after their sources; what is skipped, left out and refused."""
 
+import gzip
 import json
 
 import pytest
@@ -72,6 +73,19 @@ def test_files_of_different_length_and_files_of_nothing_are_refused(folder):
     (folder / "none.tsv").write_text("a\t\n\n", encoding="utf8")
     with pytest.raises(ValueError, match="no pair of texts: 2 have an empty side"):
         read_pairs(str(folder / "none.tsv"), "2")
+
+
+def test_only_a_newline_ends_a_line_and_files_may_be_packed(tmp_path):
+    odd = ["one\u2028two", "three\x0bfour\x85five"]
+    for name, lines, end in (("odd.fr", odd, "\r\n"), ("odd.en", ["a", "b"], "\n")):
+        (tmp_path / name).write_bytes("".join(line + end for line in lines).encode())
+    assert read_pairs(str(tmp_path / "odd.fr"), "en").sources == tuple(odd)
+    rows = "".join(f"{line}\t{place}\n" for place, line in enumerate(odd))
+    (tmp_path / "odd.tsv.gz").write_bytes(gzip.compress(rows.encode()))
+    assert read_pairs(str(tmp_path / "odd.tsv.gz"), "2").targets == ("0", "1")
+    (tmp_path / "latin.tsv").write_bytes("é\tè\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="not UTF-8 text"):
+        read_pairs(str(tmp_path / "latin.tsv"), "2")
 
 
 def test_pairs_of_one_source_stay_together_and_nothing_is_lost():

@@ -118,6 +118,17 @@ def test_an_energy_chooses_among_the_candidates():
     assert tilted.x.lengths.sum() < plain.x.lengths.sum()
 
 
+def test_places_without_a_candidate_have_no_energy():
+    base = lively(CONFIGS["encoder-decoder"], Space(2, 1))
+
+    def of_points(x: Sequences) -> torch.Tensor:
+        return torch.where(x.lengths > 0, x.lengths.float(), torch.nan)
+
+    found = Beam(6)(Tilted(base, of_points), PROMPTS, rng=Seeded(0))
+    assert found.x.points() == Beam(1)(Tilted(base), PROMPTS, rng=Seeded(0)).x.points()
+    torch.testing.assert_close(found.score, found.log_base - 1)
+
+
 def test_points_end_at_the_longest_length_asked_for():
     base = lively(CONFIGS["encoder-decoder"], SPACES["fixed length"])
     assert Beam(2, longest=2)(Tilted(base), PROMPTS, rng=Seeded(0)).x.lengths.tolist() == [2, 2, 2]

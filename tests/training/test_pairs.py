@@ -18,6 +18,8 @@ from esscher.training.config import (
 )
 from esscher.training.material import Material, prepare
 from esscher.training.run import train
+from esscher.training.tilt import tilt
+from esscher.training.tilt_config import ContrastConfig, TiltRun
 from esscher.training.translating import build_decoder, load_translator, translate
 from esscher.training.translating_config import DecodingConfig
 
@@ -73,6 +75,13 @@ def test_every_objective_learns_from_pairs(kind, objective, pairs, tmp_path):
     assert result.record.steps == 6
     with pytest.raises(ValueError, match="not cut into chunks"):
         prepare(TrainRun("x", DataConfig(str(pairs), target="2"), length=LengthConfig(8, chunks=True)), rng=Seeded(0))
+
+
+def test_sources_are_not_cut_into_prefixes(pairs, tmp_path):
+    train(run_of(tmp_path / "run", pairs, SMALL["encoder-decoder"], 2), quiet=True)
+    run = TiltRun(str(tmp_path / "energy"), contrast=ContrastConfig(prefixes=(1, 2)))
+    with pytest.raises(ValueError, match="would cut sources"):
+        tilt(str(tmp_path / "run"), run, quiet=True)
 
 
 def test_a_causal_base_goes_on_from_its_sources(pairs, tmp_path):
