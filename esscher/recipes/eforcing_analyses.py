@@ -1,4 +1,4 @@
-"""What E-Forcing does to a language model beside its perplexity: exposure bias, and the model's level used as an energy."""
+"""What E-Forcing does to a language model beside its perplexity: exposure bias; and what an energy adds, its own or another."""
 
 import json
 import math
@@ -15,6 +15,8 @@ from esscher.training.exposure_config import ExposureSettings
 from esscher.training.material import read_splits
 from esscher.training.measuring import Measuring, measure_text
 from esscher.training.models import load_model
+from esscher.training.tilt import tilt
+from esscher.training.tilt_config import ContrastConfig, ContrastTraining, TiltRun
 
 OWN = Cut(max_length=20, given=30)
 
@@ -33,20 +35,39 @@ def exposure_row(study: Study, model: str, folder: Path, places: int) -> dict[st
 
 
 def own_row(study: Study, model: str, folder: Path, sequences: int) -> dict[str, Any]:
-    """Perplexity of continuations of 20 tokens after 30, by the model and tilted by the level of its own logits."""
+    """A model and the level of its own logits as an energy."""
+    place = place_of(folder, model, 0)
+    row = _kept(place / "own.json", lambda: _tilted(study, model, place, "own", sequences))
+    return {"text": study.name, "of": model, "energy": "its own level", **row}
+
+
+def residual_row(study: Study, model: str, folder: Path, sequences: int, steps: int) -> dict[str, Any]:
+    """A model and a network that starts from its weights and learns to tell its draws from the data."""
     place = place_of(folder, model, 0)
 
     def find() -> dict[str, Estimate]:
-        texts = read_splits(study.models[model].data).test.texts
-        found = measure_text(load_model(place, "own", OWN), texts, Measuring(sequences=sequences)).found
-        assert found.tilted is not None and found.saved is not None
-        sides = {"model": found.base["token"], "tilted by its level": found.tilted["token"]}
-        return {
-            **{name: one.map(math.exp, unit="per token") for name, one in sides.items()},
-            "saved": found.saved["token"],
-        }
+        return _tilted(study, model, place, residual_energy(place, place / "energy", steps, OWN), sequences)
 
-    return {"text": study.name, "of": model, **_kept(place / "own.json", find)}
+    return {"text": study.name, "of": model, "energy": "a network", **_kept(place / "residual.json", find)}
+
+
+def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = None) -> Path:
+    """The folder of an energy that starts from a model's own weights and learns by noise contrast, made if it is not there."""
+    if not (folder / "config.json").is_file():
+        training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
+        contrast, cut = ContrastConfig(draws=64, held_out=min(256, 4 * steps)), cut or Cut()
+        settings = TiltRun(str(folder), training=training, contrast=contrast, max_length=cut.max_length, given=cut.given)
+        tilt(str(place), settings, resume=True)
+    return folder
+
+
+def _tilted(study: Study, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
+    """Perplexity of continuations of 20 tokens after 30, of the first seed and tilted by an energy."""
+    texts = read_splits(study.models[model].data).test.texts
+    found = measure_text(load_model(place, energy, OWN), texts, Measuring(sequences=sequences)).found
+    assert found.tilted is not None and found.saved is not None
+    sides = {"model": found.base["token"], "tilted": found.tilted["token"]}
+    return {**{name: one.map(math.exp, unit="per token") for name, one in sides.items()}, "saved": found.saved["token"]}
 
 
 def _kept(file: Path, find: Callable[[], dict[str, Estimate]]) -> dict[str, Estimate]:

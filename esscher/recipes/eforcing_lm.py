@@ -7,10 +7,10 @@ loss rises late, as it does when a model learns its text by heart. Beside it the
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.eforcing_analyses import exposure_row, own_row
+from esscher.recipes.eforcing_analyses import exposure_row, own_row, residual_row
 from esscher.recipes.eforcing_laboratory import gradient_section, saved_gradient_rows
 from esscher.recipes.eforcing_report import eforcing_report, shown, with_curves
-from esscher.recipes.eforcing_studies import FORCED, PLAIN, language_studies
+from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, language_studies
 from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
 from esscher.reports.document import Section, Table
 
@@ -28,7 +28,10 @@ EXPOSURE = (
     "Ratio: how often the true token is likelier after the model's own outputs than after the baseline's. Bound: at most KL("
     "data prefixes || model prefixes), by the level as a critic; 0 or less says nothing."
 )
-OWN = "Perplexity of the next 20 tokens after 30, of the model and of the model tilted by the level of its own logits."
+ENERGIES = (
+    "Perplexity of the next 20 tokens after 30, of the model and of the model tilted: by the level of its own logits, which "
+    "E-Forcing teaches, or by a network that starts from its weights and learns to tell its draws from the data."
+)
 
 
 def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
@@ -41,14 +44,15 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     compared = [study for study in studies if FORCED in study.models]
     places, few = (20, 20) if scale == "smoke" else (400, 200)
     exposure = [exposure_row(study, FORCED, out / study.name, places) for study in compared]
-    own = [own_row(study, model, out / study.name, few) for study in compared for model in (PLAIN, FORCED)]
-    tables = [Table("Exposure bias", exposure, EXPOSURE), Table("The level as an energy", own, OWN)]
-    analyses = Section("What the level says", "The first seed of each model, on text that it did not learn from.", tables)
+    energies = [own_row(study, model, out / study.name, few) for study in compared for model in (PLAIN, FORCED, ONCE)]
+    energies += [residual_row(study, PLAIN, out / study.name, few, 4 if scale == "smoke" else 200) for study in compared]
+    tables = [Table("Exposure bias", exposure, EXPOSURE), Table("Energies", energies, ENERGIES)]
+    analyses = Section("Exposure and energies", "The first seed of each model, on text that it did not learn from.", tables)
     eforcing_report(out, "E-Forcing", studies, rows, PAPER, [analyses, gradient_section(gradients)])
     return {
         "gradients": gradients,
         "exposure": exposure,
-        "own energy": own,
+        "energies": energies,
         "rows": shown(rows),
         "over seeds": over,
         "paper": PAPER,

@@ -15,6 +15,7 @@ from esscher.energies.source_features import copied, coverage, length_ratio, lex
 from esscher.metrics.comparison import paired
 from esscher.objectives.tilted_likelihood import TiltedLikelihood
 from esscher.randomness import Seeded
+from esscher.recipes.eforcing_analyses import residual_energy
 from esscher.recipes.stream_rows import place_of
 from esscher.recipes.translation_rows import BLEU, judged_by
 from esscher.recipes.translation_studies import TranslationStudy
@@ -23,8 +24,7 @@ from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.material import read_parallel
 from esscher.training.models import Model
-from esscher.training.tilt import read_sets, tilt
-from esscher.training.tilt_config import ContrastConfig, ContrastTraining, TiltRun
+from esscher.training.tilt import read_sets
 from esscher.training.trainer import Trainer
 from esscher.training.translating import build_decoder, load_translator, translate
 from esscher.training.translating_config import DecodingConfig
@@ -39,7 +39,7 @@ def energy_rows(study: TranslationStudy, system: str, out: Path, *, steps: int) 
     place, test, rows = place_of(out / study.name, system, 0), judged_by(study), []
     folder = out / study.name / "energies"
     models = {ALONE: load_translator(place), FEATURES: _features(place, folder / "features", study, steps)}
-    models[NETWORK] = _network(place, folder / "network", steps)
+    models[NETWORK] = load_translator(place, residual_energy(place, folder / "network", steps))
     for way, decoding in WAYS.items():
         alone: list[str] = []
         for name, model in models.items():
@@ -78,15 +78,6 @@ def _features(place: Path, folder: Path, study: TranslationStudy, steps: int) ->
         Trainer(training)(TiltedLikelihood(draws=16), target, read_sets(model, None).validation, modules=network)
         write_tensors(folder / WEIGHTS, dict(network.state_dict()))
     return replace(model, target=target)
-
-
-def _network(place: Path, folder: Path, steps: int) -> Model:
-    """An energy from the base's own weights, by noise contrast."""
-    if not (folder / "config.json").is_file():
-        training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
-        contrast = ContrastConfig(draws=64, held_out=min(256, 4 * steps))
-        tilt(str(place), TiltRun(str(folder), training=training, contrast=contrast), resume=True)
-    return load_translator(place, folder)
 
 
 @torch.no_grad()

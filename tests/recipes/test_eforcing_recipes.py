@@ -74,10 +74,9 @@ def test_the_smallest_run(tmp_path, monkeypatch):
     found = run_language(scale="smoke", out=tmp_path / "out", seeds=1)
     assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE]
     assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in found["rows"])
-    assert [row["model"] for row in found["exposure"]] == [FORCED] and [row["of"] for row in found["own energy"]] == [
-        PLAIN,
-        FORCED,
-    ]
+    assert [row["model"] for row in found["exposure"]] == [FORCED]
+    assert [row["of"] for row in found["energies"]] == [PLAIN, FORCED, ONCE, PLAIN]
+    assert all(row["tilted"].low <= row["tilted"].value <= row["tilted"].high for row in found["energies"])
     assert len(found["gradients"]) == 8 and all(row["variance"].value > 0 for row in found["gradients"])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "while learning" in page and "late rise" in page

@@ -26,7 +26,7 @@ def test_the_subset_is_a_share_of_the_sources_each_with_its_first_translation(tm
     pairs = french_english(archive_of(tmp_path, 4_000))
     assert pairs == french_english(archive_of(tmp_path, 4_000))
     assert all(english == f"English {2 * int(french.split()[1])}" for french, english in pairs)
-    assert len({french for french, _ in pairs}) == len(pairs) and 0.2 < len(pairs) / 2_000 < 0.32
+    assert len({french for french, _ in pairs}) == len(pairs) == pytest.approx(2_000 * studies.SHARE, abs=60)
     more = french_english(archive_of(tmp_path, 5_000))
     assert set(pairs) <= set(more)
 
