@@ -5,6 +5,7 @@ pickle, with a digest of their content in the file itself, so that a changed byt
 read. What it leaves out: formats of the larger things (`esscher.hub`, `esscher.training.checkpoint`).
 """
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -139,5 +140,6 @@ def _replace(path: Path, fill: Callable[[Path], None], size: int) -> None:
         os.replace(beside, path)
         sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise saving_failed(path, error, size) from error

@@ -2,17 +2,22 @@
 
 The sources are parsed, never imported. Test packages and installed packages are left out, and so are
 interactive examples, which are code. Equal docstrings are kept once. The split is by hash, so it is the same
-on every machine, and nearly the same for every version of Python.
+on every machine, and nearly the same for every version of Python. What was found is kept in the user's cache folder
+(`~/.cache/esscher`, or below XDG_CACHE_HOME), under a name that says which sources it was found in.
 """
 
 import ast
 import functools
+import hashlib
+import json
+import os
 import re
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from esscher.data.sources import Splits, Texts, split_by_hash
+from esscher.storage import SavingError, write_file
 
 LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -24,18 +29,48 @@ WORD = re.compile(r"[A-Za-z]{2,}")
 def read_docstrings(library: Path | None = None) -> Texts:
     """All different docstrings of the standard library (or of another folder of sources), in order of file name."""
     root = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
-    found: dict[str, None] = {}
-    for file in sorted(root.rglob("*.py")):
-        if not LEFT_OUT.intersection(file.relative_to(root).parts):
-            found.update(dict.fromkeys(_docstrings(file)))
+    files = sorted(_sources(root))
+    kept = _place(files)
+    found = _kept(kept)
+    if found is None:
+        found = tuple(dict.fromkeys(text for file in files for text in _docstrings(file)))
+        _keep(kept, found)
     if not found:
         raise FileNotFoundError(f"No docstring was found below {root}: this Python comes without sources. Use a text file.")
-    return Texts(tuple(found), f"docstrings of {root.name}")
+    return Texts(found, f"docstrings of {root.name}")
 
 
 def docstring_splits() -> Splits:
     """The corpus in its fixed split: nine tenths to learn from, a twentieth each to choose by and to judge by."""
     return split_by_hash(read_docstrings(), held_out=0.05)
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in LEFT_OUT]  # not entered: packages installed there are many
+        yield from (Path(folder, name) for name in names if name.endswith(".py"))
+
+
+def _place(files: Sequence[Path]) -> Path:
+    """Where the docstrings of these files are kept: another size or time of a file, or other rules, are another place."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "esscher"
+    sources = [Path(__file__), *files]
+    known = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
+    return folder / f"docstrings-{hashlib.blake2b(repr(known).encode(), digest_size=8).hexdigest()}.json"
+
+
+def _kept(place: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple(json.loads(place.read_text(encoding="utf8")))
+    except (OSError, ValueError):  # not there yet, or damaged: it is made anew
+        return None
+
+
+def _keep(place: Path, found: tuple[str, ...]) -> None:
+    try:
+        write_file(place, json.dumps(found).encode())
+    except SavingError:  # a home that cannot be written to costs time at every call, and nothing else
+        return
 
 
 def _docstrings(file: Path) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 import sys
 
+import pytest
+
+from esscher.data import docstrings
 from esscher.data.docstrings import docstring_splits, read_docstrings
 
 SOURCE = '''"""A module that counts sheep."""
@@ -29,6 +32,26 @@ def test_docstrings_are_cleaned_deduplicated_and_never_imported(tmp_path):
         "A module that counts sheep.",
         "Return the number of sheep.\n\nBlack   ones count too.",
     )
+
+
+def test_what_was_found_is_kept_until_a_source_changes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "sources" / "sheep.py"
+    source.parent.mkdir()
+    source.write_text(SOURCE)
+    found = read_docstrings.__wrapped__(source.parent)
+    (kept,) = (tmp_path / "cache" / "esscher").iterdir()
+    monkeypatch.setattr(docstrings, "_docstrings", lambda file: pytest.fail(f"{file} was parsed again"))
+    assert read_docstrings.__wrapped__(source.parent) == found
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept.write_text("[half a fi")
+    assert read_docstrings.__wrapped__(source.parent) == found
+    source.write_text(SOURCE.replace("sheep", "goats"))
+    assert read_docstrings.__wrapped__(source.parent).texts[0] == "A module that counts goats."
+    (tmp_path / "no folder").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
+    assert read_docstrings.__wrapped__(source.parent).texts[0] == "A module that counts goats."
 
 
 def test_corpus_of_this_python():
