@@ -54,12 +54,13 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
 
 
 MEANING = (
-    "BLEU by sacrebleu, with the interval for other test sentences; what is gained is against the first system, sentence by "
-    "sentence, with the p-value of approximate randomisation. Length is the number of words, of those of the references."
+    "BLEU by sacrebleu, with the interval for other test sentences; what is gained is against label smoothing alone, or among "
+    "heads against the softmax, sentence by sentence, with the p-value of approximate randomisation. Length is the number of "
+    "words, of those of the references."
 )
 RATIO = (
-    "How often the true word is likelier after the system's own words than after those of the first system; bound: how far "
-    "the system's own prefixes are from the data's, in nats, as its levels tell (0 or less tells nothing)."
+    "How often the true word is likelier after the system's own words than after those of the one it is compared with; bound: "
+    "how far the system's own prefixes are from the data's, in nats, as its levels tell (0 or less tells nothing)."
 )
 
 

@@ -36,7 +36,7 @@ def run_studies(studies: Sequence[TranslationStudy], out: Path, seeds: int) -> l
     rows = []
     for study in studies:
         for seed in range(seeds):
-            for system in study.systems:
+            for system in study.of_seed(seed):
                 make_system(study, system, seed, out / study.name)
         rows += [row for seed in range(seeds) for row in rows_of(study, seed, out / study.name)]
     return rows
@@ -61,7 +61,7 @@ def judged_by(study: TranslationStudy) -> Pairs:
 def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, Any]]:
     """A row for each system and way to decode, beside the system that the study names."""
     test, rows = judged_by(study), []
-    for system in study.systems:
+    for system in study.of_seed(seed):
         place = place_of(folder, system, seed)
         measured = json.loads((place / RESULTS).read_text(encoding="utf8"))["measured"]
         for way in study.ways:
@@ -123,8 +123,6 @@ def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The mean over seeds of each system and way, with an interval for other seeds; nothing where there is one seed."""
-    if len({row["seed"] for row in rows}) < 2:
-        return []
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["pairs"], row["system"], row["decoded"]), []).append(row)
@@ -138,6 +136,7 @@ def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "gained": None if group[0]["gained"] is None else mean_over_seeds([row["gained"].value for row in group], "BLEU"),
         }
         for (pairs, system, way), group in groups.items()
+        if len(group) > 1
     ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, SCHEDULED, SMOOTH
+from esscher.recipes.eforcing_studies import FORCED, PLAIN, SCHEDULED, SMOOTH
 from esscher.recipes.stream_studies import DATA
 from esscher.storage import write_file
 from esscher.training.config import (
@@ -28,6 +28,7 @@ from esscher.training.translating_config import DecodingConfig
 TATOEBA = DATA / "manythings/fra-eng.zip"
 SHARE = 0.13  # of the French sentences
 BEGIN, SMOOTHING = 4, 0.1
+MAIN = (SMOOTH, f"{SMOOTH}, {FORCED}")
 UNITS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
          "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
@@ -43,14 +44,20 @@ class Way:
 
 @dataclass(frozen=True)
 class TranslationStudy:
-    """Pairs, and systems on them, compared with `against`; `bounds` are the lengths of sources that are told apart."""
+    """Pairs, and systems on them, compared with `against`; `bounds` are the lengths of sources that are told apart. The first
+    seed is that of all systems, the others are those of `repeated` alone."""
 
     name: str
     systems: Mapping[str, TrainRun]
     ways: Mapping[str, Way]
     against: str
+    repeated: tuple[str, ...] = ()
     bounds: tuple[int, ...] = (25, 50)
     most: int | None = None  # test pairs, the first ones; None is all
+
+    def of_seed(self, seed: int) -> tuple[str, ...]:
+        """The systems that are trained with a seed."""
+        return self.repeated if seed else tuple(self.systems)
 
 
 GREEDY, BEAM = Way(DecodingConfig("greedy")), Way(DecodingConfig("beam"))
@@ -86,7 +93,8 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
         "French to English",
         _systems(run, ObjectiveConfig("eforcing", after_epochs=BEGIN, weight=0.1)),
         {**USUAL, **RESAMPLED},
-        PLAIN,
+        SMOOTH,
+        MAIN,
         (6, 10),
     )
     return [main, _heads(run)], []
@@ -101,7 +109,6 @@ def _systems(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
         SMOOTH: smooth,
         f"{SMOOTH}, {SCHEDULED}": replace(smooth, objective=scheduled),
         f"{SMOOTH}, {FORCED}": replace(smooth, objective=forcing),
-        f"{SMOOTH}, {ONCE}": replace(smooth, objective=replace(forcing, counts="once")),
     }
 
 
@@ -115,7 +122,7 @@ def _heads(run: TrainRun) -> TranslationStudy:
         "MoS": replace(lstm, output="softmaxes", components=5, width=146, embedding=146),
     }
     systems = {name: replace(smooth, base=base) for name, base in bases.items()}
-    return TranslationStudy("French to English, heads of an LSTM", systems, USUAL, "softmax", (6, 10))
+    return TranslationStudy("French to English, heads of an LSTM", systems, USUAL, "softmax", bounds=(6, 10))
 
 
 def _smoke(out: Path) -> TranslationStudy:
@@ -127,7 +134,7 @@ def _smoke(out: Path) -> TranslationStudy:
     data = DataConfig(str(pairs), target="2", column="1", held_out=0.05)
     run = TrainRun("", data, TokenizerConfig("word", 60), LengthConfig(12), base, training)
     forcing = ObjectiveConfig("eforcing", after_steps=15)
-    return TranslationStudy("numbers to words", _systems(run, forcing), USUAL, PLAIN, (2, 3), 20)
+    return TranslationStudy("numbers to words", _systems(run, forcing), USUAL, SMOOTH, MAIN, (2, 3), 20)
 
 
 def _published() -> tuple[list[TranslationStudy], list[str]]:
@@ -148,12 +155,14 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
             )
             continue
         run = TrainRun("", data, TokenizerConfig("bpe", 10_000), LengthConfig(175), base, training)
-        studies.append(TranslationStudy(f"IWSLT14 {source} to {target}", _systems(run, forcing), {**USUAL, **RESAMPLED}, PLAIN))
+        studies.append(
+            TranslationStudy(f"IWSLT14 {source} to {target}", _systems(run, forcing), {**USUAL, **RESAMPLED}, SMOOTH, MAIN)
+        )
     name = "wmt/wmt16:de-en"
     wmt = DataConfig(name, f"{name}:validation", f"{name}:test", column="en", target="de")
     large = BaseChoice("encoder-decoder", width=512, layers=6, heads=8, feedforward=2_048, dropout=0.1)
     run = TrainRun("", wmt, TokenizerConfig("bpe", 32_000), LengthConfig(128), large, replace(training, epochs=20))
-    return [*studies, TranslationStudy("WMT16 en to de", _systems(run, forcing), USUAL, PLAIN)], left_out
+    return [*studies, TranslationStudy("WMT16 en to de", _systems(run, forcing), USUAL, SMOOTH, MAIN)], left_out
 
 
 def _iwslt(source: str, target: str) -> DataConfig | None:

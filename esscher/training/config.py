@@ -241,7 +241,8 @@ class BaseChoice:
 class TrainRun:
     """The whole of `esscher train`: what, on what, how, and where to put it.
 
-    With `start` the base, its weights and its tokenizer are those of a folder, and nothing is said of them here.
+    With `start` the base, its weights and its tokenizer are those of a folder, and nothing is said of them here, but whether a
+    DEQ-Transformer goes on as tied layers or as their fixed point (`base.kind` deq, `base.unrolled`).
     """
 
     out: str
@@ -256,7 +257,10 @@ class TrainRun:
     """Folder of a base that was trained here, to go on from: its weights, settings and tokenizer are taken."""
 
     def __post_init__(self) -> None:
-        if self.start is not None and (self.base != BaseChoice() or self.tokenizer != TokenizerConfig()):
+        if self.start is None:
+            return
+        unsaid = self.base == BaseChoice() or self.base == BaseChoice("deq", unrolled=self.base.unrolled)
+        if not unsaid or self.tokenizer != TokenizerConfig():
             raise ValueError(
                 f"Training that starts from {self.start} has its base and its tokenizer; leave the settings of base and "
                 f"tokenizer out. Nothing was trained."

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from esscher.bases.config import BaseConfig, TransformerConfig
-from esscher.bases.network import NetworkBase, build_base
+from esscher.bases.network import NetworkBase, build_base, with_unrolled
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, perplexity
 from esscher.hub import Card, load_base, save_base
@@ -140,6 +140,7 @@ def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConf
             f"library, and bring the result as a base."
         )
     base.space = material.space
+    base = base if run.base.unrolled is None else with_unrolled(base, run.base.unrolled)
     return base.config, base
 
 

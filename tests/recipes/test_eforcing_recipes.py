@@ -10,7 +10,7 @@ from esscher.recipes import eforcing_laboratory
 from esscher.recipes import eforcing_studies as studies
 from esscher.recipes.eforcing_lm import run as run_language
 from esscher.recipes.eforcing_report import validations, with_curves
-from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
+from esscher.recipes.eforcing_studies import FORCED, LAYERS, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
 from esscher.recipes.stream_rows import Study, place_of
 from esscher.training.config import DataConfig
 
@@ -41,7 +41,7 @@ def test_backbones_are_of_about_one_size(tmp_path, monkeypatch):
     assert backbone_studies("small")[0] == [] and "none is not here" in backbone_studies("small")[1][0]
     monkeypatch.setattr(studies, "BOOK", replace(studies.BOOK, source=str(tmp_path)))
     assert len(backbone_studies("small")[0]) == 7
-    sizes = [size(study.models[PLAIN]) for study in backbone_studies("small")[0]]
+    sizes = [size(study.models.get(LAYERS, study.models[PLAIN])) for study in backbone_studies("small")[0]]
     assert max(sizes) < 1.15 * min(sizes)
     for scale in ("smoke", "small", "paper"):
         for study in backbone_studies(scale)[0]:

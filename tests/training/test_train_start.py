@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from esscher.cli import main
 from esscher.hub import load_base
@@ -62,6 +63,22 @@ def test_what_the_folder_says_is_not_said_again(first):
     for other in ({"base": BaseChoice(width=8)}, {"tokenizer": TokenizerConfig("word")}):
         with pytest.raises(ValueError, match="leave the settings of base and tokenizer out"):
             TrainRun("never", start=run.out, **other)
+
+
+def test_tied_layers_go_on_as_their_fixed_point(first, tmp_path):
+    run, _ = first
+    layers = BaseChoice("deq", width=8, heads=2, feedforward=16, memory=12, unrolled=2, tolerance=0.1, exact_tolerance=0.1)
+    begun = train(replace(run, out=str(tmp_path / "layers"), base=layers), quiet=True)
+    solved = replace(
+        run, out=str(tmp_path / "solved"), start=str(begun.folder), base=BaseChoice("deq", unrolled=0),
+        tokenizer=TokenizerConfig(), training=replace(TRAINING, learning_rate=1e-12, steps=1),
+    )  # fmt: skip
+    found = train(solved, quiet=True).base
+    assert found.config == replace(begun.base.config, unrolled=0)
+    for name, weight in module_tensors(begun.base).items():
+        assert torch.allclose(weight, module_tensors(found)[name], atol=1e-6)
+    with pytest.raises(ValueError, match="Only a DEQ-Transformer is unrolled"):
+        train(replace(solved, out=str(tmp_path / "other"), start=run.out), quiet=True)
 
 
 def test_on_the_command_line(first, tmp_path, capsys):
