@@ -28,6 +28,9 @@ from esscher.bases.config import (
     DeqConfig,
     EnasConfig,
     EncoderDecoderConfig,
+    GatedPixelCnnConfig,
+    PixelCnnConfig,
+    PixelCnnPlusPlusConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -36,6 +39,10 @@ from esscher.bases.config import (
 from esscher.bases.deq import DeqNetwork
 from esscher.bases.enas import EnasNetwork
 from esscher.bases.encoder_decoder import EncoderDecoderNetwork
+from esscher.bases.gated_pixelcnn import GatedPixelCnnNetwork
+from esscher.bases.pixel_network import PixelNetwork
+from esscher.bases.pixelcnn import PixelCnnNetwork
+from esscher.bases.pixelcnn_plus import PixelCnnPlusPlusNetwork
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
@@ -148,6 +155,7 @@ AnyNetwork = (
     | TransformerXLNetwork
     | EncoderDecoderNetwork
     | AttentiveLstmNetwork
+    | PixelNetwork
 )
 NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     RecurrentConfig: RecurrentNetwork,
@@ -159,6 +167,9 @@ NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     DeqConfig: DeqNetwork,
     EncoderDecoderConfig: EncoderDecoderNetwork,
     AttentiveLstmConfig: AttentiveLstmNetwork,
+    PixelCnnConfig: PixelCnnNetwork,
+    GatedPixelCnnConfig: GatedPixelCnnNetwork,
+    PixelCnnPlusPlusConfig: PixelCnnPlusPlusNetwork,
 }
 
 
