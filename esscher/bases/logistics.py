@@ -5,7 +5,7 @@ is the bin between v - 1/2 and v + 1/2 on the line where the levels go from -1 t
 
     sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)),
 
-the logarithm of a bin is a sum of three, exact however small it is, and the bins of a logistic sum to 1. The logits of levels are
+the logarithm of a bin is a sum of three, exact however small it is, and the bins of a logistic sum to 1. Logits of levels are
 log sum_k exp(share_k) P_k(level), so their logsumexp is that of the shares: a level that learns freely.
 
 Letters: K logistics, N vectors; others as in `esscher.space`.

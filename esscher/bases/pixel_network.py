@@ -11,7 +11,6 @@ with `levels + class`. What it leaves out: reading a prompt in parallel; a step 
 Letters as in `esscher.bases.pixel_windows`, and N channels of the image.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,7 +20,7 @@ from torch.nn.functional import pad
 
 from esscher.bases.heads import Headed, Logits
 from esscher.bases.pixel_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
-from esscher.bases.pixel_windows import Kept, Look, Map, Maps, Strip, Whole, Window, kernels_of
+from esscher.bases.pixel_windows import Kept, Look, Map, Maps, Strip, Whole, kernels_of, margin_of
 from esscher.space import Sequences
 
 PixelConfig = PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig
@@ -68,7 +67,7 @@ class PixelNetwork(Headed):
 
     def emitted(self, features: Map, values: Map) -> Float[Tensor, "B H W N D"]:
         """The hidden vector of each channel of a pixel with these values."""
-        return features.unflatten(3, (self.channels, -1))
+        return features.view(*features.shape[:3], self.channels, -1)
 
     @property
     def max_positions(self) -> int:
@@ -91,16 +90,16 @@ class PixelNetwork(Headed):
         """Features of each value when the image is read from its first pixel and from its last: their sum sees everything."""
         canvas, label = self._drawn(x, self.height)
         ways = [self._seen(Whole(one, learning=self.training), label) for one in (canvas, canvas.flip(1, 2))]
-        both = (ways[0] + ways[1].flip(1, 2)).unflatten(3, (-1, self.config.width))
+        both = (ways[0] + ways[1].flip(1, 2)).view(*canvas.shape[:3], -1, self.config.width)
         each = both.expand(-1, -1, -1, self.channels, -1).flatten(1, 3)
         return pad(each, (0, 0, self.given + 1, 0))[:, : x.tokens.shape[1] + 1]
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], PixelState]:
         label, kernels = self._label(prompts), kernels_of(self)
-        parts = []
-        for length in prompts.start.unique().tolist():
+        margin, parts = margin_of(kernels), []
+        for length in sorted(set(prompts.start.tolist())):
             rows = (prompts.start == length).nonzero()[:, 0]
-            kept = Kept(self._empty(len(rows)), kernels)
+            kept = Kept(self._empty(len(rows), margin), kernels, margin)
             part = self._looked(Together(rows, kept, None if label is None else label[rows]))
             for column in range(self.given, length):
                 part = self._looked(self._written(part, prompts.tokens[rows, column]))
@@ -151,11 +150,11 @@ class PixelNetwork(Headed):
             return part
         place, channel = divmod(part.place, self.channels)
         row, column = divmod(place, self.columns)
-        above, margin = part.above, self._margin
+        above = part.above
         if column == channel == 0:
-            whole = Strip(part.kept, row, 0, self.columns, self.columns, margin=margin, begins=True)
+            whole = Strip(part.kept, row, 0, self.columns, self.columns, begins=True)
             above = self.vertical(whole, part.label)
-        look = Strip(part.kept, row, column, 1, self.columns, margin=margin, begins=column == channel == 0)
+        look = Strip(part.kept, row, column, 1, self.columns, begins=column == channel == 0)
         return replace(part, above=above, features=self.horizontal(look, above, part.label))
 
     def _written(self, part: Together, token: Int[Tensor, "K"]) -> Together:
@@ -167,11 +166,10 @@ class PixelNetwork(Headed):
     def _pixel(self, part: Together) -> tuple[int, int]:
         """Where on the canvas the rows stand."""
         row, column = divmod(part.place // self.channels, self.columns)
-        return row + self._margin, column + self._margin
+        return row + part.kept.margin, column + part.kept.margin
 
-    def _empty(self, rows: int) -> Map:
+    def _empty(self, rows: int, margin: int) -> Map:
         """Canvases for steps: nothing but the feature that is 1 inside the image."""
-        margin = self._margin
         shape = (rows, self.height + margin, self.columns + 2 * margin, self.channels + 1)
         canvas = self._like.new_zeros(shape)
         canvas[:, margin:, margin : margin + self.columns, 0] = 1
@@ -201,12 +199,6 @@ class PixelNetwork(Headed):
                 f"row {row} does not. Nothing was computed."
             )
         return label
-
-    @property
-    def _margin(self) -> int:
-        """Rows above and columns beside an image that windows on it may read."""
-        windows: Iterable[Window] = (one for one in self.modules() if isinstance(one, Window))
-        return max(max(one.rows - 1, one.left, one.right) for one in windows)
 
     @property
     def _like(self) -> Tensor:

@@ -14,7 +14,7 @@ Letters beside those of `esscher.space`: H rows and W columns of a map, C its fe
 one for each channel of the image; F features of an output.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
 import torch
@@ -172,22 +172,25 @@ class Kept:
     """What steps keep of their rows: the images, the last rows that each window read, and what was made at other places.
 
     `kernels` are the weights as a step wants them, which belong to the network as it was: a weight in rows by order of window
-    row, column and feature, and a bias.
+    row, column and feature, and a bias. Images stand on the canvas with `margin` rows above and columns beside them.
     """
 
-    def __init__(self, canvas: Map, kernels: dict[Window, tuple[Tensor, Tensor]]):
-        self.canvas, self.kernels = canvas, kernels
+    def __init__(self, canvas: Map, kernels: dict[Window, tuple[Tensor, Tensor]], margin: int):
+        self.canvas, self.kernels, self.margin = canvas, kernels, margin
         self.read: dict[Window, Map] = {}
         self.made: dict[Window, Maps] = {}
 
     def select(self, index: Tensor) -> "Kept":
         """The chosen rows, copied."""
-        chosen = Kept(self.canvas.index_select(0, index), self.kernels)
+        chosen = Kept(self.canvas.index_select(0, index), self.kernels, self.margin)
         chosen.read = {window: rows.index_select(0, index) for window, rows in self.read.items()}
-        chosen.made = {
-            window: tuple(one.index_select(0, index) for one in maps) for window, maps in self.made.items()
-        }
+        chosen.made = {window: tuple(one.index_select(0, index) for one in maps) for window, maps in self.made.items()}
         return chosen
+
+
+def margin_of(windows: Iterable[Window]) -> int:
+    """Rows above and columns beside an image that windows on it may read."""
+    return max(max(one.rows - 1, one.left, one.right) for one in windows)
 
 
 def kernels_of(network: nn.Module) -> dict[Window, tuple[Tensor, Tensor]]:
@@ -199,16 +202,15 @@ def kernels_of(network: nn.Module) -> dict[Window, tuple[Tensor, Tensor]]:
 class Strip:
     """`count` columns of one row, from column `first` on: a pixel, or a whole row. `width` are the columns of the map.
 
-    `begins` where it is the first look at the row, which moves all that was read up by a row. Images stand on the canvas with
-    `margin` rows above and columns beside them.
+    `begins` where it is the first look at the row, which moves all that was read up by a row.
     """
 
-    def __init__(self, kept: Kept, row: int, first: int, count: int, width: int, *, margin: int = 0, begins: bool):
-        self.kept, self.row, self.first, self.count, self.width = kept, row, first, count, width
-        self.margin, self.begins = margin, begins
+    def __init__(self, kept: Kept, row: int, first: int, count: int, width: int, *, begins: bool):
+        self.kept, self.row, self.first, self.count, self.width, self.begins = kept, row, first, count, width, begins
 
     def image(self, window: Window) -> Map:
-        top, left = self.margin + self.row - window.rows + 1, self.margin + self.first - window.left
+        margin = self.kept.margin
+        top, left = margin + self.row - window.rows + 1, margin + self.first - window.left
         return self._product(self.kept.canvas, window, top, left, 1)
 
     def conv(self, window: Window, x: Map) -> Map:

@@ -10,12 +10,11 @@ Letters as in `esscher.bases.pixel_network`, and K logistics.
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import elu, pad
+from torch.nn.functional import elu, linear
 
 from esscher.bases.logistics import LogisticsHead, log_bins
 from esscher.bases.pixel_config import PixelCnnPlusPlusConfig
@@ -95,7 +94,9 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
 
     def _rows_at(self, look: Look, scale: int, x: Map, label: Label | None) -> Maps:
         """Of the stream of rows: what each block of this scale gives, in order, then those of coarser scales."""
-        level, ways, below = self.rows[scale], [x], ()  # type: Level, list[Map], Maps
+        level: Level = self.rows[scale]  # type: ignore[assignment]
+        ways: list[Map] = [x]
+        below: Maps = ()
         for block in level.downward:
             ways.append(block(look, ways[-1], label))
         given = ways[1:]
@@ -111,7 +112,8 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
 
     def _pixels_at(self, look: Look, scale: int, x: Map, above: Maps, label: Label | None) -> Maps:
         """The stream of pixels at this scale and coarser ones, beside that of rows."""
-        level, ways, blocks = self.pixels[scale], [x], self._blocks(scale)  # type: Level, list[Map], int
+        level: Level = self.pixels[scale]  # type: ignore[assignment]
+        ways, blocks = [x], self._blocks(scale)
         beside = [look.here(one) for one in above[:blocks]]
         for block, other in zip(level.downward, beside, strict=False):
             ways.append(block(look, ways[-1], label, other))
@@ -131,8 +133,8 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
 
     def emitted(self, features: Map, values: Map) -> Float[Tensor, "B H W N D"]:
         kernel = self.last.kernel()[:, :, 0, 0]
-        told = torch.nn.functional.linear(elu(features), kernel, self.last.bias).unflatten(-1, (-1, self.config.mixtures))
-        share, means, scales, coefficients = told.split(self.parts, -2)
+        told = linear(elu(features), kernel, self.last.bias).view(*features.shape[:3], -1, self.config.mixtures)
+        share, means, scales, coefficients = torch.split(told, self.parts, -2)
         means = _moved(means, coefficients.tanh(), values)
         shares = [share[..., 0, :]]
         tokens = ((values + 1) / 2 * (self.vocab_size - 1)).round().long()

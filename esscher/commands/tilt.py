@@ -54,7 +54,7 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
-    from esscher.estimators.perplexity import as_perplexity
+    from esscher.estimators.perplexity import as_bits, as_perplexity
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}
@@ -64,12 +64,12 @@ def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
         "steps": found.record.steps,
         "best_step": found.record.best_step,
         "loss_on_held_out_text": found.record.best,
-        "saved_by_tilting": (measured.saved or {})["token"],
+        "saved_by_tilting": next(iter((measured.saved or {}).values())),
         "log_z": measured.log_z,
         "seed": run.seed,
     }
     rows = [
-        {"model": name, "per": per, "perplexity": value}
+        {"model": name, "per": per, "perplexity": value, "bits": as_bits(nats)[per]}
         for name, nats in models.items()
         for per, value in as_perplexity(nats).items()
     ]
