@@ -51,6 +51,7 @@ class PixelNetwork(Headed):
     """A network of images; `masked` tells whether masks keep the channels of a pixel apart, so that each needs a pass."""
 
     masked = True
+    reads_opening = False  # nothing stands before the first pixel
 
     def __init__(self, config: PixelConfig, vocab_size: int):
         super().__init__()

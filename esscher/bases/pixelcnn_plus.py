@@ -75,7 +75,7 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
         self.rows = nn.ModuleList(Level(config, 1, 0, last=last) for last in lasts)
         self.pixels = nn.ModuleList(Level(config, 0, 1, last=last) for last in lasts)
         coefficients = channels * (channels - 1) // 2
-        self.parts = (1, channels, channels, coefficients)
+        self.parts = [1, channels, channels, coefficients]
         self.last = Window(width, sum(self.parts) * config.mixtures, normed=True)
         self.head = LogisticsHead(vocab_size)
 
