@@ -40,7 +40,7 @@ class Layer(nn.Module):
 
     def _gated(self, gates: Map) -> Map:
         """Half as many features: of each channel, the first half of its own are shown as far as the second half say."""
-        show, gate = gates.view(*gates.shape[:3], self.channels, 2, -1).unbind(4)
+        show, gate = gates.view(*gates.shape[:3], self.channels, 2, gates.shape[3] // (2 * self.channels)).unbind(4)
         return (show.tanh() * gate.sigmoid()).flatten(3)
 
 

@@ -68,7 +68,7 @@ class PixelNetwork(Headed):
 
     def emitted(self, features: Map, values: Map) -> Float[Tensor, "B H W N D"]:
         """The hidden vector of each channel of a pixel with these values."""
-        return features.view(*features.shape[:3], self.channels, -1)
+        return features.view(*features.shape[:3], self.channels, self.config.width)
 
     @property
     def max_positions(self) -> int:
@@ -91,7 +91,8 @@ class PixelNetwork(Headed):
         """Features of each value when the image is read from its first pixel and from its last: their sum sees everything."""
         canvas, label = self._drawn(x, self.height)
         ways = [self._seen(Whole(one, learning=self.training), label) for one in (canvas, canvas.flip(1, 2))]
-        both = (ways[0] + ways[1].flip(1, 2)).view(*canvas.shape[:3], -1, self.config.width)
+        both = ways[0] + ways[1].flip(1, 2)
+        both = both.view(*canvas.shape[:3], both.shape[3] // self.config.width, self.config.width)
         each = both.expand(-1, -1, -1, self.channels, -1).flatten(1, 3)
         return pad(each, (0, 0, self.given + 1, 0))[:, : x.tokens.shape[1] + 1]
 
@@ -182,7 +183,7 @@ class PixelNetwork(Headed):
         tokens = x.tokens[:, self.given : self.given + size]
         inside = torch.arange(self.given, self.given + tokens.shape[1], device=tokens.device) < x.stop[:, None]
         values = pad(torch.where(inside, self._value(tokens), 0.0), (0, size - tokens.shape[1]))
-        return pad(values.view(-1, height, self.columns, self.channels), (1, 0), value=1.0), label
+        return pad(values.view(len(x), height, self.columns, self.channels), (1, 0), value=1.0), label
 
     def _value(self, token: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         return token.to(self._like.dtype) * (2 / max(1, self.vocab_size - 1)) - 1

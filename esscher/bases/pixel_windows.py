@@ -15,7 +15,7 @@ one for each channel of the image; F features of an output.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -53,9 +53,9 @@ class Window(nn.Module):
         super().__init__()
         self.rows, self.left, self.right, self.scale = rows, left, right, scale
         self.register_buffer("mask", mask_of(inputs, outputs, rows, left, right, sees, groups), persistent=False)
-        bound = max(1.0, float(self.mask.sum()) / outputs) ** -0.5
-        self.weight = nn.Parameter(torch.empty_like(self.mask).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        bound = (self.mask.sum() / outputs).clamp(min=1.0).rsqrt()  # by what is seen of the inputs
+        self.weight = nn.Parameter(bound * torch.empty_like(self.mask).uniform_(-1, 1))
+        self.bias = nn.Parameter(bound * torch.empty(outputs).uniform_(-1, 1))
         self.length = nn.Parameter((self.weight * self.mask).detach().flatten(1).norm(dim=1)) if normed else None
 
     @property
@@ -91,6 +91,7 @@ def mask_of(
     return mask
 
 
+@runtime_checkable
 class Look(Protocol):
     """How a network sees images."""
 
@@ -136,8 +137,9 @@ class Whole:
 
     def finer(self, window: Window, x: Map) -> Map:
         rows, height, width, _ = x.shape
-        four = self.conv(window, x).view(rows, height, width, 2, 2, -1)
-        return four.transpose(2, 3).reshape(rows, 2 * height, 2 * width, -1)
+        four = self.conv(window, x)
+        fine = four.view(rows, height, width, 2, 2, four.shape[3] // 4)
+        return fine.transpose(2, 3).reshape(rows, 2 * height, 2 * width, fine.shape[5])
 
     def here(self, above: Map) -> Map:
         return above

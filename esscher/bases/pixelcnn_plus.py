@@ -133,7 +133,7 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
 
     def emitted(self, features: Map, values: Map) -> Float[Tensor, "B H W N D"]:
         kernel = self.last.kernel()[:, :, 0, 0]
-        told = linear(elu(features), kernel, self.last.bias).view(*features.shape[:3], -1, self.config.mixtures)
+        told = linear(elu(features), kernel, self.last.bias).view(*features.shape[:3], sum(self.parts), self.config.mixtures)
         share, means, scales, coefficients = torch.split(told, self.parts, -2)
         means = _moved(means, coefficients.tanh(), values)
         shares = [share[..., 0, :]]
