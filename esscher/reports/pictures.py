@@ -45,13 +45,15 @@ def save_grid(path: Path, images: NDArray[np.uint8], columns: int | None = None)
     return path
 
 
-def grid_figure(images: NDArray[np.uint8], columns: int | None = None) -> "Figure":
-    """The grid as a figure."""
+def file_figure(path: Path) -> "Figure":
+    """A grid that was saved, as a figure."""
     from matplotlib.figure import Figure
+    from PIL import Image
 
-    whole = grid(images, columns)
-    figure = Figure(figsize=(6.4, 6.4 * whole.shape[0] / whole.shape[1]))
+    with Image.open(path) as picture:
+        whole = np.asarray(picture)
+    figure = Figure(figsize=(4.8, 4.8 * whole.shape[0] / whole.shape[1]))
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.imshow(whole[..., 0] if whole.shape[2] == 1 else whole, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.imshow(whole, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_axis_off()
     return figure

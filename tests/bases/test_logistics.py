@@ -11,6 +11,7 @@ from esscher.bases import logistics
 from esscher.bases.config import PixelCnnPlusPlusConfig
 from esscher.bases.logistics import LogisticsHead, log_bins
 from esscher.bases.network import build_base
+from esscher.bases.pixel_windows import Whole
 from esscher.randomness import Seeded
 from esscher.space import Space, sequences
 
@@ -66,7 +67,9 @@ def test_channels_are_one_mixture():
     x = sequences([list(values) for values in product(range(3), repeat=3)])
     canvas, _ = network._drawn(x, 1)
     told = torch.nn.functional.linear(
-        torch.nn.functional.elu(network._seen(logistics_look(canvas), None)), network.last.kernel()[:, :, 0, 0], network.last.bias
+        torch.nn.functional.elu(network._seen(Whole(canvas, learning=False), None)),
+        network.last.kernel()[:, :, 0, 0],
+        network.last.bias,
     ).view(27, 10, 4)
     share, means, scales, coefficients = told[:, 0], told[:, 1:4], told[:, 4:7], told[:, 7:].tanh()
     value = (x.tokens - 1.0).double()
@@ -78,13 +81,7 @@ def test_channels_are_one_mixture():
     scores, levels = base.scores_and_levels(x)
     assert torch.allclose(scores.sum(-1), joint.logsumexp(-1), atol=1e-12)
     assert torch.allclose(levels, share.logsumexp(-1, keepdim=True).expand(-1, 3), atol=1e-12)
-    assert math.isclose(float(scores.sum(-1).exp().sum()), 1.0, abs_tol=1e-12)
-
-
-def logistics_look(canvas):
-    from esscher.bases.pixel_windows import Whole
-
-    return Whole(canvas, learning=False)
+    assert math.isclose(float(scores.detach().sum(-1).exp().sum()), 1.0, abs_tol=1e-12)
 
 
 def test_open_edges_are_needed(monkeypatch):
