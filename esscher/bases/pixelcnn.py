@@ -2,7 +2,7 @@
 
 Its blind spot: a window reads to the right of the pixel in the rows above, but each layer climbs a row for every `kernel // 2`
 columns it goes to the right, and features to the right in the pixel's own row are never read. So what lies further to the right
-than it lies above, in steps of the window, is not seen, with any number of layers. `docs/guide/images.md` shows it.
+than it lies above, in steps of the window, is not seen, with any number of layers.
 """
 
 import torch
