@@ -10,9 +10,8 @@ from esscher.bases.output_config import OutputConfig, check_sizes
 
 
 @dataclass(frozen=True)
-class PixelCnnConfig(OutputConfig):
-    """PixelCNN (van den Oord et al. 2016): masked convolutions, the first of side `first`, then `layers` residual blocks of
-    side `kernel`, which are half as wide inside. Some pixels above and to the right are never seen: its blind spot."""
+class StackConfig(OutputConfig):
+    """What stacks of masked convolutions have in common: the first of side `first`, then `layers` of side `kernel`."""
 
     width: int = 32
     layers: int = 7
@@ -25,30 +24,27 @@ class PixelCnnConfig(OutputConfig):
     def __post_init__(self) -> None:
         check_image(self.image, self.classes)
         check_sizes(self.width, self.layers, self.dropout)
-        check_sides(self.first, self.kernel)
-        if self.width % 2:
-            raise ValueError(f"A block is half as wide inside, so the width is even, not {self.width}.")
+        for side in (self.first, self.kernel):
+            if side < 1 or side % 2 == 0:
+                raise ValueError(f"A convolution reads squares with a pixel in the middle, so of an odd side, not {side}.")
         self.check_output(shared=None, width=self.width)
 
 
 @dataclass(frozen=True)
-class GatedPixelCnnConfig(OutputConfig):
-    """Gated PixelCNN (van den Oord et al. 2016): a stack that sees the rows above and one that sees the pixels to the left, so
-    that there is no blind spot; gates in place of rectifiers. `layers` come after the first, of side `first`."""
-
-    width: int = 32
-    layers: int = 7
-    dropout: float = 0.0
-    image: tuple[int, int, int] = (28, 28, 1)
-    classes: int = 0
-    first: int = 7
-    kernel: int = 3
+class PixelCnnConfig(StackConfig):
+    """PixelCNN (van den Oord et al. 2016): residual blocks that are half as wide inside. Some pixels above and to the right are
+    never seen: its blind spot."""
 
     def __post_init__(self) -> None:
-        check_image(self.image, self.classes)
-        check_sizes(self.width, self.layers, self.dropout)
-        check_sides(self.first, self.kernel)
-        self.check_output(shared=None, width=self.width)
+        super().__post_init__()
+        if self.width % 2:
+            raise ValueError(f"A block is half as wide inside, so the width is even, not {self.width}.")
+
+
+@dataclass(frozen=True)
+class GatedPixelCnnConfig(StackConfig):
+    """Gated PixelCNN (van den Oord et al. 2016): a stack that sees the rows above and one that sees the pixels to the left, so
+    that there is no blind spot; gates in place of rectifiers."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +83,3 @@ def check_image(image: tuple[int, int, int], classes: int) -> None:
         raise ValueError(f"An image has rows, columns and channels, at least one of each, not {image}.")
     if classes < 0:
         raise ValueError(f"There are 0 classes or more, not {classes}.")
-
-
-def check_sides(*sides: int) -> None:
-    """Refuse squares without a middle."""
-    for side in sides:
-        if side < 1 or side % 2 == 0:
-            raise ValueError(f"A convolution reads squares with a pixel in the middle, so of an odd side, not {side}.")

@@ -54,7 +54,9 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
-    from esscher.estimators.perplexity import as_bits, as_perplexity
+    from esscher.estimators.perplexity import as_perplexity
+    from esscher.training.image_material import IMAGE
+    from esscher.training.image_measuring import image_rows
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}
@@ -68,8 +70,10 @@ def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
         "log_z": measured.log_z,
         "seed": run.seed,
     }
+    if IMAGE in measured.base:
+        return Answer("esscher tilt", facts, {"bits": image_rows(measured)}, measured.warnings)
     rows = [
-        {"model": name, "per": per, "perplexity": value, "bits": as_bits(nats)[per]}
+        {"model": name, "per": per, "perplexity": value}
         for name, nats in models.items()
         for per, value in as_perplexity(nats).items()
     ]

@@ -6,14 +6,13 @@ from typing import Any
 
 from esscher.data.images import Codec, Pictures, read_images
 from esscher.estimators.measured import Measured, measure
-from esscher.estimators.perplexity import as_bits
 from esscher.randomness import Seeded
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences, distinct_prompts
 from esscher.target import flat
 from esscher.training.collection import InPieces
 from esscher.training.contrast import evenly
-from esscher.training.image_material import DIMENSION, IMAGE, image_units, read_image_sets
+from esscher.training.image_material import image_units, in_bits, read_image_sets
 from esscher.training.measuring import EACH_PROMPT, LARGEST, ONE_PROMPT, Measuring, bounds_of, claim
 from esscher.training.models import Model, settings_of
 
@@ -32,13 +31,14 @@ class MeasuredImages:
         return str(self.pictures) + (f", {self.used:,} of them" if self.used < len(self.pictures) else "")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Bits per dimension and nats per image, a row for each model."""
-        models = {"base": self.found.base, "tilted": self.found.tilted}
-        return [
-            {"model": name, "bits per dimension": as_bits(nats)[DIMENSION], "nats per image": nats[IMAGE]}
-            for name, nats in models.items()
-            if nats is not None
-        ]
+        """A row for each model."""
+        return image_rows(self.found)
+
+
+def image_rows(found: Measured) -> list[dict[str, Any]]:
+    """Bits per dimension and nats per image of each model."""
+    models = {"base": found.base, "tilted": found.tilted}
+    return [{"model": name, **in_bits(nats)} for name, nats in models.items() if nats is not None]
 
 
 def measure_images(
