@@ -52,20 +52,13 @@ class Window(nn.Module):
     ):
         super().__init__()
         self.rows, self.left, self.right, self.scale = rows, left, right, scale
+        self.columns = left + 1 + right
+        self.single = rows == self.columns == 1  # reads the pixel alone
         self.register_buffer("mask", mask_of(inputs, outputs, rows, left, right, sees, groups), persistent=False)
         bound = (self.mask.sum() / outputs).clamp(min=1.0).rsqrt()  # by what is seen of the inputs
         self.weight = nn.Parameter(bound * torch.empty_like(self.mask).uniform_(-1, 1))
         self.bias = nn.Parameter(bound * torch.empty(outputs).uniform_(-1, 1))
         self.length = nn.Parameter((self.weight * self.mask).detach().flatten(1).norm(dim=1)) if normed else None
-
-    @property
-    def columns(self) -> int:
-        return self.left + 1 + self.right
-
-    @property
-    def single(self) -> bool:
-        """Whether it reads the pixel alone."""
-        return self.rows == self.columns == 1
 
     def kernel(self) -> Float[Tensor, "F C R K"]:
         """The weights in force."""
@@ -218,7 +211,8 @@ class Strip:
     def conv(self, window: Window, x: Map) -> Map:
         if window.single:
             weight, bias = self.kept.kernels[window]
-            return torch.addmm(bias, x.flatten(0, 2), weight).view(*x.shape[:3], -1)
+            rows, _, count, features = x.shape
+            return torch.addmm(bias, x.reshape(rows * count, features), weight).view(rows, 1, count, len(bias))
         return self._product(self._write(window, x), window, 0, self.first, 1)
 
     def coarser(self, window: Window, x: Map, deeper: Callable[[Look, Map], Maps]) -> Maps:
@@ -262,7 +256,7 @@ class Strip:
             read = self.kept.read[window] = x.new_zeros(len(x), window.rows, wide, x.shape[3])
         elif self.begins and window.rows > 1:
             read[:, :-1] = read[:, 1:].clone()
-        read[:, -1, window.left + self.first : window.left + self.first + self.count] = x[:, 0]
+        read.select(1, window.rows - 1).narrow(1, window.left + self.first, self.count).copy_(x.select(1, 0))
         return read
 
     def _product(self, read: Map, window: Window, top: int, left: int, stride: int) -> Map:
@@ -274,4 +268,4 @@ class Strip:
             (height * wide * features, stride * features, wide * features, features, 1),
             read.storage_offset() + (top * wide + left) * features,
         )
-        return torch.addmm(bias, view.reshape(rows * count, -1), weight).view(rows, 1, count, -1)
+        return torch.addmm(bias, view.reshape(rows * count, -1), weight).view(rows, 1, count, len(bias))

@@ -93,14 +93,14 @@ def _mnist_levels() -> ImageStudy:
 def _mnist_binarised() -> ImageStudy:
     """28 x 28 pixels, black or white, drawn once by their brightness."""
     training = TrainingConfig(
-        steps=1_300, batch_size=32, learning_rate=2e-3, warmup=100, evaluate_every=325, average=0.8, log_every=50
+        steps=2_600, batch_size=16, learning_rate=2e-3, warmup=100, evaluate_every=650, average=0.8, log_every=50
     )
     run = TrainRun("", DataConfig(str(MNIST)), training=training, images=ImageConfig(binarised="random"))
     bases = {
         PIXELCNN: BaseChoice("pixelcnn", width=32, layers=5),
         GATED: BaseChoice("gated-pixelcnn", width=16, layers=5),
     }
-    forced = forcing(0.9975, after=1_150)
+    forced = forcing(0.9975, after=2_450)
     models = [objectives(name, replace(run, base=base), forced) for name, base in bases.items()]
     return ImageStudy("MNIST, binarised", _joined(models))
 

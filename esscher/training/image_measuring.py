@@ -45,7 +45,7 @@ def measure_images(
     model: Model, source: str, settings: Measuring, *, say: Callable[[str], None] = lambda text: None
 ) -> MeasuredImages:
     """The model on the test images of a source."""
-    pictures = test_images(model, source)
+    pictures = judged_images(model, source)
     whole = points_of(model.pictures, pictures)
     one_prompt, tilted = len(distinct_prompts(whole)[0]) == 1, model.target.energy is not flat
     x = evenly(whole, settings.sequences or (len(whole) if one_prompt or not tilted else LARGEST))
@@ -60,7 +60,7 @@ def measure_images(
     return MeasuredImages(pictures, len(x), found)
 
 
-def test_images(model: Model, source: str) -> Pictures:
+def judged_images(model: Model, source: str) -> Pictures:
     """What to judge by: of the source that the model learnt from, what was held out; of others their test images, or all."""
     learnt = settings_of(model.folder)
     if learnt is not None and learnt.data.source == source:

@@ -12,7 +12,7 @@ from esscher.draws import Draws, Sampler
 from esscher.randomness import Rng
 from esscher.space import Sequences, empty_prompts, prompts_of
 from esscher.target import Tilted
-from esscher.training.image_measuring import points_of, test_images
+from esscher.training.image_measuring import judged_images, points_of
 from esscher.training.models import Model
 
 
@@ -39,7 +39,7 @@ def paint(
     model: Model, target: Tilted, sampler: Sampler, source: str, rows: int | None, images: int, draws: int, *, rng: Rng
 ) -> tuple[NDArray[np.uint8], Draws]:
     """For each of the first images of a source: the image, what is given of it, and what was drawn after that."""
-    pictures = test_images(model, source).rows(slice(0, images))
+    pictures = judged_images(model, source).rows(slice(0, images))
     return paint_images(model, target, sampler, pictures, rows, draws, rng=rng)
 
 

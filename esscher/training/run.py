@@ -15,6 +15,7 @@ import yaml
 
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, Settled, build_base
+from esscher.data.images import load_codec
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
@@ -111,7 +112,8 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
 def _material(run: TrainRun, seed: Seeded) -> Material | StreamMaterial:
     if run.length.stream:
         return prepare_streams(run)
-    return image_material(run) if run.of_images else prepare(run, rng=seed.stream("data"))
+    images = run.of_images or (run.start is not None and load_codec(run.start) is not None)
+    return image_material(run) if images else prepare(run, rng=seed.stream("data"))
 
 
 def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:

@@ -94,6 +94,13 @@ def test_the_verbs(gated, capsys, tmp_path):
     assert completed["grid"] == out and [row["prompt"] for row in completed["samples"]] == [0, 0, 1, 1, 2, 2]
 
 
+def test_training_goes_on_with_the_codec_of_its_folder(gated, tmp_path):
+    more = TrainRun(
+        str(tmp_path), DataConfig("digits"), training=TrainingConfig(steps=2, batch_size=16), start=str(gated.folder)
+    )
+    assert train(more, quiet=True).points.codec == gated.points.codec
+
+
 def test_wrong_requests_are_told(gated, capsys):
     folder = str(gated.folder)
     for arguments, message in (
