@@ -100,11 +100,11 @@ class Codec:
         """Each image as one point, after its class if there are classes."""
         if pictures.values.shape[1:] != self.image:
             raise ValueError(f"The model has images of {self.image}, and {pictures.source} of {pictures.values.shape[1:]}.")
-        values = torch.from_numpy(pictures.values.reshape(len(pictures), -1))
+        values = torch.from_numpy(pictures.values.reshape(len(pictures), -1).astype(np.int64))
         if self.binarised == "random":
             tokens = Seeded(0, "binarised").accept((values.double() / 255).log()).long()
         else:
-            tokens = values.long() * self.levels // 256
+            tokens = values * self.levels // 256
         if self.classes:
             tokens = torch.cat([self.levels + self._labels(pictures)[:, None], tokens], 1)
         start = torch.full((len(tokens),), min(1, self.classes))

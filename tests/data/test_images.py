@@ -39,6 +39,7 @@ def test_files_of_mnist(tmp_path, ending):
     found, judged = read_images(str(tmp_path))
     assert np.array_equal(found.values[..., 0], train) and found.labels.tolist() == [0, 1, 2, 3, 4]
     assert judged is not None and np.array_equal(judged.values[..., 0], test)
+    assert Codec(4, 4, 1, 256).encode(found).tokens.tolist() == train.reshape(5, 16).tolist()
     alone, nothing = read_images(str(tmp_path / f"train-images-idx3-ubyte{ending}"))
     assert np.array_equal(alone.values, found.values) and nothing is None
 
