@@ -2,9 +2,9 @@
 
     python benchmarks/images.py [--repeats 3] [--threads 1] [--images 16] [--json]
 
-A pass reads the whole image, as the released programs do, and counts 784 times; or only the rows that have begun: one is made in
-the middle of each row, and counts 28 times. Seconds are of the processor, so that other work on the machine matters less; the sides take turns in this
-process, and the ratio is taken within a repeat.
+A pass reads the whole image, as the released programs do, and counts 784 times; or only the rows that have begun: one is made
+in the middle of each row, and counts 28 times. Seconds are of the processor, so that other work on the machine matters less;
+the sides take turns in this process, and the ratio is taken within a repeat.
 """
 
 import argparse
