@@ -8,6 +8,9 @@ from esscher.bases.config import (
     DeqConfig,
     EnasConfig,
     EncoderDecoderConfig,
+    GatedPixelCnnConfig,
+    PixelCnnConfig,
+    PixelCnnPlusPlusConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -50,6 +53,9 @@ CONFIGS = {
     "attentive-lstm, contexts": AttentiveLstmConfig(12, 1, 2, output="contexts", components=3),
     "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
     "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
+    "pixelcnn": PixelCnnConfig(8, 2, image=(2, 4, 1), first=3),
+    "gated-pixelcnn, softmaxes": GatedPixelCnnConfig(6, 1, image=(2, 2, 2), first=3, output="softmaxes", components=3),
+    "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 4, 1), scales=2, mixtures=3),
 }
 
 
@@ -60,7 +66,8 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
         for name, weight in base.named_parameters():
             if ".inject." in name and weight.dim() > 1:
                 weight.mul_(16)  # a layer has a fixed point where what it is given is stronger than what it makes of itself
-            calm = isinstance(config, RecurrentConfig | AwdLstmConfig | AttentiveLstmConfig)
+            pixels = PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig
+            calm = isinstance(config, RecurrentConfig | AwdLstmConfig | AttentiveLstmConfig | pixels)
             weight.mul_(
                 30 if isinstance(config, TrellisNetConfig) and weight.dim() > 1 else 2 if calm or weight.dim() == 1 else 8
             )

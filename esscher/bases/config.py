@@ -12,6 +12,9 @@ from esscher.bases.backbone_config import EnasConfig as EnasConfig
 from esscher.bases.backbone_config import TrellisNetConfig as TrellisNetConfig
 from esscher.bases.output_config import OutputConfig as OutputConfig
 from esscher.bases.output_config import check_sizes
+from esscher.bases.pixel_config import GatedPixelCnnConfig as GatedPixelCnnConfig
+from esscher.bases.pixel_config import PixelCnnConfig as PixelCnnConfig
+from esscher.bases.pixel_config import PixelCnnPlusPlusConfig as PixelCnnPlusPlusConfig
 from esscher.bases.seq2seq_config import AttentiveLstmConfig as AttentiveLstmConfig
 from esscher.bases.seq2seq_config import EncoderDecoderConfig as EncoderDecoderConfig
 
@@ -247,6 +250,9 @@ BaseConfig = (
     | DeqConfig
     | EncoderDecoderConfig
     | AttentiveLstmConfig
+    | PixelCnnConfig
+    | GatedPixelCnnConfig
+    | PixelCnnPlusPlusConfig
 )
 
 KINDS: dict[str, type[BaseConfig]] = {
@@ -260,7 +266,12 @@ KINDS: dict[str, type[BaseConfig]] = {
     "deq": DeqConfig,
     "encoder-decoder": EncoderDecoderConfig,
     "attentive-lstm": AttentiveLstmConfig,
+    "pixelcnn": PixelCnnConfig,
+    "gated-pixelcnn": GatedPixelCnnConfig,
+    "pixelcnn++": PixelCnnPlusPlusConfig,
 }
+PIXELS = ("pixelcnn", "gated-pixelcnn", "pixelcnn++")
+"""The kinds whose points are images."""
 TRANSLATE = ("encoder-decoder", "attentive-lstm")
 """The kinds that read a prompt as a source, apart from the point."""
 

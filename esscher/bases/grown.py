@@ -19,6 +19,9 @@ from esscher.bases.config import (
     DeqConfig,
     EnasConfig,
     EncoderDecoderConfig,
+    GatedPixelCnnConfig,
+    PixelCnnConfig,
+    PixelCnnPlusPlusConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -29,6 +32,7 @@ from esscher.bases.transformer import TransformerNetwork
 from esscher.randomness import Rng
 
 ATTENDS = (TransformerConfig, TransformerXLConfig, DeqConfig, EncoderDecoderConfig)
+EVEN = (AttentiveLstmConfig, PixelCnnConfig)  # whose width is even
 
 
 def parameter_count(config: BaseConfig, vocab_size: int) -> int:
@@ -43,7 +47,7 @@ def grown(config: BaseConfig, vocab_size: int, parameters: int) -> BaseConfig:
     smallest = parameter_count(config, vocab_size)
     if parameters < smallest:
         raise ValueError(f"A base of these settings has {smallest:,} parameters already, more than {parameters:,}.")
-    step = 2 * config.heads if isinstance(config, ATTENDS) else 2 if isinstance(config, AttentiveLstmConfig) else 1
+    step = 2 * config.heads if isinstance(config, ATTENDS) else 2 if isinstance(config, EVEN) else 1
     low, high = 0, 1
     while parameter_count(_wider(config, high * step), vocab_size) < parameters:
         low, high = high, 2 * high
@@ -92,6 +96,8 @@ def deepened_causal_lm(base: CausalLM, layers: int) -> CausalLM:
 
 def _wider(config: BaseConfig, more: int) -> BaseConfig:
     width = config.width + more
+    if isinstance(config, PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig):
+        return replace(config, width=width)
     if isinstance(config, RecurrentConfig):
         follows = config.tied and config.output == "softmax"
         return replace(config, width=width, embedding=width if follows else config.embedding)

@@ -28,6 +28,9 @@ from esscher.bases.config import (
     DeqConfig,
     EnasConfig,
     EncoderDecoderConfig,
+    GatedPixelCnnConfig,
+    PixelCnnConfig,
+    PixelCnnPlusPlusConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -36,6 +39,10 @@ from esscher.bases.config import (
 from esscher.bases.deq import DeqNetwork
 from esscher.bases.enas import EnasNetwork
 from esscher.bases.encoder_decoder import EncoderDecoderNetwork
+from esscher.bases.gated_pixelcnn import GatedPixelCnnNetwork
+from esscher.bases.pixel_network import PixelNetwork
+from esscher.bases.pixelcnn import PixelCnnNetwork
+from esscher.bases.pixelcnn_plus import PixelCnnPlusPlusNetwork
 from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
@@ -103,6 +110,15 @@ class Penalised(Protocol):
         ...
 
 
+@runtime_checkable
+class Settled(Protocol):
+    """A network whose initial weights depend on data."""
+
+    def settle(self, x: Sequences) -> None:
+        """Set them by some sequences."""
+        ...
+
+
 Memory = tuple[Tensor, ...]
 """What a network keeps of streams it has read: tensors with a row for each stream, without gradient."""
 
@@ -148,6 +164,7 @@ AnyNetwork = (
     | TransformerXLNetwork
     | EncoderDecoderNetwork
     | AttentiveLstmNetwork
+    | PixelNetwork
 )
 NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     RecurrentConfig: RecurrentNetwork,
@@ -159,6 +176,9 @@ NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     DeqConfig: DeqNetwork,
     EncoderDecoderConfig: EncoderDecoderNetwork,
     AttentiveLstmConfig: AttentiveLstmNetwork,
+    PixelCnnConfig: PixelCnnNetwork,
+    GatedPixelCnnConfig: GatedPixelCnnNetwork,
+    PixelCnnPlusPlusConfig: PixelCnnPlusPlusNetwork,
 }
 
 
@@ -264,6 +284,18 @@ def with_sight(base: NetworkBase, *, reach: int | None = None, clamp: int | None
     config, seen = base.config, base.network.config
     told = replace(config, reach=seen.reach, clamp=seen.clamp) if isinstance(config, DeqConfig) else seen
     return NetworkBase(base.network, told, base.space).train(base.training)
+
+
+def with_given(base: NetworkBase, given: int) -> NetworkBase:
+    """The same network on what is left of points whose first `given` tokens are a prompt: of an image, what is to be completed.
+    Points must have one length."""
+    left = base.space.max_length - given
+    if base.space.eos is not None or given < 0 or left < 1:
+        raise ValueError(
+            f"Of {base.space} the first {given} tokens cannot be given: points must have one length, and keep a token. "
+            f"Nothing was changed."
+        )
+    return NetworkBase(base.network, base.config, replace(base.space, max_length=left)).train(base.training)
 
 
 def with_unrolled(base: NetworkBase, unrolled: int) -> NetworkBase:

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, Seed, show
-from esscher.training.config import DataConfig, LengthConfig, TokenizerConfig, TrainRun
+from esscher.training.config import DataConfig, ImageConfig, LengthConfig, TokenizerConfig, TrainRun
 
 app = App(name="data", help_epilogue="Example: esscher data --data.source my.txt --tokenizer.kind byte")
 
@@ -18,6 +18,7 @@ class Look:
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     length: LengthConfig = field(default_factory=LengthConfig)
+    images: ImageConfig = field(default_factory=ImageConfig)
 
 
 @app.default
@@ -30,10 +31,11 @@ def data(
 ) -> None:
     """The sets that training would see, with the sizes of their points."""
     from esscher.randomness import Seeded
+    from esscher.training.image_material import image_material
     from esscher.training.material import prepare
 
-    run = TrainRun("unused", look.data, look.tokenizer, look.length)
-    material = prepare(run, rng=Seeded(seed).stream("data"))
+    run = TrainRun("unused", look.data, look.tokenizer, look.length, images=look.images)
+    material = image_material(run) if run.of_images else prepare(run, rng=Seeded(seed).stream("data"))
     sets = {"train": material.train, "validation": material.validation, "test": material.test}
     rows = [
         {
@@ -46,10 +48,10 @@ def data(
         for name, x in sets.items()
     ]
     some = material.train.rows(slice(0, examples))
-    texts = [{"example": text} for text in material.tokenizer.decode(some.points())]
+    texts = [] if material.text is None else [{"example": text} for text in material.text.decode(some.points())]
     facts = {
         "source": look.data.source,
-        "tokenizer": material.tokenizer.name,
+        **({} if material.text is None else {"tokenizer": material.text.name}),
         "vocab_size": material.space.vocab_size,
         "max_length": material.space.max_length,
         "seed": seed,

@@ -13,7 +13,11 @@ from esscher.training.config import DataConfig, LengthConfig
 from esscher.training.dynamic_config import DynamicConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from esscher.data.text import TextSet
+    from esscher.estimators.measured import Measured
+    from esscher.training.measuring import Measuring
     from esscher.training.models import Model
 
 Unit = Literal["line", "paragraph", "document"]
@@ -84,6 +88,7 @@ def measure(
     With --dynamic its weights learn from the text as it is read, as --adapt tells. With --target the data are sources, and
     what counts are their translations.
     """
+    from esscher.data.images import load_codec
     from esscher.training.measuring import Measuring, measure_set
     from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
@@ -103,6 +108,14 @@ def measure(
         return
     if adapt != DynamicConfig():
         raise ValueError("--adapt tells how to learn from the text. Nothing was measured; give --dynamic, too.")
+    settings = Measuring(draws, sequences, steps, step_draws, not sample_last, "fixed" if fixed else "sample", level, seed, out)
+    if load_codec(model) is not None:
+        if steps or target is not None or cut != Cut() or reading != Reading():
+            raise ValueError(
+                "Images are measured as they are. Nothing was measured; leave steps, targets, cuts and streams out."
+            )
+        show(image_measure(load_model(model, energy), data, settings, say=choose_progress(quiet).say), as_json=json)
+        return
     whole = energy is None and cut == Cut() and target is None
     if reading != Reading() and not whole:
         raise ValueError(
@@ -112,7 +125,6 @@ def measure(
     if stream is not None:
         show(stream, as_json=json)
         return
-    settings = Measuring(draws, sequences, steps, step_draws, not sample_last, "fixed" if fixed else "sample", level, seed, out)
     loaded = load_model(model, energy, cut)
     made, told = _points(loaded, data, column, unit, target)
     result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
@@ -120,12 +132,7 @@ def measure(
     facts: dict[str, Any] = {
         "model": model, "energy": energy, "data": told, "measured_on": result.measured_on, "seed": seed,
     }  # fmt: skip
-    if found.log_z is not None:
-        verdicts = [one.verdict for one in found.reliability]
-        words = {word: verdicts.count(word) for word in ("good", "doubtful", "unreliable") if word in verdicts}
-        facts |= {"saved_by_tilting": (found.saved or {})["token"], "log_z": found.log_z}
-        facts |= {} if found.spread is None else {"log_z_spread": found.spread}
-        facts["reliability"] = verdicts[0] if len(verdicts) == 1 else ", ".join(f"{n} {word}" for word, n in words.items())
+    facts |= tilt_facts(found)
     tables: dict[str, Any] = {"perplexities": found.perplexities()}
     tables |= {"worst_prompts": result.worst} if len(found.reliability) > 1 and result.worst else {}
     tables |= {"steps": result.step_rows()} if result.steps else {}
@@ -134,6 +141,29 @@ def measure(
     if plot is not None:
         facts["plot"] = _draw(result.step_rows(), plot)
     show(Answer("esscher measure", facts, tables, [*methods, *found.warnings]), as_json=json)
+
+
+def tilt_facts(found: "Measured") -> dict[str, Any]:
+    """What concerns the tilt; nothing of a base."""
+    if found.log_z is None:
+        return {}
+    verdicts = [one.verdict for one in found.reliability]
+    words = {word: verdicts.count(word) for word in ("good", "doubtful", "unreliable") if word in verdicts}
+    facts: dict[str, Any] = {"saved_by_tilting": next(iter((found.saved or {}).values())), "log_z": found.log_z}
+    facts |= {} if found.spread is None else {"log_z_spread": found.spread}
+    facts["reliability"] = verdicts[0] if len(verdicts) == 1 else ", ".join(f"{n} {word}" for word, n in words.items())
+    return facts
+
+
+def image_measure(model: "Model", data: str, settings: "Measuring", *, say: "Callable[[str], None]") -> Answer:
+    """What is found of a model of images."""
+    from esscher.training.image_measuring import measure_images
+
+    result = measure_images(model, data, settings, say=say)
+    found = result.found
+    facts = {"model": model.folder, "data": data, "measured_on": result.measured_on, "seed": settings.seed}
+    notes = [f"base: {next(iter(found.base.values())).method}", *found.warnings]
+    return Answer("esscher measure", facts | tilt_facts(found), {"bits": result.rows()}, notes)
 
 
 def _points(model: "Model", data: str, column: str, unit: Unit | None, target: str | None) -> tuple["TextSet", str]:

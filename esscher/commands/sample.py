@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import ENERGY, Answer, Json, Seed, plain, show
+from esscher.commands.sample_images import Picturing, image_answer
 from esscher.cut import Cut
 
 if TYPE_CHECKING:
@@ -90,14 +91,18 @@ def sample(
     energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
     drawing: Annotated[Drawing, Parameter(name="*")] = Drawing(),  # noqa: B008 (frozen)
     cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    picturing: Annotated[Picturing, Parameter(name="*")] = Picturing(),  # noqa: B008 (frozen)
     show_: Annotated[int, Parameter(name="--show", help="Candidates of each prompt to show, beside those chosen.")] = 8,
-    out: Annotated[Path | None, Parameter(help="File for the draws, one JSON object a line.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="File for the draws, one JSON object a line; of images, the grid (samples.png).")
+    ] = None,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Points after each prompt, or from nothing. Of a tilted model the candidates are shown by their share of the weight, with
-    their log-probability under the base and their energy; `chosen` says how many of the draws each became."""
+    their log-probability under the base and their energy; `chosen` says how many of the draws each became. Draws of a model of
+    images are a grid in a PNG."""
     from esscher.samplers.choice import choose_sampler
     from esscher.training.models import load_model
 
@@ -106,6 +111,16 @@ def sample(
     if out is not None and out.exists():
         raise ValueError(f"The file {out} is there already. Nothing was drawn; choose another name, or remove it.")
     loaded = load_model(model, energy, cut)
+    if loaded.codec is not None:
+        if prompt:
+            raise ValueError("Images have no text for a prompt. Nothing was drawn; use --classes or --complete.")
+        grid, target = model / "samples.png" if out is None else out, drawing.target(loaded.target)
+        show(image_answer(loaded, target, sampler, picturing, drawing.draws, grid, seed=seed), as_json=json)
+        return
+    if picturing != Picturing():
+        raise ValueError(
+            f"{model} is no model of images. Nothing was drawn; leave --classes, --complete, --rows and --images out."
+        )
     texts = list(prompt) or [""]
     found = _draw(sampler, loaded, drawing, texts, seed=seed, quiet=quiet)
     if out is not None:

@@ -55,6 +55,8 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
     from esscher.estimators.perplexity import as_perplexity
+    from esscher.training.image_material import IMAGE
+    from esscher.training.image_measuring import image_rows
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}
@@ -64,10 +66,12 @@ def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
         "steps": found.record.steps,
         "best_step": found.record.best_step,
         "loss_on_held_out_text": found.record.best,
-        "saved_by_tilting": (measured.saved or {})["token"],
+        "saved_by_tilting": next(iter((measured.saved or {}).values())),
         "log_z": measured.log_z,
         "seed": run.seed,
     }
+    if IMAGE in measured.base:
+        return Answer("esscher tilt", facts, {"bits": image_rows(measured)}, measured.warnings)
     rows = [
         {"model": name, "per": per, "perplexity": value}
         for name, nats in models.items()

@@ -71,7 +71,8 @@ class NetworkReader(nn.Module):
 
     def forward(self, x: Sequences) -> Read:
         x = cropped(x)
-        _check_length(x.tokens.shape[1] + 1, self.network.max_positions)
+        opening = int(getattr(self.network, "reads_opening", True))
+        _check_length(x.tokens.shape[1] + opening, self.network.max_positions)
         if self.both_sides:
             return read_tokens(x, self.network.surveyed(x))
         further = Sequences(pad(x.tokens, (0, 1)), x.start, x.stop + 1)  # so that the last token is read, too

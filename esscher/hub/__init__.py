@@ -3,6 +3,7 @@
     config.json               model_type "esscher-lstm" ..., the base's settings, its space; or that of `transformers`
     model.safetensors         the weights
     tokenizer.json, ...       the tokenizer, when there is text
+    codec.json                of a model of images: their size and levels
     generation_config.json    plain sampling: top_k 0, because the default of `generate` would cut to 50 tokens
     README.md                 the model card
     esscher.json              of a model of `transformers`: its space and opening token
@@ -19,6 +20,7 @@ import torch
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
+from esscher.data.images import Codec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.card import Card
 from esscher.hub.folder import CONFIG, PREFIX, check_tokenizer, read_config
@@ -29,13 +31,17 @@ __all__ = ["CONFIG", "Card", "SavedBase", "load_base", "read_config", "save_base
 SavedBase = NetworkBase | CausalLM | Seq2SeqLM
 
 
-def save_base(folder: str | Path, base: SavedBase, tokenizer: Tokenizer | None = None, card: Card | None = None) -> Path:
-    """Write a base, and its tokenizer, as a model folder; files of other names in the folder stay."""
+def save_base(
+    folder: str | Path, base: SavedBase, tokenizer: Tokenizer | Codec | None = None, card: Card | None = None
+) -> Path:
+    """Write a base, and its tokenizer or the codec of its images, as a model folder; files of other names there stay."""
     folder, card = Path(folder), Card("A base model") if card is None else card
     if tokenizer is not None:
         check_tokenizer(tokenizer, base.space)
     if isinstance(base, NetworkBase):
         save_network(folder, base, tokenizer, card)
+    elif isinstance(tokenizer, Codec):
+        raise ValueError("A model of Hugging Face is no model of images here. Nothing was saved.")
     else:
         from esscher.hub.causal_lm import sampling_of
         from esscher.hub.foreign import save_foreign

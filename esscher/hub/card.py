@@ -10,6 +10,8 @@ from torch import nn
 from esscher.estimate import Estimate
 from esscher.space import Space
 
+TASKS = {"sample": "unconditional-image-generation", "translate": "translation"}
+
 
 @dataclass(frozen=True)
 class Card:
@@ -31,10 +33,11 @@ def card_text(
     tags: Sequence[str],
     library: str,
     auto: str | None = "AutoModelForCausalLM",
+    use: str = "",
 ) -> str:
     """The card of a base; `kind` is its network in words, `library` what its weights are loaded with, `auto` the class of
-    `transformers` that loads it too, if there is one."""
-    task = "text-generation" if auto == "AutoModelForCausalLM" else "translation"
+    `transformers` that loads it too, if there is one, and otherwise `use` the verb that it is for."""
+    task = "text-generation" if auto == "AutoModelForCausalLM" else TASKS.get(use, "translation")
     head = {"library_name": library, "pipeline_tag": task, "tags": list(tags)}
     parameters = sum(parameter.numel() for parameter in base.parameters())
     end = "no end symbol" if space.eos is None else f"end symbol {space.eos}"
@@ -43,7 +46,7 @@ def card_text(
         f"# {card.title}\n",
         f"A {kind} with {parameters:,} parameters over {space.vocab_size:,} tokens; points of at most "
         f"{space.max_length:,} tokens, {end}. It is a normalised autoregressive base for `esscher`.\n",
-        _loading(library, auto),
+        _loading(library, auto, use),
         f"## Data\n\n{card.data}\n",
     ]
     if card.measured:
@@ -62,13 +65,13 @@ def card_text(
     return "\n".join(lines)
 
 
-def _loading(library: str, auto: str | None) -> str:
+def _loading(library: str, auto: str | None, use: str) -> str:
     """All ways to load the model; those of our own kinds need an import to be known to `transformers`."""
     known = "import esscher.hub.auto  # makes this kind of model known to transformers\n" if library == "esscher" else ""
     folder = "path/of/this/folder"
     ours = ["```python", "from esscher.hub import load_base\n", f"base, tokenizer = load_base({folder!r})", "```\n"]
     if auto is None:
-        return "\n".join([*ours, f"To translate: `esscher translate {folder} 'a sentence'`.\n"])
+        return "\n".join([*ours, f"To use it: `esscher {use} {folder}`.\n"])
     return "\n".join(
         [
             *ours,

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from esscher.data.images import Codec
 from esscher.data.tokenizers import Tokenizer
 from esscher.space import Space
 from esscher.storage import write_file
@@ -48,7 +49,7 @@ def plain_sampling(space: Space, *, begin: int | None, pad: int | None) -> dict[
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def check_tokenizer(tokenizer: Tokenizer, space: Space) -> None:
+def check_tokenizer(tokenizer: Tokenizer | Codec, space: Space) -> None:
     """A base is saved with the tokenizer it speaks."""
     if tokenizer.vocab_size != space.vocab_size:
         raise ValueError(
@@ -57,7 +58,7 @@ def check_tokenizer(tokenizer: Tokenizer, space: Space) -> None:
         )
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer | None) -> None:
-    """The tokenizer's files, when there is one."""
+def write_tokenizer(folder: Path, tokenizer: Tokenizer | Codec | None) -> None:
+    """The files of the tokenizer, or of a codec, when there is one."""
     for file, content in (tokenizer.files() if tokenizer is not None else {}).items():
         write_file(folder / file, content)

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from esscher.bases.config import KINDS, from_dict, name, to_dict
+from esscher.bases.config import KINDS, PIXELS, from_dict, name, to_dict
 from esscher.bases.network import NetworkBase, build_base
+from esscher.data.images import Codec
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
 from esscher.hub.card import Card, card_text
 from esscher.hub.folder import CARD, CONFIG, GENERATION, PREFIX, WEIGHTS, plain_sampling, write_tokenizer
@@ -45,9 +46,9 @@ CLASSES = {  # of those that `transformers` may load; one that reads a source ap
 }
 
 
-def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | None, card: Card) -> None:
+def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | Codec | None, card: Card) -> None:
     """Write the files of a folder, config.json last."""
-    write_tokenizer(folder, None if tokenizer is None else with_opening(tokenizer, base.space))
+    write_tokenizer(folder, with_opening(tokenizer, base.space) if isinstance(tokenizer, Tokenizer) else tokenizer)
     write_tensors(folder / WEIGHTS, module_tensors(base))
     opening = opening_symbol(base.space)
     write_json(folder / GENERATION, plain_sampling(base.space, begin=opening, pad=opening))
@@ -59,7 +60,8 @@ def write_card(folder: Path, base: NetworkBase, card: Card) -> None:
     """The model card of a base."""
     kind = name(base.config)
     auto = "AutoModelForCausalLM" if kind in CLASSES else None
-    text = card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher", auto=auto)
+    use = "sample" if kind in PIXELS else "translate"
+    text = card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher", auto=auto, use=use)
     write_file(folder / CARD, text.encode())
 
 

@@ -65,6 +65,7 @@ RECIPES = {
         Recipe(
             "eforcing-translation", "E-Forcing (Anonymous, 2023)", "the same on translation, and mixtures as heads of a decoder"
         ),
+        Recipe("eforcing-images", "E-Forcing (Anonymous, 2023)", "the same on images: three kinds of PixelCNN"),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )

@@ -10,12 +10,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
-from esscher.bases.config import BaseConfig
+from esscher.bases.config import PIXELS, BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
 from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig, check_choice
+from esscher.training.image_config import DIGITS, ImageConfig
 from esscher.training.objective_config import ObjectiveConfig
 
-__all__ = ["BaseChoice", "DataConfig", "LengthConfig", "ObjectiveConfig", "TokenizerConfig", "TrainRun", "TrainingConfig"]
+__all__ = [
+    "BaseChoice",
+    "DataConfig",
+    "ImageConfig",
+    "LengthConfig",
+    "ObjectiveConfig",
+    "TokenizerConfig",
+    "TrainRun",
+    "TrainingConfig",
+]
 
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
@@ -123,9 +133,9 @@ class BaseChoice:
 
     kind: Literal[
         "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "encoder-decoder",
-        "attentive-lstm",
+        "attentive-lstm", "pixelcnn", "gated-pixelcnn", "pixelcnn++",
     ] = "transformer"  # fmt: skip
-    """Which network; the last two read a prompt as a source, apart from what they write."""
+    """Which network; encoder-decoder and attentive-lstm read a prompt as a source, the last three are of images."""
     width: int | None = None
     """Of the hidden layers."""
     layers: int | None = None
@@ -210,6 +220,18 @@ class BaseChoice:
     """Weight of the mean square of the layer's derivatives at the fixed point."""
     jacobian_share: float | None = None
     """Share of the training passes in which it is measured."""
+    image: tuple[int, int, int] | None = None
+    """Rows, columns and channels of the images of a pixelcnn; found in the data, and so are the classes."""
+    classes: int | None = None
+    """Classes of images that are told apart."""
+    first: int | None = None
+    """Side of the first convolution of a pixelcnn or gated-pixelcnn."""
+    kernel: int | None = None
+    """Side of all others."""
+    scales: int | None = None
+    """Sizes of the image that a pixelcnn++ works at, each half of the one before."""
+    mixtures: int | None = None
+    """Logistics that a pixelcnn++ mixes."""
     output: Literal["softmax", "softmaxes", "contexts"] | None = None
     """Of any network: a softmax, a mixture of softmaxes (MoS) or of contexts (MoC)."""
     components: int | None = None
@@ -253,6 +275,7 @@ class TrainRun:
     base: BaseChoice = field(default_factory=BaseChoice)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    images: ImageConfig = field(default_factory=ImageConfig)
     start: str | None = None
     """Folder of a base that was trained here, to go on from: its weights, settings and tokenizer are taken."""
 
@@ -265,6 +288,13 @@ class TrainRun:
                 f"Training that starts from {self.start} has its base and its tokenizer; leave the settings of base and "
                 f"tokenizer out. Nothing was trained."
             )
+        if self.of_images and (self.tokenizer != TokenizerConfig() or self.length != LengthConfig()):
+            raise ValueError("Images have no tokenizer, and one length. Nothing was trained; leave both out.")
+
+    @property
+    def of_images(self) -> bool:
+        """Whether the data are images: the embedded ones, with settings of images, or for a base of images."""
+        return self.data.source == DIGITS or self.images != ImageConfig() or self.base.kind in PIXELS
 
     @property
     def vocabulary(self) -> TokenizerConfig:
@@ -279,6 +309,7 @@ PARTS: dict[str, type] = {
     "base": BaseChoice,
     "training": TrainingConfig,
     "objective": ObjectiveConfig,
+    "images": ImageConfig,
 }
 
 

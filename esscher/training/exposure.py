@@ -108,7 +108,8 @@ def _of_points(
 
 def _check_alike(model: Model, other: Model) -> None:
     """Two models can be compared token by token."""
-    if model.tokenizer.backend.get_vocab() != other.tokenizer.backend.get_vocab():
+    images = model.codec is not None or other.codec is not None
+    if model.codec != other.codec or not (images or model.tokenizer.backend.get_vocab() == other.tokenizer.backend.get_vocab()):
         raise ValueError(
             f"{model.folder} and {other.folder} have different tokens, so their positions are not the same. Nothing was "
             f"measured; compare models with one tokenizer."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
+from esscher.data.images import Codec
 from esscher.data.parallel import NAMES, Pairs, pair_points, read_pairs, split_pairs
 from esscher.data.processes import draw_sets
 from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
@@ -30,9 +31,17 @@ class Material:
     validation: Sequences
     test: Sequences
     units: Mapping[str, Tensor]
-    tokenizer: Tokenizer
+    text: Tokenizer | None
     description: str
     truth: tuple[tuple[str, Estimate], ...] = ()  # what is known exactly of the source
+    codec: Codec | None = None  # of images, in place of a tokenizer
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What text became tokens by; an error of images, which have none."""
+        if self.text is None:
+            raise ValueError("The run learnt from images, which have no tokenizer. They are turned to points by `codec`.")
+        return self.text
 
 
 def prepare(run: TrainRun, *, rng: Rng) -> Material:

@@ -111,9 +111,9 @@ def measure_set(
     made = thinned(whole, most, eos=model.target.space.eos)
     draws = settings.draws or (ONE_PROMPT if one_prompt else EACH_PROMPT)
     if settings.folder is not None and tilted:
-        _claim(settings.folder, model, settings, draws)
+        claim(settings.folder, model, settings, draws)
     units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
-    rng, bounds = Seeded(settings.seed), _bounds(model)
+    rng, bounds = Seeded(settings.seed), bounds_of(model)
     sampler = Importance() if one_prompt else InPieces(Importance(), settings.folder, say=say)
     found = measure(
         model.target, made.x, sampler, draws, units=units, bounds=bounds, test=settings.test, level=settings.level, rng=rng
@@ -143,7 +143,7 @@ def _steps(model: Model, made: TextSet, settings: Measuring, rng: Seeded, say: C
     return tuple(found)
 
 
-def _bounds(model: Model) -> tuple[float, float] | None:
+def bounds_of(model: Model) -> tuple[float, float] | None:
     """Where every -E(x) lies, if the energy's settings say."""
     if not isinstance(model.energy, SavedNetwork) or model.energy.config.bound is None:
         return None
@@ -171,7 +171,7 @@ def _worst(model: Model, found: Measured) -> list[dict[str, Any]]:
     return rows
 
 
-def _claim(folder: Path, model: Model, settings: Measuring, draws: int) -> None:
+def claim(folder: Path, model: Model, settings: Measuring, draws: int) -> None:
     """A folder of draws belongs to one model, seed and number of draws: any other is refused."""
     energy = model.target.energy
     own = {

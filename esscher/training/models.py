@@ -15,6 +15,7 @@ from esscher.bases.config import TRANSLATE, name
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.cut import Cut
+from esscher.data.images import Codec, load_codec
 from esscher.data.parallel import prompts_of_sources
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
@@ -37,13 +38,22 @@ class Model:
     folder: Path
     energy: SavedEnergy | SavedNetwork | SavedLevel | None = None
     learnt_pairs: bool = False
+    codec: Codec | None = None
+
+    @property
+    def pictures(self) -> Codec:
+        """How the base's points are images; an error where they are none."""
+        if self.codec is None:
+            raise ValueError(f"{self.folder} holds no model of images. Nothing was done; train one on images.")
+        return self.codec
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The base's tokenizer; an error where it has none."""
         if self.text is None:
             raise ValueError(
-                f"{self.folder} holds no tokenizer, so text cannot be read or shown. Nothing was done; use it from Python."
+                f"{self.folder} holds no tokenizer{' but images' * (self.codec is not None)}, so text cannot be read or shown. "
+                f"Nothing was done; use it from Python."
             )
         return self.text
 
@@ -91,10 +101,16 @@ def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | 
     base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
     pairs = bool(settings.get("data", {}).get("target"))
     if saved is None:
-        return Model(base, Tilted(base), tokenizer, cut, folder, learnt_pairs=pairs)
+        return Model(base, Tilted(base), tokenizer, cut, folder, learnt_pairs=pairs, codec=load_codec(folder))
     saved.check_base(base)
     tilted = Tilted(base, saved.energy(None if tokenizer is None else tokenizer.decode, base))
-    return Model(base, tilted, tokenizer, cut, folder, saved, pairs)
+    return Model(base, tilted, tokenizer, cut, folder, saved, pairs, load_codec(folder))
+
+
+def settings_of(folder: str | Path) -> TrainRun | None:
+    """The settings that a base was trained with here; None of any other."""
+    settings = _settings(Path(folder))
+    return from_dict(settings) if settings else None
 
 
 def trained_on_streams(folder: str | Path) -> TrainRun | None:

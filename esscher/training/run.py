@@ -14,9 +14,10 @@ from typing import Any
 import yaml
 
 from esscher.bases.config import BaseConfig, TransformerConfig
-from esscher.bases.network import NetworkBase, build_base, with_unrolled
+from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
+from esscher.data.images import load_codec
 from esscher.estimate import Estimate
-from esscher.estimators.perplexity import as_bits, as_perplexity, perplexity
+from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
@@ -25,6 +26,7 @@ from esscher.storage import write_file, write_json
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig, TrainRun, from_dict, refuse_change, to_dict
 from esscher.training.evaluation import HeldOut, HeldOutStream
+from esscher.training.image_material import fitted, image_material, in_bits
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
@@ -38,6 +40,7 @@ from esscher.training.supply import order_of
 from esscher.training.trainer import Trainer
 
 RESULTS = "results.json"
+SETTLED_BY = 128  # points that set the first scales of a network that wants it
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     speak = choose_progress(quiet or not first_process()).say
     if resume:
         _refuse_change(run, folder)
-    material = prepare_streams(run) if run.length.stream else prepare(run, rng=seed.stream("data"))
+    material = _material(run, seed)
     speak(material.description)
     base = _base(run, material)
     target = Tilted(base)
@@ -106,6 +109,13 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     return result
 
 
+def _material(run: TrainRun, seed: Seeded) -> Material | StreamMaterial:
+    if run.length.stream:
+        return prepare_streams(run)
+    images = run.of_images or (run.start is not None and load_codec(run.start) is not None)
+    return image_material(run) if images else prepare(run, rng=seed.stream("data"))
+
+
 def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:
     """The updates of so many epochs."""
     if isinstance(data, Stream):
@@ -131,8 +141,12 @@ def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
 def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConfig, NetworkBase]:
     """The base before training, and its settings."""
     if run.start is None:
-        config = run.base.resolve()
-        return config, build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+        codec = material.codec if isinstance(material, Material) else None
+        config = run.base.resolve() if codec is None else fitted(run.base, codec).resolve()
+        fresh = build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+        if isinstance(fresh.network, Settled) and isinstance(material, Material):
+            fresh.network.settle(material.train.rows(slice(0, SETTLED_BY)))
+        return config, fresh
     base, _ = load_base(run.start)
     if not isinstance(base, NetworkBase):
         raise ValueError(
@@ -150,6 +164,8 @@ def _measure(base: NetworkBase, material: Material | StreamMaterial) -> dict[str
         nats = measure_stream(base, material.test, StreamMeasuring(segment=base.space.max_length)).nats
         bits = {f"bits per {unit}": found for unit, found in as_bits(nats).items() if unit in ("character", "byte")}
         return {**{f"perplexity per {unit}": found for unit, found in as_perplexity(nats).items()}, **bits}
+    if material.codec is not None:
+        return in_bits(cross_entropy(Tilted(base), material.test, units=material.units))
     found = perplexity(Tilted(base), material.test, units=material.units)
     return {**{f"perplexity per {unit}": estimate for unit, estimate in found.items()}, **dict(material.truth)}
 
@@ -162,7 +178,8 @@ def _save(run: TrainRun, result: TrainResult) -> None:
         training=to_dict(run),
         measured=list(result.measured.items()),
     )
-    save_base(result.folder, result.base, material.tokenizer, card)
+    speaks = material.codec if isinstance(material, Material) and material.codec is not None else material.tokenizer
+    save_base(result.folder, result.base, speaks, card)
     write_json(result.folder / RESULTS, result.to_dict())
 
 

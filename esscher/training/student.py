@@ -24,6 +24,7 @@ from esscher.training.config import refuse_change
 from esscher.training.contrast import evenly
 from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilRun
+from esscher.training.image_painting import prompts_of_classes
 from esscher.training.models import Model, load_model
 from esscher.training.run import RESULTS
 from esscher.training.tilt import read_sets, source_of
@@ -76,13 +77,15 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
         measured=measured,
         notes="" if own else (Path(run.energy) / "README.md").read_text(encoding="utf8").partition("# ")[2],
     )
-    save_base(folder, student, loaded.text, card)
+    save_base(folder, student, loaded.codec or loaded.text, card)
     write_json(folder / RESULTS, result.to_dict())
     return result
 
 
 def _prompts(model: Model, run: DistilRun) -> Sequences:
     """None; or, where points come after prompts, some of the text that the energy learnt from."""
+    if model.codec is not None:
+        return prompts_of_classes(model)
     if not model.given:
         return empty_prompts(1)
     train = read_sets(model, source_of(run.energy)).train

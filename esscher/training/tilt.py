@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from esscher.bases.causal_lm import CausalLM
+from esscher.bases.pixel_network import PixelNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.data.parallel import pair_points, read_pairs
 from esscher.data.sources import read_texts
@@ -29,6 +30,7 @@ from esscher.storage import write_file
 from esscher.training.config import DataConfig, TrainRun, from_dict, refuse_change
 from esscher.training.contrast import LearntEnergy, Sets, learn_energy
 from esscher.training.fitting import FittedEnergy, fit_energy
+from esscher.training.image_material import image_units, read_image_sets
 from esscher.training.material import MOTIF, prepare, read_parallel, read_splits
 from esscher.training.models import SETTINGS, Model, load_model
 from esscher.training.progress import choose_progress
@@ -79,7 +81,7 @@ def build(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
     """The energy of the settings, which is 0 until it learns; `longest` tokens are the most it will read."""
     start = load_model(run.energy.start).base if run.energy.start else None
     own = model.base if start is None else start
-    both_sides = isinstance(own, CausalLM) or isinstance(getattr(own, "network", None), TransformerNetwork)
+    both_sides = isinstance(own, CausalLM) or isinstance(getattr(own, "network", None), TransformerNetwork | PixelNetwork)
     config = run.energy.resolve(both_sides=both_sides, positions=longest)
     decode = None if model.text is None else model.text.decode
     return build_energy(config, model.base, start=start, decode=decode, rng=Seeded(run.seed).stream("energy"))
@@ -97,14 +99,19 @@ def source_of(energy: str | Path) -> DataConfig | None:
 
 def read_sets(model: Model, source: DataConfig | None) -> Sets:
     """The data in three parts, cut for this model; without a source, those that its base learnt from."""
+    if model.codec is not None:
+        learnt = _trained(model)
+        train, validation, test = map(model.codec.encode, read_image_sets(source or learnt.data, learnt.images))
+        return Sets(train, validation, test, image_units(test))
     if source is None:
         learnt = _trained(model)
         if learnt.data.source.startswith(MOTIF):
             material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
             return Sets(material.train, material.validation, material.test, material.units)
         source = learnt.data
-    train, validation, test = _cut_sets(model, source)
-    return Sets(train.x, validation.x, test.x, {"token": test.tokens, "word": test.words, "byte": test.bytes})
+    parts = _cut_sets(model, source)
+    units = {"token": parts[2].tokens, "word": parts[2].words, "byte": parts[2].bytes}
+    return Sets(parts[0].x, parts[1].x, parts[2].x, units)
 
 
 def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
@@ -118,8 +125,8 @@ def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
 
 def _points(model: Model, source: DataConfig | None) -> Sequences:
     """All points that moments are taken from: of a source none is held out."""
-    if source is None:
-        return read_sets(model, None).train
+    if source is None or model.codec is not None:
+        return read_sets(model, source).train
     if source.target is not None:
         pairs = read_pairs(source.source, source.target, column=source.column)
         return pair_points(pairs, model.tokenizer, longest=model.base.space.max_length).x

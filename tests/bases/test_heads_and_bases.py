@@ -17,6 +17,9 @@ from esscher.bases.config import (
     AwdLstmConfig,
     DeqConfig,
     EnasConfig,
+    GatedPixelCnnConfig,
+    PixelCnnConfig,
+    PixelCnnPlusPlusConfig,
     RecurrentConfig,
     TransformerConfig,
     TransformerXLConfig,
@@ -67,6 +70,12 @@ DEEPER = {  # what is no matter of the head
     "transformer-xl": replace(XL, layers=2, norm="pre", untied=True),
     "transformer-xl, short sight": replace(XL, layers=2, reach=2, clamp=1),
     "transformer-xl, mixed": replace(XL, layers=4, mixers=MIXERS, spans=(2, 2, 3, 2)),
+    "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 4, 1), scales=2, mixtures=3),
+    "pixelcnn++, channels": PixelCnnPlusPlusConfig(6, 2, 0.0, (1, 2, 3), scales=1, mixtures=2),
+}
+PIXELS = {
+    "pixelcnn": PixelCnnConfig(8, 1, image=(2, 3, 1), first=3),
+    "gated-pixelcnn": GatedPixelCnnConfig(6, 1, image=(1, 2, 3), first=3),
 }
 HEADS = {
     "softmax": {},
@@ -86,12 +95,12 @@ CASES = {
     f"{network} + {head}, {'tied' if tied else 'untied'}": config_of(network, head, tied=tied)
     for network, head, tied in product(NETWORKS, HEADS, (True, False))
     if not (tied and "one-hot" in network)
-}
-ONCE = {**NETWORKS, **DEEPER}
+} | {f"{network} + {head}": replace(PIXELS[network], **HEADS[head]) for network, head in product(PIXELS, HEADS)}
+ONCE = {**NETWORKS, **DEEPER, **PIXELS}
 STREAMING = {  # what a memory holds is the same for output weights of one's own
     case: config
     for case, config in {**CASES, **DEEPER}.items()
-    if not isinstance(config, TransformerConfig) and (config.tied or "one-hot" in case)
+    if not isinstance(config, TransformerConfig) and "pixelcnn" not in case and (config.tied or "one-hot" in case)
 }
 
 
@@ -150,9 +159,9 @@ def test_laws_in_single_precision(network):
     check_base(base_of(ONCE[network], FIXED), [[2, 3], [1, 1]], tolerance=1e-4)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "pixelcnn++", "pixelcnn++, channels"])
 def test_scores_and_gradients_are_those_of_all_logits(case):
-    base = base_of(CASES[case]).double()
+    base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
     check_scores(base)
     check_levels(base)
 

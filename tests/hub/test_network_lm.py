@@ -20,7 +20,7 @@ from transformers import (
 )
 
 import esscher.hub.auto
-from esscher.bases.config import TRANSLATE, TransformerConfig
+from esscher.bases.config import PIXELS, TRANSLATE, TransformerConfig
 from esscher.bases.config import name as kind_of
 from esscher.data.tokenizers import train_tokenizer
 from esscher.draws import Draws
@@ -52,7 +52,7 @@ def model_of(base) -> NetworkLM:
     return esscher.hub.auto.network_lm(base)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if kind_of(config) not in TRANSLATE])
+@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if kind_of(config) not in (*TRANSLATE, *PIXELS)])
 def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     """The same logits after a begin symbol that their tokenizer puts, whichever side is padded, and written or not."""
     base = base_of(kind)

@@ -10,7 +10,13 @@ from networks import lively
 from torch.nn.functional import cross_entropy
 
 from esscher.bases.carried import Carried
-from esscher.bases.config import AwdLstmConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig
+from esscher.bases.config import (
+    AwdLstmConfig,
+    PixelCnnPlusPlusConfig,
+    RecurrentConfig,
+    TransformerConfig,
+    TransformerXLConfig,
+)
 from esscher.bases.logits import scores_and_levels
 from esscher.bases.network import build_base
 from esscher.exact.enumeration import enumerate_points
@@ -33,12 +39,14 @@ CONFIGS = {
     "transformer": TransformerConfig(8, 1, 2, 8),
     "lstm, softmaxes": RecurrentConfig("lstm", 6, 1, embedding=4, output="softmaxes", components=3),
     "transformer-xl": TransformerXLConfig(8, 1, 2, None, 16),
+    "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 2, 1), scales=2, mixtures=3),
 }
 PAIRS = [
     ("lstm", "fixed length"),
     ("transformer", "end symbol"),
     ("lstm, softmaxes", "end symbol"),
     ("transformer-xl", "four tokens"),
+    ("pixelcnn++", "fixed length"),
 ]
 
 
