@@ -32,6 +32,7 @@ from esscher.bases.config import (
     TransformerConfig,
     TransformerXLConfig,
     TrellisNetConfig,
+    XLNetConfig,
 )
 from esscher.bases.deq import DeqNetwork
 from esscher.bases.enas import EnasNetwork
@@ -40,6 +41,7 @@ from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
 from esscher.bases.trellisnet import TrellisNetwork
+from esscher.bases.xlnet import XLNetNetwork
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
 from esscher.target import State
@@ -146,6 +148,7 @@ AnyNetwork = (
     | TrellisNetwork
     | TransformerNetwork
     | TransformerXLNetwork
+    | XLNetNetwork
     | EncoderDecoderNetwork
     | AttentiveLstmNetwork
 )
@@ -157,6 +160,7 @@ NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     TransformerConfig: TransformerNetwork,
     TransformerXLConfig: TransformerXLNetwork,
     DeqConfig: DeqNetwork,
+    XLNetConfig: XLNetNetwork,
     EncoderDecoderConfig: EncoderDecoderNetwork,
     AttentiveLstmConfig: AttentiveLstmNetwork,
 }

@@ -122,8 +122,8 @@ class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
     kind: Literal[
-        "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "encoder-decoder",
-        "attentive-lstm",
+        "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "xlnet",
+        "encoder-decoder", "attentive-lstm",
     ] = "transformer"  # fmt: skip
     """Which network; the last two read a prompt as a source, apart from what they write."""
     width: int | None = None
@@ -139,7 +139,7 @@ class BaseChoice:
     embedding: int | None = None
     """Width of the input vectors of lstm and gru, one-hot input if not given; of others, the width if not given."""
     heads: int | None = None
-    """Attention heads of a transformer, transformer-xl or deq."""
+    """Attention heads of a transformer, transformer-xl, deq or xlnet."""
     feedforward: int | None = None
     """Width between the two matrices of a feed-forward part."""
     positions: Literal["rotary", "learned"] | None = None
@@ -147,7 +147,7 @@ class BaseChoice:
     max_positions: int | None = None
     """Longest sequence of a transformer, prompt and point together."""
     head_width: int | None = None
-    """Width of a head of a transformer-xl or deq, if not its share of the width; so are all settings up to spans."""
+    """Width of a head of a transformer-xl, deq or xlnet, if not its share of the width; so are all settings up to eps."""
     attention_dropout: float | None = None
     """Share of attention, or of a kernel's taps, dropped in training."""
     memory: int | None = None
@@ -168,6 +168,10 @@ class BaseChoice:
     """What each layer mixes positions by; the last stands for all further layers."""
     spans: tuple[int, ...] | None = None
     """Chunk or kernel size of each layer; the last stands for all further layers."""
+    activation: Literal["relu", "gelu", "gelu-tanh"] | None = None
+    """What stands within the feed-forward parts of a transformer-xl or xlnet."""
+    eps: float | None = None
+    """Added to the variances of their norms."""
     inner: int | None = None
     """Width of all layers of an awd-lstm but the last; units of a trellisnet's levels beside its output."""
     input_dropout: float | None = None
