@@ -41,7 +41,7 @@ from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
 from esscher.bases.trellisnet import TrellisNetwork
-from esscher.bases.xlnet import XLNetNetwork
+from esscher.bases.xlnet import Arrangement, XLNetNetwork, after_lead
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
 from esscher.target import State
@@ -189,6 +189,12 @@ class NetworkBase(nn.Module):
         rest = (0, x.tokens.shape[1] - hidden.shape[1])
         return pad(score, rest), pad(level, rest)
 
+    def arranged(self, inputs: Int[Tensor, "B T"], arrangement: Arrangement, asked: Int[Tensor, "B Q"]) -> Float[Tensor, "B Q"]:
+        """The log-probability of each asked token in the place of a target, 0 where it is below 0, given inputs in an order."""
+        network = self.any_order
+        given = after_lead(torch.full_like(inputs[:, 0], network.opening), inputs, arrangement)
+        return network.score(network.predicted(*given, None, 0)[0], asked)
+
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         longest, room = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
@@ -232,6 +238,14 @@ class NetworkBase(nn.Module):
             raise ValueError(
                 f"A {type(self.network).__name__} carries nothing from one segment of a stream to the next. Nothing was "
                 f"computed; cut the text into chunks, or use a base with a memory."
+            )
+        return self.network
+
+    @property
+    def any_order(self) -> XLNetNetwork:
+        if not isinstance(self.network, XLNetNetwork):
+            raise ValueError(
+                f"A {type(self.network).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet."
             )
         return self.network
 

@@ -242,3 +242,12 @@ def _with_past(standing: Standing, known: int, before: Int[Tensor, "1 M"] | None
     if standing.position is None or before is None:
         return Standing(rank, standing.position, segment)
     return Standing(rank, torch.cat([before.expand(len(standing.position), -1), standing.position], 1), segment)
+
+
+def after_lead(
+    lead: Int[Tensor, "B"], inputs: Int[Tensor, "B L"], arrangement: Arrangement
+) -> tuple[Int[Tensor, "B U"], Arrangement]:
+    """The inputs after a symbol that all see, and their arrangement."""
+    segment = None if arrangement.segment is None else pad(arrangement.segment, (1, 0))
+    rank, targets = pad(arrangement.rank, (1, 0), value=-FAR), arrangement.targets + 1
+    return torch.cat([lead[:, None], inputs], 1), replace(arrangement, rank=rank, targets=targets, segment=segment)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from esscher.bases.config import BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
 from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig, check_choice
-from esscher.training.objective_config import ObjectiveConfig
+from esscher.training.objective_config import ANY_ORDER, ObjectiveConfig
 
 __all__ = ["BaseChoice", "DataConfig", "LengthConfig", "ObjectiveConfig", "TokenizerConfig", "TrainRun", "TrainingConfig"]
 
@@ -264,6 +264,17 @@ class TrainRun:
             raise ValueError(
                 f"Training that starts from {self.start} has its base and its tokenizer; leave the settings of base and "
                 f"tokenizer out. Nothing was trained."
+            )
+        any_order = self.objective.kind in ANY_ORDER
+        if any_order and self.start is None and self.base.kind != "xlnet":
+            raise ValueError(
+                f"The objective {self.objective.kind} is for a base that predicts in any order, xlnet, not {self.base.kind}. "
+                f"Nothing was trained; set base.kind = xlnet, or choose another objective."
+            )
+        if not any_order and (self.length.window is not None or self.length.both_ways):
+            raise ValueError(
+                f"window and both_ways are for the objectives {' and '.join(ANY_ORDER)}, not for {self.objective.kind}. "
+                f"Nothing was trained; leave them out."
             )
 
     @property
