@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 import torch
 from languages import PROMPTS
-from networks import lively
+from networks import CONFIGS, lively
 
 from esscher.bases import in_order as module
 from esscher.bases.config import TransformerXLConfig, XLNetConfig, from_dict
@@ -16,6 +16,8 @@ from esscher.bases.mixers import FAR, Ordered, RelativeAttention, Sight, Standin
 from esscher.bases.network import NetworkBase, build_base
 from esscher.bases.relative import relative_attention, sinusoids
 from esscher.bases.xlnet import Arrangement, XLNetNetwork
+from esscher.energies.building import build_energy
+from esscher.energies.config import EnergyConfig
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.space import Sequences, Space, prompts_of, sequences
@@ -183,6 +185,20 @@ def test_a_blind_query_is_a_number_and_says_nothing_of_the_text():
     log_prob, _ = base.begin(prompts_of([[]]))
     assert bool(log_prob.isfinite().all())
     assert torch.allclose(base.log_probs(sequences([[1, 2, 0, 1, 2, 0, 1, 2]]))[0, 0], log_prob[0, 1], atol=1e-6)
+
+
+@torch.no_grad()
+def test_an_energy_begins_as_the_content_stream():
+    """What is pretrained in any order starts the energy of another base with the same tokens."""
+    pretrained, other = lively(SMALL, Space(3, 4)), lively(CONFIGS["gru, tied"], Space(3, 4))
+    energy = build_energy(EnergyConfig("bidirectional"), other, start=pretrained, rng=Seeded(0)).eval()
+    x = sequences([[1, 2, 0, 1], [2, 1]])
+    read = energy.reader(x)
+    assert torch.allclose(read.vectors, network_of(pretrained).surveyed(x), atol=1e-6)
+    everything = torch.arange(5).expand(1, -1)
+    inputs = torch.tensor([[3, 1, 2, 0, 1]])  # the opening, then the tokens
+    arrangement = Arrangement(torch.zeros(1, 5, dtype=torch.long), everything, "content")
+    assert torch.allclose(read.vectors[:1], network_of(pretrained).predicted(inputs, arrangement, None, 0)[0], atol=1e-6)
 
 
 def test_what_is_no_order_is_refused():
