@@ -15,6 +15,7 @@ from esscher.bases.config import (
     TransformerConfig,
     TransformerXLConfig,
     TrellisNetConfig,
+    XLNetConfig,
 )
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
@@ -47,6 +48,8 @@ CONFIGS = {
     "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), shrink=2),
     "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
     "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=2, output="softmaxes", components=3),
+    "xlnet": XLNetConfig(8, 2, 2, None, 16),
+    "xlnet, local": XLNetConfig(8, 2, 2, 5, 16, clamp=4, mixers=("full", "local"), spans=(2,), tied=False, activation="relu"),
     "encoder-decoder": EncoderDecoderConfig(8, 2, 1, 2, 16),
     "encoder-decoder, softmaxes": EncoderDecoderConfig(8, 1, 2, 2, 16, tied=False, output="softmaxes", components=3),
     "attentive-lstm": AttentiveLstmConfig(12, 2, 1, 5, tied=False),

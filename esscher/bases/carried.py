@@ -4,6 +4,8 @@ A memory has a row for each stream (`esscher.bases.network`). Rows of points are
 side by side, as draws of it are. Scoring changes nothing: `memory_after` tells the memory that follows a segment, and remembers
 it from the scoring of that segment.
 
+Where segments overlap, only the tokens that the next one does not hold again enter the memory (`keeps`).
+
 What it leaves out: prompts of different lengths in one batch of steps; what stands before a segment is in the memory.
 """
 
@@ -16,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from esscher.bases.network import Memory, NetworkBase, ResumingNetwork, StreamingNetwork
+from esscher.bases.xlnet import Arrangement, XLNetNetwork, after_lead
 from esscher.space import Sequences, Space
 from esscher.target import State
 
@@ -23,9 +26,10 @@ from esscher.target import State
 class Carried:
     """A network base after a memory."""
 
-    def __init__(self, base: NetworkBase, memory: Memory):
-        self.base, self.memory = base, memory
+    def __init__(self, base: NetworkBase, memory: Memory, keeps: int | None = None):
+        self.base, self.memory, self.keeps = base, memory, keeps
         self._read: tuple[Tensor, Memory] | None = None  # the tokens scored last, and the memory after them
+        self._arranged: Memory | None = None  # the memory after inputs in an order, which may not be what is told of x
         network = base.network  # whose steps are its own, or read one token after the other
         self._resumes = isinstance(network, ResumingNetwork) and network.resumes
 
@@ -46,6 +50,20 @@ class Carried:
         """Unnormalised log-probabilities of every token at position t, given the memory and the tokens before t."""
         return self.base.network.output(self._follow(x)[0])
 
+    @property
+    def any_order(self) -> XLNetNetwork:
+        return self.base.any_order
+
+    def arranged(self, inputs: Int[Tensor, "B T"], arrangement: Arrangement, asked: Int[Tensor, "B Q"]) -> Float[Tensor, "B Q"]:
+        """The log-probability of each asked token in the place of a target, 0 where it is below 0, given the memory, and inputs
+        in an order."""
+        (last, *own), network = self._memory(len(inputs)), self.any_order
+        keeps = inputs.shape[1] if self.keeps is None else self.keeps
+        hidden, after = network.predicted(*after_lead(last, inputs, arrangement), tuple(own), keeps)
+        if len(inputs) == self._rows:
+            self._arranged = inputs[:, keeps - 1].clone(), *after
+        return network.score(hidden, asked)
+
     def penalty(self) -> Float[Tensor, ""] | None:
         """What the last training pass of the network adds to its loss, told once."""
         return self.base.penalty()
@@ -58,6 +76,8 @@ class Carried:
                 f"A segment has as many tokens of each of {self._rows} streams, and no prompt; got {len(x)} rows with points "
                 f"of {int(x.lengths.min())} to {int(x.lengths.max())} tokens. Nothing was carried on."
             )
+        if self._arranged is not None:
+            return self._arranged
         if self._read is None or not torch.equal(self._read[0], x.tokens):
             self._follow(x)
         assert self._read is not None

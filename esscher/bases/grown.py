@@ -26,12 +26,13 @@ from esscher.bases.config import (
     TransformerConfig,
     TransformerXLConfig,
     TrellisNetConfig,
+    XLNetConfig,
 )
 from esscher.bases.network import NetworkBase, build_base, build_network
 from esscher.bases.transformer import TransformerNetwork
 from esscher.randomness import Rng
 
-ATTENDS = (TransformerConfig, TransformerXLConfig, DeqConfig, EncoderDecoderConfig)
+ATTENDS = (TransformerConfig, TransformerXLConfig, DeqConfig, XLNetConfig, EncoderDecoderConfig)
 EVEN = (AttentiveLstmConfig, PixelCnnConfig)  # whose width is even
 
 

@@ -35,6 +35,7 @@ from esscher.bases.config import (
     TransformerConfig,
     TransformerXLConfig,
     TrellisNetConfig,
+    XLNetConfig,
 )
 from esscher.bases.deq import DeqNetwork
 from esscher.bases.enas import EnasNetwork
@@ -47,6 +48,7 @@ from esscher.bases.recurrent import RecurrentNetwork
 from esscher.bases.transformer import TransformerNetwork
 from esscher.bases.transformer_xl import TransformerXLNetwork
 from esscher.bases.trellisnet import TrellisNetwork
+from esscher.bases.xlnet import Arrangement, XLNetNetwork, after_lead
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
 from esscher.target import State
@@ -162,6 +164,7 @@ AnyNetwork = (
     | TrellisNetwork
     | TransformerNetwork
     | TransformerXLNetwork
+    | XLNetNetwork
     | EncoderDecoderNetwork
     | AttentiveLstmNetwork
     | PixelNetwork
@@ -174,6 +177,7 @@ NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
     TransformerConfig: TransformerNetwork,
     TransformerXLConfig: TransformerXLNetwork,
     DeqConfig: DeqNetwork,
+    XLNetConfig: XLNetNetwork,
     EncoderDecoderConfig: EncoderDecoderNetwork,
     AttentiveLstmConfig: AttentiveLstmNetwork,
     PixelCnnConfig: PixelCnnNetwork,
@@ -204,6 +208,12 @@ class NetworkBase(nn.Module):
         score, level = self.network.score_and_level(hidden, asked)
         rest = (0, x.tokens.shape[1] - hidden.shape[1])
         return pad(score, rest), pad(level, rest)
+
+    def arranged(self, inputs: Int[Tensor, "B T"], arrangement: Arrangement, asked: Int[Tensor, "B Q"]) -> Float[Tensor, "B Q"]:
+        """The log-probability of each asked token in the place of a target, 0 where it is below 0, given inputs in an order."""
+        network = self.any_order
+        given = after_lead(torch.full_like(inputs[:, 0], network.opening), inputs, arrangement)
+        return network.score(network.predicted(*given, None, 0)[0], asked)
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -248,6 +258,14 @@ class NetworkBase(nn.Module):
             raise ValueError(
                 f"A {type(self.network).__name__} carries nothing from one segment of a stream to the next. Nothing was "
                 f"computed; cut the text into chunks, or use a base with a memory."
+            )
+        return self.network
+
+    @property
+    def any_order(self) -> XLNetNetwork:
+        if not isinstance(self.network, XLNetNetwork):
+            raise ValueError(
+                f"A {type(self.network).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet."
             )
         return self.network
 

@@ -9,12 +9,19 @@ the place's own.
 Letters as in `esscher.bases.mixers`; R distances.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, layer_norm, nn
+from torch.nn.functional import gelu, relu
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu, "gelu-tanh": partial(gelu, approximate="tanh")}
+"""What stands between the two layers of a feed-forward part."""
 
 
 class Place:
@@ -106,13 +113,14 @@ class BlockStep:
     widen: tuple[Tensor, Tensor]  # bias, and weight as [W, F]
     narrow: tuple[Tensor, Tensor]
     pre: bool
+    act: Activation = relu
 
     def __call__(self, x: Float[Tensor, "B W"], cache: Tensor, place: Place) -> Float[Tensor, "B W"]:
         (bias, weight), (other_bias, other_weight), (first, second) = self.widen, self.narrow, self.norms
         if self.pre:
             x = self.mixer(layer_norm(x, *first), cache, place, x)
-            inner = torch.addmm(bias, layer_norm(x, *second), weight).relu_()
+            inner = self.act(torch.addmm(bias, layer_norm(x, *second), weight))
             return torch.addmm(other_bias, inner, other_weight).add_(x)
         x = layer_norm(self.mixer(x, cache, place, x), *first)
-        inner = torch.addmm(bias, x, weight).relu_()
+        inner = self.act(torch.addmm(bias, x, weight))
         return layer_norm(torch.addmm(other_bias, inner, other_weight).add_(x), *second)

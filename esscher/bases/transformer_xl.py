@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout, relu
+from torch.nn.functional import dropout
 
 from esscher.bases.adaptive import PROJECTION_STD
 from esscher.bases.config import TransformerXLConfig
@@ -27,7 +27,7 @@ from esscher.bases.mixers import Mixer, Places, RelativeAttention, Sight
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.bases.relative import sinusoids
-from esscher.bases.stepping import BlockStep, Norm, Place
+from esscher.bases.stepping import ACTIVATIONS, BlockStep, Norm, Place
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -45,7 +45,7 @@ class XLState:
     length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
 
 
-class _Block(nn.Module):
+class XLBlock(nn.Module):
     """A mixer and a two-layer network, each added to what came in, with the norm after the sum or before the part."""
 
     def __init__(self, config: TransformerXLConfig, layer: int):
@@ -57,7 +57,7 @@ class _Block(nn.Module):
             self.mixer = Convolution(config, span, dynamic=kind == "dynamicconv")
         else:
             self.mixer = RelativeAttention(config, span if kind == "local" else None)
-        self.norms = nn.ModuleList([nn.LayerNorm(config.width), nn.LayerNorm(config.width)])
+        self.norms = nn.ModuleList([nn.LayerNorm(config.width, config.eps) for _ in range(2)])
         self.widen = nn.Linear(config.width, config.feedforward)
         self.narrow = nn.Linear(config.feedforward, config.width)
 
@@ -77,12 +77,13 @@ class _Block(nn.Module):
         assert isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)
         widen, narrow = ((part.bias, laid_out(part.weight, steps).T) for part in (self.widen, self.narrow))
         mixer = self.mixer.step(slots, steps, biases, places)
-        return BlockStep(mixer, (Norm.of(first), Norm.of(second)), widen, narrow, self.config.norm == "pre")
+        act = ACTIVATIONS[self.config.activation]
+        return BlockStep(mixer, (Norm.of(first), Norm.of(second)), widen, narrow, self.config.norm == "pre", act)
 
     def _widened(self, x: Float[Tensor, "*S W"], sight: Sight) -> Float[Tensor, "*S W"]:
         pre = self.config.norm == "pre"
-        inner = dropped(relu(self.widen(self.norms[1](x) if pre else x)), self.config, sight)
-        out = x + dropped(self.narrow(inner), self.config, sight)
+        inner = ACTIVATIONS[self.config.activation](self.widen(self.norms[1](x) if pre else x))
+        out = x + dropped(self.narrow(dropped(inner, self.config, sight)), self.config, sight)
         return out if pre else self.norms[1](out)
 
 
@@ -96,7 +97,7 @@ class TransformerXLNetwork(Headed):
         self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
         self.embedding = build_input(config, vocab_size, config.width)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
-        self.blocks = nn.ModuleList(blocks or [_Block(config, layer) for layer in range(config.layers)])
+        self.blocks = nn.ModuleList(blocks or [XLBlock(config, layer) for layer in range(config.layers)])
         head_width = config.head_width or config.width // config.heads
         biases = torch.empty(config.layers if config.untied else 1, 2, config.heads, head_width)
         self.biases = nn.Parameter(biases) if config.attends else None
@@ -123,7 +124,7 @@ class TransformerXLNetwork(Headed):
         reach = self.config.reach if reach is None else reach
         self.config = replace(self.config, reach=reach, clamp=self.config.clamp if clamp is None else clamp)
         for part in self.modules():
-            if isinstance(part, _Block | RelativeAttention | Convolution):
+            if isinstance(part, XLBlock | RelativeAttention | Convolution):
                 part.config = self.config
 
     def surveyed(self, x: Sequences) -> Float[Tensor, "B U W"]:
@@ -186,7 +187,7 @@ class TransformerXLNetwork(Headed):
     def _state(self, caches: list[Tensor], filled: int, room: int) -> XLState:
         """The state of rows that have all filled as many slots, with room for so many tokens to come."""
         places, stack = self._sight(learning=False).places, zip(self._stack, self._biases, strict=True)
-        steps = [cast(_Block, block).step(filled - 1 + room, room, biases, places) for block, biases in stack]
+        steps = [cast(XLBlock, block).step(filled - 1 + room, room, biases, places) for block, biases in stack]
         return XLState(tuple(caches), tuple(steps), self.head.prepared(room), filled, None)
 
     def advance(self, state: XLState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLState]:
@@ -231,7 +232,7 @@ class TransformerXLNetwork(Headed):
         x = dropped(self._vectors(inputs), self.config, sight)
         axis, made, kept = 1 if sight.learning else 3, [], []
         for number, (module, biases) in enumerate(zip(self.blocks, self._biases, strict=True)):
-            block = cast(_Block, module)
+            block = cast(XLBlock, module)
             before = x[:, :0] if past is None else past[number]
             new = block.known(x) if before.dim() == 5 or before.shape[1] == 0 else block.known(torch.cat([before, x], 1))
             known = torch.cat([before.movedim(0, 2), new], 3) if before.dim() == 5 else new
@@ -244,18 +245,9 @@ class TransformerXLNetwork(Headed):
 
     def _sight(self, learning: bool, first: int = 0) -> Sight:
         """What is seen where sequences are scored and drawn; the sinusoids of a pass are made once for all its layers."""
-        config, like, tables = self.config, self._like, dict[tuple[int, int], Tensor]()
-
-        def places(most: int, least: int) -> Float[Tensor, "R W"]:
-            if (most, least) not in tables:
-                distance = torch.arange(most, least - 1, -1, device=like.device)
-                if config.clamp is not None and not learning:
-                    distance = distance.clamp(-config.clamp, config.clamp)
-                vectors = sinusoids(distance, config.width, like.dtype)
-                tables[most, least] = dropout(vectors, config.dropout, learning)
-            return tables[most, least]
-
-        return Sight(places, learning, first, config.sight)
+        config = self.config
+        rate, clamp = (config.dropout, None) if learning else (0.0, config.clamp)
+        return Sight(table_of_places(config.width, rate, clamp, self._like), learning, first, config.sight)
 
     @property
     def _stack(self) -> Sequence[nn.Module]:
@@ -278,6 +270,21 @@ class TransformerXLNetwork(Headed):
     def _like(self) -> Tensor:
         """A parameter, for its dtype and device."""
         return next(self.blocks.parameters())
+
+
+def table_of_places(width: int, rate: float, clamp: int | None, like: Tensor) -> Places:
+    """The sinusoids of distances, upwards or downwards, made and dropped from once for all layers of a pass."""
+    tables = dict[tuple[int, int], Tensor]()
+
+    def places(first: int, last: int) -> Float[Tensor, "R W"]:
+        if (first, last) not in tables:
+            step = 1 if first < last else -1
+            distance = torch.arange(first, last + step, step, device=like.device)
+            vectors = sinusoids(distance if clamp is None else distance.clamp(-clamp, clamp), width, like.dtype)
+            tables[first, last] = dropout(vectors, rate)
+        return tables[first, last]
+
+    return places
 
 
 def dropped(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -> Float[Tensor, "*S W"]:

@@ -78,6 +78,10 @@ def load_base(
         from esscher.hub.seq2seq_lm import load_seq2seq_lm
 
         base, tokenizer = load_seq2seq_lm(folder, config, eos=eos, device=device)
+    elif config.get("model_type") == "xlnet":
+        from esscher.hub.xlnet import load_xlnet
+
+        base, tokenizer = load_xlnet(folder, config, eos=eos, device=device)
     else:
         from esscher.hub.causal_lm import load_causal_lm
 

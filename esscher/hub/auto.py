@@ -29,6 +29,8 @@ from esscher.hub.network_lm import (
     EsscherTransformerXLForCausalLM,
     EsscherTrellisNetConfig,
     EsscherTrellisNetForCausalLM,
+    EsscherXLNetConfig,
+    EsscherXLNetForCausalLM,
     network_lm,
 )
 
@@ -49,6 +51,8 @@ __all__ = [
     "EsscherTransformerXLForCausalLM",
     "EsscherTrellisNetConfig",
     "EsscherTrellisNetForCausalLM",
+    "EsscherXLNetConfig",
+    "EsscherXLNetForCausalLM",
     "network_lm",
 ]
 

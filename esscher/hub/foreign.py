@@ -44,7 +44,7 @@ def save_foreign(
     """Write the files of a folder, config.json last."""
     kind = str(base.model.config.model_type)
     write_tokenizer(folder, tokenizer)
-    _save_model(folder, base)
+    save_model(folder, base.model)
     write_json(folder / GENERATION, generation)
     auto = KINDS["causal" if isinstance(base, CausalLM) else "seq2seq"][0].__name__
     text = card_text(card, base, base.space, kind=kind, tags=[kind, "esscher"], library="transformers", auto=auto)
@@ -132,14 +132,14 @@ def _refuse_pickle(folder: Path) -> None:
     raise FileNotFoundError(f"The folder {folder} holds no *.safetensors file: it has no weights. Nothing was loaded.")
 
 
-def _save_model(folder: Path, base: CausalLM | Seq2SeqLM) -> None:
+def save_model(folder: Path, model: Any) -> None:
     """Weights and config in the manner of `transformers`, put in place when all are written, the config as .config.json."""
     beside = folder / f".saving.{os.getpid()}"
-    size = sum(weight.nbytes for weight in base.parameters())
+    size = sum(weight.nbytes for weight in model.parameters())
     try:
         beside.mkdir(parents=True, exist_ok=True)
         with quiet():
-            base.model.save_pretrained(str(beside))
+            model.save_pretrained(str(beside))
         for file in sorted(beside.iterdir()):
             if file.name != GENERATION:
                 os.replace(file, folder / (f".{CONFIG}" if file.name == CONFIG else file.name))

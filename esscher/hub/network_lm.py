@@ -264,6 +264,12 @@ class EsscherDeqConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
     model_type = "esscher-deq"
 
 
+class EsscherXLNetConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
+    """Of an XLNet, from left to right."""
+
+    model_type = "esscher-xlnet"
+
+
 class EsscherLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     """A stacked LSTM."""
 
@@ -312,6 +318,12 @@ class EsscherDeqForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
     config_class = EsscherDeqConfig
 
 
+class EsscherXLNetForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
+    """An XLNet, from left to right."""
+
+    config_class = EsscherXLNetConfig
+
+
 MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
     "esscher-lstm": (EsscherLstmConfig, EsscherLstmForCausalLM),
     "esscher-gru": (EsscherGruConfig, EsscherGruForCausalLM),
@@ -321,6 +333,7 @@ MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
     "esscher-transformer": (EsscherTransformerConfig, EsscherTransformerForCausalLM),
     "esscher-transformer-xl": (EsscherTransformerXLConfig, EsscherTransformerXLForCausalLM),
     "esscher-deq": (EsscherDeqConfig, EsscherDeqForCausalLM),
+    "esscher-xlnet": (EsscherXLNetConfig, EsscherXLNetForCausalLM),
 }
 
 

@@ -43,6 +43,7 @@ CLASSES = {  # of those that `transformers` may load; one that reads a source ap
     "transformer": "EsscherTransformerForCausalLM",
     "transformer-xl": "EsscherTransformerXLForCausalLM",
     "deq": "EsscherDeqForCausalLM",
+    "xlnet": "EsscherXLNetForCausalLM",
 }
 
 

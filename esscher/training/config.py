@@ -14,7 +14,7 @@ from esscher.bases.config import PIXELS, BaseConfig
 from esscher.bases.config import from_dict as base_from_dict
 from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig, check_choice
 from esscher.training.image_config import DIGITS, ImageConfig
-from esscher.training.objective_config import ObjectiveConfig
+from esscher.training.objective_config import ANY_ORDER, ObjectiveConfig
 
 __all__ = [
     "BaseChoice",
@@ -132,8 +132,8 @@ class BaseChoice:
     """The base: its kind, and those settings of the kind that shall not have their default (None)."""
 
     kind: Literal[
-        "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "encoder-decoder",
-        "attentive-lstm", "pixelcnn", "gated-pixelcnn", "pixelcnn++",
+        "lstm", "gru", "awd-lstm", "enas", "trellisnet", "transformer", "transformer-xl", "deq", "xlnet",
+        "encoder-decoder", "attentive-lstm", "pixelcnn", "gated-pixelcnn", "pixelcnn++",
     ] = "transformer"  # fmt: skip
     """Which network; encoder-decoder and attentive-lstm read a prompt as a source, the last three are of images."""
     width: int | None = None
@@ -149,7 +149,7 @@ class BaseChoice:
     embedding: int | None = None
     """Width of the input vectors of lstm and gru, one-hot input if not given; of others, the width if not given."""
     heads: int | None = None
-    """Attention heads of a transformer, transformer-xl or deq."""
+    """Attention heads of a transformer, transformer-xl, deq or xlnet."""
     feedforward: int | None = None
     """Width between the two matrices of a feed-forward part."""
     positions: Literal["rotary", "learned"] | None = None
@@ -157,7 +157,7 @@ class BaseChoice:
     max_positions: int | None = None
     """Longest sequence of a transformer, prompt and point together."""
     head_width: int | None = None
-    """Width of a head of a transformer-xl or deq, if not its share of the width; so are all settings up to spans."""
+    """Width of a head of a transformer-xl, deq or xlnet, if not its share of the width; so are all settings up to eps."""
     attention_dropout: float | None = None
     """Share of attention, or of a kernel's taps, dropped in training."""
     memory: int | None = None
@@ -178,6 +178,10 @@ class BaseChoice:
     """What each layer mixes positions by; the last stands for all further layers."""
     spans: tuple[int, ...] | None = None
     """Chunk or kernel size of each layer; the last stands for all further layers."""
+    activation: Literal["relu", "gelu", "gelu-tanh"] | None = None
+    """What stands within the feed-forward parts of a transformer-xl or xlnet."""
+    eps: float | None = None
+    """Added to the variances of their norms."""
     inner: int | None = None
     """Width of all layers of an awd-lstm but the last; units of a trellisnet's levels beside its output."""
     input_dropout: float | None = None
@@ -280,16 +284,25 @@ class TrainRun:
     """Folder of a base that was trained here, to go on from: its weights, settings and tokenizer are taken."""
 
     def __post_init__(self) -> None:
-        if self.start is None:
-            return
-        unsaid = self.base == BaseChoice() or self.base == BaseChoice("deq", unrolled=self.base.unrolled)
-        if not unsaid or self.tokenizer != TokenizerConfig():
+        goes_on = self.base == BaseChoice() or self.base == BaseChoice("deq", unrolled=self.base.unrolled)
+        if self.start is not None and not (goes_on and self.tokenizer == TokenizerConfig()):
             raise ValueError(
                 f"Training that starts from {self.start} has its base and its tokenizer; leave the settings of base and "
                 f"tokenizer out. Nothing was trained."
             )
         if self.of_images and (self.tokenizer != TokenizerConfig() or self.length != LengthConfig()):
             raise ValueError("Images have no tokenizer, and one length. Nothing was trained; leave both out.")
+        any_order = self.objective.kind in ANY_ORDER
+        if any_order and self.start is None and self.base.kind != "xlnet":
+            raise ValueError(
+                f"The objective {self.objective.kind} is for a base that predicts in any order, xlnet, not {self.base.kind}. "
+                f"Nothing was trained; set base.kind = xlnet, or choose another objective."
+            )
+        if not any_order and (self.length.window is not None or self.length.both_ways):
+            raise ValueError(
+                f"window and both_ways are for the objectives {' and '.join(ANY_ORDER)}, not for {self.objective.kind}. "
+                f"Nothing was trained; leave them out."
+            )
 
     @property
     def of_images(self) -> bool:

@@ -98,6 +98,10 @@ class LengthConfig:
     """The end symbol stands after each text of a stream."""
     segments: Literal["fixed", "random"] = "fixed"
     """How long segments of a stream are in training: always `tokens`; or by chance, about `tokens` or, once in twenty, half."""
+    window: int | None = None
+    """Tokens of a window of a stream for xlnet: a segment, then two texts A and B with their separators and a summary."""
+    both_ways: bool = False
+    """Half of the columns of a stream are read from right to left, by an xlnet that is trained in any order."""
 
     def __post_init__(self) -> None:
         check_choice("longer", self.longer, ("cut", "refuse"))
@@ -108,8 +112,12 @@ class LengthConfig:
             raise ValueError(f"given = {self.given} tokens are the prompt of a chunk; set chunks = true as well.")
         if self.stream and self.chunks:
             raise ValueError("A stream is either read in order or cut into chunks; set one of stream and chunks.")
-        if not self.stream and (self.segments != "fixed" or not self.ends):
-            raise ValueError("segments and ends are settings of a stream; set stream = true as well.")
+        if not self.stream and (self.segments != "fixed" or not self.ends or self.window is not None or self.both_ways):
+            raise ValueError("segments, ends, window and both_ways are settings of a stream; set stream = true as well.")
+        if self.window is not None and (self.window < self.tokens + 5 or self.segments != "fixed"):
+            raise ValueError(
+                f"A window holds a segment of fixed length, {self.tokens} tokens, and at least 5 more, unlike {self.window}."
+            )
         if not 0 <= self.given < self.tokens:
             raise ValueError(f"Of {self.tokens} tokens at least one must be left to model, so {self.given} cannot be given.")
 

@@ -19,7 +19,6 @@ from esscher.data.images import load_codec
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
-from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import write_file, write_json
@@ -30,12 +29,12 @@ from esscher.training.image_material import fitted, image_material, in_bits
 from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
-from esscher.training.objectives import build_objective
+from esscher.training.objectives import build_objective, judging_objective
 from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
 from esscher.training.stream_material import StreamMaterial, prepare_streams
 from esscher.training.stream_measuring import StreamMeasuring, measure_stream
-from esscher.training.streams import Plan, Stream
+from esscher.training.streams import Plan, Stream, planned_length
 from esscher.training.supply import order_of
 from esscher.training.trainer import Trainer
 
@@ -87,12 +86,13 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
         write_file(folder / SETTINGS, yaml.safe_dump(to_dict(run), sort_keys=False).encode())
     data: Sequences | Stream
     held_out: HeldOut | HeldOutStream
+    judge = judging_objective(run.objective)
     if isinstance(material, StreamMaterial):
-        data, held_out = material.learnt(run.length), HeldOutStream(Likelihood(), material.chosen_by(run.length))
+        data, held_out = material.learnt(run.length), HeldOutStream(judge, material.chosen_by(run.length))
     else:
-        data, held_out = material.train, HeldOut(Likelihood(), material.validation)
+        data, held_out = material.train, HeldOut(judge, material.validation)
     record = Trainer(run.training, quiet)(
-        build_objective(run.objective, run.training.label_smoothing, lambda epochs: steps_in(data, run.training, epochs)),
+        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), material.tokenizer),
         target,
         data,
         modules=base,
@@ -119,7 +119,7 @@ def _material(run: TrainRun, seed: Seeded) -> Material | StreamMaterial:
 def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:
     """The updates of so many epochs."""
     if isinstance(data, Stream):
-        return Plan(data, len(data) // training.batch_size, training.seed).steps(epochs)
+        return Plan(data, planned_length(data, training.batch_size), training.seed).steps(epochs)
     return order_of(data, training).steps(epochs)
 
 

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from esscher.bases.xlnet import SYMBOLS
 from esscher.data.sources import Splits, Texts, read_raw, read_texts
 from esscher.data.streams import TextStream, decode_part, raw_stream, text_stream
 from esscher.data.tokenizers import Tokenizer
+from esscher.data.windows import Windows
 from esscher.space import Space
 from esscher.training.config import DataConfig, LengthConfig, TrainRun
 from esscher.training.material import MOTIF, choose_tokenizer, read_raw_splits, read_splits
@@ -24,7 +26,11 @@ class StreamMaterial:
 
     def learnt(self, length: LengthConfig) -> Stream:
         """What is learnt from, in segments as told."""
-        return Stream(self.train.tokens, length.tokens, length.segments)
+        windows, symbol = None, self.space.vocab_size
+        if length.window is not None:
+            separator, summary = (symbol + SYMBOLS.index(name) for name in ("separator", "summary"))
+            windows = Windows(length.window, length.tokens, separator, summary)
+        return Stream(self.train.tokens, length.tokens, length.segments, windows, length.both_ways)
 
     def chosen_by(self, length: LengthConfig) -> Stream:
         """What is chosen by, in segments of one length."""

@@ -8,6 +8,9 @@ There are `batch_size` columns, shared by the processes and read in `accumulate`
 `segment` tokens; or lengths by chance (Merity et al. 2018): a normal number around `segment`, around half of it once in
 twenty, so that segments begin elsewhere in every epoch. The learning rate is multiplied by a segment's share of the usual
 length, so that every token counts alike. What it leaves out: the tokens that fill no column, fewer than there are columns.
+
+In windows a segment is followed by tokens that the next one holds again (`esscher.data.windows`), and the memory takes the
+segment alone. With `both_ways` the second half of every group of columns is read from its end to its beginning.
 """
 
 from bisect import bisect_right
@@ -22,6 +25,7 @@ from torch import Tensor
 
 from esscher.bases.carried import Carried
 from esscher.bases.network import Memory, NetworkBase
+from esscher.data.windows import Windows
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences
 from esscher.target import Tilted
@@ -39,10 +43,14 @@ class Stream:
     tokens: Int[Tensor, "N"]
     segment: int
     lengths: Literal["fixed", "random"] = "fixed"
+    windows: Windows | None = None
+    both_ways: bool = False
 
     def __post_init__(self) -> None:
         if self.segment < 1:
             raise ValueError(f"A segment has at least one token, not {self.segment}.")
+        if self.windows is not None and (self.windows.fresh != self.segment or self.lengths != "fixed"):
+            raise ValueError(f"Windows go on by segments of one length, {self.segment}, not by {self.windows.fresh}.")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -103,9 +111,14 @@ class Columns:
                 f"Nothing was trained; leave batch_tokens out."
             )
         self.columns = stream.columns(config.batch_size)
-        self.plan = Plan(stream, self.columns.shape[1], config.seed)
+        self.plan = Plan(stream, planned_length(stream, config.batch_size), config.seed)
         own = torch.arange(config.batch_size)[accelerator.process_index :: accelerator.num_processes]
         self.groups = own.chunk(config.accumulate)
+        if stream.both_ways and any(len(rows) % 2 for rows in self.groups):
+            raise ValueError(
+                f"Half of the columns that are read together run the other way, and {max(map(len, self.groups))} have no half. "
+                f"Nothing was trained; choose batch_size, accumulate and processes that leave an even number."
+            )
         self.memories: list[Memory] = [self.base.open(len(rows)) for rows in self.groups]
 
     def steps(self, epochs: int) -> int:
@@ -123,13 +136,28 @@ class Columns:
         first, last = self.plan.place(step)
         for number, rows in enumerate(self.groups):
             memory = self.base.open(len(rows)) if first == 0 else self.memories[number]
-            carried = Carried(self.base, memory)
-            x = segments(self.columns[rows, first:last].to(self.accelerator.device))
+            carried = Carried(self.base, memory, last - first)
+            x = segments(self._rows(step, number, rows, first, last).to(self.accelerator.device))
             yield Tilted(carried, self.target.energy), x
             self.memories[number] = carried.memory_after(x)
 
+    def _rows(self, step: int, number: int, rows: Int[Tensor, "B"], first: int, last: int) -> Int[Tensor, "B L"]:
+        """What a group of columns reads at an update."""
+        columns, windows = self.columns[rows], self.stream.windows
+        if self.stream.both_ways:
+            straight, turned = columns.chunk(2)
+            columns = torch.cat([straight, turned.flip(1)])
+        if windows is None:
+            return columns[:, first:last]
+        place = ("window", step, "group", number, "rank", self.accelerator.process_index)
+        return windows.rows(columns, first, rng=Seeded(self.config.seed).stream(*place))
+
     def fingerprint(self) -> str:
-        return fingerprint(self.stream.tokens, torch.tensor([self.stream.segment, self.stream.lengths == "random"]))
+        stream = self.stream
+        settings = [stream.segment, stream.lengths == "random"]
+        if stream.windows is not None or stream.both_ways:
+            settings += [0 if stream.windows is None else stream.windows.length, stream.both_ways]
+        return fingerprint(stream.tokens, torch.tensor(settings))
 
     def saved(self) -> dict[str, Tensor]:
         whole = self.accelerator.gather if self.accelerator.num_processes > 1 else lambda part: part
@@ -144,6 +172,20 @@ class Columns:
             parts = [saved[f"{MEMORY}/{number}/{place}"] for place in range(len(self.memories[number]))]
             first = self.accelerator.process_index * len(rows)
             self.memories[number] = tuple(part[first : first + len(rows)].to(self.accelerator.device) for part in parts)
+
+
+def planned_length(stream: Stream, columns: int) -> int:
+    """Tokens of a column that are read as segments; the last window of one ends with it."""
+    length, windows = len(stream) // columns, stream.windows
+    if windows is None:
+        return length
+    count = (length - windows.shared) // windows.fresh
+    if count < 1:
+        raise ValueError(
+            f"A column of {length:,} tokens is too short for a window of {windows.length}. Nothing was read; give more text, "
+            f"or fewer columns (batch_size)."
+        )
+    return count * windows.fresh
 
 
 def segments(tokens: Int[Tensor, "B L"]) -> Sequences:

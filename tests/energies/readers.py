@@ -67,7 +67,7 @@ def _maker(name: str, base: Callable[[], object], settings: Callable[[Path], dic
 
 for _reader in ("unidirectional", "bidirectional"):
     _maker(f"{_reader}, own", lambda: own_base("gru, one-hot"), lambda _, r=_reader: {"reader": r, "network": OWN})
-    for _kind in ("transformer, rotary", "transformer, learned, untied"):
+    for _kind in ("transformer, rotary", "transformer, learned, untied", "xlnet", "xlnet, local"):
         _maker(f"{_reader} from {_kind}", lambda k=_kind: own_base(k), lambda _, r=_reader: {"reader": r})
     for _kind in ("gpt2", "llama", "opt", "gemma2"):
         _maker(f"{_reader} from {_kind}", lambda k=_kind: tiny_base(k), lambda _, r=_reader: {"reader": r})
