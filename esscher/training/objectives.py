@@ -17,14 +17,14 @@ from esscher.training.config import TrainRun
 from esscher.training.objective_config import ObjectiveConfig
 
 
-def build_objective(run: TrainRun, steps: Callable[[int], int], tokenizer: Tokenizer) -> Objective:
-    """The objective; `steps` tells the updates of so many epochs."""
+def build_objective(run: TrainRun, steps: Callable[[int], int], text: Tokenizer | None) -> Objective:
+    """The objective; `steps` tells the updates of so many epochs, and `text` what became tokens by, if it was text."""
     config, label_smoothing = run.objective, run.training.label_smoothing
     if config.kind == "likelihood":
         return Likelihood(label_smoothing)
     if config.kind == "permuted":
         block = None if run.length.window is None else run.length.tokens
-        return PermutedLikelihood(config.one_in, _spans(config, tokenizer), block, run.length.both_ways)
+        return PermutedLikelihood(config.one_in, _spans(config, text), block, run.length.both_ways)
     if config.kind == "denoising":
         return Denoising(config.hidden, run.length.both_ways)
     begin = steps(config.after_epochs) if config.after_epochs else config.after_steps or 0
@@ -42,11 +42,11 @@ def judging_objective(config: ObjectiveConfig) -> Objective:
     return Denoising(config.hidden) if config.kind == "denoising" else Likelihood()
 
 
-def _spans(config: ObjectiveConfig, tokenizer: Tokenizer) -> Spans | None:
+def _spans(config: ObjectiveConfig, text: Tokenizer | None) -> Spans | None:
     if config.spans == "none":
         return None
-    if tokenizer.name == "word":
+    if text is None or text.name == "word":
         return Spans(config.spans, config.longest_span)
-    texts = [tokenizer.decode([[number]])[0] or " " for number in range(tokenizer.vocab_size)]  # the end symbol parts words
-    opens, closes = (torch.tensor([text[part].isspace() for text in texts]) for part in (0, -1))
+    pieces = [text.decode([[number]])[0] or " " for number in range(text.vocab_size)]  # the end symbol parts words
+    opens, closes = (torch.tensor([piece[part].isspace() for piece in pieces]) for part in (0, -1))
     return Spans(config.spans, config.longest_span, Words(opens, closes))

@@ -16,6 +16,7 @@ import yaml
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
 from esscher.data.images import load_codec
+from esscher.data.tokenizers import Tokenizer
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
@@ -92,7 +93,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     else:
         data, held_out = material.train, HeldOut(judge, material.validation)
     record = Trainer(run.training, quiet)(
-        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), material.tokenizer),
+        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), _text(material)),
         target,
         data,
         modules=base,
@@ -136,6 +137,11 @@ def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
             f"Nothing was trained; raise base.max_positions, or lower length.tokens."
         )
     return base
+
+
+def _text(material: Material | StreamMaterial) -> Tokenizer | None:
+    """What text became tokens by; of images, nothing."""
+    return material.text if isinstance(material, Material) else material.tokenizer
 
 
 def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConfig, NetworkBase]:
