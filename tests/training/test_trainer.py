@@ -160,7 +160,7 @@ def test_players_move_along_their_own_loss_only():
     record = Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules={"left": left, "right": right})
     assert float(left.place.detach()) == pytest.approx(0.9) and float(right.place.detach()) == pytest.approx(1.2)
     assert record.history[-1]["left/loss"] == 1.0 and record.history[-1]["right/loss"] == -2.0
-    with pytest.raises(ValueError, match="a loss for the player 'left'; the players are model"):
+    with pytest.raises(ValueError, match="The player 'left' has a loss and is none of the players, which are model"):
         Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules=left)
 
 
