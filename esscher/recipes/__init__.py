@@ -66,6 +66,7 @@ RECIPES = {
             "eforcing-translation", "E-Forcing (Anonymous, 2023)", "the same on translation, and mixtures as heads of a decoder"
         ),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
+        Recipe("energy-gan", "Calibrating energy-based GANs (Dai et al., 2017)", "does a discriminator know the density?"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }
