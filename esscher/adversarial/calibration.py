@@ -7,8 +7,8 @@ In max_c min_p  E_p[c] - E_data[c] + K(p)  the best cost is c*(x) = -dK/dp(x) + 
     VariationalEntropy    K = -H(p), bounded     the same, as far as the bound is tight
     NeighbourSquare       K = |p|^2 / 2          c* = -p_data + const
 
-A generator has no density to differentiate. The gradient of K by its weights is E_z[dx/dw . d(dK/dp)/dx] at x = g(z): all that is
-wanted is how dK/dp changes from place to place, which the nearest neighbours in a batch tell. Letters: N points, D numbers
+A generator has no density to differentiate. The gradient of K by its weights is E_z[dx/dw . d(dK/dp)/dx] at x = g(z): all that
+is wanted is how dK/dp changes from place to place, which the nearest neighbours in a batch tell. Letters: N points, D numbers
 of each, Z of its noise, k neighbours.
 """
 

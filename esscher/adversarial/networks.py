@@ -9,6 +9,7 @@ The fully connected ones are those of Dai et al. (2017) for the plane. Letters: 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -95,7 +96,7 @@ class PlanarNets:
 def dense(sizes: Sequence[int], deviation: float | None, *, norms: bool = False) -> nn.Sequential:
     """Linear layers with rectifiers between them, after batch norm if `norms`."""
     layers: list[nn.Module] = []
-    for number, (size, after) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for number, (size, after) in enumerate(pairwise(sizes)):
         if number:
             layers += [nn.BatchNorm1d(size, eps=1e-6), nn.ReLU()] if norms else [nn.ReLU()]
         linear = nn.Linear(size, after)

@@ -35,9 +35,7 @@ MEANING = (
 
 def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All games on all processes, with every seed."""
-    rows = [
-        make_row(scale, process, model, seed, out) for seed in range(seeds) for process in PROCESSES for model in MODELS
-    ]
+    rows = [make_row(scale, process, model, seed, out) for seed in range(seeds) for process in PROCESSES for model in MODELS]
     over = over_seeds(rows)
     figures = {process: planar_panels({model: shown_of(out, process, model, 0) for model in MODELS}) for process in PROCESSES}
     sections = []

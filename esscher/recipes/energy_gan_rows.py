@@ -54,7 +54,7 @@ def planned(scale: str, process: str, model: str) -> Planned:
 
 
 def _small(process: str, model: str, *, smoke: bool) -> Planned:
-    """Rates, small first weights and a gate under which the generator keeps up, found with seed 0 of the first two processes."""
+    """Rates, small first weights and a gate under which the generator keeps up, found with seed 0 of two processes."""
     gate = Gate(-1.0, 0.1)
     objectives: dict[str, Gan | EnergyGan] = {
         "GAN": Gan(),
@@ -90,7 +90,11 @@ def _published(process: str, model: str) -> Planned:
         epochs=500 if spirals else 100, batch_size=500, learning_rate=2e-4, optimiser="adam", clip=None,
         schedule="exponential", hold=0.4 if spirals else 0.1, lowest=0.99**300 if spirals else 0.985**90,
     )  # fmt: skip
-    first = PlanarNets(deviation=0.1, generator_deviation=0.01) if spirals else PlanarNets(deviation=0.01, generator_deviation=0.001)
+    first = (
+        PlanarNets(deviation=0.1, generator_deviation=0.01)
+        if spirals
+        else PlanarNets(deviation=0.01, generator_deviation=0.001)
+    )
     return Planned(objective, training, _paces(model, Pace(rate=10.0, momentum=0.0)), first)
 
 
@@ -119,7 +123,9 @@ def make_row(scale: str, process: str, model: str, seed: int, out: Path) -> dict
             "data": grid.density(truth.log_density(grid.centres)), "emp": grid.counted(data),
             "gen": grid.counted(made), "disc": grid.density(-costs),
         }  # fmt: skip
-        found = {f"{a}||{b}": divergence(cells[a], cells[b]).to_dict() for a, b in permutations(("disc", "data", "gen", "emp"), 2)}
+        found = {
+            f"{a}||{b}": divergence(cells[a], cells[b]).to_dict() for a, b in permutations(("disc", "data", "gen", "emp"), 2)
+        }
         shown = {"true energy": -cells["data"].log_prob, "energy": -cells["disc"].log_prob}
         draws = {"draws": made.values[:SHOWN_DRAWS], "data": data.values[:SHOWN_DRAWS]}
         box = torch.tensor([*grid.low, *grid.high], dtype=torch.float64)

@@ -26,6 +26,8 @@ def test_published_settings():
     assert plan.objective.temperature == 0.15 and plan.objective.calibration == NeighbourEntropy(20, "variance")
     assert (plan.objective.gate.low, plan.objective.margin, plan.training.epochs) == (-0.2, 10.0, 100)
     assert planned("paper", "two spirals", "GAN").training.optimiser == "adagrad"
-    assert all(planned(scale, p, m).training.batch_size == 500 for scale in ("small", "paper") for p in PROCESSES for m in MODELS)
+    assert all(
+        planned(scale, p, m).training.batch_size == 500 for scale in ("small", "paper") for p in PROCESSES for m in MODELS
+    )
     with pytest.raises(ValueError, match="There is no row 'plane', 'GAN'; known are four Gaussians"):
         planned("small", "plane", "GAN")

@@ -181,7 +181,7 @@ def test_what_cannot_be_trained():
     frozen = new_base().requires_grad_(False)
     with pytest.raises(ValueError, match=r"The player 'model' .* has no parameter that may learn"):
         Trainer(SETTINGS, quiet=True)(Likelihood(), Tilted(frozen), train, modules=frozen)
-    with pytest.raises(ValueError, match="no sequence to train on"):
+    with pytest.raises(ValueError, match="no sequence or point to train on"):
         run(new_base(), dataset=(train.rows(slice(0, 0)), held_out))
     long = type(train)(train.tokens.repeat(1, 40), train.start, train.stop + 200)
     from esscher.bases.config import TransformerConfig
