@@ -111,6 +111,6 @@ def in_pieces(network: nn.Module, x: Tensor, size: int = 10_000) -> Tensor:
     """What a network, at rest, makes of many rows."""
     was = network.training
     network.eval()
-    found = torch.cat([network(part) for part in x.split(size)])
+    found = torch.cat([network(x[first : first + size]) for first in range(0, len(x), size)])
     network.train(was)
     return found

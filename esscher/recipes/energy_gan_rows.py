@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from esscher.adversarial.calibration import Constant, NeighbourEntropy, VariationalEntropy
+from esscher.adversarial.calibration import Calibration, Constant, NeighbourEntropy, VariationalEntropy
 from esscher.adversarial.energy_gan import EnergyGan, Gan, Gate, energy
 from esscher.adversarial.grid import Grid, divergence
 from esscher.adversarial.networks import PlanarNets
@@ -81,7 +81,11 @@ def _published(process: str, model: str) -> Planned:
     temperature = {"four Gaussians": 0.5, "biased pair": 0.15, "two spirals": 0.25}[process]
     gate = Gate(-0.2 if process == "biased pair" else -10.0, 0.1)
     margin = None if process == "four Gaussians" else 10.0
-    kinds = {"EGAN-Const": Constant(), "EGAN-Ent-VI": VariationalEntropy(), "EGAN-Ent-NN": NeighbourEntropy(form="variance")}
+    kinds: dict[str, Calibration] = {
+        "EGAN-Const": Constant(),
+        "EGAN-Ent-VI": VariationalEntropy(),
+        "EGAN-Ent-NN": NeighbourEntropy(form="variance"),
+    }
     if model == "GAN":
         training = TrainingConfig(epochs=500, batch_size=500, learning_rate=1e-3, optimiser="adagrad", clip=None)
         return Planned(Gan(), training, {}, PlanarNets(deviation=0.01, generator_deviation=0.125))
