@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from esscher.randomness import Rng
 from esscher.space import Sequences
@@ -28,8 +29,17 @@ class Loss:
     count: int = 1
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """A frozen dataclass of settings; calling it gives the loss on a batch."""
+Target = TypeVar("Target", contravariant=True, default=Tilted)
+Data = TypeVar("Data", contravariant=True, default=Sequences)
+Chance = TypeVar("Chance", contravariant=True, default=Rng)
 
-    def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss: ...
+
+@runtime_checkable
+class Objective(Protocol[Target, Data, Chance]):
+    """A frozen dataclass of settings; calling it gives the loss on a batch.
+
+    The target is a `Tilted` and the data are sequences, unless it is said otherwise: in a game of networks on points of a
+    continuous space (`esscher.adversarial`) they are the game and the points.
+    """
+
+    def __call__(self, target: Target, data: Data, *, rng: Chance, step: int = 0) -> Loss: ...

@@ -44,6 +44,21 @@ class Rng(Protocol):
         ...
 
 
+@runtime_checkable
+class Continuous(Rng, Protocol):
+    """Also numbers without a finite list of outcomes: the noise that generators of continuous points transform."""
+
+    def uniform(self, *shape: int) -> Float[Tensor, "*shape"]:
+        """Independent numbers between 0 and 1."""
+        ...
+
+    def normal(self, *shape: int) -> Float[Tensor, "*shape"]:
+        """Independent standard normal numbers."""
+        ...
+
+    def stream(self, *path: int | str) -> "Continuous": ...
+
+
 class Seeded:
     """Chance from a seed and a path of names and numbers."""
 
@@ -69,6 +84,12 @@ class Seeded:
 
     def permutation(self, count: int) -> Int[Tensor, "{count}"]:
         return torch.randperm(count, generator=self._generator)
+
+    def uniform(self, *shape: int) -> Float[Tensor, "*shape"]:
+        return torch.rand(shape, generator=self._generator)
+
+    def normal(self, *shape: int) -> Float[Tensor, "*shape"]:
+        return torch.randn(shape, generator=self._generator)
 
     @contextmanager
     def governs_torch(self) -> Iterator[None]:

@@ -67,6 +67,7 @@ RECIPES = {
         ),
         Recipe("eforcing-images", "E-Forcing (Anonymous, 2023)", "the same on images: three kinds of PixelCNN"),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
+        Recipe("energy-gan", "Calibrating energy-based GANs (Dai et al., 2017)", "does a discriminator know the density?"),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }

@@ -31,6 +31,22 @@ INTERVALS = ("evaluate_every", "save_every", "log_every")
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How one player of a game learns where it is not as the others do."""
+
+    rate: float = 1.0
+    """Its learning rate over the run's."""
+    momentum: float = 0.9
+    """Share of the earlier gradients in the next one: Adam's first beta, or that of sgd."""
+    memory: float = 0.999
+    """The same of their squares: Adam's second beta."""
+
+    def __post_init__(self) -> None:
+        if not self.rate > 0 or not 0 <= self.momentum < 1 or not 0 <= self.memory < 1:
+            raise ValueError(f"A rate is more than 0, momentum and memory lie in [0, 1); not {self}.")
+
+
+@dataclass(frozen=True)
 class TrainingConfig:
     """How to train, whatever the model and the objective.
 
@@ -52,14 +68,18 @@ class TrainingConfig:
     """Passes in which each process reads its share of a batch."""
     learning_rate: float = 1e-3
     """The highest one, after the warm-up."""
-    optimiser: Literal["adam", "adamw", "sgd"] = "adamw"
+    optimiser: Literal["adam", "adamw", "adagrad", "sgd"] = "adamw"
     """Which optimiser."""
     weight_decay: float = 0.0
     """On matrices only; on vectors (biases, norms) never."""
     clip: float | None = 1.0
     """Longest gradient; longer ones are shortened to it."""
-    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "constant"
+    schedule: Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"] = "constant"
     """How the learning rate goes on after the warm-up."""
+    hold: float | None = None
+    """Share of the run after the warm-up for which the learning rate stays the highest before it falls."""
+    lowest: float | None = None
+    """Share of the highest learning rate below which it never falls; where an exponential one ends (0.01 if not given)."""
     warmup: int = 0
     """Updates over which the learning rate rises."""
     label_smoothing: float = 0.0
@@ -86,8 +106,8 @@ class TrainingConfig:
     """Also log to this tracker."""
 
     def __post_init__(self) -> None:
-        check_choice("optimiser", self.optimiser, ("adam", "adamw", "sgd"))
-        check_choice("schedule", self.schedule, ("constant", "cosine", "linear", "inverse-sqrt"))
+        check_choice("optimiser", self.optimiser, ("adam", "adamw", "adagrad", "sgd"))
+        check_choice("schedule", self.schedule, ("constant", "cosine", "linear", "exponential", "inverse-sqrt"))
         check_choice("device", self.device, ("auto", "cpu"))
         check_choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
         if self.steps is not None and self.epochs is not None:
@@ -102,8 +122,12 @@ class TrainingConfig:
                 raise ValueError(f"{name} is at least 0, not {getattr(self, name)}.")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing}.")
-        if self.average is not None and not 0 <= self.average < 1:
-            raise ValueError(f"average is a share of the run in [0, 1), not {self.average}.")
+        for name in ("average", "hold", "lowest"):
+            share, of = getattr(self, name), "highest learning rate" if name == "lowest" else "run"
+            if share is not None and not 0 <= share < 1:
+                raise ValueError(f"{name} is a share of the {of} in [0, 1), not {share}.")
+        if self.schedule == "exponential" and self.lowest == 0:
+            raise ValueError("An exponential schedule never comes to 0; give a lowest share of the learning rate above it.")
         if self.average is not None and self.average_after is not None:
             raise ValueError(
                 f"Averaging begins after a share of the run, average = {self.average}, or when evaluations stop to get better, "
@@ -118,13 +142,16 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
     if step < config.warmup:
         return config.learning_rate * (step + 1) / config.warmup
     share = (step - config.warmup) / max(1, steps - config.warmup)
+    if config.hold is not None:
+        share = max(0.0, share - config.hold) / (1 - config.hold)
     factor = {
         "constant": 1.0,
         "linear": 1 - share,
         "cosine": (1 + math.cos(math.pi * share)) / 2,
+        "exponential": (0.01 if config.lowest is None else config.lowest) ** share,
         "inverse-sqrt": math.sqrt(max(1, config.warmup) / max(1, config.warmup, step + 1)),
     }
-    return config.learning_rate * factor[config.schedule]
+    return config.learning_rate * max(factor[config.schedule], config.lowest or 0.0)
 
 
 @dataclass(frozen=True)

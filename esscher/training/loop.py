@@ -14,22 +14,22 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from esscher.adversarial.points import Points
 from esscher.estimate import Estimate
 from esscher.objective import Objective
 from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import module_tensors
-from esscher.target import Tilted
 from esscher.training.average import Average, stalled
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
-from esscher.training.config import TrainingConfig, learning_rate, refuse_change
+from esscher.training.config import Pace, TrainingConfig, learning_rate, refuse_change
 from esscher.training.evaluation import HeldOut, HeldOutStream, mean_loss
 from esscher.training.history import History
 from esscher.training.players import Players
 from esscher.training.processes import from_all, from_first, make_equal
 from esscher.training.progress import Progress
 from esscher.training.streams import Columns, Stream
-from esscher.training.supply import Shuffled, Supply
+from esscher.training.supply import Scattered, Shuffled, Supply
 
 MAY_CHANGE = ("tracker",)  # settings that a resumed run may have otherwise
 
@@ -49,17 +49,20 @@ class TrainingRecord:
 class Task:
     """What is to be trained, on what, and where it is saved."""
 
-    objective: Objective
-    target: Tilted
-    data: Sequences | Stream
+    objective: Objective[Any, Any, Any]
+    target: Any
+    data: Sequences | Stream | Points
     modules: Mapping[str, nn.Module]
     validation: HeldOut | HeldOutStream | Callable[[], Estimate] | None
     folder: Path | None
+    paces: Mapping[str, Pace] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         held_out = self.validation.data if isinstance(self.validation, HeldOut | HeldOutStream) else self.data
         if len(self.data) == 0 or len(held_out) == 0:
-            raise ValueError("There is no sequence to train on, or none to validate by. Nothing was trained; give some.")
+            raise ValueError(
+                "There is no sequence or point to train on, or none to validate by. Nothing was trained; give some."
+            )
 
 
 @dataclass
@@ -92,7 +95,7 @@ class Loop:
         for module in task.modules.values():
             module.to(accelerator.device)
         make_equal(accelerator, list(task.modules.values()))
-        self.players = Players(task.modules, config, accelerator)
+        self.players = Players(task.modules, task.paces, config, accelerator)
         self.supply = _supply(task, config, accelerator)
         self.steps = config.steps or self.supply.steps(config.epochs or config.usual_epochs)
         self.evaluate_every = config.evaluate_every or self.supply.steps(1)
@@ -252,7 +255,9 @@ class Loop:
     def _settings(self) -> dict[str, Any]:
         """What must not change between a run and its resumption."""
         fixed = {key: value for key, value in asdict(self.config).items() if key not in MAY_CHANGE}
-        return {**fixed, "data": self.supply.fingerprint(), "processes": self.accelerator.num_processes}
+        paces = {name: asdict(pace) for name, pace in self.task.paces.items()}
+        data = {"data": self.supply.fingerprint(), "processes": self.accelerator.num_processes}
+        return {**fixed, **data, **({"paces": paces} if paces else {})}
 
     def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
         if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
@@ -273,7 +278,9 @@ class Loop:
 
 
 def _supply(task: Task, config: TrainingConfig, accelerator: Accelerator) -> Supply:
-    """Sequences in a shuffled order, or a stream in columns."""
+    """Sequences or points in a shuffled order, or a stream in columns."""
+    if isinstance(task.data, Points):
+        return Scattered(task.data, task.target, config, accelerator)
     if isinstance(task.data, Stream):
         return Columns(task.data, task.target, config, accelerator)
     return Shuffled(task.data, task.target, config, accelerator)

@@ -2,7 +2,8 @@
 
 Most often there is one player; a game has several, and a loss for each, which moves that player only. The
 parts of an update are put together by `Loss.count`, so that reading a batch in several passes, or on several
-processes, gives the gradient of reading it at once.
+processes, gives the gradient of reading it at once. A player that no part has a loss for rests: neither its weights nor its
+optimiser change in that update.
 """
 
 import math
@@ -13,23 +14,29 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from esscher.objective import Loss
-from esscher.training.config import TrainingConfig
+from esscher.training.config import Pace, TrainingConfig
 from esscher.training.processes import sum_gradients, sum_numbers
 
 
 class Players:
     """Named modules, their optimisers, and the gradient of the update that is being made."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], config: TrainingConfig, accelerator: Accelerator):
+    def __init__(
+        self, modules: Mapping[str, nn.Module], paces: Mapping[str, Pace], config: TrainingConfig, accelerator: Accelerator
+    ):
         self.modules, self.config, self.accelerator = dict(modules), config, accelerator
         self.parameters = {name: _learning(name, module) for name, module in modules.items()}
-        self.optimisers = {name: _optimiser(config, parameters) for name, parameters in self.parameters.items()}
+        for name in paces:
+            self._of(name, "has a pace")
+        self.paces = {name: paces.get(name, Pace()) for name in modules}
+        self.optimisers = {name: _optimiser(config, self.paces[name], own) for name, own in self.parameters.items()}
         self._everyone = list({id(p): p for own in self.parameters.values() for p in own}.values())
         self.clear()
 
     def clear(self) -> None:
         """Forget the gradient."""
         self.count, self.loss = 0.0, 0.0
+        self.counts = dict.fromkeys(self.modules, 0.0)
         self.metrics: dict[str, float] = {}
         for parameter in self._everyone:
             parameter.grad = None
@@ -38,7 +45,9 @@ class Players:
         """Add one part of the batch to the gradient."""
         values = loss.value if isinstance(loss.value, Mapping) else {None: loss.value}
         for number, (player, value) in enumerate(values.items()):
-            own = self._everyone if player is None else self._of(player)
+            own = self._everyone if player is None else self._of(player, "has a loss")
+            for name in self.counts if player is None else [player]:
+                self.counts[name] += loss.count
             more = number + 1 < len(values)
             gradients = torch.autograd.grad(value * loss.count, own, retain_graph=more, allow_unused=True)
             for parameter, gradient in zip(own, gradients, strict=True):
@@ -55,33 +64,32 @@ class Players:
     def update(self, rate: float) -> tuple[float, dict[str, float]]:
         """Move every player along its gradient; the mean loss, and the first process's mean metrics."""
         metrics = {name: value / self.count for name, value in self.metrics.items()}
-        loss, count = sum_numbers(self.accelerator, [self.loss, self.count])
+        loss, count, *counts = sum_numbers(self.accelerator, [self.loss, self.count, *self.counts.values()])
         loss /= count
-        longest = 0.0
-        for name, own in self.parameters.items():
+        longest, moving = 0.0, {name: own for name, own in zip(self.counts, counts, strict=True) if own > 0}
+        for name, weight in moving.items():
+            own = self.parameters[name]
             sum_gradients(self.accelerator, own)
             for parameter in own:
                 if parameter.grad is not None:
-                    parameter.grad.div_(count)
+                    parameter.grad.div_(weight)
             limit = math.inf if self.config.clip is None else self.config.clip
             longest = max(longest, float(nn.utils.clip_grad_norm_(own, limit)))
             for group in self.optimisers[name].param_groups:
-                group["lr"] = rate
+                group["lr"] = rate * self.paces[name].rate
         if math.isfinite(loss) and math.isfinite(longest):
-            for optimiser in self.optimisers.values():
-                optimiser.step()
+            for name in moving:
+                self.optimisers[name].step()
         return loss, {**metrics, "gradient": longest}
 
     def train(self, mode: bool) -> None:
         for module in self.modules.values():
             module.train(mode)
 
-    def _of(self, player: str) -> list[nn.Parameter]:
+    def _of(self, player: str, what: str) -> list[nn.Parameter]:
         if player not in self.parameters:
             known = ", ".join(self.parameters)
-            raise ValueError(
-                f"The objective has a loss for the player {player!r}; the players are {known}. Nothing was learnt."
-            )
+            raise ValueError(f"The player {player!r} {what} and is none of the players, which are {known}. Nothing was learnt.")
         return self.parameters[player]
 
 
@@ -92,7 +100,7 @@ def _learning(name: str, module: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
-def _optimiser(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+def _optimiser(config: TrainingConfig, pace: Pace, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Weight decay acts on matrices; biases and norms are left alone."""
     groups = [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
@@ -101,7 +109,9 @@ def _optimiser(config: TrainingConfig, parameters: list[nn.Parameter]) -> torch.
     groups = [group for group in groups if group["params"]]
     rate: float | Tensor = config.learning_rate
     if config.optimiser == "adam":
-        return torch.optim.Adam(groups, lr=rate)
+        return torch.optim.Adam(groups, lr=rate, betas=(pace.momentum, pace.memory))
     if config.optimiser == "adamw":
-        return torch.optim.AdamW(groups, lr=rate)
-    return torch.optim.SGD(groups, lr=float(rate), momentum=0.9)
+        return torch.optim.AdamW(groups, lr=rate, betas=(pace.momentum, pace.memory))
+    if config.optimiser == "adagrad":
+        return torch.optim.Adagrad(groups, lr=rate)
+    return torch.optim.SGD(groups, lr=float(rate), momentum=pace.momentum)

@@ -1,16 +1,17 @@
-"""What the updates of a run read, and what must be remembered of it: sequences in a shuffled order need no memory.
+"""What the updates of a run read, and what must be remembered of it: rows in a shuffled order need no memory.
 
 Streams, which do, are in `esscher.training.streams`.
 """
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from esscher.adversarial.points import Points
 from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
@@ -30,10 +31,10 @@ class Supply(Protocol):
         ...
 
     def tokens(self, step: int) -> int:
-        """Tokens that an update sees, on all processes together."""
+        """Tokens (of points: rows) that an update sees, on all processes together."""
         ...
 
-    def parts(self, step: int) -> Iterator[tuple[Tilted, Sequences]]:
+    def parts(self, step: int) -> Iterator[tuple[Any, Any]]:
         """What this process reads of an update, pass by pass: points, and the target that they are points of."""
         ...
 
@@ -79,6 +80,42 @@ class Shuffled:
 
     def fingerprint(self) -> str:
         return fingerprint(self.data.tokens, self.data.start, self.data.stop)
+
+    def saved(self) -> dict[str, Tensor]:
+        return {}
+
+    def restore(self, saved: Mapping[str, Tensor]) -> None:
+        """Nothing is remembered."""
+
+
+class Scattered:
+    """Points of a continuous space in an order that is a function of the seed; the target is whatever game is played."""
+
+    def __init__(self, data: Points, target: Any, config: TrainingConfig, accelerator: Accelerator):
+        if config.batch_tokens is not None:
+            raise ValueError(
+                f"Points have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing was trained; give "
+                f"batch_size instead."
+            )
+        self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
+        self.order = Order(len(data), config.batch_size, config.seed)
+
+    def steps(self, epochs: int) -> int:
+        return self.order.steps(epochs)
+
+    def scale(self, step: int) -> float:
+        return 1.0
+
+    def tokens(self, step: int) -> int:
+        return self.config.batch_size
+
+    def parts(self, step: int) -> Iterator[tuple[Any, Points]]:
+        own = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
+        for part in own.chunk(self.config.accumulate):
+            yield self.target, self.data.rows(part).to(self.accelerator.device)
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.data.values, *([] if self.data.labels is None else [self.data.labels]))
 
     def saved(self) -> dict[str, Tensor]:
         return {}

@@ -272,7 +272,7 @@ def test_what_cannot_be_read_as_a_stream(tmp_path):
     other = random_automaton(SPACE)
     with pytest.raises(ValueError, match="A Automaton has no memory that goes from segment to segment"):
         Trainer(SETTINGS, quiet=True)(Likelihood(), Tilted(other), Stream(text(500), 3), modules=new_base())
-    with pytest.raises(ValueError, match="no sequence to train on"):
+    with pytest.raises(ValueError, match="no sequence or point to train on"):
         heard(SETTINGS, Stream(text(0), 3))
     with pytest.raises(ValueError, match="at least one token"):
         Stream(text(3), 0)

@@ -160,7 +160,7 @@ def test_players_move_along_their_own_loss_only():
     record = Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules={"left": left, "right": right})
     assert float(left.place.detach()) == pytest.approx(0.9) and float(right.place.detach()) == pytest.approx(1.2)
     assert record.history[-1]["left/loss"] == 1.0 and record.history[-1]["right/loss"] == -2.0
-    with pytest.raises(ValueError, match="a loss for the player 'left'; the players are model"):
+    with pytest.raises(ValueError, match="The player 'left' has a loss and is none of the players, which are model"):
         Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules=left)
 
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_trained():
     frozen = new_base().requires_grad_(False)
     with pytest.raises(ValueError, match=r"The player 'model' .* has no parameter that may learn"):
         Trainer(SETTINGS, quiet=True)(Likelihood(), Tilted(frozen), train, modules=frozen)
-    with pytest.raises(ValueError, match="no sequence to train on"):
+    with pytest.raises(ValueError, match="no sequence or point to train on"):
         run(new_base(), dataset=(train.rows(slice(0, 0)), held_out))
     long = type(train)(train.tokens.repeat(1, 40), train.start, train.stop + 200)
     from esscher.bases.config import TransformerConfig

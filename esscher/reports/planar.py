@@ -1,0 +1,45 @@
+"""Pictures of the plane: energies as maps, points over them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DATA, MADE, DEEPEST = "#c2410c", "#1f5fa8", 12.0
+
+
+def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
+    """The true energy and the data, then for each model its energy and its draws over data.
+
+    A model is the tensors `true energy` and `energy` [S * S], `data` and `draws` [N, 2] and `box` (left, bottom, right, top).
+    All energies are above their least, cut at 12 nats, in one colour scale.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    first = next(iter(models.values()))
+    figure = Figure(figsize=(2.5 * (1 + len(models)), 5.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 1 + len(models), squeeze=False)
+    left, bottom, right, top = first["box"].tolist()
+    energies = {"truth": first["true energy"], **{name: shown["energy"] for name, shown in models.items()}}
+    for (name, values), axis in zip(energies.items(), axes[0], strict=True):
+        side = round(len(values) ** 0.5)
+        height = (values - values.min()).clamp(max=DEEPEST).view(side, side).T
+        axis.imshow(height, origin="lower", extent=(left, right, bottom, top), cmap="viridis_r", vmin=0, vmax=DEEPEST)
+        axis.set_title(name, fontsize=10)
+    for column, axis in enumerate(axes[1]):
+        axis.scatter(*first["data"].T.tolist(), s=1, color=DATA, alpha=0.3, linewidths=0)
+        if column:
+            draws = list(models.values())[column - 1]["draws"]
+            axis.scatter(*draws.T.tolist(), s=1, color=MADE, alpha=0.4, linewidths=0)
+        axis.set_xlim(left, right)
+        axis.set_ylim(bottom, top)
+        axis.set_aspect("equal")
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+    return figure
