@@ -99,8 +99,8 @@ def prompts_of_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[
 
 
 def targets_of(x: Sequences, tokenizer: Tokenizer) -> list[str]:
-    """The texts of points."""
-    return [text.strip() for text in tokenizer.decode(x.points())]
+    """The texts of points, a line each: what would part lines of a file is a space."""
+    return [text.replace("\r", " ").replace("\n", " ").strip() for text in tokenizer.decode(x.points())]
 
 
 def _beside(file: Path, target: str) -> Path:

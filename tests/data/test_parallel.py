@@ -8,6 +8,7 @@ import torch
 
 from esscher.data.parallel import Pairs, pair_points, prompts_of_sources, read_pairs, split_pairs, targets_of
 from esscher.data.tokenizers import train_tokenizer
+from esscher.space import sequences
 
 FRENCH = ["Va !", "Il pleut.", "", "Je suis là."]
 ENGLISH = ["Go.", "It rains.", "Nothing.", "I am here."]
@@ -109,6 +110,12 @@ def test_a_pair_is_a_point_after_its_source():
     assert all(point[-1] == tokenizer.eos for point in made.x.points())
     assert made.words.tolist() == [2, 3, 4] and made.bytes.tolist() == [4, 10, 11]
     assert torch.equal(made.x.lengths, made.tokens) and made.cut == 0
+
+
+def test_a_translation_is_one_line_whatever_was_drawn():
+    tokenizer = train_tokenizer("byte", [])
+    said = ["It\nrains.", "So\r\nit does.\n", "\n"]
+    assert targets_of(sequences(tokenizer.encode(said)), tokenizer) == ["It rains.", "So  it does.", ""]
 
 
 def test_pairs_with_a_long_side_are_left_out_and_counted():
