@@ -112,8 +112,8 @@ def test_unknown_names_are_refused_and_no_torch_is_imported():
     done = subprocess.run([sys.executable, "-c", UNCHECKED], check=False, capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
-        "Unknown optimiser 'AdamW'; the known ones are adam, adamw, sgd.",
-        "Unknown schedule 'AdamW'; the known ones are constant, cosine, linear, inverse-sqrt.",
+        "Unknown optimiser 'AdamW'; the known ones are adam, adamw, adagrad, sgd.",
+        "Unknown schedule 'AdamW'; the known ones are constant, cosine, linear, exponential, inverse-sqrt.",
         "Unknown device 'AdamW'; the known ones are auto, cpu.",
         "Unknown tracker 'AdamW'; the known ones are tensorboard, trackio, wandb, mlflow, None.",
     ]
