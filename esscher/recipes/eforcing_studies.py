@@ -85,8 +85,8 @@ def backbone_studies(scale: str) -> tuple[list[Study], list[str]]:
 
 
 def _from_layers(run: TrainRun) -> dict[str, TrainRun]:
-    """Fixed points that go on from two tied layers, as published: from new weights they learn no more than how
-    often each token occurs."""
+    """Fixed points that go on from two tied layers, as published: from new weights, and with the penalty on the Jacobian, they
+    learn no more than how often each token occurs."""
     layers = replace(run, base=replace(run.base, unrolled=2), training=replace(run.training, epochs=BEGIN))
     rest = replace(run.training, epochs=(run.training.epochs or BEGIN + 1) - BEGIN)
     solved = replace(run, start=LAYERS, base=BaseChoice("deq", unrolled=0), tokenizer=TokenizerConfig(), training=rest)
@@ -123,7 +123,7 @@ BACKBONES: Mapping[str, BaseChoice] = {
     "Transformer": replace(XL, width=96, feedforward=384, memory=0),
     "Transformer-XL": replace(XL, width=96, feedforward=384),
 }  # fmt: skip
-FASTER = {"GRU": 4e-3, "LSTM": 4e-3, "ENAS": 4e-3, "TrellisNet": 4e-3}  # rates, by the validation text
+FASTER = {"GRU": 4e-3, "LSTM": 4e-3, "ENAS": 4e-3, "TrellisNet": 4e-3}  # the first three by the validation text, the last like them
 PUBLISHED: Mapping[str, BaseChoice] = {
     "GRU": BaseChoice("gru", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
     "LSTM": BaseChoice("lstm", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
