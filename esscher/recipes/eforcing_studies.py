@@ -123,7 +123,8 @@ BACKBONES: Mapping[str, BaseChoice] = {
     "Transformer": replace(XL, width=96, feedforward=384, memory=0),
     "Transformer-XL": replace(XL, width=96, feedforward=384),
 }  # fmt: skip
-FASTER = {"GRU": 4e-3, "LSTM": 4e-3, "ENAS": 4e-3, "TrellisNet": 4e-3}  # the first three by the validation text, the last like them
+# Rates: the first three by the validation text, the last like them.
+FASTER = {"GRU": 4e-3, "LSTM": 4e-3, "ENAS": 4e-3, "TrellisNet": 4e-3}
 PUBLISHED: Mapping[str, BaseChoice] = {
     "GRU": BaseChoice("gru", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
     "LSTM": BaseChoice("lstm", width=650, layers=2, embedding=650, tied=True, dropout=0.5),
