@@ -104,6 +104,12 @@ STREAMING = {  # what a memory holds is the same for output weights of one's own
 }
 
 
+def slowly_solved(cases):
+    """Fixed points take long to solve: of those with other heads than a softmax, `make slow` sees to all but one."""
+    slow = {case for case in cases if case.startswith("deq + ") and "softmax," not in case and case != "deq + softmaxes, tied"}
+    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
+
+
 def base_of(config, space=ENDING) -> NetworkBase:
     """A lively base none of whose biases is 0, so that one that is forgotten would be missed."""
     base = lively(config, space)
@@ -146,7 +152,7 @@ def check_levels(base):
         equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
 
 
-@pytest.mark.parametrize("case", [*CASES, *DEEPER])
+@pytest.mark.parametrize("case", slowly_solved([*CASES, *DEEPER]))
 def test_laws_of_a_base(case):
     base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
     assert isinstance(base, LogitBase)
@@ -166,7 +172,7 @@ def test_scores_and_gradients_are_those_of_all_logits(case):
     check_levels(base)
 
 
-@pytest.mark.parametrize("case", STREAMING)
+@pytest.mark.parametrize("case", slowly_solved(STREAMING))
 def test_laws_of_streams(case):
     base = base_of(STREAMING[case]).double()
     assert isinstance(base.network, StreamingNetwork)
