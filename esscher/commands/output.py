@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from esscher.estimate import Estimate
+from esscher.launch import first_process
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")]
 Seed = Annotated[int, Parameter(name="--seed", help="One seed for everything random; printed back.")]
@@ -30,7 +31,9 @@ class Answer:
 
 
 def show(answer: Answer, *, as_json: bool) -> None:
-    """Print an answer."""
+    """Print an answer, in the first of several processes."""
+    if not first_process():
+        return
     if as_json:
         notes = {"notes": list(answer.notes)} if answer.notes else {}
         print(json.dumps(plain({**answer.facts, **answer.tables, **notes})))

@@ -1,14 +1,14 @@
-"""Weighted draws kept on disk, piece by piece: long drawing that was stopped goes on, to the same draws.
+"""Weighted draws piece by piece, kept on disk and shared by processes: samplers like any other.
 
-    collect    many draws of few prompts, some draws of all of them at a time
-    InPieces   few draws of many prompts, all draws of some of them at a time: a sampler like any other
+    InShards   many draws of few prompts, some draws of all of them at a time; `collect` is one call of it
+    InPieces   few draws of many prompts, all draws of some of them at a time
 
-A piece is drawn from its own stream of chance, so it does not matter which of them were there before.
+Drawing that was stopped goes on, to the same draws, on as many processes as there are (`esscher.training.pieces`).
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,10 +19,10 @@ from esscher.randomness import Rng
 from esscher.space import Sequences, concatenate
 from esscher.storage import digest, read_tensors, write_tensors
 from esscher.target import Tilted
+from esscher.training.pieces import Piece, in_pieces
 
 SHARD = 4096  # rows, which is also what a pass of a small network holds
 PIECE = 1024  # rows of draws after some of many prompts: seconds or minutes of work
-PAUSE = 10.0  # seconds between two lines
 
 
 def collect(
@@ -37,34 +37,38 @@ def collect(
     say: Callable[[str], None] = lambda text: None,
 ) -> Draws:
     """`draws` for each prompt; with a `folder`, shards already there are read instead of drawn."""
-    size = max(1, shard // len(prompts))
-    parts: list[Draws] = []
-    started = spoken = time.monotonic()
-    fresh = drawn = 0  # candidates, and draws of each prompt, that were made now
-    for number, first in enumerate(range(0, draws, size)):
-        wanted = min(size, draws - first)
-        file = None if folder is None else folder / f"draws-{number:05d}.safetensors"
-        if file is not None and file.is_file():
-            parts.append(read_draws(file))
-            _check(file, parts[-1], len(prompts), wanted)
-            continue
-        part = sampler(target, prompts, wanted, rng=rng.stream("shard", number))
-        if file is not None:
-            write_draws(file, part)
-        parts.append(part)
-        fresh, drawn = fresh + part.cost, drawn + wanted
-        now = time.monotonic()
-        if now - spoken > PAUSE or (first + size >= draws and spoken > started):
-            spoken, done = now, min(first + size, draws)
-            rate = fresh / (now - started)
-            left = (now - started) / drawn * (draws - done)
-            say(f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left")
-    return side_by_side(parts)
+    return InShards(sampler, folder, shard, say)(target, prompts, draws, rng=rng)
+
+
+@dataclass(frozen=True)
+class InShards:
+    """Draws of another sampler, some of all prompts at a time; more draws later go on from the whole shards of fewer."""
+
+    sampler: Sampler
+    folder: Path | None = None
+    rows: int = SHARD
+    say: Callable[[str], None] = lambda text: None
+    name: str = "draws"  # how its files begin
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        size = max(1, self.rows // len(prompts))
+
+        def shard(number: int) -> Piece[Draws]:
+            wanted = min(size, draws - number * size)
+            own = partial(self.sampler, target, prompts, wanted, rng=rng.stream("shard", number))
+            return Piece(f"{self.name}-{number:05d}" + f"-{wanted}" * (wanted < size), wanted * len(prompts), own)
+
+        work = [shard(number) for number in range(-(-draws // size))]
+        parts = in_pieces(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say)
+        for piece, part in zip(work, parts, strict=True):
+            _check(self.folder, piece, part, len(prompts))
+        return side_by_side(parts)
 
 
 @dataclass(frozen=True)
 class InPieces:
-    """Draws of another sampler, after some prompts at a time; with a `folder`, pieces already there are read instead.
+    """Draws of another sampler, after some prompts at a time; with a `folder`, pieces already there are read instead. Many
+    draws of the only prompt are parted, too.
 
     A piece is known by its prompts, its number of draws and the length of its points. Whose draws they are is for the owner
     of the folder to watch. What a sampler tells beside its draws (`info`) is left out.
@@ -76,25 +80,20 @@ class InPieces:
     say: Callable[[str], None] = lambda text: None
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        if len(prompts) == 1 and draws > self.rows:
+            name = _name(prompts, draws, target)
+            return InShards(self.sampler, self.folder, self.rows, self.say, name)(target, prompts, draws, rng=rng)
         size = max(1, self.rows // draws)
-        parts: list[Draws] = []
-        started = spoken = time.monotonic()
-        fresh = 0  # prompts that were drawn after now
-        for number, first in enumerate(range(0, len(prompts), size)):
-            some = prompts.rows(slice(first, first + size))
-            file = None if self.folder is None else self.folder / f"{_name(some, draws, target)}.safetensors"
-            if file is not None and file.is_file():
-                parts.append(read_draws(file))
-                _check(file, parts[-1], len(some), draws)
-                continue
-            parts.append(self.sampler(target, some, draws, rng=rng.stream("piece", number)))
-            if file is not None:
-                write_draws(file, parts[-1])
-            fresh, now = fresh + len(some), time.monotonic()
-            if now - spoken > PAUSE:
-                spoken, done = now, first + len(some)
-                rate, left = fresh * draws / (now - started), (now - started) / fresh * (len(prompts) - done)
-                self.say(f"drawn after {done:,} of {len(prompts):,} prompts  {rate:,.0f} draws/s  {left:,.0f} s left")
+
+        def piece(number: int) -> Piece[Draws]:
+            some = prompts.rows(slice(number * size, (number + 1) * size))
+            own = partial(self.sampler, target, some, draws, rng=rng.stream("piece", number))
+            return Piece(_name(some, draws, target), len(some) * draws, own)
+
+        work = [piece(number) for number in range(-(-len(prompts) // size))]
+        parts = in_pieces(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say)
+        for one, part in zip(work, parts, strict=True):
+            _check(self.folder, one, part, one.size // draws)
         return one_below_the_other(parts)
 
 
@@ -139,9 +138,10 @@ def read_draws(file: Path) -> Draws:
     return Draws(x, found["log_weight"], found["log_base"], bool(estimates_z), bool(independent), cost, info)
 
 
-def _check(file: Path, draws: Draws, prompts: int, wanted: int) -> None:
-    if draws.log_weight.shape != (prompts, wanted):
+def _check(folder: Path | None, piece: Piece[Draws], draws: Draws, prompts: int) -> None:
+    wanted = prompts, piece.size // prompts
+    if draws.log_weight.shape != wanted:
         raise ValueError(
-            f"{file} holds {tuple(draws.log_weight.shape)} draws where {(prompts, wanted)} are asked for: it belongs to a run "
-            f"with other settings. Nothing was drawn or changed; use another folder, or remove this one."
+            f"{piece.name} in {folder} holds {tuple(draws.log_weight.shape)} draws where {wanted} are asked for: it belongs to "
+            f"a run with other settings. Nothing was changed; use another folder, or remove this one."
         )

@@ -8,9 +8,9 @@ on test data that neither the weights nor the choice among them has seen.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,13 +30,13 @@ from esscher.training.collection import SHARD, InPieces
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import TrainingRecord
+from esscher.training.pieces import Piece, in_pieces
 from esscher.training.progress import choose_progress
 from esscher.training.tilt_config import ContrastConfig
 from esscher.training.trainer import Trainer
 
 PIECE = 64  # prompts whose negatives share a file
 EACH = 64  # draws for each prompt in the end, where there are several
-PAUSE = 10.0  # seconds between two lines
 
 
 @dataclass(frozen=True)
@@ -121,22 +121,20 @@ class _Store:
         """`each` for every sequence of the data; sequences of one prompt share theirs."""
         prompts, _ = distinct_prompts(data)
         each *= math.ceil(len(data) / len(prompts))
-        work = list(_pieces(prompts, each))
-        started = spoken = time.monotonic()
-        pieces, drawn = [], 0
-        for number, (part, count) in enumerate(work):
-            file = None if self.folder is None else self.folder / name / f"{number:05d}.safetensors"
-            if file is not None and file.is_file():
-                pieces.append(load_negatives(file, self.base))
-                continue
-            pieces.append(store_negatives(self.base, part, count, rng=self.rng.stream(name, number)))
-            if file is not None:
-                pieces[-1].save(file)
-            drawn, now = drawn + 1, time.monotonic()
-            if now - spoken > PAUSE:
-                spoken, left = now, (now - started) / drawn * (len(work) - number - 1)
-                self.say(f"{name}: {number + 1:,} of {len(work):,} pieces drawn, {left:,.0f} s left")
-        return joined(pieces)
+
+        def piece(number: int, part: Sequences, count: int) -> Piece[StoredNegatives]:
+            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number))
+            return Piece(f"{number:05d}", len(part) * count, own)
+
+        tables = in_pieces(
+            [piece(number, *some) for number, some in enumerate(_pieces(prompts, each))],
+            folder=None if self.folder is None else self.folder / name,
+            read=partial(load_negatives, base=self.base),
+            write=lambda file, table: table.save(file),
+            say=self.say,
+            what=f"{name}: drawn",
+        )
+        return joined(tables)
 
 
 def _pieces(prompts: Sequences, each: int) -> Iterator[tuple[Sequences, int]]:

@@ -94,7 +94,7 @@ class Loop:
         self.config, self.task, self.accelerator, self.progress = config, task, accelerator, progress
         for module in task.modules.values():
             module.to(accelerator.device)
-        make_equal(accelerator, list(task.modules.values()))
+        make_equal(list(task.modules.values()))
         self.players = Players(task.modules, task.paces, config, accelerator)
         self.supply = _supply(task, config, accelerator)
         self.steps = config.steps or self.supply.steps(config.epochs or config.usual_epochs)
@@ -194,7 +194,7 @@ class Loop:
         self.players.clear()
         self.players.train(False)
         stopped = "patience" if self._impatient() else "finished"
-        standing, history = self.standing, from_first(self.accelerator, tuple(self.history.entries))
+        standing, history = self.standing, tuple(from_first(self.history.entries))
         return TrainingRecord(self.step, stopped, history, standing.best, standing.best_step)
 
     def _evaluate(self) -> bool:
@@ -232,7 +232,7 @@ class Loop:
         validation, accelerator = self.task.validation, self.accelerator
         assert validation is not None
         if not isinstance(validation, HeldOut | HeldOutStream):
-            return from_first(accelerator, validation() if self.main else None)
+            return Estimate(**from_first(validation().to_dict() if self.main else None))
         losses = validation.losses(
             self.task.target,
             batch_size=self.config.batch_size,
@@ -241,7 +241,8 @@ class Loop:
             only=slice(accelerator.process_index, None, accelerator.num_processes),
             rng=Seeded(self.config.seed).stream("validation"),
         )
-        return mean_loss(from_all(accelerator, losses), draws=len(validation.data))
+        every = [loss for some in from_all(losses) for loss in some]
+        return mean_loss(every, draws=len(validation.data))
 
     def _save(self, better: bool) -> None:
         if self.checkpoints is not None:

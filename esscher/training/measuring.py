@@ -114,7 +114,7 @@ def measure_set(
         claim(settings.folder, model, settings, draws)
     units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
     rng, bounds = Seeded(settings.seed), bounds_of(model)
-    sampler = Importance() if one_prompt else InPieces(Importance(), settings.folder, say=say)
+    sampler = InPieces(Importance(), settings.folder, say=say)
     found = measure(
         model.target, made.x, sampler, draws, units=units, bounds=bounds, test=settings.test, level=settings.level, rng=rng
     )

@@ -1,11 +1,12 @@
-"""The processes that train together: one by default, several under `torchrun`, on CPU as on GPU.
+"""The processes that work together: one by default, several under `torchrun`, on CPU as on GPU.
 
 Gradients are summed here, over one flat vector, and not by a wrapper around the model: an objective calls a
 base in its own ways (`log_probs`, sampling), which a wrapper's `forward` never sees; and a fixed vector is
-summed in the same order at every step, which exact resuming needs.
+summed in the same order at every step, which exact resuming needs. Nothing travels as a pickle.
 """
 
-import os
+import atexit
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,24 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 
+from esscher.launch import rank, started
 from esscher.training.config import TrainingConfig
+
+
+def join(*, cpu: bool | None = None) -> PartialState:
+    """Meet the other processes, once; those that do not see each other are refused."""
+    fresh = not PartialState._shared_state
+    state = PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu)
+    if state.num_processes != started():
+        raise RuntimeError(
+            f"{started()} processes were started, but each of them sees {state.num_processes}: they would work apart and "
+            f"overwrite each other. Nothing was done; start them with torchrun, and on a CPU with device: cpu."
+        )
+    if fresh:
+        atexit.register(state.destroy_process_group)
+    return state
 
 
 def connect(config: TrainingConfig, folder: Path | None) -> Accelerator:
@@ -29,34 +44,19 @@ def connect(config: TrainingConfig, folder: Path | None) -> Accelerator:
             f"The tracker {config.tracker!r} is not installed; installed are {', '.join(installed) or 'none'}. Nothing was "
             f"trained; pip install 'esscher[track]' brings tensorboard, or leave tracker out."
         )
+    join(cpu=not gpu)
     accelerator = Accelerator(cpu=not gpu, mixed_precision=precision, log_with=config.tracker, project_dir=place)
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if accelerator.num_processes != started:
-        raise RuntimeError(
-            f"{started} processes were started, but each of them sees {accelerator.num_processes}: they would train apart and "
-            f"overwrite each other. Nothing was trained; start them with torchrun, and on a CPU with device: cpu."
-        )
-    if config.batch_size % (config.accumulate * started):
+    if config.batch_size % (config.accumulate * started()):
         raise ValueError(
-            f"A batch of {config.batch_size} cannot be shared by {started} processes in accumulate = {config.accumulate} "
+            f"A batch of {config.batch_size} cannot be shared by {started()} processes in accumulate = {config.accumulate} "
             f"equal passes. Nothing was trained; change batch_size."
         )
     return accelerator
 
 
-def first_process() -> bool:
-    """True in the process that writes files and speaks."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def disconnect() -> None:
-    """Leave the other processes, at the very end."""
-    PartialState().destroy_process_group()
-
-
-def make_equal(accelerator: Accelerator, modules: Sequence[nn.Module]) -> None:
+def make_equal(modules: Sequence[nn.Module]) -> None:
     """Give every process the weights of the first."""
-    if accelerator.num_processes > 1:
+    if started() > 1:
         for module in modules:
             for tensor in [*module.parameters(), *module.buffers()]:
                 torch.distributed.broadcast(tensor.data, 0)
@@ -64,7 +64,7 @@ def make_equal(accelerator: Accelerator, modules: Sequence[nn.Module]) -> None:
 
 def sum_gradients(accelerator: Accelerator, parameters: Sequence[nn.Parameter]) -> None:
     """Replace each gradient by its sum over all processes."""
-    if accelerator.num_processes == 1:
+    if started() == 1:
         return
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
     flat = accelerator.reduce(flat, "sum")
@@ -74,17 +74,37 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[nn.Parameter]) 
 
 def sum_numbers(accelerator: Accelerator, numbers: Sequence[float]) -> list[float]:
     """Each number summed over all processes."""
-    if accelerator.num_processes == 1:
+    if started() == 1:
         return list(numbers)
     total: Tensor = accelerator.reduce(torch.tensor(numbers, dtype=torch.float64, device=accelerator.device), "sum")
     return total.tolist()
 
 
-def from_all(accelerator: Accelerator, values: list[Any]) -> list[Any]:
-    """The values of all processes, in order of process."""
-    return gather_object(values) if accelerator.num_processes > 1 else values
+def bytes_of_all(content: bytes) -> list[bytes]:
+    """What each process brings, on all of them, in order of process."""
+    if started() == 1:
+        return [content]
+    device = PartialState().device
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(started())]
+    torch.distributed.all_gather(sizes, torch.tensor([len(content)], device=device))
+    longest = max(1, *(int(size) for size in sizes))
+    own = torch.zeros(longest, dtype=torch.uint8)
+    own[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else own[:0]
+    found = [torch.zeros(longest, dtype=torch.uint8, device=device) for _ in range(started())]
+    torch.distributed.all_gather(found, own.to(device))
+    return [one[: int(size)].cpu().numpy().tobytes() for one, size in zip(found, sizes, strict=True)]
 
 
-def from_first(accelerator: Accelerator, value: Any) -> Any:
-    """The value of the first process, on all."""
-    return broadcast_object_list([value])[0] if accelerator.num_processes > 1 else value
+def from_all(values: Any) -> list[Any]:
+    """The values of each process, in order of process; plain ones, as JSON has them."""
+    return [json.loads(one) for one in bytes_of_all(json.dumps(values).encode())] if started() > 1 else [values]
+
+
+def from_first(value: Any) -> Any:
+    """The value of the first process, on all; a plain one, as JSON has them."""
+    return from_all(value if rank() == 0 else None)[0]
+
+
+def wait() -> None:
+    """Until all processes are here."""
+    PartialState().wait_for_everyone()

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bars
 
 from esscher.estimate import Estimate
+from esscher.launch import first_process
 
 PAUSE = 10.0  # seconds between two plain lines
 
@@ -32,8 +33,8 @@ class Progress(Protocol):
 
 
 def choose_progress(quiet: bool) -> Progress:
-    """The display that suits standard error."""
-    if quiet:
+    """The display that suits standard error; of several processes only the first speaks."""
+    if quiet or not first_process():
         return Silent()
     console = Console(stderr=True)
     return Live(console) if console.is_terminal else Lines()

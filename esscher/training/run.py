@@ -20,6 +20,7 @@ from esscher.data.tokenizers import Tokenizer
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
+from esscher.launch import first_process
 from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import write_file, write_json
@@ -31,7 +32,6 @@ from esscher.training.loop import MAY_CHANGE, TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
 from esscher.training.objectives import build_objective, judging_objective
-from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
 from esscher.training.stream_material import StreamMaterial, prepare_streams
 from esscher.training.stream_measuring import StreamMeasuring, measure_stream
@@ -76,7 +76,7 @@ class TrainResult:
 def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainResult:
     """Train a base as the settings say, and save it in `run.out`."""
     folder, seed = Path(run.out), Seeded(run.training.seed)
-    speak = choose_progress(quiet or not first_process()).say
+    speak = choose_progress(quiet).say
     if resume:
         _refuse_change(run, folder)
     material = _material(run, seed)
@@ -104,7 +104,6 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     result = TrainResult(folder, base, material, record, _measure(base, material))
     if first_process():
         _save(run, result)
-    disconnect()
     for name, found in result.measured.items():
         speak(f"{name}: {found}")
     return result

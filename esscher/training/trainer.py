@@ -56,7 +56,7 @@ class Trainer:
             validation = held_out(objective, validation)  # type: ignore[arg-type]
         task = Task(objective, target, data, players, validation, None if folder is None else Path(folder), paces or {})
         accelerator = connect(self.config, task.folder)
-        progress = choose_progress(self.quiet or not accelerator.is_main_process)
+        progress = choose_progress(self.quiet)
         loop = Loop(self.config, task, accelerator, progress)
         loop.restore(resume)
         progress.begin(loop.step, loop.steps)

@@ -46,6 +46,18 @@ def test_an_interrupted_collection_ends_with_the_same_draws(tmp_path):
     assert same(gather(None), whole)
 
 
+def test_more_draws_go_on_from_the_whole_shards_of_fewer(tmp_path):
+    gather(tmp_path, draws=7)
+    asked = []
+
+    def sampler(target, prompts, draws, *, rng):
+        asked.append(draws)
+        return Importance()(target, prompts, draws, rng=rng)
+
+    assert same(gather(tmp_path, draws=11, sampler=sampler), gather(None, draws=11))
+    assert asked == [3, 2]  # two shards of three were there, and one of a single draw that is of no more use
+
+
 def test_what_was_proposed_is_kept(tmp_path):
     drawn = QuasiRejection(1.0)(TARGET, prompts_of(PROMPTS), 5, rng=Seeded(0))
     write_draws(tmp_path / "draws.safetensors", drawn)
@@ -56,8 +68,8 @@ def test_what_was_proposed_is_kept(tmp_path):
 
 def test_a_folder_of_another_run_and_a_changed_file_are_refused(tmp_path):
     gather(tmp_path, draws=10)
-    with pytest.raises(ValueError, match=r"holds \(4, 3\) draws where \(4, 2\) are asked for.*another folder"):
-        gather(tmp_path, draws=2)
+    with pytest.raises(ValueError, match=r"draws-00000 .* holds \(4, 3\) draws where \(2, 6\) are asked for.*another folder"):
+        collect(Importance(), TARGET, prompts_of(PROMPTS[:2]), 12, rng=Seeded(3), folder=tmp_path, shard=12)
     file = sorted(tmp_path.iterdir())[0]
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
