@@ -20,6 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from esscher.launch import rank
+
 DIGEST = "digest"
 
 
@@ -131,7 +133,7 @@ def saving_failed(path: Path, error: Exception, size: int) -> SavingError:
 
 
 def _replace(path: Path, fill: Callable[[Path], None], size: int) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{rank()}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fill(beside)

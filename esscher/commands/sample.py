@@ -1,8 +1,9 @@
 """esscher sample: draw from a model, tilted or not, and show what was chosen from what."""
 
 import json as json_format
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,11 @@ from cyclopts import App, Parameter
 from esscher.commands.output import ENERGY, Answer, Json, Seed, plain, show
 from esscher.commands.sample_images import Picturing, image_answer
 from esscher.cut import Cut
+from esscher.launch import first_process, rank, started
 
 if TYPE_CHECKING:
     from esscher.draws import Sampler
+    from esscher.randomness import Rng
     from esscher.samplers.choice import SamplerSettings
     from esscher.target import Tilted
     from esscher.training.models import Model
@@ -122,8 +125,8 @@ def sample(
             f"{model} is no model of images. Nothing was drawn; leave --classes, --complete, --rows and --images out."
         )
     texts = list(prompt) or [""]
-    found = _draw(sampler, loaded, drawing, texts, seed=seed, quiet=quiet)
-    if out is not None:
+    found = _shared(partial(_draw, sampler, loaded, drawing, texts, quiet=quiet), drawing.draws, len(texts), seed=seed)
+    if out is not None and first_process():
         _write(out, found.samples)
     facts = {"model": model, "energy": energy, "sampler": name, "seed": seed, **found.facts, "out": out}
     tables = found.everything(texts) if json else found.for_people(texts, show_)
@@ -161,22 +164,45 @@ class _Found:
         return tables
 
 
-def _draw(sampler: "Sampler", loaded: "Model", drawing: Drawing, texts: list[str], *, seed: int, quiet: bool) -> _Found:
+def _shared(draw: Callable[[int, "Rng"], _Found], draws: int, prompts: int, *, seed: int) -> _Found:
+    """The draws of each prompt shared by the processes that were started together, each with chance of its own."""
     from esscher.randomness import Seeded
+    from esscher.training.processes import from_all, join
+
+    if started() == 1:
+        return draw(draws, Seeded(seed))
+    join()
+    own = len(range(rank(), draws, started()))
+    found = draw(own, Seeded(seed).stream("rank", rank())) if own else _Found([], {}, [])
+    every = [_Found(**one) for one in from_all(vars(found)) if one["samples"]]
+    each = [len(one.samples) // prompts for one in every]
+    return _Found(
+        [row for place in range(prompts) for one, count in zip(every, each, strict=True)
+         for row in one.samples[place * count : (place + 1) * count]],
+        {"drawn_from_the_base": sum(one.facts["drawn_from_the_base"] for one in every),
+         "independent_draws": all(one.facts["independent_draws"] for one in every), "processes": started()},
+        list(dict.fromkeys(note for one in every for note in one.notes)),
+        [one.pools[place] for place in range(prompts) for one in every if one.pools],
+        [[row for one in every for row in one.candidates[place]] for place in range(prompts) if every[0].candidates],
+    )  # fmt: skip
+
+
+def _draw(
+    sampler: "Sampler", loaded: "Model", drawing: Drawing, texts: list[str], draws: int, rng: "Rng", *, quiet: bool
+) -> _Found:
     from esscher.reports.candidates import candidate_rows, pool_rows, sample_rows
     from esscher.samplers.pool import AdaptivePool, Pool, survivors
     from esscher.samplers.watched import Tally, watched
     from esscher.space import prompts_of
     from esscher.training.progress import choose_progress
 
-    tokenizer, rng = loaded.tokenizer, Seeded(seed)
-    target = watched(drawing.target(loaded.target), Tally(choose_progress(quiet).say))
+    tokenizer, target = loaded.tokenizer, watched(drawing.target(loaded.target), Tally(choose_progress(quiet).say))
     encoded = loaded.prompts(texts)
     prompts, notes = prompts_of(encoded), _notes_on_prompts(loaded, [len(tokens) for tokens in encoded])
-    chosen = sampler.choose(target, prompts, drawing.draws, rng=rng) if isinstance(sampler, Pool | AdaptivePool) else []
-    draws = survivors(chosen) if chosen else sampler(target, prompts, drawing.draws, rng=rng)
-    samples = sample_rows(texts, draws, target, tokenizer)
-    facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
+    chosen = sampler.choose(target, prompts, draws, rng=rng) if isinstance(sampler, Pool | AdaptivePool) else []
+    drawn = survivors(chosen) if chosen else sampler(target, prompts, draws, rng=rng)
+    samples = sample_rows(texts, drawn, target, tokenizer)
+    facts = {"drawn_from_the_base": drawn.cost, "independent_draws": drawn.independent}
     if not chosen:
         return _Found(samples, facts, notes)
     pools = pool_rows(texts, chosen)

@@ -232,7 +232,7 @@ class Loop:
         validation, accelerator = self.task.validation, self.accelerator
         assert validation is not None
         if not isinstance(validation, HeldOut | HeldOutStream):
-            return Estimate(**from_first(validation().to_dict() if self.main else None))
+            return from_first(validation() if self.main else None)
         losses = validation.losses(
             self.task.target,
             batch_size=self.config.batch_size,

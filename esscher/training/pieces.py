@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from esscher.launch import rank, started
-from esscher.training.processes import bytes_of_all, from_all, from_first, join, wait
+from esscher.training.processes import all_here, bytes_of_all, from_all, from_first, join
 
 Part = TypeVar("Part")
 PAUSE = 10.0  # seconds between two lines
@@ -53,7 +53,7 @@ def in_pieces(
     if folder is None:
         made |= _exchanged(made, read, write)
     else:
-        wait()
+        all_here()
     return [made[number] if number in made else _read(folder, piece.name, read) for number, piece in enumerate(work)]
 
 

@@ -16,8 +16,11 @@ from accelerate import Accelerator, PartialState
 from accelerate.tracking import get_available_trackers
 from torch import Tensor, nn
 
+from esscher.estimate import Estimate
 from esscher.launch import rank, started
 from esscher.training.config import TrainingConfig
+
+ESTIMATE = "an estimate"  # how one travels
 
 
 def join(*, cpu: bool | None = None) -> PartialState:
@@ -96,15 +99,22 @@ def bytes_of_all(content: bytes) -> list[bytes]:
 
 
 def from_all(values: Any) -> list[Any]:
-    """The values of each process, in order of process; plain ones, as JSON has them."""
-    return [json.loads(one) for one in bytes_of_all(json.dumps(values).encode())] if started() > 1 else [values]
+    """The values of each process, in order of process: estimates, and what JSON has."""
+    if started() == 1:
+        return [values]
+    own = json.dumps(values, default=lambda found: {ESTIMATE: found.to_dict()}).encode()
+    return [json.loads(one, object_hook=_estimate) for one in bytes_of_all(own)]
+
+
+def _estimate(value: dict[str, Any]) -> Any:
+    return Estimate(**value[ESTIMATE]) if ESTIMATE in value else value
 
 
 def from_first(value: Any) -> Any:
-    """The value of the first process, on all; a plain one, as JSON has them."""
+    """The value of the first process, on all."""
     return from_all(value if rank() == 0 else None)[0]
 
 
-def wait() -> None:
-    """Until all processes are here."""
-    PartialState().wait_for_everyone()
+def all_here() -> None:
+    """Wait until all processes are here."""
+    join().wait_for_everyone()

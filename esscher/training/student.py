@@ -26,6 +26,7 @@ from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilRun
 from esscher.training.image_painting import prompts_of_classes
 from esscher.training.models import Model, load_model
+from esscher.training.processes import all_here
 from esscher.training.run import RESULTS
 from esscher.training.tilt import read_sets, source_of
 
@@ -62,6 +63,7 @@ def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: boo
     loaded, own = load_model(model, run.energy), named_own(run.energy)
     base, teacher, energy = loaded.base, loaded.target, loaded.target.energy
     student = _fresh(base, run) if run.fresh else deepcopy(base)
+    all_here()  # nobody writes before all have looked
     write_file(folder / SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
     prompts = _prompts(loaded, run)
     found = distil(

@@ -33,6 +33,7 @@ from esscher.training.fitting import FittedEnergy, fit_energy
 from esscher.training.image_material import image_units, read_image_sets
 from esscher.training.material import MOTIF, prepare, read_parallel, read_splits
 from esscher.training.models import SETTINGS, Model, load_model
+from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.tilt_config import TiltRun
 
@@ -68,6 +69,7 @@ def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnerg
     sets = read_sets(model, run.source)
     choose_progress(quiet).say(f"{len(sets.train):,} sequences to learn from, {len(sets.validation):,} to choose by.")
     energy = build(model, run, int(sets.train.stop.max()))
+    all_here()  # nobody writes before all have looked
     write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
     training = replace(run.training, seed=run.seed)
     found = learn_energy(model.base, energy, sets, run.contrast, training, folder=folder, resume=resume, quiet=quiet)
