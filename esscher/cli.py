@@ -20,6 +20,7 @@ VERBS = {
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
+    "serve": "A model, tilted or not, behind an endpoint that speaks OpenAI's completions.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
     "translate": "Translate sentences or a file with a base that reads a source: beam, draws, least risk.",
     "score": "How good a translation is: BLEU, chrF, TER, ROUGE, METEOR with intervals, by length, beside another.",
