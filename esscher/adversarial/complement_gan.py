@@ -25,6 +25,8 @@ from esscher.adversarial.points import Points
 from esscher.objective import Loss
 from esscher.randomness import Continuous
 
+Matching = Literal["squared", "mean-square", "absolute"]
+
 
 @dataclass(frozen=True)
 class LowDensity:
@@ -53,15 +55,15 @@ class LowDensity:
 class ComplementGan:
     """The game of a classifier and a generator, on unlabelled points and these labelled ones.
 
-    `matching` is the squared norm of the difference of mean features (the paper, and the released code for MNIST, there over
-    their number) or its mean absolute value (the code for SVHN and CIFAR-10). `unlabelled` weighs what is said of unlabelled
+    `matching` is the squared norm of the difference of mean features (the paper), its mean square (the released code for MNIST)
+    or its mean absolute value (the code for SVHN and CIFAR-10). `unlabelled` weighs what is said of unlabelled
     and generated points: 1 in the paper, 0.5 as released. With `fresh` the first half of a batch is the discriminator's, and
     the other one the generator's. An inference net in the game needs a `variational` weight.
     """
 
     labelled: Points
     batch_size: int = 100
-    matching: Literal["squared", "absolute"] = "squared"
+    matching: Matching = "squared"
     pull_away: float = 0.0
     variational: float = 0.0
     entropy: VariationalEntropy = field(default_factory=VariationalEntropy)
@@ -77,13 +79,16 @@ class ComplementGan:
         half = len(data) // 2 if self.fresh else len(data)
         z = target.generator.draw_noise(half, rng=rng)
         made = target.generator(z)
-        logits, told = target.discriminator(data.values[:half]), target.discriminator(labelled.values)
+        parts = [labelled.values, data.values[:half], made]
+        features = target.discriminator.features(torch.cat(parts)).split([len(part) for part in parts])
+        told, logits, fake = (target.discriminator.head(part) for part in features)
         supervised = cross_entropy(told, labelled.labels)
-        apart = real_or_made(logits, target.discriminator(made))
+        apart = real_or_made(logits, fake)
         uncertain = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+        real = target.discriminator.features(data.values[half:]) if self.fresh else features[1]
         losses = {
             "discriminator": supervised + self.unlabelled * apart + self.conditional_entropy * uncertain,
-            "generator": self._generator(target, data.values[-half:], made, rng=rng.stream("generator"), step=step),
+            "generator": self._generator(real, features[2], made, rng=rng.stream("generator"), step=step),
         }
         if target.inference is not None:
             losses["inference"] = self.entropy(target, z, made)
@@ -91,9 +96,8 @@ class ComplementGan:
         metrics = {"supervised": float(supervised.detach()), "apart": float(apart.detach())}
         return Loss(losses, metrics, half)
 
-    def _generator(self, game: Game, real: Tensor, made: Tensor, *, rng: Continuous, step: int) -> Tensor:
-        features = game.discriminator.features(made)
-        loss = matched(game.discriminator.features(real), features, self.matching)
+    def _generator(self, real: Tensor, features: Tensor, made: Tensor, *, rng: Continuous, step: int) -> Tensor:
+        loss = matched(real, features, self.matching)
         if self.pull_away:
             loss = loss + self.pull_away * pulled_away(features)
         if self.low_density is not None:
@@ -101,15 +105,24 @@ class ComplementGan:
         return loss
 
 
+@dataclass(frozen=True)
+class Supervised:
+    """The classifier by itself, on labelled points only."""
+
+    def __call__(self, target: Game, data: Points, *, rng: Continuous, step: int = 0) -> Loss:
+        assert data.labels is not None
+        return Loss({"discriminator": cross_entropy(target.discriminator(data.values), data.labels)}, count=len(data))
+
+
 def real_or_made(real: Float[Tensor, "N K"], made: Float[Tensor, "M K"]) -> Tensor:
     """-log P(one of the classes) of real points, and -log P(generated) of generated ones, by their logits."""
     return softplus(-real.logsumexp(-1)).mean() + softplus(made.logsumexp(-1)).mean()
 
 
-def matched(real: Float[Tensor, "N F"], made: Float[Tensor, "M F"], form: str) -> Tensor:
+def matched(real: Float[Tensor, "N F"], made: Float[Tensor, "M F"], form: Matching) -> Tensor:
     """How far apart the mean features are."""
     apart = real.mean(0) - made.mean(0)
-    return apart.square().sum() if form == "squared" else apart.abs().mean()
+    return {"squared": apart.square().sum(), "mean-square": apart.square().mean(), "absolute": apart.abs().mean()}[form]
 
 
 def pulled_away(features: Float[Tensor, "N F"]) -> Tensor:

@@ -96,6 +96,16 @@ class PixelNetwork(Headed):
         each = both.expand(-1, -1, -1, self.channels, -1).flatten(1, 3)
         return pad(each, (0, 0, self.given + 1, 0))[:, : x.tokens.shape[1] + 1]
 
+    def interpolated(self, levels: Float[Tensor, "B H W N"]) -> Float[Tensor, "B H W N"]:
+        """The log-probability of each value of images whose levels are any numbers: between those of the two levels next to it,
+        after the numbers before it. Differentiable by them; for networks without classes."""
+        values = levels * (2 / max(1, self.vocab_size - 1)) - 1
+        features = self._seen(Whole(pad(values, (1, 0), value=1.0), learning=False), None)
+        hidden, below = self.emitted(features, values), levels.detach().floor().clamp(0, max(0, self.vocab_size - 2)).long()
+        above = (below + 1).clamp(max=self.vocab_size - 1)
+        share = levels - below
+        return (1 - share) * self.score(hidden, below) + share * self.score(hidden, above)
+
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], PixelState]:
         label, kernels = self._label(prompts), kernels_of(self)
         margin, parts = margin_of(kernels), []

@@ -68,6 +68,11 @@ RECIPES = {
         Recipe("eforcing-images", "E-Forcing (Anonymous, 2023)", "the same on images: three kinds of PixelCNN"),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
         Recipe("energy-gan", "Calibrating energy-based GANs (Dai et al., 2017)", "does a discriminator know the density?"),
+        Recipe(
+            "bad-gan",
+            "Good semi-supervised learning that requires a bad GAN (Dai et al., 2017)",
+            "classes from few labels beside a generator",
+        ),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )
 }

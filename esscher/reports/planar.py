@@ -43,3 +43,27 @@ def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
         axis.set_xticks([])
         axis.set_yticks([])
     return figure
+
+
+def boundary_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
+    """For each model the class of every cell, unlabelled points in white, labelled ones ringed, generated ones in black.
+
+    A model is the tensors `classes` [S * S], `box` (left, bottom, right, top), `data`, `made` and `labelled` [N, 2], `labels`.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.6 * len(models), 2.9), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axis, (name, shown) in zip(figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True):
+        left, bottom, right, top = shown["box"].tolist()
+        side = round(len(shown["classes"]) ** 0.5)
+        classes, most = shown["classes"].view(side, side).T, int(shown["labels"].max())
+        axis.imshow(classes, origin="lower", extent=(left, right, bottom, top), cmap="Pastel1", vmin=0, vmax=max(8, most))
+        axis.scatter(*shown["data"].T.tolist(), s=2, color="white", linewidths=0)
+        if name != "labels only":
+            axis.scatter(*shown["made"].T.tolist(), s=1.5, color="black", alpha=0.5, linewidths=0)
+        colours = shown["labels"].tolist()
+        axis.scatter(*shown["labelled"].T.tolist(), s=24, c=colours, cmap="Set1", vmin=0, vmax=max(8, most), edgecolors="black")
+        axis.set(title=name, xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
+    return figure
