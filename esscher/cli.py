@@ -19,6 +19,7 @@ VERBS = {
     "tilt": "Give a base an energy over whole sequences: a network that learns from text, or weighed features.",
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
+    "explore": "A page to look at a model with: candidates, tokens, energies, a distilled model beside.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
     "serve": "A model, tilted or not, behind an endpoint that speaks OpenAI's completions.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",

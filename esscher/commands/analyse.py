@@ -13,7 +13,6 @@ from esscher.training.discriminate_config import DiscriminateConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from esscher.data.tokenizers import Tokenizer
     from esscher.estimate import Estimate
     from esscher.estimators.populations import Populations
     from esscher.space import Sequences
@@ -116,12 +115,14 @@ def next_token(
     from esscher.estimators.next_token import next_tokens
     from esscher.randomness import Seeded
     from esscher.reports.plots import estimate_bars
+    from esscher.reports.token_names import token_name
     from esscher.training.models import load_model
 
     loaded = load_model(model, energy, cut)
     tokens, notes = _prompt(loaded, prompt)
     found = next_tokens(loaded.target, tokens, top=top, draws=draws, level=level, rng=Seeded(seed))
-    names = [_shown(row.token, tokens, loaded.tokenizer) for row in found.rows]
+    given = tokens.tokens[0].tolist()
+    names = [token_name(row.token, given, loaded.tokenizer) for row in found.rows]
     rows = [
         {"text": name, "token": row.token, "base": row.base, "joint": row.joint, "joint over base": _times(row.joint, row.base)}
         for name, row in zip(names, found.rows, strict=True)
@@ -272,17 +273,6 @@ def _prompt(loaded: "Model", prompt: str) -> tuple["Sequences", list[str]]:
     if loaded.cut.given is None or length == loaded.given:
         return tokens, []
     return tokens, [f"The energy learnt from prompts of {loaded.given} tokens, and this one has {length}."]
-
-
-def _shown(token: int | None, prompt: "Sequences", tokenizer: "Tokenizer") -> str:
-    """A token as people read it: the text it adds to the prompt, in quotes, or its name where it is no text by itself."""
-    if token is None:
-        return "all others"
-    given = prompt.tokens[0, : int(prompt.start[0])].tolist()[-3:]  # alone, some tokens lose the space before them
-    before, after = tokenizer.decode([given, [*given, token]])
-    text = after[len(before) :]
-    plain = after.startswith(before) and text.isprintable() and "\ufffd" not in text
-    return repr(text) if text and plain else str(tokenizer.backend.id_to_token(token))
 
 
 def _times(joint: "Estimate", base: "Estimate") -> "Estimate | None":

@@ -20,7 +20,7 @@ class Sum(nn.Module):
         unknown = set(scales or {}) - set(parts)
         if unknown:
             raise ValueError(f"No part named {sorted(unknown)} to scale. The parts are {sorted(parts)}.")
-        self.parts = dict(parts)
+        self.terms = dict(parts)
         self.scales = {name: (scales or {}).get(name, 1.0) for name in parts}
         self.networks = nn.ModuleDict({name: part for name, part in parts.items() if isinstance(part, nn.Module)})
         sizes = {size for part in parts.values() if (size := getattr(part, "vocab_size", None)) is not None}
@@ -30,5 +30,8 @@ class Sum(nn.Module):
             self.vocab_size = sizes.pop()
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
-        terms = [self.scales[name] * part(x).double() for name, part in self.parts.items()]
-        return torch.stack(terms).sum(0)
+        return -torch.stack(list(self.parts(x).values())).sum(0)
+
+    def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
+        """What each term adds to -E(x)."""
+        return {name: -self.scales[name] * term(x).double() for name, term in self.terms.items()}

@@ -43,7 +43,15 @@ class ConditionalLogLinear(nn.Module):
         return found.double()[which]
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
-        return -(values(self.features, x).to(x.tokens.device) * self.weights(x)).sum(-1)
+        return -self._added(x).sum(-1)
+
+    def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
+        """What each feature adds to -E(x)."""
+        added = self._added(x)
+        return {feature.name: added[:, place] for place, feature in enumerate(self.features)}
+
+    def _added(self, x: Sequences) -> Float[Tensor, "B F"]:
+        return values(self.features, x).to(x.tokens.device) * self.weights(x)
 
 
 class PromptNetwork(nn.Module):

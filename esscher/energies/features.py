@@ -5,8 +5,9 @@ need no decoding (`contains`, `starts_with`, `length`, `of_tokens`); features of
 the decoded point. Features that can be written down are in `esscher.energies.declared`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -53,6 +54,20 @@ class LogLinear(nn.Module):
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         return -values(self.features, x) @ self.weights
+
+    def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
+        """What each feature adds to -E(x)."""
+        added = values(self.features, x) * self.weights
+        return {feature.name: added[:, place] for place, feature in enumerate(self.features)}
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """An energy that says what it is made of: `parts(x)` are named terms of -E(x), one number a row, and add up to it."""
+
+    def __call__(self, x: Sequences) -> Tensor: ...
+
+    def parts(self, x: Sequences) -> Mapping[str, Tensor]: ...
 
 
 def contains(motif: Sequence[int], *, name: str | None = None) -> Feature:

@@ -6,6 +6,7 @@ became.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,40 +39,56 @@ def sample_rows(prompts: Sequence[str], draws: Draws, target: Tilted, tokenizer:
     ]
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A point that was drawn `times` times; its share of the weight, and how many draws it became."""
+
+    point: tuple[int, ...]
+    text: str
+    log_base: float
+    energy: float
+    share: float
+    times: int
+    chosen: int
+
+
 def candidate_rows(found: Sequence[Chosen], target: Tilted, tokenizer: Tokenizer) -> list[list[dict[str, Any]]]:
     """For each prompt its different candidates, the largest share first."""
-    rows: dict[int, list[dict[str, Any]]] = {}
+    every = candidates_of(found, target, tokenizer)
+    return [[{name: value for name, value in vars(one).items() if name != "point"} for one in group] for group in every]
+
+
+def candidates_of(found: Sequence[Chosen], target: Tilted, tokenizer: Tokenizer) -> list[list[Candidate]]:
+    """The same with their points."""
+    groups: dict[int, list[Candidate]] = {}
     for group in found:
         for place, drawn, pick in zip(group.prompt.tolist(), per_prompt(group.candidates), group.pick, strict=True):
-            rows[place] = _rows_of_one(drawn, pick, target, tokenizer)
-    return [rows[place] for place in sorted(rows)]
+            groups[place] = _of_one(drawn, pick, target, tokenizer)
+    return [groups[place] for place in sorted(groups)]
 
 
-def _rows_of_one(drawn: Draws, pick: Tensor, target: Tilted, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def _of_one(drawn: Draws, pick: Tensor, target: Tilted, tokenizer: Tokenizer) -> list[Candidate]:
     share = torch.softmax(drawn.log_weight[0], -1).tolist()
     chosen = torch.bincount(pick, minlength=len(share)).tolist()
     # independent candidates are the base's own draws, whose weight is -E; others carry the history of their cloud
     weight = drawn.log_weight[0] if drawn.independent else log_weight(target, drawn.x)
-    points = drawn.x.points()
-    found: dict[tuple[int, ...], dict[str, Any]] = {}
-    for row, point in enumerate(points):
-        one = found.setdefault(
-            tuple(point),
-            {
-                "text": "",
-                "log_base": float(drawn.log_base[0, row]),
-                "energy": -float(weight[row]),
-                "share": 0.0,
-                "times": 0,
-                "chosen": 0,
-            },
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for row, point in enumerate(drawn.x.points()):
+        rows.setdefault(tuple(point), []).append(row)
+    texts = tokenizer.decode([list(point) for point in rows])
+    found = [
+        Candidate(
+            point,
+            text,
+            float(drawn.log_base[0, same[0]]),
+            -float(weight[same[0]]),
+            sum(share[row] for row in same),
+            len(same),
+            sum(chosen[row] for row in same),
         )
-        one["share"] += share[row]
-        one["times"] += 1
-        one["chosen"] += chosen[row]
-    for one, text in zip(found.values(), tokenizer.decode([list(point) for point in found]), strict=True):
-        one["text"] = text
-    return sorted(found.values(), key=lambda one: -one["share"])
+        for (point, same), text in zip(rows.items(), texts, strict=True)
+    ]
+    return sorted(found, key=lambda one: -one.share)
 
 
 def pool_rows(prompts: Sequence[str], found: Sequence[Chosen], *, level: float = 0.95) -> list[dict[str, Any]]:

@@ -1,0 +1,32 @@
+"""A small model with features, as the explorer's tests show it."""
+
+from pathlib import Path
+
+import torch
+
+from esscher.bases.config import RecurrentConfig
+from esscher.bases.network import build_base
+from esscher.cut import Cut
+from esscher.data.tokenizers import character_tokenizer
+from esscher.energies.features import LogLinear, contains, count
+from esscher.explorer.views import Explorer
+from esscher.randomness import Seeded
+from esscher.space import Space
+from esscher.target import Tilted
+from esscher.training.models import Model
+
+LETTERS = character_tokenizer("ab")
+FEATURES = [contains([1, 2], name="has ab"), count([2], name="letters b")]
+
+
+def explorer(energy=None, **settings):
+    """The page's model, tilted by two features unless told otherwise."""
+    base = build_base(RecurrentConfig("lstm", 8, 1), Space(LETTERS.vocab_size, 3, eos=LETTERS.eos), rng=Seeded(0)).eval()
+    energy = LogLinear(FEATURES, torch.tensor([1.5, -0.7])) if energy is None else energy
+    return Explorer(Model(base, Tilted(base, energy), LETTERS, Cut(), Path("toy")), **settings)
+
+
+def last(found):
+    """The view that is complete."""
+    *_, view = found
+    return view

@@ -1,0 +1,133 @@
+"""What the explorer shows is what samplers and estimators give, exactly where the truth is known."""
+
+import math
+
+import pytest
+import torch
+from shown import FEATURES, LETTERS, explorer, last
+
+from esscher.energies.algebra import Sum
+from esscher.energies.features import LogLinear, of_text
+from esscher.exact.enumeration import enumerate_points
+from esscher.exact.table import tabulate
+from esscher.explorer import markup
+from esscher.explorer.views import FIRST, Controls
+from esscher.reports.token_names import pieces, token_name
+from esscher.target import flat
+
+
+def test_candidates_are_the_pool_s_and_their_shares_sum_to_one():
+    shown = explorer()
+    view = last(shown.draw("a", Controls(pool=100)))
+    assert sum(row.share for row in view.rows) == pytest.approx(1)
+    assert sum(row.times for row in view.rows) == 100 and sum(row.chosen for row in view.rows) == Controls().draws
+    assert [row.share for row in view.rows] == sorted((row.share for row in view.rows), reverse=True)
+    target = shown.model.target
+    weight = {row.point: math.exp(-row.energy) for row in view.rows}
+    total = sum(row.times * weight[row.point] for row in view.rows)
+    for row, parts in zip(view.rows, view.parts, strict=True):
+        assert row.share == pytest.approx(row.times * weight[row.point] / total)
+        assert sum(parts.values()) == pytest.approx(-row.energy)
+    assert view.pool["log_z"].value == pytest.approx(math.log(total / 100))
+    assert view.pool["log_z"].covers(float(tabulate(target, view.given).log_z))
+
+
+def test_the_same_seed_gives_the_same_candidates_and_a_larger_pool_begins_with_a_smaller_one():
+    shown = explorer()
+    small, again = (last(shown.draw("", Controls(pool=64, seed=3))) for _ in range(2))
+    assert small.rows == again.rows and torch.equal(small.chosen.pick, again.chosen.pick)
+    views = list(shown.draw("", Controls(pool=128, seed=3)))
+    assert [len(view.chosen.candidates.x) for view in views] == [FIRST, 32, 64, 128]
+    assert [view.complete for view in views] == [False, False, False, True]
+    assert views[2].rows == small.rows
+    assert last(shown.draw("", Controls(pool=64, seed=4))).rows != small.rows
+
+
+@pytest.mark.parametrize("sampler", ["adaptive-pool", "particles"])
+def test_other_samplers_give_shares_too(sampler):
+    view = last(explorer().draw("b", Controls(sampler=sampler, pool=64)))
+    assert view.complete and sum(row.share for row in view.rows) == pytest.approx(1)
+    assert (view.pool["log_z"] is None) == (sampler == "particles")
+
+
+def test_top_k_and_temperature_change_the_base():
+    shown = explorer()
+    (only,) = last(shown.draw("", Controls(top_k=1))).rows
+    assert only.share == pytest.approx(1) and only.log_base == pytest.approx(0)
+    cold, warm = (last(shown.draw("", Controls(temperature=t, pool=128))) for t in (0.2, 2.0))
+    assert len(cold.rows) < len(warm.rows)
+
+
+def test_next_tokens_cover_the_truth_and_sum_to_one():
+    shown = explorer()
+    names, found = shown.next_tokens("a", Controls(), draws=400)
+    assert sum(row.joint.value for row in found.rows) == pytest.approx(1)
+    x = enumerate_points(shown.model.base.space, shown.prompt("a"))
+    score = shown.model.target.log_score(x).detach().double().softmax(-1)
+    first = x.tokens[:, 1]
+    for name, row in zip(names, found.rows, strict=True):
+        assert name == token_name(row.token, [1], LETTERS)
+        assert row.joint.covers(float(score[first == row.token].sum())), name
+    plain = explorer(flat).next_tokens("a", Controls())[1]
+    assert sum(row.base.value for row in plain.rows) == pytest.approx(1)
+    assert all(row.base == row.joint for row in plain.rows)
+
+
+def test_changes_along_a_text_add_up_and_are_near_the_truth():
+    shown = explorer()
+    view = last(shown.draw("", Controls(pool=64)))
+    rank = max(range(len(view.rows)), key=lambda place: len(view.rows[place].point)) + 1
+    found = shown.changes(view, rank, Controls(), draws=2000)
+    point, space, target = view.rows[rank - 1].point, shown.model.base.space, shown.model.target
+    assert [one.text for one in found] == pieces(point, [], LETTERS)
+    x = enumerate_points(space, view.given)
+    score, base = target.log_score(x).detach().double(), target.base.log_probs(x).detach().double().sum(-1)
+    inside = torch.ones(len(x), dtype=torch.bool)
+    for place, (token, one) in enumerate(zip(point, found, strict=True)):
+        here = inside & (x.tokens[:, place] == token) & (x.lengths > place)
+        rise = torch.logsumexp(score[here], 0) - torch.logsumexp(score[inside], 0)
+        plain = torch.logsumexp(base[here], 0) - torch.logsumexp(base[inside], 0)
+        assert one.base.value == pytest.approx(float(plain), abs=1e-6)
+        assert one.change.value == pytest.approx(float(rise - plain), abs=0.1)
+        inside = here
+    log_z = torch.logsumexp(score, 0)
+    total = sum(one.change.value for one in found)
+    assert total == pytest.approx(-view.rows[rank - 1].energy - float(log_z), abs=0.1)
+    with pytest.raises(ValueError, match="none of rank 99"):
+        shown.changes(view, 99, Controls())
+
+
+def test_parts_of_a_sum_are_shown():
+    energy = Sum({"features": LogLinear(FEATURES, torch.tensor([1.0, 2.0])), "flat": flat})
+    view = last(explorer(energy).draw("", Controls(pool=16)))
+    assert all(sum(parts.values()) == pytest.approx(-row.energy) for row, parts in zip(view.rows, view.parts, strict=True))
+
+
+def test_wrong_controls_are_refused():
+    with pytest.raises(ValueError, match="choose from: pool, adaptive-pool, particles"):
+        Controls(sampler="magic")
+    with pytest.raises(ValueError, match="Nothing was drawn"):
+        Controls(temperature=0.0)
+
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>${3+4}{{value}}@children"
+
+
+def test_no_text_of_a_model_or_a_person_is_markup():
+    loud = of_text(EVIL, lambda points: [EVIL] * len(points), lambda text: 1.0)
+    shown = explorer(LogLinear([loud], torch.tensor([1.0])))
+    view = last(shown.draw("ab", Controls(pool=16)))
+    change = shown.changes(view, 1, Controls(), draws=4)
+    names, found = shown.next_tokens("ab", Controls(), draws=16)
+    told = {"base": [{"text": EVIL, "energy": 0.0, "log_base": 0.0}]}
+    pages = [
+        markup.part("candidates", view, 12),
+        markup.changes([type(change[0])(EVIL, change[0].base, change[0].change, None)]),
+        markup.tokens([EVIL] * len(names), found),
+        markup.part("sides", told),
+        markup.part("error", EVIL),
+        markup.part("about", {EVIL: EVIL}),
+    ]
+    for page in pages:
+        assert "&lt;script&gt;" in page and "<script" not in page and "<img" not in page
+        assert not set("{}$@") & set(page)
