@@ -26,7 +26,7 @@ from esscher.estimators.intervals import interval
 from esscher.estimators.proportions import proportion
 from esscher.randomness import Seeded
 from esscher.recipes.bad_gan_studies import FewLabelStudy, Terms, few_label_studies
-from esscher.recipes.stream_rows import mean_over_seeds, place_of
+from esscher.recipes.seeds import mean_over_seeds, place_of
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.trainer import Trainer
 

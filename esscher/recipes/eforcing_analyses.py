@@ -8,7 +8,8 @@ from typing import Any
 
 from esscher.cut import Cut
 from esscher.estimate import Estimate
-from esscher.recipes.stream_rows import Study, place_of
+from esscher.recipes.seeds import place_of
+from esscher.recipes.stream_rows import Study
 from esscher.storage import write_json
 from esscher.training.exposure import TextSource, find_exposure
 from esscher.training.exposure_config import ExposureSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 from esscher.adversarial.planar import PROCESSES
 from esscher.recipes.energy_gan_rows import MODELS, make_row, shown_of
-from esscher.recipes.stream_rows import mean_over_seeds
+from esscher.recipes.seeds import means_over_seeds
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.planar import planar_panels
 from esscher.reports.plots import save_picture
@@ -52,15 +52,5 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means over seeds of the main divergences; nothing where there is one seed."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["process"], row["model"]), []).append(row)
-    return [
-        {
-            "process": process, "model": model, "seeds": len(group),
-            **{name: mean_over_seeds([row[name].value for row in group], "nats") for name in MAIN},
-        }
-        for (process, model), group in groups.items()
-        if len(group) > 1
-    ]  # fmt: skip
+    """Means over seeds of the main divergences."""
+    return means_over_seeds(rows, ("process", "model"), MAIN)

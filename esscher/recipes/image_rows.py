@@ -17,7 +17,7 @@ from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import ImageStudy
-from esscher.recipes.stream_rows import mean_over_seeds, place_of
+from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.reports.pictures import save_grid
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scores import log_prob
@@ -68,26 +68,8 @@ def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each model, with an interval for other seeds; nothing where there is one seed."""
-    if len({row["seed"] for row in rows}) < 2:
-        return []
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["images"], row["model"]), []).append(row)
-    return [
-        {
-            "images": images,
-            "model": model,
-            "seeds": len(group),
-            **{
-                name: None
-                if group[0][name] is None
-                else mean_over_seeds([row[name].value for row in group], group[0][name].unit)
-                for name in ("test", "train", "nats", "saved")
-            },
-        }
-        for (images, model), group in groups.items()
-    ]
+    """The mean over seeds of each model."""
+    return means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
 
 
 def _saved(study: ImageStudy, row: Mapping[str, Any], folder: Path) -> Estimate | None:

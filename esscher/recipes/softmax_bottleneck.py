@@ -17,8 +17,9 @@ from esscher.estimate import Estimate
 from esscher.estimators.rank import singular_curve
 from esscher.hub import load_base
 from esscher.recipes.bottleneck_studies import bottleneck_studies
+from esscher.recipes.seeds import place_of
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study, over_seeds, place_of, run_studies, with_perplexity
+from esscher.recipes.stream_rows import Study, over_seeds, run_studies, with_perplexity
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.storage import read_tensors, write_json, write_tensors

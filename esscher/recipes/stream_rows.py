@@ -7,7 +7,6 @@ is kept in the run folder, so rows are compared token by token, and a finished r
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
+from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.config import TrainRun
 from esscher.training.dynamic import read_learning, said, stream_reader
@@ -115,25 +115,8 @@ def compared(study: Study, rows: Sequence[Mapping[str, Any]], folder: Path) -> l
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each model and way to look, with an interval for other seeds; nothing where there is one seed."""
-    if len({row["seed"] for row in rows}) < 2:
-        return []
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["text"], row["model"], row["sees"]), []).append(row)
-    return [
-        {
-            "text": text,
-            "model": model,
-            "sees": sees,
-            "seeds": len(group),
-            "bits": mean_over_seeds([row["bits"].value for row in group], group[0]["bits"].unit),
-            "saved": None
-            if group[0]["saved"] is None
-            else mean_over_seeds([row["saved"].value for row in group], group[0]["bits"].unit),
-        }
-        for (text, model, sees), group in groups.items()
-    ]
+    """The mean over seeds of each model and way to look."""
+    return means_over_seeds(rows, ("text", "model", "sees"), ("bits", "saved"))
 
 
 def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -151,11 +134,6 @@ def run_of(study: Study, model: str, seed: int, folder: Path) -> TrainRun:
     run = study.models[model]
     here = replace(run, out=str(place_of(folder, model, seed)), training=replace(run.training, seed=seed))
     return here if run.start is None else replace(here, start=str(place_of(folder, run.start, seed)))
-
-
-def place_of(folder: Path, model: str, seed: int) -> Path:
-    """The folder of a trained model."""
-    return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
 
 
 def _scores(place: Path, look: Look, test: TextStream) -> Tensor:
@@ -185,12 +163,3 @@ def _bits(log_prob: Tensor, size: Tensor, unit: str, how: str = "") -> Estimate:
     """Bits per unit, with blocks of neighbouring tokens as replicates."""
     nats = -log_prob.double()
     return ratio_of_sums(nats / math.log(2), size, level=0.95, of=f"tokens{how}", unit=f"bits per {unit}")
-
-
-def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
-    """The mean of numbers of several seeds."""
-    from scipy.special import stdtrit
-
-    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 0.975)) * error
-    return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", unit)

@@ -17,7 +17,7 @@ from esscher.metrics.comparison import by_length, paired
 from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import metric_of
 from esscher.randomness import Seeded
-from esscher.recipes.stream_rows import mean_over_seeds, place_of
+from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.recipes.translation_studies import TranslationStudy, Way
 from esscher.storage import write_file
 from esscher.training.config import DataConfig
@@ -122,22 +122,8 @@ def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list
 
 
 def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each system and way, with an interval for other seeds; nothing where there is one seed."""
-    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["pairs"], row["system"], row["decoded"]), []).append(row)
-    return [
-        {
-            "pairs": pairs,
-            "system": system,
-            "decoded": way,
-            "seeds": len(group),
-            "BLEU": mean_over_seeds([row["BLEU"].value for row in group], "BLEU"),
-            "gained": None if group[0]["gained"] is None else mean_over_seeds([row["gained"].value for row in group], "BLEU"),
-        }
-        for (pairs, system, way), group in groups.items()
-        if len(group) > 1
-    ]
+    """The mean over seeds of each system and way."""
+    return means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
 
 
 def read_decoded(place: Path, name: str) -> list[str]:

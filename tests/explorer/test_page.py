@@ -50,7 +50,7 @@ def test_the_page_is_served_to_those_who_know_the_token(address):
     assert address.startswith("http://127.0.0.1:")
     for place in ("config", "gradio_api/info"):
         assert httpx.get(address + place, trust_env=False).status_code == 401
-    with pytest.raises(Exception, match="(?i)cred|login|auth|401"):
+    with pytest.raises(Exception, match=r"(?i)cred|login|auth|401"):
         gradio_client.Client(address, verbose=False, analytics_enabled=False)
     client = gradio_client.Client(address, auth=("me", "a long word"), verbose=False, analytics_enabled=False)
     said, table, *_ = client.predict("a", "pool", 64, 1.0, 0, 0, api_name="/draw")

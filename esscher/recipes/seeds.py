@@ -1,0 +1,40 @@
+"""Rows of several seeds: the folder of each, and means with an interval for other seeds."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from esscher.estimate import Estimate
+
+
+def place_of(folder: Path, model: str, seed: int) -> Path:
+    """The folder of a trained model."""
+    return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+
+def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
+    """The mean of numbers of several seeds."""
+    from scipy.special import stdtrit
+
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", unit)
+
+
+def means_over_seeds(rows: Sequence[Mapping[str, Any]], by: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
+    """The means of these numbers over rows that are alike in the columns `by`; nothing of a row that is alone."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    return [
+        {**dict(zip(by, key, strict=True)), "seeds": len(group), **{name: _mean(group, name) for name in numbers}}
+        for key, group in groups.items()
+        if len(group) > 1
+    ]
+
+
+def _mean(group: Sequence[Mapping[str, Any]], name: str) -> Estimate | None:
+    first = group[0][name]
+    return None if first is None else mean_over_seeds([row[name].value for row in group], first.unit)
