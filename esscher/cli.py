@@ -17,6 +17,8 @@ from cyclopts.config import Dict
 VERBS = {
     "train": "Train a base model on text or on an embedded data set; resumes exactly.",
     "tilt": "Give a base an energy over whole sequences: a network that learns from text, or weighed features.",
+    "finetune": "Teach a pretrained model a task: classes, numbers, choices, answers in passages, rankings.",
+    "predict": "What a fine-tuned model says of new texts.",
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "explore": "A page to look at a model with: candidates, tokens, energies, a distilled model beside.",

@@ -26,3 +26,7 @@ class Points:
 
     def to(self, device: torch.device | str) -> "Points":
         return Points(self.values.to(device), None if self.labels is None else self.labels.to(device))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that tells these points from others."""
+        return (self.values,) if self.labels is None else (self.values, self.labels)

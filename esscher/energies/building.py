@@ -15,6 +15,9 @@ from esscher.bases.blocks import INITIAL_STD
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_network
+from esscher.bases.pixel_network import PixelNetwork
+from esscher.bases.transformer import TransformerNetwork
+from esscher.bases.xlnet import XLNetNetwork
 from esscher.energies.adapters import with_adapters
 from esscher.energies.config import EnergyConfig, without_starting_point
 from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder, with_dropout
@@ -74,6 +77,11 @@ def _reader(config: EnergyConfig, base: Base, start: Base, decode: Decode | None
         return SharedReader(base)
     if config.network is not None:
         return _fresh(config.network, base.space.vocab_size, both_sides=both_sides)
+    return reader_from(start, config, both_sides=both_sides)
+
+
+def reader_from(start: Base, config: EnergyConfig, *, both_sides: bool) -> NetworkReader | PretrainedReader:
+    """A reader that begins with the weights of a base, as a copy."""
     if isinstance(start, NetworkBase):
         if config.lora is not None:
             raise ValueError("Adapters are for pretrained models of Hugging Face. Nothing was built; leave lora out.")
@@ -82,6 +90,12 @@ def _reader(config: EnergyConfig, base: Base, start: Base, decode: Decode | None
         model = with_dropout(deepcopy(start.model.base_model), config.dropout)
         return PretrainedReader(_adapted(model, config), start.opening, both_sides=both_sides)
     return reader_of_base(start)  # which refuses it
+
+
+def reads_both_sides(base: Base) -> bool:
+    """Whether a base's own network reads from both sides unless told otherwise."""
+    looks_ahead = TransformerNetwork | PixelNetwork | XLNetNetwork
+    return isinstance(base, CausalLM) or isinstance(getattr(base, "network", None), looks_ahead)
 
 
 def _encoder(config: EnergyConfig, base: Base, decode: Decode | None) -> TextReader | PretrainedReader:

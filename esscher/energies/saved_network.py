@@ -5,8 +5,7 @@
     reader/             of pretrained readers: their config and tokenizer in the manner of Hugging Face, without weights
     README.md           the same for people
 
-A folder stands by itself, except that a shared reader needs its base. Adapters are added to the weights they stood beside,
-so that reading a folder needs no `peft`.
+A folder stands by itself, except that a shared reader needs its base.
 """
 
 from dataclasses import asdict, dataclass, field, fields
@@ -16,21 +15,21 @@ from typing import Any, Literal
 from torch import nn
 
 from esscher.cut import Cut
-from esscher.energies.adapters import without_adapters
-from esscher.energies.building import AnyReader, network_reader
+from esscher.energies.building import AnyReader
 from esscher.energies.config import EnergyConfig, from_dict, to_dict
 from esscher.energies.encoder import TextReader
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.origin import refuse_other_base
-from esscher.energies.pretrained import quiet, read_tokenizer
-from esscher.energies.readers import NetworkReader, PretrainedReader, SharedReader
+from esscher.energies.pretrained import read_tokenizer
+from esscher.energies.readers import NetworkReader, SharedReader
 from esscher.energies.reading import Decode
+from esscher.energies.saved_reader import READER, empty_model, empty_reader, save_reader
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
-from esscher.storage import fill_module, module_tensors, read_tensors, write_file, write_json, write_tensors
+from esscher.storage import fill_module, read_tensors, write_file, write_json, write_tensors
 from esscher.target import Base
 
-CONFIG, CARD, WEIGHTS, READER = "config.json", "README.md", "model.safetensors", "reader"
+CONFIG, CARD, WEIGHTS = "config.json", "README.md", "model.safetensors"
 SUFFIX = "-energy"
 KINDS = tuple(f"esscher-{reader}{SUFFIX}" for reader in ("unidirectional", "bidirectional", "encoder", "shared"))
 
@@ -83,31 +82,20 @@ class SavedNetwork:
                     f"The energy in {self.folder} reads the states of its base. Nothing was loaded; give the base too."
                 )
             return SharedReader(base)
-        if self.config.network is not None:
-            assert self.vocab_size is not None
-            return network_reader(self.config.network, self.vocab_size, both_sides=both_sides)
-        model = _empty_model(self.folder / READER)
-        if self.opening is not None:
-            return PretrainedReader(model, self.opening, both_sides=both_sides)
+        reader = empty_reader(self.folder, self.config.network, self.vocab_size, self.opening, both_sides=both_sides)
+        if reader is not None:
+            return reader
         if decode is None:
             raise ValueError(
                 f"The energy in {self.folder} reads text. Nothing was loaded; give the decoder of the base's tokenizer."
             )
-        return TextReader(model, read_tokenizer(self.folder / READER, "energy"), decode)
+        return TextReader(empty_model(self.folder / READER), read_tokenizer(self.folder / READER, "energy"), decode)
 
 
 def save_network_energy(folder: str | Path, energy: NetworkEnergy, origin: Origin) -> Path:
     """Write the folder; config.json last, so that a folder with one is whole."""
     folder, reader = Path(folder), energy.reader
-    tensors = module_tensors(energy)
-    if isinstance(reader, PretrainedReader | TextReader):
-        plain = without_adapters(reader.model)
-        own = {f"reader.model.{name}": tensor for name, tensor in module_tensors(plain).items()}
-        tensors = {**{name: tensor for name, tensor in tensors.items() if not name.startswith("reader.model.")}, **own}
-        plain.config.save_pretrained(str(folder / READER))  # type: ignore[union-attr, operator]
-        if isinstance(reader, TextReader):
-            reader.tokenizer.save_pretrained(str(folder / READER))
-    write_tensors(folder / WEIGHTS, tensors)
+    write_tensors(folder / WEIGHTS, save_reader(folder, energy))
     write_file(folder / CARD, _card(energy, origin).encode())
     state = {"vocab_size": getattr(energy, "vocab_size", None), "opening": getattr(reader, "opening", None)}
     kind = f"esscher-{energy.config.reader}{SUFFIX}"
@@ -133,18 +121,6 @@ def saved_network(folder: Path, config: dict[str, Any]) -> SavedNetwork:
             f"{folder / CONFIG} does not describe an energy: {error} Nothing was loaded; restore the file."
         ) from error
     return SavedNetwork(folder, settings, origin, config["vocab_size"], config["opening"])
-
-
-def _empty_model(folder: Path) -> nn.Module:
-    """A model of the right shape for the weights to be filled in."""
-    from transformers import AutoConfig, AutoModel
-
-    try:
-        with quiet():
-            settings: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-            return AutoModel.from_config(settings)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{folder} does not describe a network: {error}. Nothing was loaded; restore the folder.") from error
 
 
 def _card(energy: NetworkEnergy, origin: Origin) -> str:

@@ -40,10 +40,17 @@ class Pace:
     """Share of the earlier gradients in the next one: Adam's first beta, or that of sgd."""
     memory: float = 0.999
     """The same of their squares: Adam's second beta."""
+    shares: Mapping[str, float] | None = None
+    """Shares of that rate by the beginning of a weight's name, the longest that fits; 1 where none does."""
 
     def __post_init__(self) -> None:
         if not self.rate > 0 or not 0 <= self.momentum < 1 or not 0 <= self.memory < 1:
             raise ValueError(f"A rate is more than 0, momentum and memory lie in [0, 1); not {self}.")
+
+    def share(self, name: str) -> float:
+        """The share of a weight."""
+        shares = self.shares or {}
+        return shares.get(max((one for one in shares if name.startswith(one)), key=len, default=""), 1.0)
 
 
 @dataclass(frozen=True)

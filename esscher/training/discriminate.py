@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.causal_lm import CausalLM
-from esscher.bases.transformer import TransformerNetwork
 from esscher.draws import Draws
-from esscher.energies.building import build_energy
+from esscher.energies.building import build_energy, reads_both_sides
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.reading import Decode
 from esscher.estimate import Estimate
@@ -71,7 +69,7 @@ def discriminate(
     say = choose_progress(quiet).say
     x = some_of(x, config.sequences, rng=rng.stream("sequences"))
     classifier = config.classifier.resolve(
-        both_sides=_looks_ahead(target.base), positions=int(x.start.max()) + target.space.max_length
+        both_sides=reads_both_sides(target.base), positions=int(x.start.max()) + target.space.max_length
     )
     classifiers = {  # before anything is drawn, so that a mistake in their settings costs nothing
         name: build_energy(classifier, target.base, decode=decode, rng=rng.stream("classifier")) for name in AGAINST
@@ -152,8 +150,3 @@ def _table(found: Populations, name: Name, *, rng: Seeded) -> StoredNegatives:
     """The draws to be told from data, from which noise contrast picks."""
     drawn: Draws = found.draws if name == "base" else found.joint_draws(rng=rng)
     return StoredNegatives(drawn.x, drawn.log_base)
-
-
-def _looks_ahead(base: Base) -> bool:
-    """Whether the base's own network could read both sides."""
-    return isinstance(base, CausalLM) or isinstance(getattr(base, "network", None), TransformerNetwork)

@@ -8,6 +8,7 @@ are thrown at every evaluation, so that two evaluations differ by what was learn
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training.order import trim
 from esscher.training.streams import Stream, network_of, segments
+from esscher.training.supply import Rows
 
 LEVEL = 0.95
 FEWEST = 20  # batches that an interval wants
@@ -32,19 +34,20 @@ FEWEST = 20  # batches that an interval wants
 class HeldOut:
     """Data that are not learnt from, and the objective that is evaluated on them."""
 
-    objective: Objective
-    data: Sequences
+    objective: Objective[Any, Any]
+    data: Sequences | Rows
 
     @torch.no_grad()
     def losses(
-        self, target: Tilted, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
+        self, target: Any, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
     ) -> list[tuple[float, int]]:
         """(loss, count) of some of the batches of the data, in order."""
         size = max(1, min(batch_size, len(self.data) // FEWEST))
         firsts = range(0, len(self.data), size)
         found = []
         for number in range(len(firsts))[only]:
-            part = trim(self.data.rows(slice(firsts[number], firsts[number] + size))).to(device)
+            rows = self.data.rows(slice(firsts[number], firsts[number] + size))
+            part = (trim(rows) if isinstance(rows, Sequences) else rows).to(device)
             loss = self.objective(target, part, rng=rng.stream("batch", number), step=step)
             value = loss.value if isinstance(loss.value, Tensor) else sum(loss.value.values())
             found.append((float(value), loss.count))

@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from esscher.adversarial.points import Points
 from esscher.estimate import Estimate
 from esscher.objective import Objective
 from esscher.randomness import Seeded
@@ -29,7 +28,7 @@ from esscher.training.players import Players
 from esscher.training.processes import from_all, from_first, make_equal
 from esscher.training.progress import Progress
 from esscher.training.streams import Columns, Stream
-from esscher.training.supply import Scattered, Shuffled, Supply
+from esscher.training.supply import Rows, Scattered, Shuffled, Supply
 
 MAY_CHANGE = ("tracker",)  # settings that a resumed run may have otherwise
 
@@ -51,7 +50,7 @@ class Task:
 
     objective: Objective[Any, Any, Any]
     target: Any
-    data: Sequences | Stream | Points
+    data: Sequences | Stream | Rows
     modules: Mapping[str, nn.Module]
     validation: HeldOut | HeldOutStream | Callable[[], Estimate] | None
     folder: Path | None
@@ -279,12 +278,12 @@ class Loop:
 
 
 def _supply(task: Task, config: TrainingConfig, accelerator: Accelerator) -> Supply:
-    """Sequences or points in a shuffled order, or a stream in columns."""
-    if isinstance(task.data, Points):
-        return Scattered(task.data, task.target, config, accelerator)
+    """Sequences or other rows in a shuffled order, or a stream in columns."""
     if isinstance(task.data, Stream):
         return Columns(task.data, task.target, config, accelerator)
-    return Shuffled(task.data, task.target, config, accelerator)
+    if isinstance(task.data, Sequences):
+        return Shuffled(task.data, task.target, config, accelerator)
+    return Scattered(task.data, task.target, config, accelerator)
 
 
 def _versions() -> dict[str, str]:

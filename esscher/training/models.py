@@ -22,7 +22,7 @@ from esscher.data.tokenizers import Tokenizer
 from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_energy
 from esscher.hub import SavedBase, load_base
 from esscher.target import Tilted
-from esscher.training.config import TrainRun, from_dict
+from esscher.training.config import TrainRun, from_dict, refuse_change
 
 SETTINGS = "run.yaml"  # of a training run, in the folder of its base
 
@@ -117,6 +117,12 @@ def trained_on_streams(folder: str | Path) -> TrainRun | None:
     """The settings of a base that learnt from a stream; None of any other."""
     settings = _settings(Path(folder))
     return from_dict(settings) if settings.get("length", {}).get("stream") else None
+
+
+def refuse_other_settings(file: Path, settings: Mapping[str, Any]) -> None:
+    """A run is resumed with the settings that it was started with, which it kept in a file."""
+    if file.is_file():
+        refuse_change(f"The run in {file.parent}", yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(settings)))
 
 
 def _trained_cut(settings: Mapping[str, Any]) -> Cut:

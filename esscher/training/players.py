@@ -8,6 +8,7 @@ optimiser change in that update.
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -29,7 +30,8 @@ class Players:
         for name in paces:
             self._of(name, "has a pace")
         self.paces = {name: paces.get(name, Pace()) for name in modules}
-        self.optimisers = {name: _optimiser(config, self.paces[name], own) for name, own in self.parameters.items()}
+        self.shares: dict[str, list[float]] = {}  # of each optimiser's groups
+        self.optimisers = {name: _optimiser(config, self.paces[name], self._groups(name)) for name in modules}
         self._everyone = list({id(p): p for own in self.parameters.values() for p in own}.values())
         self.clear()
 
@@ -75,8 +77,8 @@ class Players:
                     parameter.grad.div_(weight)
             limit = math.inf if self.config.clip is None else self.config.clip
             longest = max(longest, float(nn.utils.clip_grad_norm_(own, limit)))
-            for group in self.optimisers[name].param_groups:
-                group["lr"] = rate * self.paces[name].rate
+            for group, share in zip(self.optimisers[name].param_groups, self.shares[name], strict=True):
+                group["lr"] = rate * self.paces[name].rate * share
         if math.isfinite(loss) and math.isfinite(longest):
             for name in moving:
                 self.optimisers[name].step()
@@ -85,6 +87,17 @@ class Players:
     def train(self, mode: bool) -> None:
         for module in self.modules.values():
             module.train(mode)
+
+    def _groups(self, player: str) -> list[dict[str, Any]]:
+        """Weights of one share of the rate; weight decay acts on matrices, biases and norms are left alone."""
+        found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, weight in self.modules[player].named_parameters():
+            if weight.requires_grad:
+                found.setdefault((self.paces[player].share(name), weight.ndim >= 2), []).append(weight)
+        order = sorted(found, key=lambda one: (one[0], not one[1]))
+        self.shares[player] = [share for share, _ in order]
+        decay = self.config.weight_decay
+        return [{"params": found[one], "weight_decay": decay if one[1] else 0.0} for one in order]
 
     def _of(self, player: str, what: str) -> list[nn.Parameter]:
         if player not in self.parameters:
@@ -100,13 +113,7 @@ def _learning(name: str, module: nn.Module) -> list[nn.Parameter]:
     return parameters
 
 
-def _optimiser(config: TrainingConfig, pace: Pace, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Weight decay acts on matrices; biases and norms are left alone."""
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+def _optimiser(config: TrainingConfig, pace: Pace, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     rate: float | Tensor = config.learning_rate
     if config.optimiser == "adam":
         return torch.optim.Adam(groups, lr=rate, betas=(pace.momentum, pace.memory))

@@ -11,11 +11,25 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from esscher.adversarial.points import Points
 from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.order import Bucketed, Order, passes
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Data that are no sequences: points of a continuous space, sequences with labels."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, chosen: Any) -> "Rows": ...
+
+    def to(self, device: torch.device | str) -> "Rows": ...
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All that tells these data from others."""
+        ...
 
 
 @runtime_checkable
@@ -89,13 +103,13 @@ class Shuffled:
 
 
 class Scattered:
-    """Points of a continuous space in an order that is a function of the seed; the target is whatever game is played."""
+    """Other rows than sequences in an order that is a function of the seed; the target is whatever the objective knows."""
 
-    def __init__(self, data: Points, target: Any, config: TrainingConfig, accelerator: Accelerator):
+    def __init__(self, data: Rows, target: Any, config: TrainingConfig, accelerator: Accelerator):
         if config.batch_tokens is not None:
             raise ValueError(
-                f"Points have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing was trained; give "
-                f"batch_size instead."
+                f"{type(data).__name__} are not put together by tokens, as batch_tokens = {config.batch_tokens} asks. Nothing "
+                f"was trained; give batch_size instead."
             )
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
         self.order = Order(len(data), config.batch_size, config.seed)
@@ -109,13 +123,13 @@ class Scattered:
     def tokens(self, step: int) -> int:
         return self.config.batch_size
 
-    def parts(self, step: int) -> Iterator[tuple[Any, Points]]:
+    def parts(self, step: int) -> Iterator[tuple[Any, Rows]]:
         own = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
         for part in own.chunk(self.config.accumulate):
             yield self.target, self.data.rows(part).to(self.accelerator.device)
 
     def fingerprint(self) -> str:
-        return fingerprint(self.data.values, *([] if self.data.labels is None else [self.data.labels]))
+        return fingerprint(*self.data.tensors())
 
     def saved(self) -> dict[str, Tensor]:
         return {}

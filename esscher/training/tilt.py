@@ -12,13 +12,10 @@ from typing import Any
 
 import yaml
 
-from esscher.bases.causal_lm import CausalLM
-from esscher.bases.pixel_network import PixelNetwork
-from esscher.bases.transformer import TransformerNetwork
 from esscher.data.parallel import pair_points, read_pairs
 from esscher.data.sources import read_texts
 from esscher.data.text import TextSet
-from esscher.energies.building import build_energy
+from esscher.energies.building import build_energy, reads_both_sides
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import declared_features
 from esscher.energies.network import NetworkEnergy
@@ -27,12 +24,12 @@ from esscher.energies.saved_network import Origin, save_network_energy
 from esscher.randomness import Seeded
 from esscher.space import Sequences
 from esscher.storage import write_file
-from esscher.training.config import DataConfig, TrainRun, from_dict, refuse_change
+from esscher.training.config import DataConfig, TrainRun, from_dict
 from esscher.training.contrast import LearntEnergy, Sets, learn_energy
 from esscher.training.fitting import FittedEnergy, fit_energy
 from esscher.training.image_material import image_units, read_image_sets
 from esscher.training.material import MOTIF, prepare, read_parallel, read_splits
-from esscher.training.models import SETTINGS, Model, load_model
+from esscher.training.models import SETTINGS, Model, load_model, refuse_other_settings
 from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.tilt_config import TiltRun
@@ -60,7 +57,8 @@ def _fit(model: Model, declared: tuple[Declared, ...], run: TiltRun, quiet: bool
 
 def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnergy:
     folder, settings = Path(run.out), {"model": str(model.folder), **asdict(run)}
-    _refuse_change(folder, settings, resume)
+    if resume:
+        refuse_other_settings(folder / TILT_SETTINGS, settings)
     if run.contrast.prefixes and model.reads_sources:
         raise ValueError(
             f"prefixes = {run.contrast.prefixes} would cut sources, and a part of one has another translation. Nothing was "
@@ -83,8 +81,7 @@ def build(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
     """The energy of the settings, which is 0 until it learns; `longest` tokens are the most it will read."""
     start = load_model(run.energy.start).base if run.energy.start else None
     own = model.base if start is None else start
-    both_sides = isinstance(own, CausalLM) or isinstance(getattr(own, "network", None), TransformerNetwork | PixelNetwork)
-    config = run.energy.resolve(both_sides=both_sides, positions=longest)
+    config = run.energy.resolve(both_sides=reads_both_sides(own), positions=longest)
     decode = None if model.text is None else model.text.decode
     return build_energy(config, model.base, start=start, decode=decode, rng=Seeded(run.seed).stream("energy"))
 
@@ -145,10 +142,3 @@ def _trained(model: Model) -> TrainRun:
             f"--data, or state moments with --want."
         )
     return from_dict(yaml.safe_load(file.read_text()))
-
-
-def _refuse_change(folder: Path, settings: dict[str, Any], resume: bool) -> None:
-    """A run is resumed with the settings that it was started with."""
-    file = folder / TILT_SETTINGS
-    if resume and file.is_file():
-        refuse_change(f"The run in {folder}", yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(settings)))

@@ -4,8 +4,8 @@
 
 All chance of an update is `Seeded(seed).stream("step", step, "rank", rank)`, and the order of the data is a
 function of the seed, so a run is its weights, its optimisers' tensors and its step: what a checkpoint holds. Data are
-sequences, points of a continuous space (`Points`, for games of networks), or a `Stream`, which a base with a memory reads in
-order; its memories are in the checkpoint, too.
+sequences, other rows (`Points`, for games of networks; `Labelled`, for fine-tuning), or a `Stream`, which a base with a
+memory reads in order; its memories are in the checkpoint, too.
 A run that was killed and resumed ends with the weights of a run that was not. See `docs/why/resume.md`.
 """
 
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from esscher.adversarial.points import Points
 from esscher.objective import Objective
 from esscher.space import Sequences
 from esscher.training.config import Pace, TrainingConfig
@@ -25,6 +24,7 @@ from esscher.training.loop import Loop, Task, TrainingRecord
 from esscher.training.processes import connect
 from esscher.training.progress import choose_progress
 from esscher.training.streams import Stream
+from esscher.training.supply import Rows
 
 Target = TypeVar("Target")
 
@@ -40,7 +40,7 @@ class Trainer:
         self,
         objective: Objective[Target, Any, Any],
         target: Target,
-        data: Sequences | Stream | Points,
+        data: Sequences | Stream | Rows,
         *,
         modules: nn.Module | Mapping[str, nn.Module],
         paces: Mapping[str, Pace] | None = None,
