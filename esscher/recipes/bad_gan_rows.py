@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from esscher.adversarial.classifier_networks import settle_game
@@ -20,10 +19,10 @@ from esscher.adversarial.complement_gan import ComplementGan, LowDensity, Superv
 from esscher.adversarial.grid import Grid
 from esscher.adversarial.networks import Game, in_pieces
 from esscher.adversarial.points import Points
+from esscher.adversarial.probes import error_rate
 from esscher.data.image_points import FewLabels
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
-from esscher.estimators.proportions import proportion
 from esscher.randomness import Seeded
 from esscher.recipes.bad_gan_studies import FewLabelStudy, Terms, few_label_studies
 from esscher.recipes.stream_rows import mean_over_seeds, place_of
@@ -79,13 +78,12 @@ def saved(row: Mapping[str, Any], out: Path) -> Estimate:
     """Errors that a model saves against feature matching with the same labels, in percent of the test points."""
     places = (place_of(out / row["points"], model, row["draw"]) for model in (row["model"], AGAINST))
     own, other = (read_tensors(place / TOLD)["wrong"].double() for place in places)
-    return interval(_mean_of(100 * (other - own)), [(1, len(own))], level=0.95, draws=len(own), method="pairs", unit="%")
+    gained = 100 * (other - own)
 
+    def mean(times: Tensor) -> Tensor:
+        return (times[0] * gained).sum() / times[0].sum()
 
-def error_rate(wrong: Bool[Tensor, "N"]) -> Estimate:
-    """The share of wrong classes in percent, with an interval for other points."""
-    share = proportion(_mean_of(wrong.double()), [(1, len(wrong))], level=0.95, draws=len(wrong), method="points as a sample")
-    return share.map(lambda value: 100 * value, unit="%")
+    return interval(mean, [(1, len(gained))], level=0.95, draws=len(gained), method="points as pairs", unit="%")
 
 
 def _find(scale: str, study: str, model: str | None) -> FewLabelStudy:
@@ -143,10 +141,3 @@ def _shown(game: Game, sets: FewLabels, draw: int) -> dict[str, Tensor]:
     box = torch.tensor([*grid.low, *grid.high], dtype=torch.float64)
     data = {"labelled": sets.labelled.values, "labels": labels, "data": sets.unlabelled.values}
     return {"made": made, "classes": classes, "box": box, **data}
-
-
-def _mean_of(values: Tensor) -> Callable[..., Tensor]:
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * values).sum() / times[0].sum()
-
-    return mean
