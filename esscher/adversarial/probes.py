@@ -25,7 +25,7 @@ def probe_error(game: Game, train: Points, test: Points) -> Estimate:
     assert train.labels is not None and test.labels is not None
     weight = fit_linear((own - mean) / deviation, train.labels)
     told = _with_one((other - mean) / deviation) @ weight
-    return error_rate(told.argmax(-1) != test.labels)
+    return error_rate(told.argmax(-1).ne(test.labels))
 
 
 def error_rate(wrong: Tensor) -> Estimate:
@@ -47,7 +47,7 @@ def fit_linear(features: Float[Tensor, "N F"], labels: Int[Tensor, "N"]) -> Floa
     def loss() -> Tensor:
         optimiser.zero_grad()
         found = cross_entropy(x @ weight, labels) + PENALTY * weight.square().sum()
-        found.backward()
+        (weight.grad,) = torch.autograd.grad(found, [weight])
         return found
 
     optimiser.step(loss)  # type: ignore[no-untyped-call]

@@ -50,11 +50,8 @@ def _section(study: FewLabelStudy, out: Path) -> Section:
     """Of the first draw: errors while learning, and boundaries or generated images."""
     folder = out / study.name
     shown = {model: read_tensors(place_of(folder, model, 0) / TOLD) for model in study.models}
-    lines = {}
-    for model in study.models:
-        seen = validations(place_of(folder, model, 0))
-        if seen:
-            lines[model] = tuple(zip(*seen, strict=True))
+    seen = {model: validations(place_of(folder, model, 0)) for model in study.models}
+    lines = {model: ([step for step, _ in some], [error for _, error in some]) for model, some in seen.items() if some}
     parts = [Picture(curves(lines, x="step", y="validation error, %"), "While learning, draw 0.")] if lines else []
     if "classes" in next(iter(shown.values())):
         figure = boundary_panels(shown)

@@ -46,9 +46,9 @@ def make_row(scale: str, study: str, model: str, draw: int, out: Path) -> dict[s
         settle_game(game, by, rng=Seeded(draw, "settling"))
         steps = _learn(found, game, sets, terms, draw, place)
         told = in_pieces(game.discriminator, sets.test.values, 1_000).argmax(-1)
-        write_tensors(place / TOLD, {"told": told, "wrong": (told != sets.test.labels).long(), **_shown(game, sets, draw)})
+        write_tensors(place / TOLD, {"told": told, "wrong": _wrong(told, sets.test), **_shown(game, sets, draw)})
         write_json(place / ROW, {"points": found.name, "model": model, "draw": draw, "steps": steps})
-    wrong = read_tensors(place / TOLD)["wrong"] > 0
+    wrong = read_tensors(place / TOLD)["wrong"]
     return {**json.loads((place / ROW).read_text(encoding="utf8")), "error": error_rate(wrong)}
 
 
@@ -123,9 +123,15 @@ def _learn(study: FewLabelStudy, game: Game, sets: FewLabels, terms: Terms | Non
 def _validation(game: Game, held_out: Points) -> Callable[[], Estimate]:
     def look() -> Estimate:
         told = in_pieces(game.discriminator, held_out.values, 1_000).argmax(-1)
-        return error_rate(told.cpu() != held_out.labels)
+        return error_rate(_wrong(told, held_out))
 
     return look
+
+
+def _wrong(told: Tensor, points: Points) -> Tensor:
+    """1 where the class of a point is told wrong, else 0."""
+    assert points.labels is not None
+    return told.cpu().ne(points.labels).long()
 
 
 @torch.no_grad()
