@@ -11,11 +11,10 @@ The inference nets are ours, with the units of the generator; only the one of CI
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from esscher.adversarial.networks import Discriminator, Game, Generator
+from esscher.adversarial.networks import Discriminator, Game, Generator, Noisy
 from esscher.adversarial.weight_norm import Normed, settle
 from esscher.randomness import Seeded
 
@@ -23,20 +22,13 @@ SLOPE = 0.2  # of a rectifier below 0
 SMALL = 0.1  # deviation of what the convolutional nets' last layers first give
 
 
-class Noisy(nn.Module):
-    """Adds normal noise in training."""
-
-    def __init__(self, deviation: float):
-        super().__init__()
-        self.deviation = deviation
-
-    def forward(self, x: Float[Tensor, "N *S"]) -> Float[Tensor, "N *S"]:
-        return x + self.deviation * torch.randn_like(x) if self.training else x
-
-
 @dataclass(frozen=True)
 class DenseNets:
-    """Fully connected networks of images of this size (channels, rows, columns)."""
+    """Fully connected networks of images of this size (channels, rows, columns).
+
+    With `centred` a hidden layer of the generator is normed after its activation, not before: means of softplus, all above 0,
+    drive all pixels to one side within a few large steps, where a sigmoid has no gradient.
+    """
 
     image: tuple[int, int, int] = (1, 28, 28)
     hidden: tuple[int, ...] = (1000, 500, 250, 250, 250)
@@ -44,6 +36,7 @@ class DenseNets:
     noise_size: int = 100
     input_noise: float = 0.3
     noise: float = 0.5
+    centred: bool = False
 
     def build(self, *, classes: int, inference: bool = False, rng: Seeded) -> Game:
         """A game of images."""
@@ -55,7 +48,8 @@ class DenseNets:
             head = nn.Sequential(Noisy(self.noise), Normed(nn.Linear(self.hidden[-1], classes), learns=True))
             made: list[nn.Module] = []
             for size, after in pairwise((self.noise_size, *self.generator)):
-                made += [nn.Linear(size, after, bias=False), nn.BatchNorm1d(after), nn.Softplus()]
+                norm: list[nn.Module] = [nn.BatchNorm1d(after), nn.Softplus()]
+                made += [nn.Linear(size, after, bias=False), *(reversed(norm) if self.centred else norm)]
             made += [Normed(nn.Linear(self.generator[-1], pixels)), nn.Sigmoid(), nn.Unflatten(1, self.image)]
             read: list[nn.Module] = [nn.Flatten()]
             for size, after in pairwise((pixels, *reversed(self.generator))):

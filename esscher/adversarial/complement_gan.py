@@ -80,7 +80,7 @@ class ComplementGan:
         z = target.generator.draw_noise(half, rng=rng)
         made = target.generator(z)
         parts = [labelled.values, data.values[:half], made]
-        features = target.discriminator.features(torch.cat(parts)).split([len(part) for part in parts])
+        features = torch.split(target.discriminator.features(torch.cat(parts)), [len(part) for part in parts])
         told, logits, fake = (target.discriminator.head(part) for part in features)
         supervised = cross_entropy(told, labelled.labels)
         apart = real_or_made(logits, fake)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from esscher.adversarial.calibration import Calibration, Constant
+from esscher.adversarial.calibration import Calibration, Constant, VariationalEntropy
 from esscher.adversarial.networks import Game, in_pieces
 from esscher.adversarial.points import Points
 from esscher.objective import Loss
@@ -43,7 +43,8 @@ class EnergyGan:
     """An energy GAN with the calibration K.
 
     With a `margin` no generated point counts for more than that above the real ones; `smoothness` weighs the mean square of
-    all costs. The thesis has none of these three.
+    all costs. The thesis has neither these nor a gate. The inference net moves `alone` in so many updates before each one in
+    which the others do, so that its bound is nearly tight.
     """
 
     calibration: Calibration = field(default_factory=Constant)
@@ -51,14 +52,20 @@ class EnergyGan:
     gate: Gate | None = None
     margin: float | None = None
     smoothness: float = 0.0
+    alone: int = 0
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"The temperature is more than 0, not {self.temperature}; Constant() is the game without K.")
+        if self.alone < 0 or (self.alone and not isinstance(self.calibration, VariationalEntropy)):
+            raise ValueError(f"An inference net that moves alone = {self.alone} times wants a VariationalEntropy.")
 
     def __call__(self, target: Game, data: Points, *, rng: Continuous, step: int = 0) -> Loss:
         z = target.generator.draw_noise(len(data), rng=rng)
         made = target.generator(z)
+        if step % (self.alone + 1) != self.alone:
+            term = self.calibration(target, z, made.detach())
+            return Loss({"inference": term}, {"calibration": float(term.detach())}, len(data))
         real, fake = target.discriminator(data.values), target.discriminator(made)
         gap = real.mean() - fake.mean()
         term = self.calibration(target, z, made)

@@ -51,5 +51,5 @@ class ImageDensity:
     @torch.no_grad()
     def quantile(self, images: Float[Tensor, "N C H W"], share: float) -> float:
         """The log-density below which this share of the images lies."""
-        found = torch.cat([self(part) for part in images.split(AT_ONCE)])
+        found = torch.cat([self(part) for part in torch.split(images, AT_ONCE)])
         return float(torch.quantile(found, share))

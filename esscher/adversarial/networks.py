@@ -55,6 +55,17 @@ class Discriminator(nn.Module):
         return self.head(self.body(x)).squeeze(-1)
 
 
+class Noisy(nn.Module):
+    """Adds normal noise in training."""
+
+    def __init__(self, deviation: float):
+        super().__init__()
+        self.deviation = deviation
+
+    def forward(self, x: Float[Tensor, "N *S"]) -> Float[Tensor, "N *S"]:
+        return x + self.deviation * torch.randn_like(x) if self.training else x
+
+
 @dataclass(frozen=True)
 class Game:
     """The networks that play; the inference net plays only where an entropy is bounded by it."""
@@ -75,12 +86,15 @@ class PlanarNets:
     """Sizes and initial weights of fully connected networks; normal weights of these deviations, biases 0.
 
     A deviation of None is He's, sqrt(2 / inputs). The released code has 0.01 and 0.001 (for its spirals 0.1 and 0.01).
+    `blur` is the deviation of noise that is added to points before the inference net reads them, whose
+    weights are He's, and 0 in its last layer: it begins with a standard normal, whatever the points are.
     """
 
     width: int = 128
     noise_size: int = 4
     deviation: float | None = None
     generator_deviation: float | None = None
+    blur: float = 0.0
 
     def build(self, *, inference: bool = False, classes: int = 1, rng: Seeded) -> Game:
         """A game in the plane, with an inference net if wanted."""
@@ -89,7 +103,9 @@ class PlanarNets:
             generator = Generator(dense([z, w, w, 2], self.generator_deviation, norms=True), z)
             body = nn.Sequential(dense([2, w, w], self.deviation), nn.ReLU())
             head = dense([w, classes], self.deviation)
-            encoder = dense([2, w, w, 2 * z], self.deviation) if inference else None
+            read = dense([2, w, w, 2 * z], None)
+            nn.init.zeros_(read[-1].weight)  # type: ignore[arg-type]
+            encoder = nn.Sequential(Noisy(self.blur), read) if inference else None
         return Game(generator, Discriminator(body, head), encoder)
 
 

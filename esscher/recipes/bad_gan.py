@@ -7,11 +7,10 @@ A classifier learns from few labels alone, and beside generators that match feat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from esscher.recipes.bad_gan_rows import TOLD, make_row, over_draws
 from esscher.recipes.bad_gan_studies import FewLabelStudy, few_label_studies
 from esscher.recipes.eforcing_report import validations
+from esscher.recipes.energy_gan_images import pixels
 from esscher.recipes.seeds import place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure, save_grid
@@ -51,11 +50,8 @@ def _section(study: FewLabelStudy, out: Path) -> Section:
     """Of the first draw: errors while learning, and boundaries or generated images."""
     folder = out / study.name
     shown = {model: read_tensors(place_of(folder, model, 0) / TOLD) for model in study.models}
-    lines = {}
-    for model in study.models:
-        seen = validations(place_of(folder, model, 0))
-        if seen:
-            lines[model] = tuple(zip(*seen, strict=True))
+    seen = {model: validations(place_of(folder, model, 0)) for model in study.models}
+    lines = {model: ([step for step, _ in some], [error for _, error in some]) for model, some in seen.items() if some}
     parts = [Picture(curves(lines, x="step", y="validation error, %"), "While learning, draw 0.")] if lines else []
     if "classes" in next(iter(shown.values())):
         figure = boundary_panels(shown)
@@ -65,7 +61,6 @@ def _section(study: FewLabelStudy, out: Path) -> Section:
     for model, tensors in shown.items():
         if study.models[model] is not None:
             low = float(getattr(study.supply, "low", 0.0))
-            made = ((tensors["made"] - low) / (1 - low) * 255).clamp(0, 255).permute(0, 2, 3, 1).numpy().astype(np.uint8)
-            place = save_grid(place_of(folder, model, 0) / "made.png", made)
+            place = save_grid(place_of(folder, model, 0) / "made.png", pixels(tensors["made"], low))
             parts.append(Picture(file_figure(place), f"{model}: generated images."))
     return Section(study.name, "", parts)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from esscher.adversarial.classifier_networks import settle_game
@@ -20,13 +19,13 @@ from esscher.adversarial.complement_gan import ComplementGan, LowDensity, Superv
 from esscher.adversarial.grid import Grid
 from esscher.adversarial.networks import Game, in_pieces
 from esscher.adversarial.points import Points
+from esscher.adversarial.probes import error_rate
 from esscher.data.image_points import FewLabels
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
-from esscher.estimators.proportions import proportion
 from esscher.randomness import Seeded
 from esscher.recipes.bad_gan_studies import FewLabelStudy, Terms, few_label_studies
-from esscher.recipes.seeds import mean_over_seeds, place_of
+from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.trainer import Trainer
 
@@ -47,9 +46,9 @@ def make_row(scale: str, study: str, model: str, draw: int, out: Path) -> dict[s
         settle_game(game, by, rng=Seeded(draw, "settling"))
         steps = _learn(found, game, sets, terms, draw, place)
         told = in_pieces(game.discriminator, sets.test.values, 1_000).argmax(-1)
-        write_tensors(place / TOLD, {"told": told, "wrong": (told != sets.test.labels).long(), **_shown(game, sets, draw)})
+        write_tensors(place / TOLD, {"told": told, "wrong": _wrong(told, sets.test), **_shown(game, sets, draw)})
         write_json(place / ROW, {"points": found.name, "model": model, "draw": draw, "steps": steps})
-    wrong = read_tensors(place / TOLD)["wrong"] > 0
+    wrong = read_tensors(place / TOLD)["wrong"]
     return {**json.loads((place / ROW).read_text(encoding="utf8")), "error": error_rate(wrong)}
 
 
@@ -61,31 +60,20 @@ def make_density(scale: str, study: str, out: Path) -> float:
 
 def over_draws(rows: Sequence[Mapping[str, Any]], out: Path) -> list[dict[str, Any]]:
     """Mean errors over draws of labels, and what each model saves against feature matching, point by point; nothing of one."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["points"], row["model"]), []).append(row)
-    return [
-        {
-            "points": points, "model": model, "draws": len(group),
-            "error": mean_over_seeds([row["error"].value for row in group], "%"),
-            "saved": None if model == AGAINST else mean_over_seeds([saved(row, out).value for row in group], "%"),
-        }
-        for (points, model), group in groups.items()
-        if len(group) > 1
-    ]  # fmt: skip
+    told = [{**row, "saved": None if row["model"] == AGAINST else saved(row, out)} for row in rows]
+    return means_over_seeds(told, ("points", "model"), ("error", "saved"))
 
 
 def saved(row: Mapping[str, Any], out: Path) -> Estimate:
     """Errors that a model saves against feature matching with the same labels, in percent of the test points."""
     places = (place_of(out / row["points"], model, row["draw"]) for model in (row["model"], AGAINST))
     own, other = (read_tensors(place / TOLD)["wrong"].double() for place in places)
-    return interval(_mean_of(100 * (other - own)), [(1, len(own))], level=0.95, draws=len(own), method="pairs", unit="%")
+    gained = 100 * (other - own)
 
+    def mean(times: Tensor) -> Tensor:
+        return (times[0] * gained).sum() / times[0].sum()
 
-def error_rate(wrong: Bool[Tensor, "N"]) -> Estimate:
-    """The share of wrong classes in percent, with an interval for other points."""
-    share = proportion(_mean_of(wrong.double()), [(1, len(wrong))], level=0.95, draws=len(wrong), method="points as a sample")
-    return share.map(lambda value: 100 * value, unit="%")
+    return interval(mean, [(1, len(gained))], level=0.95, draws=len(gained), method="points as pairs", unit="%")
 
 
 def _find(scale: str, study: str, model: str | None) -> FewLabelStudy:
@@ -125,9 +113,15 @@ def _learn(study: FewLabelStudy, game: Game, sets: FewLabels, terms: Terms | Non
 def _validation(game: Game, held_out: Points) -> Callable[[], Estimate]:
     def look() -> Estimate:
         told = in_pieces(game.discriminator, held_out.values, 1_000).argmax(-1)
-        return error_rate(told.cpu() != held_out.labels)
+        return error_rate(_wrong(told, held_out))
 
     return look
+
+
+def _wrong(told: Tensor, points: Points) -> Tensor:
+    """1 where the class of a point is told wrong, else 0."""
+    assert points.labels is not None
+    return told.cpu().ne(points.labels).long()
 
 
 @torch.no_grad()
@@ -143,10 +137,3 @@ def _shown(game: Game, sets: FewLabels, draw: int) -> dict[str, Tensor]:
     box = torch.tensor([*grid.low, *grid.high], dtype=torch.float64)
     data = {"labelled": sets.labelled.values, "labels": labels, "data": sets.unlabelled.values}
     return {"made": made, "classes": classes, "box": box, **data}
-
-
-def _mean_of(values: Tensor) -> Callable[..., Tensor]:
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * values).sum() / times[0].sum()
-
-    return mean

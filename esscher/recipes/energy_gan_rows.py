@@ -5,7 +5,8 @@ again. `small` is what two cores do in minutes; `paper` has the steps, rates, we
 """
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
@@ -17,7 +18,7 @@ from esscher.adversarial.calibration import Calibration, Constant, NeighbourEntr
 from esscher.adversarial.energy_gan import EnergyGan, Gan, Gate, energy
 from esscher.adversarial.grid import Grid, divergence
 from esscher.adversarial.networks import PlanarNets
-from esscher.adversarial.planar import DRAWS, PROCESSES
+from esscher.adversarial.planar import DRAWS, PROCESSES, Planar
 from esscher.adversarial.points import Points
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
@@ -32,7 +33,7 @@ MODELS = ("GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 
 @dataclass(frozen=True)
 class Planned:
-    """How a game is played on one process."""
+    """How a game is played on one process; `truth` and `judge` if data and density are not those of the process."""
 
     objective: Gan | EnergyGan
     training: TrainingConfig
@@ -40,6 +41,8 @@ class Planned:
     nets: PlanarNets = field(default_factory=PlanarNets)
     draws: int = DRAWS
     cells: int = 100
+    truth: Callable[[], Planar] | None = None
+    judge: Callable[[], Planar] | None = None
 
     @property
     def inference(self) -> bool:
@@ -59,7 +62,7 @@ def _small(process: str, model: str, *, smoke: bool) -> Planned:
     objectives: dict[str, Gan | EnergyGan] = {
         "GAN": Gan(),
         "EGAN-Const": EnergyGan(Constant(), gate=gate),
-        "EGAN-Ent-VI": EnergyGan(VariationalEntropy(), gate=gate),
+        "EGAN-Ent-VI": EnergyGan(VariationalEntropy(), gate=Gate(-math.inf, 0.1), alone=1),
         "EGAN-Ent-NN": EnergyGan(NeighbourEntropy(), gate=gate),
     }
     steps = {"two spirals": 6_000}.get(process, 1_800)
@@ -69,10 +72,19 @@ def _small(process: str, model: str, *, smoke: bool) -> Planned:
     )  # fmt: skip
     fast = Pace(rate=1.0 if model == "GAN" else 10.0, momentum=0.0)
     plan = Planned(objectives[model], training, _paces(model, fast), PlanarNets(deviation=0.03, generator_deviation=0.03))
+    if model == "EGAN-Ent-VI":
+        plan = _inferred(plan)
     if not smoke:
         return plan
     tiny = replace(training, steps=20, batch_size=50, save_every=20, log_every=10)
-    return replace(plan, training=tiny, nets=PlanarNets(width=16), draws=2_000, cells=20)
+    return replace(plan, training=tiny, nets=replace(plan.nets, width=16), draws=2_000, cells=20)
+
+
+def _inferred(plan: Planned) -> Planned:
+    """With an inference net: wide first draws, a generator that is slow enough to be followed, and noise before the net."""
+    training = replace(plan.training, steps=2 * (plan.training.steps or 0), learning_rate=1e-3)
+    paces = {"generator": Pace(3.0, 0.0), "discriminator": Pace(1.0, 0.0), "inference": Pace(2.0, 0.5)}
+    return replace(plan, training=training, paces=paces, nets=PlanarNets(deviation=0.03, generator_deviation=0.3, blur=0.5))
 
 
 def _published(process: str, model: str) -> Planned:
@@ -109,10 +121,13 @@ def _paces(model: str, generator: Pace) -> dict[str, Pace]:
 
 def make_row(scale: str, process: str, model: str, seed: int, out: Path) -> dict[str, Any]:
     """The divergences of one game, from the folder if they are there."""
-    place = place_of(out, process, model, seed)
+    return play(planned(scale, process, model), process, model, seed, place_of(out, process, model, seed))
+
+
+def play(plan: Planned, process: str, model: str, seed: int, place: Path) -> dict[str, Any]:
+    """The same for any plan, in its own folder."""
     if not (place / ROW).is_file():
-        plan = planned(scale, process, model)
-        truth = PROCESSES[process]()
+        truth = (plan.truth or PROCESSES[process])()
         data = truth.draw(plan.draws, rng=Seeded(0, "data", process))
         game = plan.nets.build(inference=plan.inference, rng=Seeded(seed, "networks"))
         training = replace(plan.training, seed=seed)
@@ -124,7 +139,7 @@ def make_row(scale: str, process: str, model: str, seed: int, out: Path) -> dict
             made = Points(game.generator.draw(plan.draws, rng=Seeded(seed, "draws")))
         costs = energy(game, grid.centres, plan.objective.temperature)
         cells = {
-            "data": grid.density(truth.log_density(grid.centres)), "emp": grid.counted(data),
+            "data": grid.density((plan.judge or (lambda: truth))().log_density(grid.centres)), "emp": grid.counted(data),
             "gen": grid.counted(made), "disc": grid.density(-costs),
         }  # fmt: skip
         found = {

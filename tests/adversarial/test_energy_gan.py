@@ -108,6 +108,15 @@ def test_a_player_that_the_gate_holds_rests(gate, moves):
     assert changed == moves
 
 
+def test_the_inference_net_moves_alone_between_the_others():
+    game, points = NETS.build(inference=True, rng=Seeded(2)), data(64)
+    objective = EnergyGan(VariationalEntropy(), alone=2)
+    moving = [set(objective(game, points, rng=Seeded(3), step=step).value) for step in range(6)]
+    assert moving == 2 * [{"inference"}, {"inference"}, {"generator", "discriminator", "inference"}]
+    with pytest.raises(ValueError, match="wants a VariationalEntropy"):
+        EnergyGan(alone=1)
+
+
 def test_the_pace_is_of_the_player():
     game, twin = (NETS.build(rng=Seeded(1)) for _ in range(2))
     config = replace(CONFIG, steps=1, optimiser="sgd")

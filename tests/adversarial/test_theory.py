@@ -22,7 +22,7 @@ from esscher.adversarial.finite import (
     half_square,
     minus_entropy,
 )
-from esscher.adversarial.networks import Discriminator, Game, Generator
+from esscher.adversarial.networks import Discriminator, Game, Generator, Noisy
 from esscher.adversarial.points import Points
 from esscher.randomness import Seeded
 
@@ -167,6 +167,31 @@ def test_the_variational_gradient_is_a_gaussians_and_half_of_it_as_released(form
     assert float(by_deviation.abs().max()) < 1e-3  # the inference net has nothing left to learn
     exact, loose = scale / (scale**2 + peak**2), peak**2 / (scale**2 + peak**2) / scale  # the bound's own error vanishes with t
     assert float(by_scale) == pytest.approx(-share * (exact - loose), rel=1e-3) and loose < 0.01 * exact
+
+
+class Fixed(nn.Module):
+    """The posterior of z given a z + noise of deviation s, a Gaussian."""
+
+    def __init__(self, scale, blur):
+        super().__init__()
+        self.slope = scale / (scale**2 + blur**2)
+        self.log_deviation = torch.tensor(blur / math.sqrt(scale**2 + blur**2)).log().requires_grad_()
+
+    def forward(self, x):
+        return torch.cat([x * self.slope, self.log_deviation.expand_as(x)], -1)
+
+
+@pytest.mark.parametrize(("blur", "settles"), [(0.5, True), (0.0, False)])
+def test_with_noise_before_the_inference_net_the_bound_is_an_entropy(blur, settles):
+    """x~ = a z + s e: the gradient of minus its entropy is -a / (a^2 + s^2); without the noise the net would never settle."""
+    scale = 1.5
+    generator, posterior = Generator(Scaled([scale]), 1), Fixed(scale, 0.5)
+    z = generator.draw_noise(200_000, rng=Seeded(6))
+    with Seeded(7).governs_torch():
+        term = VariationalEntropy()(Game(generator, nothing(), nn.Sequential(Noisy(blur), posterior)), z, generator(z))
+    by_scale, by_deviation = torch.autograd.grad(term, [generator.network.scale, posterior.log_deviation])
+    assert float(by_scale) == pytest.approx(-scale / (scale**2 + 0.25), rel=0.03)  # 6 standard errors
+    assert (abs(float(by_deviation)) < 0.02) == settles
 
 
 def test_a_bounded_deviation_and_a_missing_net():

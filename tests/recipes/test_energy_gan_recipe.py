@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from esscher.adversarial.calibration import NeighbourEntropy
+from esscher.adversarial.energy_gan import Gate
 from esscher.adversarial.planar import PROCESSES
 from esscher.recipes import find
+from esscher.recipes.energy_gan_images import image_games, make_image_row
+from esscher.recipes.energy_gan_options import OPTIONS, make_option_row
 from esscher.recipes.energy_gan_rows import MODELS, ROW, make_row, place_of, planned
 
 
@@ -15,6 +18,10 @@ def test_smoke(tmp_path: Path, monkeypatch):
     assert [(row["process"], row["model"]) for row in found["rows"]] == [(p, m) for p in PROCESSES for m in MODELS]
     assert found["rows"][0]["KL(disc||data)"].draws == 0 < found["rows"][0]["KL(gen||data)"].draws
     assert (tmp_path / "report.html").is_file() and (tmp_path / "two-spirals.png").is_file()
+    assert [row["option"] for row in found["options"]] == list(OPTIONS)[:2]
+    assert [row["model"] for row in found["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
+    assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in found["images"])
+    assert (tmp_path / "digits" / "egan-ent-nn-seed0" / "ranked.png").is_file()
     monkeypatch.setattr("esscher.recipes.energy_gan_rows.Trainer", None)  # nothing is trained again
     row = make_row("smoke", "biased pair", "GAN", 0, tmp_path)
     assert row["KL(gen||data)"] == found["rows"][4]["KL(gen||data)"]
@@ -31,3 +38,14 @@ def test_published_settings():
     )
     with pytest.raises(ValueError, match="There is no row 'plane', 'GAN'; known are four Gaussians"):
         planned("small", "plane", "GAN")
+
+
+def test_published_settings_of_images():
+    games = image_games("paper")
+    assert games["MNIST"].gate == Gate(-1.2, 0.1) and games["MNIST"].temperature == 0.02 * 200
+    cifar = games["CIFAR-10"]
+    assert (cifar.nets.noise_size, cifar.nets.positive, cifar.smoothness, cifar.variational) == (100, True, 0.01, 0.1)
+    with pytest.raises(ValueError, match="There is no row 'faces', 'GAN'"):
+        make_image_row("smoke", "faces", "GAN", 0, Path("nowhere"))
+    with pytest.raises(ValueError, match="There is no option 'none'; known are direction over"):
+        make_option_row("smoke", "none", 0, Path("nowhere"))
