@@ -28,6 +28,7 @@ VERBS = {
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",
     "data": "Look at a data source: sizes, splits, tokens, examples.",
     "env": "What this machine and installation have.",
+    "report": "Runs side by side: the numbers they share with their intervals, the settings that differ.",
     "reproduce": "Run a recipe and print its table beside the paper's.",
 }
 
