@@ -20,6 +20,7 @@ VERBS = {
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "explore": "A page to look at a model with: candidates, tokens, energies, a distilled model beside.",
+    "compare": "People judge texts of two models blind; preference rates with intervals and p-values.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
     "translate": "Translate sentences or a file with a base that reads a source: beam, draws, least risk.",

@@ -63,3 +63,27 @@ def test_a_phone_sees_it_whole(address):
     with looking(address, width=390, height=844) as page:
         drawn(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_votes_outlive_the_server(tmp_path):
+    """Two votes, a kill, a new server: the rater goes on with the third pair, and all votes are there."""
+    folder = tmp_path / "judged"
+
+    def judge(page, votes, first):
+        page.fill("#rater textarea, #rater input", "ann")
+        page.click("#begin")
+        for number in range(first, first + votes):
+            page.wait_for_function(f"document.querySelector('#pair').innerText.includes('Pair {number} of 5')", timeout=WAIT)
+            assert "<b>wrote</b>" in page.inner_text("#pair")
+            page.click("#vote-left" if number % 2 else "#vote-right")
+        page.wait_for_function(f"!document.querySelector('#pair').innerText.includes('Pair {number} of')", timeout=WAIT)
+
+    with served("judged.py", folder) as address, looking(address) as page:
+        judge(page, 2, 1)
+    kept = (folder / "votes.jsonl").read_text()
+    assert kept.count("\n") == 2
+    with served("judged.py", folder) as address, looking(address, width=390, height=844) as page:
+        judge(page, 3, 3)
+        assert "Thank you" in page.inner_text("#pair")
+    assert (folder / "votes.jsonl").read_text().startswith(kept)
+    assert (folder / "votes.jsonl").read_text().count("\n") == 5
