@@ -22,6 +22,7 @@ VERBS = {
     "distil": "Bring a tilted model back into a plain one that serves at the old speed.",
     "sample": "Draw from a model, tilted or not, with log-probabilities and weights.",
     "explore": "A page to look at a model with: candidates, tokens, energies, a distilled model beside.",
+    "compare": "People judge texts of two models blind; preference rates with intervals and p-values.",
     "measure": "Perplexity and bits of a model on text, with intervals, per token, word and byte.",
     "serve": "A model, tilted or not, behind an endpoint that speaks OpenAI's completions.",
     "rescore": "Choose among the candidates of n-best lists: tuned weights, word error rate or BLEU with intervals.",
@@ -31,6 +32,7 @@ VERBS = {
     "exact": "Exact answers: motif processes, regular languages, n-gram models.",
     "data": "Look at a data source: sizes, splits, tokens, examples.",
     "env": "What this machine and installation have.",
+    "report": "Runs side by side: the numbers they share with their intervals, the settings that differ.",
     "reproduce": "Run a recipe and print its table beside the paper's.",
 }
 

@@ -1,6 +1,7 @@
 """esscher distil: a tilted model as a plain one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -22,6 +23,7 @@ def distil(
     json: Json = False,
 ) -> None:
     """The student is a model folder like any other; how near it came to the tilted model is printed with an interval."""
+    from esscher.commands.keeping import keep
     from esscher.training.student import make_student
 
     if seed is not None:
@@ -41,4 +43,5 @@ def distil(
     }
     apart = [{"from the tilted model to the student": name, "value": value} for name, value in found.divergences.items()]
     notes = [] if found.reliability.verdict == "good" else [found.reliability.advice]
-    show(Answer("esscher distil", facts, {"features": result.rows, "distance": apart}, notes), as_json=json)
+    answer = Answer("esscher distil", facts, {"features": result.rows, "distance": apart}, notes)
+    show(keep(answer, Path(result.folder), {"model": model, **asdict(run)}), as_json=json)

@@ -25,6 +25,9 @@ Unit = Literal["line", "paragraph", "document"]
 app = App(name="measure", help_epilogue="Example: esscher measure runs/first --data my.txt")
 
 
+MEASURED = "measured"  # folder of the report, in that of the energy or the base, where no --out is given
+
+
 @dataclass(frozen=True)
 class Reading:
     """How a long text is read as one stream, with the memory of the model."""
@@ -88,6 +91,7 @@ def measure(
     With --dynamic its weights learn from the text as it is read, as --adapt tells. With --target the data are sources, and
     what counts are their translations.
     """
+    from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
     from esscher.training.measuring import Measuring, measure_set
     from esscher.training.models import load_model
@@ -95,6 +99,15 @@ def measure(
 
     if plot is not None and (steps == 0 or energy is None):
         raise ValueError("--plot shows the perplexity by position. Nothing was measured; give --steps and --energy, too.")
+    asked_for = {
+        "model": model, "energy": energy, "data": data, "target": target, "draws": draws, "sequences": sequences,
+        "steps": steps, "fixed": fixed, "level": level, "dynamic": dynamic, "seed": seed,
+    }  # fmt: skip
+    place = out or (model if energy is None or not energy.is_dir() else energy) / MEASURED
+
+    def end(answer: Answer) -> None:
+        show(keep(answer, place, asked_for), as_json=json)
+
     given = {"--draws": draws, "--sequences": sequences, "--steps": steps, "--out": out}
     asked = [name for name, value in given.items() if value]
     if dynamic:
@@ -104,7 +117,7 @@ def measure(
             model, data, adapt, column=column, unit=unit, cut=cut, sight=(reading.reach, reading.clamp), fixed=fixed,
             level=level, quiet=quiet,
         )  # fmt: skip
-        show(answer, as_json=json)
+        end(answer)
         return
     if adapt != DynamicConfig():
         raise ValueError("--adapt tells how to learn from the text. Nothing was measured; give --dynamic, too.")
@@ -114,7 +127,7 @@ def measure(
             raise ValueError(
                 "Images are measured as they are. Nothing was measured; leave steps, targets, cuts and streams out."
             )
-        show(image_measure(load_model(model, energy), data, settings, say=choose_progress(quiet).say), as_json=json)
+        end(image_measure(load_model(model, energy), data, settings, say=choose_progress(quiet).say))
         return
     whole = energy is None and cut == Cut() and target is None
     if reading != Reading() and not whole:
@@ -123,7 +136,7 @@ def measure(
         )
     stream = _stream(model, data, column, unit, reading, fixed, level, asked) if whole else None
     if stream is not None:
-        show(stream, as_json=json)
+        end(stream)
         return
     loaded = load_model(model, energy, cut)
     made, told = _points(loaded, data, column, unit, target)
@@ -140,7 +153,7 @@ def measure(
     methods = [f"{name}: {nats['token'].method}" for name, nats in ways.items() if nats is not None]
     if plot is not None:
         facts["plot"] = _draw(result.step_rows(), plot)
-    show(Answer("esscher measure", facts, tables, [*methods, *found.warnings]), as_json=json)
+    end(Answer("esscher measure", facts, tables, [*methods, *found.warnings]))
 
 
 def tilt_facts(found: "Measured") -> dict[str, Any]:

@@ -30,12 +30,16 @@ def reproduce(
         rows = [{"name": r.name, "paper": r.paper, "scales": list(r.scales), "about": r.about} for r in RECIPES.values()]
         show(Answer("recipes", {}, {"recipes": rows}), as_json=json)
         return
+    from esscher.commands.keeping import keep
+
     recipe = find(name)
     out = Path("runs") / f"{name}-{scale}" if out is None else out
     result = recipe.run(scale=scale, out=out, seeds=seeds, data=data)
     (out / "result.json").write_text(json_format.dumps(plain(result), indent=1) + "\n", encoding="utf8")
     tables = {key: value for key, value in result.items() if isinstance(value, list) and (value or json)}
     facts = {key: value for key, value in result.items() if not isinstance(value, list)}
-    show(Answer(f"{name}, {scale}", facts, tables), as_json=json)
+    answer = Answer(f"{name}, {scale}", facts, tables)
+    show(answer, as_json=json)
+    keep(answer, out, {"recipe": name, "scale": scale, "seeds": seeds, "data": data}, own_page=(out / "report.html").exists())
     if not json:
-        print(out / "report.html" if (out / "report.html").exists() else out / "result.json")
+        print(out / "report.html")

@@ -1,5 +1,7 @@
 """esscher tilt: an energy over whole sequences, of features or learnt by a network."""
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
@@ -29,12 +31,13 @@ def tilt(
 ) -> None:
     """Without features, a network learns to tell text from the base's own draws. With them, each gets a weight under which it
     is as frequent as in the data, or as you say."""
+    from esscher.commands.keeping import keep
     from esscher.training.fitting import FittedEnergy
     from esscher.training.tilt import tilt as tilt_base
 
     found = tilt_base(model, run, resume=resume, quiet=quiet)
     answer = _fitted(model, run, found) if isinstance(found, FittedEnergy) else _learnt(model, run, found)
-    show(answer, as_json=json)
+    show(keep(answer, Path(run.out), {"model": model, **asdict(run)}), as_json=json)
 
 
 def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:

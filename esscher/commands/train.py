@@ -23,15 +23,15 @@ def train(
     json: Json = False,
 ) -> None:
     """Every setting may also stand in the YAML file of --config; flags override it."""
+    from esscher.commands.keeping import keep
+    from esscher.training.config import to_dict
     from esscher.training.run import train as train_base
 
     if seed is not None:
         run = replace(run, training=replace(run.training, seed=seed))
     result = train_base(run, resume=resume, quiet=quiet)
     facts = {**result.to_dict(), "measured": dict(result.measured), "seed": run.training.seed}
-    if json:
-        show(Answer("train", facts, {}), as_json=True)
-        return
     rows = [{"measured on the test data": name, "value": found} for name, found in result.measured.items()]
     shown = {key: facts[key] for key in ("folder", "steps", "stopped", "best_step", "seed")}
-    show(Answer("esscher train", shown, {"measured": rows}), as_json=False)
+    answer = keep(Answer("esscher train", shown, {"measured": rows}), result.folder, to_dict(run))
+    show(Answer("train", {**facts, **answer.facts}, {}) if json else answer, as_json=json)

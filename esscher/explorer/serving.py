@@ -54,9 +54,7 @@ class Serving:
                 f"leave --host out."
             )
         if self.token is not None and len(self.token) < SHORTEST:
-            raise ValueError(
-                f"A token of {len(self.token)} characters is guessed; give {SHORTEST} or more. Nothing was served."
-            )
+            raise ValueError(f"A token of {len(self.token)} characters is soon guessed. Nothing was served; give {SHORTEST}.")
 
     def admits(self, user: str, password: str) -> bool:
         """Anyone who knows the token, under any name."""

@@ -8,9 +8,11 @@ from typing import Any
 
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_perplexity
+from esscher.estimators.reliability import Reliability
 from esscher.recipes.quickstart import Half
 from esscher.recipes.quickstart_texts import TiltedTexts, text_nats
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
+from esscher.reports.meanings import meaning
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
 
 NATS = (
@@ -101,13 +103,7 @@ def _texts(texts: TiltedTexts) -> Section:
     counted = {unit: int(count.sum()) for unit, count in texts.base.points.units.items()}
     rows = [{"per": unit, "base": base[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in base]
     nats = {name: replace(value, unit="") for name, value in text_nats(texts).items() if name != "saved by tilting"}
-    trusted: list[dict[str, Any]] = [
-        {"what": "log Z (0, if the energy were perfect)", "value": log_z},
-        {"what": "effective sample size", "value": f"{trust.effective:,.0f} draws"},
-        {"what": "tail index k (should stay below 0.7)", "value": trust.pareto_k},
-        {"what": "verdict", "value": trust.verdict},
-        {"what": "advice", "value": trust.advice},
-    ]
+    trusted = _trusted(log_z, trust)
     shown = [{**row, "text": row["text"].replace("\n", " ")[:160]} for row in (*texts.ranked[:5], *texts.ranked[-3:])]
     return Section(
         "Docstrings: real text",
@@ -117,13 +113,15 @@ def _texts(texts: TiltedTexts) -> Section:
             Table(
                 "Perplexity on held-out docstrings",
                 rows,
-                "Perplexity is exp(nats per unit); end symbols count, prompts do not.",
+                f"{meaning('perplexity')} In brackets the 95 % interval for all texts like these; `counted` is how many "
+                f"were scored. End symbols count, prompts do not.",
             ),
             Table("Can the numbers be trusted?", trusted, "log Z normalises the tilted model; it is estimated from draws."),
             Table(
                 f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates",
                 shown,
-                "All were drawn from the base; the share is what the energy gives each among them.",
+                "All were drawn from the base, and these are exact: log base is the base's log-probability in nats, "
+                " energy is E(x) in nats (lower is likelier), share is what the energy gives each among all of them.",
             ),
         ],
     )
@@ -137,13 +135,7 @@ def _features(half: Half) -> list[Table | Picture]:
         {"name": row["feature"], **{key: _value(row[key]) for key in ("in the data", "in the base", "tilted")}}
         for row in shares
     ]
-    trust: list[dict[str, Any]] = [
-        {"what": "log Z", "value": half.measured.log_z},
-        {"what": "effective sample size", "value": f"{reliability.effective:,.0f} draws"},
-        {"what": "tail index k (should stay below 0.7)", "value": reliability.pareto_k},
-        {"what": "verdict", "value": reliability.verdict},
-        {"what": "advice", "value": reliability.advice},
-    ]
+    trust = _trusted(half.measured.log_z, reliability)
     series = {"in the data": TRUTH, "in the base": BASE, "tilted": TILTED}
     return [
         Table(
@@ -158,6 +150,25 @@ def _features(half: Half) -> list[Table | Picture]:
         Table(
             "Can the weights be trusted?", trust, "log Z normalises the tilted model; it is estimated from draws of the base."
         ),
+    ]
+
+
+def _trusted(log_z: Estimate | None, trust: Reliability) -> list[dict[str, Any]]:
+    """What the estimate of log Z rests on, each with its meaning."""
+    return [
+        {"what": "log Z", "value": log_z, "meaning": meaning("log Z") + " It is 0 for an energy that changes nothing."},
+        {
+            "what": "effective sample size",
+            "value": f"{trust.effective:,.0f} draws",
+            "meaning": f"{meaning('effective draws')} Known of these very draws, so it has no interval.",
+        },
+        {
+            "what": "tail index k",
+            "value": f"{trust.pareto_k:.2g} (no unit)",
+            "meaning": "How heavy the tail of the weights is: below 0.5 all is well, above 0.7 no number of draws helps.",
+        },
+        {"what": "verdict", "value": trust.verdict, "meaning": meaning("reliability")},
+        {"what": "advice", "value": trust.advice, "meaning": "What to do about it."},
     ]
 
 

@@ -30,3 +30,12 @@ def last(found):
     """The view that is complete."""
     *_, view = found
     return view
+
+
+if __name__ == "__main__":
+    import sys
+
+    from esscher.explorer.page import build_page
+    from esscher.explorer.serving import Serving, serve
+
+    serve(build_page(explorer(examples=("", "ab"))), Serving(token=sys.argv[1] if sys.argv[1:] else None))

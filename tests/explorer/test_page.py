@@ -1,16 +1,19 @@
 """The page served for real: who is let in, what its calls answer, and that it binds to this machine alone."""
 
+import json
 import socket
 
-import httpx
 import pytest
+from browsing import served
 from shown import explorer
 
-gradio = pytest.importorskip("gradio", reason="the extra `ui` is not installed")
-gradio_client = pytest.importorskip("gradio_client")
+httpx = pytest.importorskip("httpx", reason="the extra `ui` is not installed")
+pytest.importorskip("gradio", reason="the extra `ui` is not installed")
 
-from esscher.explorer.page import Handlers, build_page, controls_of
-from esscher.explorer.serving import Serving, serve
+from esscher.explorer.page import Handlers, controls_of
+from esscher.explorer.serving import Serving
+
+TOKEN = "a long word"
 
 
 def test_another_address_needs_a_token():
@@ -41,24 +44,30 @@ def test_every_yield_of_drawing_is_a_whole_page():
 
 @pytest.fixture(scope="module")
 def address():
-    page = build_page(explorer(examples=("", "ab")))
-    yield serve(page, Serving(token="a long word"), wait=False)
-    page.close()
+    with served("shown.py", TOKEN) as found:
+        yield found
+
+
+def called(client, name, *values):
+    """What one of the page's calls answers in the end."""
+    event = client.post(f"gradio_api/call/{name}", json={"data": list(values)}).raise_for_status().json()["event_id"]
+    lines = client.get(f"gradio_api/call/{name}/{event}").text.splitlines()
+    return json.loads([line for line in lines if line.startswith("data: ")][-1].removeprefix("data: "))
 
 
 def test_the_page_is_served_to_those_who_know_the_token(address):
     assert address.startswith("http://127.0.0.1:")
-    for place in ("config", "gradio_api/info"):
-        assert httpx.get(address + place, trust_env=False).status_code == 401
-    with pytest.raises(Exception, match=r"(?i)cred|login|auth|401"):
-        gradio_client.Client(address, verbose=False, analytics_enabled=False)
-    client = gradio_client.Client(address, auth=("me", "a long word"), verbose=False, analytics_enabled=False)
-    said, table, *_ = client.predict("a", "pool", 64, 1.0, 0, 0, api_name="/draw")
-    assert "log Z" in said and "<tbody>" in table
-    again = client.predict("a", "pool", 64, 1.0, 0, 0, api_name="/draw")
-    assert again[1] == table
-    assert client.predict("a", "pool", 64, 0.3, 0, 0, api_name="/draw")[1] != table
-    assert "joint / base" in client.predict("a", "pool", 64, 1.0, 0, 0, api_name="/tokens")
+    settings = ("pool", 64, 1.0, 0, 0)
+    with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
+        assert client.get("config").status_code == 401
+        assert client.post("gradio_api/call/draw", json={"data": ["a", *settings]}).status_code == 401
+        assert client.post("login", data={"username": "me", "password": "a wrong word"}).status_code == 400
+        assert client.post("login", data={"username": "me", "password": TOKEN}).status_code == 200
+        said, table, *_ = called(client, "draw", "a", *settings)
+        assert "log Z" in said and "<tbody>" in table
+        assert called(client, "draw", "a", *settings)[1] == table
+        assert called(client, "draw", "a", "pool", 64, 0.3, 0, 0)[1] != table
+        assert "joint / base" in called(client, "tokens", "a", *settings)[0]
 
 
 def test_it_listens_on_loopback_only(address):

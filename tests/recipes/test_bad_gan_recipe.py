@@ -20,7 +20,7 @@ def test_smoke(tmp_path: Path, monkeypatch):
     row = make_row("smoke", "four spins", "FM", 0, tmp_path)
     assert row == found["rows"][1] and saved(row, tmp_path).value == 0
     twice = over_draws([row, {**row, "draw": 0}], tmp_path)
-    assert twice[0]["draws"] == 2 and twice[0]["error"].value == row["error"].value
+    assert twice[0]["seeds"] == 2 and twice[0]["error"].value == row["error"].value
     with pytest.raises(ValueError, match="There is no row 'four spins', 'GAN' at smoke; known are four spins: labels only, FM"):
         make_row("smoke", "four spins", "GAN", 0, tmp_path)
 
