@@ -37,7 +37,7 @@ def run_studies(studies: Sequence[ImageStudy], out: Path, seeds: int) -> list[di
     rows = []
     for study in studies:
         folder = out / study.name
-        made = [make_row(study, model, seed, folder) for seed in range(seeds) for model in study.models]
+        made = [make_row(study, model, seed, folder) for seed in range(seeds) for model in study.of_seed(seed)]
         rows += [{**row, "saved": _saved(study, row, folder)} for row in made]
     return rows
 

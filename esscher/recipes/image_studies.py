@@ -20,12 +20,17 @@ SUM, MORE = 3.0, 10.0
 @dataclass(frozen=True)
 class ImageStudy:
     """Images, and models of them; a model is named by its network and its objective, likelihood being what the others are
-    compared with. `shown` draws are in its grid; `most` images are judged by, the first ones."""
+    compared with. `shown` draws are in its grid; `most` images are judged by, the first ones. The first seed is that of all
+    models, the others leave the second form of E-Forcing out."""
 
     name: str
     models: Mapping[str, TrainRun]
     shown: int = 64
     most: int | None = None
+
+    def of_seed(self, seed: int) -> tuple[str, ...]:
+        """The models that are trained with a seed."""
+        return tuple(model for model in self.models if not (seed and model.endswith(ONCE)))
 
     def against(self, model: str) -> str:
         """The model of the same network that learns by likelihood."""

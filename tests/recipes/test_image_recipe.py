@@ -27,6 +27,7 @@ def test_models_of_a_study_differ_in_their_objective_alone(tmp_path, monkeypatch
                 assert (one.base, one.data, one.images, one.training) == (plain.base, plain.data, plain.images, plain.training)
                 assert (one.objective.kind == "likelihood") == model.endswith(PLAIN)
                 assert one.objective.counts == ("once" if model.endswith(ONCE) else "again")
+                assert model in study.of_seed(0) and (model in study.of_seed(1)) == (not model.endswith(ONCE))
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.97, 0.9975])
