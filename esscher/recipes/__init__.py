@@ -57,6 +57,10 @@ RECIPES = {
         Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
         Recipe("local-xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)", "local attention and convolutions beside it"),
         Recipe(
+            "xlnet", "XLNet (Yang et al., 2019)", "ways to pretrain one network, tasks it then learns, and a pretrained energy"
+        ),
+        Recipe("local-xlnet", "Local-XLNet (thesis of Dai, 2020)", "the same with local attention"),
+        Recipe(
             "softmax-bottleneck",
             "Breaking the softmax bottleneck (Yang et al., 2018)",
             "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities",

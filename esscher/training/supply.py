@@ -108,7 +108,7 @@ class Scattered:
     def __init__(self, data: Rows, target: Any, config: TrainingConfig, accelerator: Accelerator):
         if config.batch_tokens is not None:
             raise ValueError(
-                f"{type(data).__name__} are not put together by tokens, as batch_tokens = {config.batch_tokens} asks. Nothing "
+                f"{type(data).__name__} have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing "
                 f"was trained; give batch_size instead."
             )
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator

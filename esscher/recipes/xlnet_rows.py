@@ -1,0 +1,132 @@
+"""Rows of the recipes on XLNet: a way to pretrain with a seed, fine-tuned on every task; an energy from a pretrained network.
+
+A finished row stays in the folder of the run as `row.json` and is not made again; one that was stopped goes on.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from esscher.bases.network import build_base
+from esscher.data.tokenizers import load_tokenizer
+from esscher.estimate import Estimate
+from esscher.hub import save_base
+from esscher.hub.folder import CONFIG
+from esscher.randomness import Seeded
+from esscher.recipes.seeds import mean_over_seeds, place_of
+from esscher.recipes.xlnet_studies import NOTHING, EnergyStudy, XLNetStudy
+from esscher.space import Space
+from esscher.storage import write_json
+from esscher.training.config import TrainRun
+from esscher.training.contrast import LearntEnergy
+from esscher.training.finetune import finetune
+from esscher.training.run import RESULTS, train
+from esscher.training.tilt import tilt
+
+ROW, PRETRAINED = "row.json", "pretrained"
+
+
+def run_studies(studies: Sequence[XLNetStudy], out: Path, seeds: int) -> list[dict[str, Any]]:
+    """All rows of all studies, with every seed."""
+    return [
+        make_row(study, name, seed, out / study.name)
+        for study in studies
+        for seed in range(seeds)
+        for name in study.of_seed(seed)
+    ]
+
+
+def run_energies(studies: Sequence[XLNetStudy], out: Path, seeds: int) -> list[dict[str, Any]]:
+    """The energies of all studies, with every seed."""
+    return [
+        make_energy_row(study, start, seed, out / study.name)
+        for study in studies
+        if study.energies is not None
+        for seed in range(seeds)
+        for start in study.energies.starts
+    ]
+
+
+def make_row(study: XLNetStudy, name: str, seed: int, folder: Path) -> dict[str, Any]:
+    """The row of one way to pretrain: what each task's test data say; from the folder if it is there."""
+    place = place_of(folder, name, seed)
+    if not (place / ROW).is_file():
+        start = pretrain(study, name, seed, folder)
+        found: dict[str, Any] = {"text": study.name, "pretrained": name, "seed": seed}
+        for task, run in study.tasks.items():
+            here = replace(run, out=str(place / task), training=replace(run.training, seed=seed))
+            result = finetune(str(start), here, resume=True)
+            found |= {f"{task}, {metric}": value.to_dict() for metric, value in result.measured.items()}
+        write_json(place / ROW, found)
+    return _read(place / ROW)
+
+
+def pretrain(study: XLNetStudy, name: str, seed: int, folder: Path) -> Path:
+    """The folder of the pretrained network; of none, of its first weights."""
+    run, place = study.pretrained[name], place_of(folder, name, seed) / PRETRAINED
+    if not (place / (CONFIG if name == NOTHING else RESULTS)).is_file():
+        here = replace(run, out=str(place), training=replace(run.training, seed=seed))
+        if name == NOTHING:
+            _first_weights(here, place)
+        else:
+            train(here, resume=True)
+    return place
+
+
+def make_energy_row(study: XLNetStudy, start: str, seed: int, folder: Path) -> dict[str, Any]:
+    """The row of an energy that starts from a pretrained network with this seed, on the one base of the study."""
+    energies, place = study.energies, place_of(folder, f"energy from {start}", seed)
+    if energies is None:
+        raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
+    if not (place / ROW).is_file():
+        base = make_base(energies, folder)
+        choice = replace(energies.tilt.energy, start=str(pretrain(study, start, seed, folder)))
+        made = tilt(str(base), replace(energies.tilt, out=str(place), energy=choice, seed=seed), resume=True)
+        assert isinstance(made, LearntEnergy) and made.measured.tilted is not None and made.measured.saved is not None
+        told = {
+            "base": made.measured.base["token"], "tilted": made.measured.tilted["token"],
+            "saved": made.measured.saved["token"], "log Z": made.measured.log_z,
+        }  # fmt: skip
+        row = {"text": study.name, "energy starts from": start, "seed": seed, "best step": made.record.best_step}
+        write_json(place / ROW, {**row, **{name: value.to_dict() for name, value in told.items() if value is not None}})
+    return _read(place / ROW)
+
+
+def make_base(energies: EnergyStudy, folder: Path) -> Path:
+    """The base that energies tilt."""
+    place = folder / "base"
+    if not (place / RESULTS).is_file():
+        train(replace(energies.base, out=str(place)), resume=True)
+    return place
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
+    """The mean over seeds of every number, for each name in the column `by` that has several seeds."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(str(row[by]), []).append(row)
+    found = []
+    for name, group in groups.items():
+        numbers = [key for key, value in group[0].items() if isinstance(value, Estimate)]
+        means = (
+            {key: mean_over_seeds([row[key].value for row in group], group[0][key].unit) for key in numbers}
+            if len(group) > 1
+            else {}
+        )
+        if means:
+            found.append({by: name, "seeds": len(group), **means})
+    return found
+
+
+def _first_weights(run: TrainRun, place: Path) -> None:
+    """A folder of the network before it learns, with the tokenizer of the others."""
+    tokenizer = load_tokenizer(run.tokenizer.kind)
+    space = Space(tokenizer.vocab_size, run.length.tokens)
+    save_base(place, build_base(run.base.resolve(), space, rng=Seeded(run.training.seed).stream("base")), tokenizer)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    row = json.loads(file.read_text(encoding="utf8"))
+    return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in row.items()}
