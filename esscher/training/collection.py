@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from esscher.draws import Draws, Sampler, side_by_side
+from esscher.estimators.log_z import log_z
 from esscher.randomness import Rng
 from esscher.space import Sequences, concatenate
 from esscher.storage import digest, read_tensors, write_tensors
@@ -58,8 +59,17 @@ def collect(
             spoken, done = now, min(first + size, draws)
             rate = fresh / (now - started)
             left = (now - started) / drawn * (draws - done)
-            say(f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left")
+            told = f"drawn {done * len(prompts):,} of {draws * len(prompts):,}  {rate:,.0f} candidates/s  {left:,.0f} s left"
+            say(told + _so_far(parts))
     return side_by_side(parts)
+
+
+def _so_far(parts: Sequence[Draws]) -> str:
+    """log Z of the one prompt by the draws that there are; nothing where they do not tell."""
+    if len(parts[0].log_weight) > 1 or not all(part.estimates_z and part.independent for part in parts):
+        return ""
+    found = log_z(side_by_side(parts))
+    return f"  log Z so far {found.value:.4g} [{found.low:.4g}, {found.high:.4g}]"
 
 
 @dataclass(frozen=True)
