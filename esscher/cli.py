@@ -53,9 +53,15 @@ app.meta.suppress_keyboard_interrupt = False
 def _with_config(
     *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
     config: Annotated[Path | None, Parameter(help="YAML file with settings of the verb; flags override it.")] = None,
+    json_lines: Annotated[
+        bool, Parameter(negative="", help="Show progress as JSON objects on standard error, one a line.")
+    ] = False,
 ) -> object:
+    from esscher.training.progress import progress_as
+
     app.config = () if config is None else (_settings(config, tokens),)
-    return app(tokens)
+    with progress_as("json-lines" if json_lines else "suitable"):
+        return app(tokens)
 
 
 def _settings(file: Path, tokens: tuple[str, ...]) -> Dict:

@@ -1,6 +1,7 @@
 """esscher reproduce: run a recipe and print its table beside the paper's."""
 
 import json as json_format
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,7 @@ def reproduce(
     out: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-SCALE by default. A broken run goes on.")] = None,
     seeds: Annotated[int, Parameter(help="How many seeds to run.")] = 1,
     data: Annotated[str | None, Parameter(help="A text of your own, for recipes that take one.")] = None,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     json: Json = False,
 ) -> None:
     """Run one recipe; its rows, the paper's and the report stay in the run folder."""
@@ -31,10 +33,12 @@ def reproduce(
         show(Answer("recipes", {}, {"recipes": rows}), as_json=json)
         return
     from esscher.commands.keeping import keep
+    from esscher.training.progress import progress_as
 
     recipe = find(name)
     out = Path("runs") / f"{name}-{scale}" if out is None else out
-    result = recipe.run(scale=scale, out=out, seeds=seeds, data=data)
+    with progress_as("quiet") if quiet else nullcontext():
+        result = recipe.run(scale=scale, out=out, seeds=seeds, data=data)
     (out / "result.json").write_text(json_format.dumps(plain(result), indent=1) + "\n", encoding="utf8")
     tables = {key: value for key, value in result.items() if isinstance(value, list) and (value or json)}
     facts = {key: value for key, value in result.items() if not isinstance(value, list)}

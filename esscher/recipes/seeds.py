@@ -23,16 +23,20 @@ def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
     return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", unit)
 
 
-def means_over_seeds(rows: Sequence[Mapping[str, Any]], by: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
-    """The means of these numbers over rows that are alike in the columns `by`; nothing of a row that is alone."""
+def means_over_seeds(
+    rows: Sequence[Mapping[str, Any]], by: Sequence[str], numbers: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """The means of these numbers, or of all, over rows that are alike in the columns `by`; nothing of a row that is alone."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in by), []).append(row)
-    return [
-        {**dict(zip(by, key, strict=True)), "seeds": len(group), **{name: _mean(group, name) for name in numbers}}
-        for key, group in groups.items()
-        if len(group) > 1
-    ]
+    found = []
+    for key, group in groups.items():
+        names = numbers or [name for name, value in group[0].items() if isinstance(value, Estimate)]
+        if len(group) > 1:
+            means = {name: _mean(group, name) for name in names}
+            found.append({**dict(zip(by, key, strict=True)), "seeds": len(group), **means})
+    return found
 
 
 def _mean(group: Sequence[Mapping[str, Any]], name: str) -> Estimate | None:

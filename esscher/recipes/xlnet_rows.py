@@ -15,7 +15,7 @@ from esscher.estimate import Estimate
 from esscher.hub import save_base
 from esscher.hub.folder import CONFIG
 from esscher.randomness import Seeded
-from esscher.recipes.seeds import mean_over_seeds, place_of
+from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.recipes.xlnet_studies import NOTHING, EnergyStudy, XLNetStudy
 from esscher.space import Space
 from esscher.storage import write_json
@@ -104,20 +104,7 @@ def make_base(energies: EnergyStudy, folder: Path) -> Path:
 
 def over_seeds(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
     """The mean over seeds of every number, for each name in the column `by` that has several seeds."""
-    groups: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(str(row[by]), []).append(row)
-    found = []
-    for name, group in groups.items():
-        numbers = [key for key, value in group[0].items() if isinstance(value, Estimate)]
-        means = (
-            {key: mean_over_seeds([row[key].value for row in group], group[0][key].unit) for key in numbers}
-            if len(group) > 1
-            else {}
-        )
-        if means:
-            found.append({by: name, "seeds": len(group), **means})
-    return found
+    return means_over_seeds(rows, (by,))
 
 
 def _first_weights(run: TrainRun, place: Path) -> None:

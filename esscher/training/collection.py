@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from esscher.draws import Draws, Sampler, side_by_side
+from esscher.estimators.log_z import log_z
 from esscher.randomness import Rng
 from esscher.space import Sequences, concatenate
 from esscher.storage import digest, read_tensors, write_tensors
@@ -59,10 +60,18 @@ class InShards:
             return Piece(f"{self.name}-{number:05d}" + f"-{wanted}" * (wanted < size), wanted * len(prompts), own)
 
         work = [shard(number) for number in range(-(-draws // size))]
-        parts = in_pieces(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say)
+        parts = in_pieces(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say, so_far=_so_far)
         for piece, part in zip(work, parts, strict=True):
             _check(self.folder, piece, part, len(prompts))
         return side_by_side(parts)
+
+
+def _so_far(parts: Sequence[Draws]) -> str:
+    """log Z of the one prompt by the draws that there are; nothing where they do not tell."""
+    if len(parts[0].log_weight) > 1 or not all(part.estimates_z and part.independent for part in parts):
+        return ""
+    found = log_z(side_by_side(parts))
+    return f"  log Z so far {found.value:.4g} [{found.low:.4g}, {found.high:.4g}]"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -38,8 +39,10 @@ def in_pieces(
     write: Callable[[Path, Part], None],
     say: Callable[[str], None] = lambda text: None,
     what: str = "drawn",
+    so_far: Callable[[Sequence[Part]], str] = lambda parts: "",
 ) -> list[Part]:
-    """All parts in order; those with a file in the folder are read, the others made."""
+    """All parts in order; those with a file in the folder are read, the others made. `so_far` are words on the parts that this
+    process has made, for those who wait."""
     join()
     missing = from_first([number for number, piece in enumerate(work) if not _is_file(folder, piece.name)])
     own = missing[rank() :: started()]
@@ -49,7 +52,7 @@ def in_pieces(
         made[number] = work[number].make()
         if folder is not None:
             write(folder / f"{work[number].name}.safetensors", made[number])
-        told(work[number].size)
+        told(work[number].size, partial(so_far, list(made.values())))
     if folder is None:
         made |= _exchanged(made, read, write)
     else:
@@ -81,12 +84,13 @@ class _Told:
         self.say, self.what, self.whole, self.missing, self.done = say, what, whole, missing, 0
         self.begun = self.spoken = time.monotonic()
 
-    def __call__(self, size: int) -> None:
+    def __call__(self, size: int, so_far: Callable[[], str]) -> None:
         self.done += size * started()
         now, left = time.monotonic(), max(0, self.missing - self.done)
         if now - self.spoken > PAUSE or (left == 0 and self.spoken > self.begun):
             rate, self.spoken = self.done / (now - self.begun), now
-            self.say(f"{self.what} {self.whole - left:,} of {self.whole:,}  {rate:,.0f}/s  {left / rate:,.0f} s left")
+            done = f"{self.what} {self.whole - left:,} of {self.whole:,}  {rate:,.0f}/s  {left / rate:,.0f} s left"
+            self.say(done + so_far())
 
 
 def _is_file(folder: Path | None, name: str) -> bool:
