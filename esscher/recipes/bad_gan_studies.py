@@ -222,7 +222,7 @@ def _mnist() -> FewLabelStudy:
     remember ten thousand updates, its pixels saturate at once and are not mended in so short a run.
     """
     training = TrainingConfig(
-        steps=7_000, batch_size=100, learning_rate=3e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
+        steps=8_500, batch_size=100, learning_rate=3e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
         evaluate_every=500, save_every=1_000, keep_best=False, log_every=100,
     )  # fmt: skip
     density = TrainRun(
