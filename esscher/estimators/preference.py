@@ -62,8 +62,8 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, level: fl
         method = f"majorities of {decided} pairs, Clopper-Pearson"
         rate, p_value = Estimate(for_b / decided, float(low), float(high), level, decided, method), float(test.pvalue)
     agreement, alpha = agreement_of(list(by_pair.values()))
-    counted = Counter(vote.choice for vote in kept)
-    return Preference(rate, p_value, decided, len(winners) - decided, dict(counted), agreement, alpha, left_out)
+    counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in ("a", "b", "equal")}
+    return Preference(rate, p_value, decided, len(winners) - decided, counted, agreement, alpha, left_out)
 
 
 def attention(votes: Sequence[Vote], checks: Mapping[str, Choice]) -> dict[str, float]:
