@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from esscher.commands.output import Answer, plain
+from esscher.launch import first_process
 
 
 def keep(answer: Answer, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> Answer:
@@ -14,7 +15,6 @@ def keep(answer: Answer, folder: Path, settings: Mapping[str, Any], *, own_page:
     A folder that cannot be written to costs the report, never the answer, which says so.
     """
     from esscher.reports.run_report import Run, versions, write_run
-    from esscher.training.processes import first_process
 
     if not first_process():
         return answer

@@ -55,7 +55,11 @@ class Desk:
         self.in_hand += 1
         told: asyncio.Queue[str] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        watch = Watch(self.config.seconds, lambda text: loop.call_soon_threadsafe(told.put_nowait, text))
+
+        def say(text: str) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, text)
+
+        watch = Watch(self.config.seconds, say)
         try:
             asked = read_request(await self._body(request), self.config)
             work = asyncio.ensure_future(loop.run_in_executor(self.threads, self.engine.draw, asked, watch))

@@ -27,6 +27,7 @@ from esscher.energies.pretrained import read_tokenizer
 from esscher.energies.readers import NetworkReader, PretrainedReader
 from esscher.estimate import Estimate
 from esscher.hub import load_base
+from esscher.launch import first_process
 from esscher.randomness import Seeded
 from esscher.storage import write_file, write_json
 from esscher.training.config import Pace
@@ -36,7 +37,6 @@ from esscher.training.finetuned import Finetuned, card_of, save_finetuned
 from esscher.training.labelling import LABELLINGS, Labelling
 from esscher.training.loop import TrainingRecord
 from esscher.training.models import refuse_other_settings
-from esscher.training.processes import disconnect, first_process
 from esscher.training.progress import choose_progress
 from esscher.training.run import RESULTS
 from esscher.training.trainer import Trainer
@@ -81,7 +81,7 @@ def finetune(start: str, run: FinetuneRun, *, resume: bool = False, quiet: bool 
     sizes = ", ".join(
         f"{len(part):,} to {use}" for part, use in zip(parts, ("learn from", "choose by", "judge by"), strict=True)
     )
-    choose_progress(quiet or not first_process()).say(f"Examples: {sizes}.")
+    choose_progress(quiet).say(f"Examples: {sizes}.")
     if first_process() and not (folder / "checkpoints").is_dir():
         write_file(folder / FINETUNE_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
     objective = model.labelling.objective
@@ -96,7 +96,6 @@ def finetune(start: str, run: FinetuneRun, *, resume: bool = False, quiet: bool 
     if first_process():
         save_finetuned(folder, model, card_of(model, start, measured.items(), settings))
         write_json(folder / RESULTS, result.to_dict())
-    disconnect()
     return result
 
 
