@@ -174,6 +174,7 @@ def _trusted(log_z: Estimate | None, trust: Reliability) -> list[dict[str, Any]]
 
 def _onward(strings: Half, texts: TiltedTexts) -> Section:
     commands = [
+        f"esscher explore {strings.result.folder}",
         f'esscher sample {texts.base.folder} --prompt "Return the" --draws 4',
         f"esscher sample {texts.base.folder} --energy {texts.energy} --draws 4",
         f"esscher sample {strings.result.folder} --energy {strings.energy} --sampler pool --pool 2000 --draws 4",
