@@ -10,16 +10,13 @@ MIXERS = ("full", "local", "lightconv", "dynamicconv")
 
 
 @dataclass(frozen=True)
-class TransformerXLConfig(OutputConfig):
-    """Transformer-XL (Dai et al. 2019), whose layers remember what came before a segment; Local-XL and convolutions with it.
+class XLLayersConfig(OutputConfig):
+    """What stacks of layers with relative positions and a memory have in common.
 
-    `memory` is how many earlier positions a layer keeps while it learns from a stream, `reach` how far back a position then
-    attends when sequences are scored and drawn (None: as far as the memory; where that is 0, everything, and segments of a
-    stream stand alone), `clamp` the largest distance that is told apart there. With `same_length` a position of a stream
-    attends no further than the memory in training too. `mixers` names what each layer mixes positions by, `spans` its chunk or
-    kernel size; the last of either stands for all further layers. `head_width` is `width / heads` if not given. `untied` gives
-    each layer biases of its own. With `variational` a dropout mask is the same at all positions. `activation` stands within the
-    feed-forward parts (`gelu-tanh` is its approximation), `eps` is added to the variances of the norms.
+    `memory` is how many earlier positions a layer keeps while it reads a stream, `clamp` the largest distance that is told
+    apart. `mixers` names what each layer mixes positions by, `spans` its chunk or kernel size; the last of either stands for
+    all further layers. `head_width` is `width / heads` if not given. `activation` stands within the feed-forward parts
+    (`gelu-tanh` is its approximation), `eps` is added to the variances of the norms.
     """
 
     width: int = 256
@@ -30,17 +27,29 @@ class TransformerXLConfig(OutputConfig):
     dropout: float = 0.0
     attention_dropout: float = 0.0
     memory: int = 128
-    reach: int | None = None
     clamp: int | None = None
-    same_length: bool = False
-    norm: Literal["post", "pre"] = "post"
-    untied: bool = False
-    variational: bool = False
     mixers: tuple[Literal["full", "local", "lightconv", "dynamicconv"], ...] = ("full",)
     spans: tuple[int, ...] = (64,)
     tied: bool = True
     activation: Literal["relu", "gelu", "gelu-tanh"] = "relu"
     eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class TransformerXLConfig(XLLayersConfig):
+    """Transformer-XL (Dai et al. 2019), whose layers remember what came before a segment; Local-XL and convolutions with it.
+
+    `reach` is how far back a position attends when sequences are scored and drawn (None: as far as the memory; where that is
+    0, everything, and segments of a stream stand alone); `clamp` acts there. With `same_length` a position of a stream attends
+    no further than the memory in training too. `untied` gives each layer biases of its own. With `variational` a dropout mask
+    is the same at all positions.
+    """
+
+    reach: int | None = None
+    same_length: bool = False
+    norm: Literal["post", "pre"] = "post"
+    untied: bool = False
+    variational: bool = False
 
     def __post_init__(self) -> None:
         check_sizes(self.width, self.layers, self.dropout, self.attention_dropout)
@@ -141,27 +150,13 @@ class DeqConfig(OutputConfig):
 
 
 @dataclass(frozen=True)
-class XLNetConfig(OutputConfig):
+class XLNetConfig(XLLayersConfig):
     """XLNet (Yang et al. 2019): layers of a Transformer-XL that read and predict in any order of a text's positions.
 
-    `memory` is how many earlier positions a layer keeps while it reads a stream. `mixers` are `full` or `local` (Local-XLNet),
-    `spans` the sizes of local chunks; the last of either stands for all further layers. The authors' program has the
-    activation `gelu-tanh`, `transformers` has `gelu`. `eps` is added to the variances of the norms. `clamp` is the largest
-    distance that is told apart. Every layer has biases of its own, and all norms follow the sums.
+    `mixers` are `full` or `local` (Local-XLNet), `spans` the sizes of local chunks. The authors' program has the activation
+    `gelu-tanh`, `transformers` has `gelu`. Every layer has biases of its own, and all norms follow the sums.
     """
 
-    width: int = 256
-    layers: int = 4
-    heads: int = 4
-    head_width: int | None = None
-    feedforward: int = 1024
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    memory: int = 128
-    clamp: int | None = None
-    mixers: tuple[Literal["full", "local"], ...] = ("full",)
-    spans: tuple[int, ...] = (64,)
-    tied: bool = True
     activation: Literal["relu", "gelu", "gelu-tanh"] = "gelu"
     eps: float = 1e-12
 

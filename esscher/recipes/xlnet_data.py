@@ -18,6 +18,7 @@ from esscher.storage import write_file
 WORDS = 40  # of a passage
 SEEN = 0.8  # share of a book before what is held out of pretraining
 CLOSE = 10  # passages that stand together, and are one replicate
+FEW, FEW_HELD_OUT = 1_000, 12  # docstrings of the smallest scale
 PARTS = ("train", "validation", "test")
 
 
@@ -49,7 +50,13 @@ def write_docstrings(out: Path, *, labelled: int, vocabulary: int) -> None:
     if (out / "words.jsonl").is_file():
         return
     parts = docstring_splits()
-    _write_text(out, ["\n\n".join(parts.train.texts)], parts.validation.texts[:60], parts.test.texts[:60], vocabulary)
+    _write_text(
+        out,
+        ["\n\n".join(parts.train.texts[:FEW])],
+        parts.validation.texts[:FEW_HELD_OUT],
+        parts.test.texts[:FEW_HELD_OUT],
+        vocabulary,
+    )
     texts = [text.split()[:12] for text in parts.test.texts if len(text.split()) >= 12][:labelled]
     orders, answers = [], []
     for number, words in enumerate(texts):

@@ -180,7 +180,10 @@ class Choose:
 
 @dataclass(frozen=True)
 class Extract:
-    """The answer to a question within a passage; `always` there is one, or the answer may be that there is none."""
+    """The answer to a question within a passage; `always` there is one, or the answer may be that there is none.
+
+    An answer of more than `longest` tokens, or one that a window cuts, is none to learn from; it is one to judge by.
+    """
 
     longest: int
     always: bool
@@ -190,7 +193,7 @@ class Extract:
     @classmethod
     def learn(cls, examples: Sequence[Example], run: FinetuneRun, layout: Layout) -> "Extract":
         always, told = all(one.right for one in examples), run.head.answer
-        whole = cls(1, always).labelled(examples, layout).label
+        whole = cls(layout.longest, always).labelled(examples, layout).label
         return cls(int((whole[:, 1] - whole[:, 0]).max()) + 1 if told is None else told, always)
 
     @property
@@ -203,7 +206,7 @@ class Extract:
         for window, tokens in zip(windows, x.start.tolist(), strict=True):
             right = examples[window.row].right
             found = None if not right else window.span(right[0][0], len(right[0][1]), tokens)
-            labels.append((NONE, NONE) if found is None else found)
+            labels.append((NONE, NONE) if found is None or found[1] - found[0] >= self.longest else found)
         return Labelled(x, torch.tensor(labels), torch.tensor([window.row for window in windows]))
 
     def answers(self, scores: Tensor, data: Labelled, examples: Sequence[Example], layout: Layout) -> list[Answer]:

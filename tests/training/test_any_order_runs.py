@@ -6,6 +6,8 @@ import pytest
 import torch
 from interrupted import Killed
 
+from esscher.cli import main
+from esscher.energies.saved import load_energy
 from esscher.hub import load_base
 from esscher.objectives.permuted_likelihood import PermutedLikelihood
 from esscher.storage import digest, module_tensors
@@ -115,6 +117,37 @@ def test_points_without_a_stream_and_the_causal_control(book, tmp_path):
     ):
         run = run_of(book, tmp_path / name, data=data, objective=objective, length=length, training=replace(TRAINING, steps=2))
         assert train(run, quiet=True).measured["perplexity per token"].value > 1
+
+
+def test_an_energy_starts_from_the_folder_of_an_xlnet(book, tmp_path):
+    """From the command line: it has the weights of the folder, and reads from both sides without being told to."""
+    made = {}
+    for name, base, objective in (
+        ("gru", BaseChoice("gru", width=8), ObjectiveConfig()),
+        ("xlnet", BASE, ObjectiveConfig("permuted")),
+    ):
+        training = replace(TRAINING, steps=1, evaluate_every=1)
+        run = run_of(
+            book,
+            tmp_path / name,
+            data=DataConfig(str(book)),
+            base=base,
+            objective=objective,
+            length=LengthConfig(24),
+            training=training,
+        )
+        made[name] = train(run, quiet=True).base
+    arguments = (
+        ["tilt", str(tmp_path / "gru"), "--out", str(tmp_path / "energy"), "--energy.start", str(tmp_path / "xlnet"), "--quiet",
+         "--contrast.draws", "64", "--contrast.held-out", "4", "--training.steps", "1", "--training.learning-rate", "1e-7"]
+    )  # fmt: skip
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    saved = load_energy(tmp_path / "energy")
+    assert not stop.value.code and saved.config.reader == "bidirectional" and saved.config.network == made["xlnet"].config
+    learnt = saved.energy(None, made["gru"]).reader.network.state_dict()
+    for name, weight in made["xlnet"].network.state_dict().items():
+        torch.testing.assert_close(learnt[name], weight, atol=1e-6, rtol=0)
 
 
 def test_what_does_not_fit_is_refused(book, tmp_path):

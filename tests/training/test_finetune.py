@@ -12,7 +12,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from esscher.bases.config import RecurrentConfig, XLNetConfig
 from esscher.bases.network import build_base
 from esscher.cli import main
-from esscher.data.examples import USUAL, examples_of, read_rows
+from esscher.data.examples import USUAL, Example, examples_of, read_rows
 from esscher.data.layout import Layout
 from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import save_base
@@ -23,6 +23,7 @@ from esscher.storage import digest, module_tensors
 from esscher.training.finetune import finetune
 from esscher.training.finetune_config import FinetuneRun, FinetuneTraining, HeadConfig, LabelledDataConfig
 from esscher.training.finetuned import load_finetuned
+from esscher.training.labelling import Extract
 
 TRAINING = FinetuneTraining(steps=2, batch_size=6, evaluate_every=1, save_every=1, warmup=0, log_every=1)
 LETTERS = "abcdefgh"
@@ -228,6 +229,9 @@ def test_windows_of_a_passage_find_every_answer_once(model):
     assert x.points()[0] == [20, *tokenizer.encode(["ab"])[0], 20, 21]
     assert [one.span(4, 3, 7) for one in windows[:4]] == [(4, 6), (1, 3), None, None]
     assert {one.text(passage, *found) for one in windows[:4] if (found := one.span(4, 3, 7))} == {"efg"}
+    long = Example(((passage, "ab"),), ((4, "efg"),), "")
+    assert Extract(3, True).labelled([long], layout).label.tolist() == [[4, 6], [1, 3], [-1, -1], [-1, -1]]
+    assert Extract(2, True).labelled([long], layout).label.eq(-1).all()
     rows = layout.rows([("abcdef", "abcdefgh"), ("abcdefghabcdefgh",), ("a", "b")])
     assert rows.stop.tolist() == [12, 12, 5] and rows.start.tolist() == [5, 10, 1]
 
