@@ -358,6 +358,7 @@ def test_what_does_not_settle_is_warned_of_once_for_each_kind():
         base.log_probs(x).sum().backward()
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_learnt_from_is_one_long_row():
     """What is remembered has no gradient, but its keys and values follow the weights."""
     config = replace(SMALL, tolerance=1e-13, iterations=400, adjoint_iterations=400)

@@ -201,6 +201,7 @@ def test_a_round_is_expected_counts_over_hidden_paths(monkeypatch):
             assert torch.allclose(found.exp(), count / count.sum(-1, keepdim=True), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_more_hidden_states_read_docstrings_better():
     """Characters of real text: the held-out log-likelihood rises with the hidden states; one of them is the frequencies."""
     texts = read_docstrings(Path(email.__file__).parent).texts

@@ -44,7 +44,7 @@ def run_of(out, pairs, base: BaseChoice, steps: int, **settings) -> TrainRun:
     return TrainRun(str(out), data, TokenizerConfig("character"), LengthConfig(8), base, training, **settings)
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", ["encoder-decoder", pytest.param("attentive-lstm", marks=pytest.mark.slow)])
 def test_words_are_turned_round(kind, pairs, tmp_path):
     result = train(run_of(tmp_path / "run", pairs, SMALL[kind], 250), quiet=True)
     assert "336 pairs" not in result.points.description and "of more than 8 tokens left out" in result.points.description
