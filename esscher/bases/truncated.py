@@ -113,3 +113,10 @@ def _nucleus(log_prob: Float[Tensor, "*S V"], mass: float) -> Bool[Tensor, "*S V
     share = torch.softmax(log_prob.detach().double(), -1).gather(-1, order)
     before = share.cumsum(-1) - share
     return torch.zeros_like(log_prob, dtype=torch.bool).scatter(-1, order, before < mass)
+
+
+def truncated(base: Base, *, top_k: int | None = None, top_p: float | None = None, temperature: float = 1.0) -> Base:
+    """What these settings leave of a base: itself, where they ask for nothing."""
+    if (top_k, top_p, temperature) == (None, None, 1.0):
+        return base
+    return Truncated(base, top_k, top_p, temperature)

@@ -77,12 +77,10 @@ class Drawing:
 
     def target(self, target: "Tilted") -> "Tilted":
         """The target with its base truncated, where that is asked for."""
-        from esscher.bases.truncated import Truncated
+        from esscher.bases.truncated import truncated
         from esscher.target import Tilted
 
-        if (self.temperature, self.top_k, self.top_p) == (1.0, None, None):
-            return target
-        base = Truncated(target.base, top_k=self.top_k, top_p=self.top_p, temperature=self.temperature)
+        base = truncated(target.base, top_k=self.top_k, top_p=self.top_p, temperature=self.temperature)
         return Tilted(base, target.energy)
 
 

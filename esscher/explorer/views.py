@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from esscher.bases.truncated import Truncated
+from esscher.bases.truncated import truncated
 from esscher.draws import Draws, side_by_side
 from esscher.energies.features import Explains
 from esscher.estimate import Estimate
@@ -59,9 +59,8 @@ class Controls:
 
     def target(self, target: Tilted) -> Tilted:
         """The target with its base truncated, where that is asked for."""
-        if (self.temperature, self.top_k) == (1.0, 0):
-            return target
-        return Tilted(Truncated(target.base, top_k=self.top_k or None, temperature=self.temperature), target.energy)
+        base = truncated(target.base, top_k=self.top_k or None, temperature=self.temperature)
+        return Tilted(base, target.energy)
 
 
 @dataclass(frozen=True)

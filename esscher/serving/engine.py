@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from esscher.bases.shortened import Shortened
-from esscher.bases.truncated import Truncated
+from esscher.bases.truncated import truncated
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.pool import Pool
@@ -62,8 +62,7 @@ class Engine:
         target, base = self.model.target, self.model.target.base
         if asked.length is not None and asked.length < base.space.max_length:
             base = Shortened(base, asked.length)
-        if (asked.temperature, asked.top_k, asked.top_p) != (1.0, None, None):
-            base = Truncated(base, asked.top_k, asked.top_p, asked.temperature)
+        base = truncated(base, top_k=asked.top_k, top_p=asked.top_p, temperature=asked.temperature)
         return Tilted(base, target.energy)
 
     @torch.no_grad()
