@@ -66,14 +66,15 @@ def _exchanged(made: dict[int, Part], read: Callable[[Path], Part], write: Calla
         return {}
     found = {}
     with tempfile.TemporaryDirectory() as place:
-        file, numbers = Path(place, "part.safetensors"), from_all(list(made))
+        own, numbers = Path(place, "own.safetensors"), from_all(list(made))
         for turn in range(max(map(len, numbers))):
             if turn < len(made):
-                write(file, list(made.values())[turn])
-            for process, content in enumerate(bytes_of_all(file.read_bytes() if turn < len(made) else b"")):
+                write(own, list(made.values())[turn])
+            for process, content in enumerate(bytes_of_all(own.read_bytes() if turn < len(made) else b"")):
                 if process != rank() and content:
-                    file.write_bytes(content)
-                    found[numbers[process][turn]] = read(file)
+                    other = Path(place, f"{process}-{turn}.safetensors")  # never written again: what is read may map it
+                    other.write_bytes(content)
+                    found[numbers[process][turn]] = read(other)
     return found
 
 

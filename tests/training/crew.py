@@ -31,7 +31,7 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
         return Importance()(target, prompts, draws, rng=rng)
 
     target = random_target(Space(3, 4, eos=0))
-    drawn = InPieces(sampler, None if kept is None else Path(kept), rows=100)(target, empty_prompts(1), 950, rng=Seeded(5))
+    drawn = InPieces(sampler, None if kept is None else Path(kept), rows=1_000)(target, empty_prompts(1), 8_500, rng=Seeded(5))
     found = {"log_z": log_z(drawn).to_dict(), "weights": drawn.log_weight.tolist(), "made": made}
     Path(folder, f"drawn-{rank}.json").write_text(json.dumps(found))
 
