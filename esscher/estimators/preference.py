@@ -5,19 +5,22 @@
     agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, which takes off chance
 
 Pairs are the replicates, votes on one pair are not: their majority counts once, and a pair without one (a tie, or "equal") is
-left out of the rate. Raters who fail too many attention checks are left out beforehand.
+left out of the rate; the intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too many attention checks are left out beforehand.
 """
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
 
 from esscher.estimate import Estimate
+from esscher.estimators.intervals import interval
 
 Choice = Literal["a", "b", "equal"]
+CHOICES: tuple[Choice, ...] = get_args(Choice)
 TRUSTED = 2 / 3  # of a rater's attention checks that must be right
 
 
@@ -38,8 +41,8 @@ class Preference:
     pairs: int  # with a majority
     undecided: int
     votes: Mapping[str, int]  # how often each choice was made
-    agreement: float | None  # None where no pair has two votes
-    alpha: float | None
+    agreement: Estimate | None  # None where no pair has two votes
+    alpha: Estimate | None  # nor where all votes are the same: chance alone would agree as well
     left_out: Mapping[str, float]  # raters with too few checks right, and their share of right ones
 
 
@@ -61,8 +64,8 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, level: fl
         low, high = test.proportion_ci(level, "exact")
         method = f"majorities of {decided} pairs, Clopper-Pearson"
         rate, p_value = Estimate(for_b / decided, float(low), float(high), level, decided, method), float(test.pvalue)
-    agreement, alpha = agreement_of(list(by_pair.values()))
-    counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in ("a", "b", "equal")}
+    agreement, alpha = agreement_of(list(by_pair.values()), level=level)
+    counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in CHOICES}
     return Preference(rate, p_value, decided, len(winners) - decided, counted, agreement, alpha, left_out)
 
 
@@ -75,20 +78,38 @@ def attention(votes: Sequence[Vote], checks: Mapping[str, Choice]) -> dict[str, 
     return {rater: sum(found) / len(found) for rater, found in met.items()}
 
 
-def agreement_of(votes: Sequence[Sequence[Choice]]) -> tuple[float | None, float | None]:
+def agreement_of(votes: Sequence[Sequence[Choice]], *, level: float = 0.95) -> tuple[Estimate | None, Estimate | None]:
     """Observed agreement and Krippendorff's alpha for unordered choices; `votes` are those on each pair."""
     several = [choices for choices in votes if len(choices) > 1]
     if not several:
         return None, None
-    total = sum(len(choices) for choices in several)
-    same = [sum(one == other for one, other in combinations(choices, 2)) for choices in several]
-    agreement = sum(same) / sum(math.comb(len(choices), 2) for choices in several)
-    apart = sum(
-        2 * (math.comb(len(choices), 2) - equal) / (len(choices) - 1) for choices, equal in zip(several, same, strict=True)
-    )
-    counts = Counter(choice for choices in several for choice in choices)
-    by_chance = (total**2 - sum(count**2 for count in counts.values())) / (total - 1)
-    return agreement, 1.0 if by_chance == 0 else 1 - apart / by_chance
+    counts = torch.tensor([[choices.count(choice) for choice in CHOICES] for choices in several], dtype=torch.float64)
+    voters = counts.sum(-1)
+    meetings = voters * (voters - 1) / 2  # of two votes on the same pair
+    same = (counts * (counts - 1) / 2).sum(-1)
+
+    def agreement(times: Tensor) -> Tensor:
+        return (times[0] * same).sum() / (times[0] * meetings).sum()
+
+    def by_chance(times: Tensor) -> Tensor:
+        margins = (times[0, :, None] * counts).sum(0)
+        return (margins.sum().square() - margins.square().sum()) / (margins.sum() - 1)
+
+    def alpha(times: Tensor) -> Tensor:
+        times = times * times.shape[1] / times.sum()
+        return 1 - (times[0] * 2 * (meetings - same) / (voters - 1)).sum() / by_chance(times)
+
+    pairs, method = len(several), f"{len(several)} pairs as a sample"
+    once = torch.ones(1, pairs, dtype=torch.float64)
+    agreed = interval(agreement, [(1, pairs)], level=level, draws=pairs, method=method)
+    if agreed.value == 1:  # no pair tells how far others may differ: as many successes in a row
+        agreed = replace(agreed, low=((1 - level) / 2) ** (1 / pairs), method=f"{pairs} pairs, Clopper-Pearson")
+    chance = float(by_chance(once) / voters.sum())
+    if chance == 0:
+        return agreed, None
+    if agreed.value == 1:
+        return agreed, replace(agreed, low=1 - (1 - agreed.low) / chance)
+    return agreed, interval(alpha, [(1, pairs)], level=level, draws=pairs, method=method)
 
 
 def _majority(choices: Sequence[Choice]) -> Choice | None:

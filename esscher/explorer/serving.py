@@ -3,7 +3,6 @@
 Importing this module imports neither torch nor gradio.
 """
 
-import hmac
 import os
 from dataclasses import dataclass
 from types import ModuleType
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from esscher.reach import HOME, check_reach, known_token, knows
+
 if TYPE_CHECKING:
     from gradio import Blocks
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 FIRST_PORT, PORTS = 7860, 100
-SHORTEST = 8  # characters of a token
 
 STYLE = """
 .gradio-container { max-width: 1200px !important; }
@@ -43,22 +42,17 @@ STYLE = """
 class Serving:
     """The address of a page; any but this machine's own needs a token, which visitors type as their password."""
 
-    host: Annotated[str, Parameter(help="Address to serve at: this machine alone, unless told otherwise.")] = LOOPBACK[0]
+    host: Annotated[str, Parameter(help="Address to serve at: this machine alone, unless told otherwise.")] = HOME
     port: Annotated[int | None, Parameter(help="Port; the first free one from 7860 by default.")] = None
-    token: Annotated[str | None, Parameter(help="Password of the page; required with another --host.")] = None
+    token: Annotated[str | None, Parameter(help="Password of the page, by default ESSCHER_TOKEN; required with another --host.")] = None
 
     def __post_init__(self) -> None:
-        if self.host not in LOOPBACK and self.token is None:
-            raise ValueError(
-                f"At {self.host} other machines reach the page, so it needs a password. Nothing was served; give --token, or "
-                f"leave --host out."
-            )
-        if self.token is not None and len(self.token) < SHORTEST:
-            raise ValueError(f"A token of {len(self.token)} characters is soon guessed. Nothing was served; give {SHORTEST}.")
+        object.__setattr__(self, "token", known_token(self.token))
+        check_reach(self.host, self.token)
 
     def admits(self, user: str, password: str) -> bool:
         """Anyone who knows the token, under any name."""
-        return self.token is not None and hmac.compare_digest(password.encode(), self.token.encode())
+        return self.token is not None and knows(password, self.token)
 
 
 def load_gradio() -> ModuleType:

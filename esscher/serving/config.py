@@ -1,15 +1,15 @@
 """What the endpoint of a model allows, without torch."""
 
-import os
 from dataclasses import dataclass
-from ipaddress import ip_address
+
+from esscher.reach import HOME, check_reach, known_token
 
 
 @dataclass(frozen=True)
 class ServeConfig:
     """Limits of single requests, and of all together."""
 
-    host: str = "127.0.0.1"
+    host: str = HOME
     """The address to listen at; any other than this machine's own needs a token."""
     port: int = 8000
     token: str | None = None
@@ -32,22 +32,10 @@ class ServeConfig:
     """From a request's first byte to its answer."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "token", self.token or os.environ.get("ESSCHER_TOKEN"))
+        object.__setattr__(self, "token", known_token(self.token))
         for name in ("body", "prompts", "prompt_tokens", "draws", "pool", "at_once", "seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is above 0, not {getattr(self, name)}. Nothing is served.")
         if self.waiting < 0:
             raise ValueError(f"waiting is 0 or more, not {self.waiting}. Nothing is served.")
-        if not self.local and not self.token:
-            raise ValueError(
-                f"At {self.host} others can reach the model. Nothing is served; set a token (ESSCHER_TOKEN) that they must "
-                f"know, or stay at 127.0.0.1."
-            )
-
-    @property
-    def local(self) -> bool:
-        """Whether only this machine can reach it."""
-        try:
-            return self.host == "localhost" or ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        check_reach(self.host, self.token)

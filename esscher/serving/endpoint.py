@@ -9,7 +9,6 @@ time to wait are bounded. A client that goes away ends its drawing.
 """
 
 import asyncio
-import hmac
 import json
 import time
 import uuid
@@ -22,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from esscher.reach import knows
 from esscher.serving.engine import Engine, StoppedError, Watch
 from esscher.serving.requests import RefusedError, read_request
 
@@ -108,7 +108,7 @@ class Desk:
 
     def _admit(self, request: Request) -> None:
         token, given = self.config.token, request.headers.get("authorization", "")
-        if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        if token is not None and not knows(given, f"Bearer {token}"):
             raise RefusedError(401, "The bearer token is missing or wrong.")
 
     async def _body(self, request: Request) -> bytes:

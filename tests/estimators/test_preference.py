@@ -1,6 +1,8 @@
 """Preference rates against counts by hand and the exact binomial law."""
 
 import math
+import random
+from itertools import combinations
 
 import pytest
 
@@ -50,8 +52,30 @@ def test_nothing_yet():
 
 
 def test_agreement_by_hand():
-    assert agreement_of([["a", "a"], ["b", "b"]]) == (1.0, 1.0)
     agreed, alpha = agreement_of([["a", "a"], ["b", "b"], ["a", "b"], ["a"]])
-    assert agreed == pytest.approx(2 / 3)
-    assert alpha == pytest.approx(1 - (5 * 2) / (2 * 3 * 3))  # (n - 1) times disagreements, over products of the margins
-    assert agreement_of([["a", "b"], ["b", "a"]])[1] < 0
+    assert agreed.value == pytest.approx(2 / 3)
+    assert alpha.value == pytest.approx(1 - (5 * 2) / (2 * 3 * 3))  # (n - 1) times disagreements, over products of the margins
+    assert agreement_of([["a", "b"], ["b", "a"]])[1].value < 0
+
+
+def test_raters_who_always_agree_are_not_known_to_do_so_for_ever():
+    agreed, alpha = agreement_of([["a", "a"], ["b", "b"]])
+    assert (agreed.value, agreed.high, alpha.value) == (1, 1, 1)
+    assert agreed.low == pytest.approx(0.025**0.5) and alpha.low < agreed.low
+    assert agreement_of([["a", "a"], ["a", "a"]])[1] is None
+
+
+@pytest.mark.parametrize(("replicates", "calibrated"), [("pairs", True), ("votes", False)])
+def test_intervals_of_agreement_cover_at_their_rate(replicates, calibrated):
+    """Pairs that are easy (0.95 of raters prefer b), hard (even) or clear for a (0.8), alike often, five raters for each. Two
+    votes on one pair taken for a replicate of its own, ten from each pair, cover far too rarely."""
+    draws, shares = random.Random(0), (0.95, 0.5, 0.2)
+    truth = sum(share**2 + (1 - share) ** 2 for share in shares) / 3
+    mean = sum(shares) / 3
+    truths, covered = (truth, 1 - (1 - truth) / (2 * mean * (1 - mean))), [0, 0]
+    for _ in range(300):
+        votes = [["b" if draws.random() < share else "a" for _ in range(5)] for share in draws.choices(shares, k=60)]
+        if replicates == "votes":
+            votes = [list(two) for choices in votes for two in combinations(choices, 2)]
+        covered = [n + found.covers(true) for n, found, true in zip(covered, agreement_of(votes), truths, strict=True)]
+    assert (min(covered) >= 276) == calibrated  # of 285 wanted; fewer than 276 by chance once in a hundred times

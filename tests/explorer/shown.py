@@ -1,5 +1,6 @@
 """A small model with features, as the explorer's tests show it."""
 
+import time
 from pathlib import Path
 
 import torch
@@ -17,6 +18,14 @@ from esscher.training.models import Model
 
 LETTERS = character_tokenizer("ab")
 FEATURES = [contains([1, 2], name="has ab"), count([2], name="letters b")]
+
+
+class Slow(LogLinear):
+    """An energy that takes a second for every batch, and longer for larger ones."""
+
+    def forward(self, x):
+        time.sleep(1 + len(x) / 32)
+        return super().forward(x)
 
 
 def explorer(energy=None, **settings):
@@ -38,4 +47,6 @@ if __name__ == "__main__":
     from esscher.explorer.page import build_page
     from esscher.explorer.serving import Serving, serve
 
-    serve(build_page(explorer(examples=("", "ab"))), Serving(token=sys.argv[1] if sys.argv[1:] else None))
+    token, *slow = [*sys.argv[1:], ""][:2]
+    energy = Slow(FEATURES, torch.tensor([1.5, -0.7])) if any(slow) else None
+    serve(build_page(explorer(energy, examples=("", "ab"))), Serving(token=token or None))

@@ -47,6 +47,18 @@ def test_a_prompt_is_entered_and_controls_change_what_is_seen(address):
         page.wait_for_selector("#energies svg", timeout=WAIT)
 
 
+def test_the_page_answers_while_it_draws():
+    """The rest of the pool is still being drawn when the first candidates are there, a tab was opened, a word typed and the
+    server asked for the page again."""
+    with served("shown.py", "", "slow") as address, looking(address) as page:
+        page.wait_for_selector(ROWS, timeout=WAIT)
+        page.get_by_role("tab", name="About").click()
+        page.wait_for_selector("#about :text('vocabulary')")
+        page.fill("#prompt textarea, #prompt input", "ba")
+        assert page.request.get(address).ok
+        assert "still drawing" in page.inner_text("#verdict")
+
+
 def test_text_is_never_markup(address):
     with looking(address) as page:
         drawn(page)

@@ -17,7 +17,7 @@ TOKEN = "a long word"
 
 
 def test_another_address_needs_a_token():
-    with pytest.raises(ValueError, match="give --token"):
+    with pytest.raises(ValueError, match="set a token"):
         Serving(host="0.0.0.0")
     with pytest.raises(ValueError, match="soon guessed"):
         Serving(token="short")

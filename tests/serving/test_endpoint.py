@@ -123,7 +123,7 @@ def test_a_stream_tells_of_progress_and_ends(tilted_model):
 
 
 def test_who_may_ask(tilted_model):
-    with pytest.raises(ValueError, match=r"others can reach the model.*set a token"):
+    with pytest.raises(ValueError, match=r"others reach this model.*set a token"):
         ServeConfig(host="0.0.0.0")
     with served(tilted_model, token="open sesame") as place:
         assert ask(place, {"prompt": "a"})[0] == 401
