@@ -35,7 +35,7 @@ def main() -> None:
         print("The models of the quick start are not here; run `make quickstart` first. Nothing was measured.")
         return
     rows = [row for model in models for row in measured(model, asked.repeats)]
-    Console().print(rich_table(rows, title="seconds until the first candidates, and until the whole pool"))
+    Console().print(rich_table("seconds until the first candidates, and until the whole pool", rows))
 
 
 def measured(model: Path, repeats: int) -> list[dict[str, Any]]:
@@ -70,11 +70,11 @@ def _visit(address: str) -> dict[str, tuple[float, float]]:
         begun = time.perf_counter()
         page.goto(address)
         opened = wait(begun, f"{ROWS} > 0")
-        page.evaluate("window.seen = document.querySelector('#candidates').innerHTML")
+        page.evaluate("window.seen = document.querySelector('#candidates tbody').innerText")
         page.fill("#seed input", "7")
         begun = time.perf_counter()
         page.press("#seed input", "Enter")
-        again = wait(begun, f"{ROWS} > 0 && document.querySelector('#candidates').innerHTML != window.seen")
+        again = wait(begun, f"{ROWS} > 0 && document.querySelector('#candidates tbody').innerText != window.seen")
         browser.close()
     return {"opening the page": opened, "drawing again": again}
 

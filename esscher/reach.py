@@ -17,8 +17,8 @@ def check_reach(host: str, token: str | None) -> None:
     """Refuse to serve at an address that others reach without a token, or with one that is soon guessed."""
     if token is None and not local(host):
         raise ValueError(
-            f"At {host} others reach this model. Nothing is served; set a token (--token or ESSCHER_TOKEN) that they must know, "
-            f"or stay at {HOME}."
+            f"At {host} others reach this model. Nothing is served; set a token (--token or ESSCHER_TOKEN) that they must "
+            f"know, or stay at {HOME}."
         )
     if token is not None and len(token) < SHORTEST:
         raise ValueError(f"A token of {len(token)} characters is soon guessed. Nothing is served; give {SHORTEST} or more.")

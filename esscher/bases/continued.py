@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.space import Sequences, Space
-from esscher.target import Base, State
+from esscher.target import Base, State, Tilted
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,9 @@ class Continued:
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         found = self.base.log_probs(self.whole(x))
         return torch.where(x.counted, found, torch.zeros((), dtype=found.dtype, device=found.device))
+
+
+def rest_of(target: Tilted, after: int) -> Tilted:
+    """What may still come of a tilted model's points; the energy reads them whole."""
+    rest = Continued(target.base, after)
+    return Tilted(rest, lambda x: target.energy(rest.whole(x)))

@@ -193,6 +193,11 @@ class NetworkBase(nn.Module):
         super().__init__()
         self.network, self.config, self.space = network, config, space
 
+    @property
+    def max_positions(self) -> int | None:
+        """The longest sequence it can read, if it has a limit."""
+        return self.network.max_positions
+
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Logits of every token at position t given the tokens before t; columns that are padding in all rows hold 0."""
         logits = self.network.output(self._hidden(x))

@@ -5,7 +5,8 @@
     agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, which takes off chance
 
 Pairs are the replicates, votes on one pair are not: their majority counts once, and a pair without one (a tie, or "equal") is
-left out of the rate; the intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too many attention checks are left out beforehand.
+left out of the rate; the intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too
+many attention checks are left out beforehand.
 """
 
 from collections import defaultdict

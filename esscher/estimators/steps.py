@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.bases.continued import Continued
+from esscher.bases.continued import Continued, rest_of
 from esscher.draws import Sampler
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval, log_mean
@@ -132,9 +132,8 @@ class _Prefixes:
             return _Rest(known, *none)
         if length == space.max_length - 1 and self.enumerate_last:
             return _Rest(known.index_put((going_on,), self._enumerated(going_on)), *none)
-        rest, prefixes = Continued(self.target.base, length), self._rows(going_on, length)
-        tilted = Tilted(rest, lambda x: self.target.energy(rest.whole(x)))
-        drawn = self.sampler(tilted, prefixes, self.draws, rng=self.rng.stream("after", length))
+        rest, prefixes = rest_of(self.target, length), self._rows(going_on, length)
+        drawn = self.sampler(rest, prefixes, self.draws, rng=self.rng.stream("after", length))
         drawn.log_z()
         check_weights(drawn)
         if not drawn.independent or drawn.log_weight.shape[1] < 2:
