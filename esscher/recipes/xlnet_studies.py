@@ -1,7 +1,7 @@
 """What the recipes on XLNet study, by scale: how one network is pretrained on one text, and which tasks it then learns.
 
 `small` takes about 140 minutes of one core for all rows and three seeds. An update of pretraining took 0.29 s (denoising 0.25,
-from left to right 0.45), so 900 take 4 to 7 minutes; tasks of a row take 3.5 minutes, an energy 2. These are 13 networks that
+from left to right 0.45), so 900 take 4 to 7 minutes; tasks of a row take 4 minutes, an energy 2. These are 13 networks that
 are pretrained, 16 rows of tasks, 6 energies and their base.
 """
 
@@ -88,7 +88,7 @@ def small_study(out: Path) -> XLNetStudy:
         steps=900, batch_size=16, learning_rate=1e-3, schedule="linear", warmup=100, evaluate_every=450, save_every=150,
         weight_decay=0.01,
     )  # fmt: skip
-    tuning = FinetuneTraining(epochs=6, batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
+    tuning = FinetuneTraining(epochs=10, batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
     data = LabelledDataConfig(
         str(files / "authors-train.jsonl"), str(files / "authors-validation.jsonl"), str(files / "authors-test.jsonl"),
         group="place",
