@@ -268,8 +268,9 @@ class TransformerXLNetwork(Headed):
 
     @property
     def _like(self) -> Tensor:
-        """A parameter, for its dtype and device."""
-        return next(self.blocks.parameters())
+        """An empty tensor of the weights' dtype and device."""
+        weight = next(self.blocks.parameters())
+        return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
 def table_of_places(width: int, rate: float, clamp: int | None, like: Tensor) -> Places:

@@ -44,7 +44,9 @@ class Serving:
 
     host: Annotated[str, Parameter(help="Address to serve at: this machine alone, unless told otherwise.")] = HOME
     port: Annotated[int | None, Parameter(help="Port; the first free one from 7860 by default.")] = None
-    token: Annotated[str | None, Parameter(help="Password of the page, by default ESSCHER_TOKEN; required with another --host.")] = None
+    token: Annotated[
+        str | None, Parameter(help="Password of the page, by default ESSCHER_TOKEN; required with another --host.")
+    ] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", known_token(self.token))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from esscher.draws import Sampler
 from esscher.estimators.measured import Measured, measure
-from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, store_negatives
+from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, name_of, store_negatives
 from esscher.objectives.noise_contrast import NoiseContrast
 from esscher.randomness import Rng, Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -73,7 +73,7 @@ def learn_energy(
     rng, say = Seeded(training.seed).stream("contrast"), choose_progress(quiet).say
     target = Tilted(base, energy)
     train, held_out = evenly(sets.train, config.sequences), evenly(sets.validation, config.held_out)
-    store = _Store(base, folder, say, rng)
+    store = _Store(base, name_of(base), folder, say, rng)
     noise: Sampler = Ancestral() if config.stored is None else store("negatives", train, config.stored)
     objective = NoiseContrast(noise, config.negatives, config.form, config.prefixes)
     judge = NoiseContrast(store("held-out", held_out, config.negatives), config.negatives, config.form)
@@ -113,6 +113,7 @@ class _Store:
     """Negatives drawn once, in pieces that the folder keeps."""
 
     base: Base
+    known: str  # the base's name, which takes a look at all its weights
     folder: Path | None
     say: Callable[[str], None]
     rng: Rng
@@ -123,13 +124,13 @@ class _Store:
         each *= math.ceil(len(data) / len(prompts))
 
         def piece(number: int, part: Sequences, count: int) -> Piece[StoredNegatives]:
-            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number))
+            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number), known=self.known)
             return Piece(f"{number:05d}", len(part) * count, own)
 
         tables = in_pieces(
             [piece(number, *some) for number, some in enumerate(_pieces(prompts, each))],
             folder=None if self.folder is None else self.folder / name,
-            read=partial(load_negatives, base=self.base),
+            read=partial(load_negatives, base=self.base, known=self.known),
             write=lambda file, table: table.save(file),
             say=self.say,
             what=f"{name}: drawn",
