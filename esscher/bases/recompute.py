@@ -19,8 +19,8 @@ def recompute(module: nn.Module) -> None:
     found = layers(module)
     if not found:
         raise ValueError(
-            f"{type(module).__name__} has no layers that can be computed anew. Nothing was trained; leave recompute out, or use a "
-            f"Transformer."
+            f"{type(module).__name__} has no layers that can be computed anew. Nothing was trained; leave recompute out, or "
+            f"use a Transformer."
         )
     for layer in found:
         for name in layer.passes:

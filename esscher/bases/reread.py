@@ -1,8 +1,8 @@
 """Steps of a network by whole passes: each step reads all tokens anew, and keeps nothing of the weights.
 
-The states of a network hold its weights as they are laid out for steps (`esscher.bases.stepping`), which is fast where the weights
-are all here. Where they are not (`esscher.bases.sharding`), steps go this way: the same distribution, because stepping
-equals scoring, at the price of a pass over the whole prefix for each token.
+The states of a network hold its weights as they are laid out for steps (`esscher.bases.stepping`), which is fast where the
+weights are all here. Where they are not (`esscher.bases.sharding`), steps go this way: the same distribution, because
+stepping equals scoring, at the price of a pass over the whole prefix for each token.
 """
 
 from dataclasses import dataclass

@@ -31,8 +31,8 @@ def shard(module: nn.Module) -> None:
     """Share out the weights of a base, in place, which must be equal on all processes; all of them call it."""
     if started() == 1:
         raise ValueError(
-            "There is one process, and weights are shared out among several. Nothing was done; start them with torchrun, or leave "
-            "sharded out."
+            "There is one process, and weights are shared out among several. Nothing was done; start them with torchrun, or "
+            "leave sharded out."
         )
     root, passes = _root(module)
     mesh = init_device_mesh(next(root.parameters()).device.type, (started(),))

@@ -2,10 +2,10 @@
 
     with in_turns(): ...
 
-To gather a layer, all processes must take part, and they need not want it equally often: points that they draw have different
-lengths. So they take turns. In a turn everybody tells which layer it wants next, if any, and all gather those that anybody wants.
-At the end of `in_turns` a process goes on taking turns until nobody wants more: no process ever waits for one that has
-finished. Outside of it all processes must do the same. Which weights, and how they are shared out, is in `esscher.bases.sharding`.
+To gather a layer, all processes must take part, and they need not want it equally often: points that they draw have
+different lengths. So they take turns. In a turn everybody tells which layer it wants next, if any, and all gather those that
+anybody wants. At the end of `in_turns` a process goes on taking turns until nobody wants more: no process ever waits for one
+that has finished. Outside of it all processes must do the same. How weights are shared out is in `esscher.bases.sharding`.
 """
 
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ TURNS = Turns()
 
 @contextmanager
 def in_turns() -> Iterator[None]:
-    """Within it processes may use weights that they share out as often as each likes, and talk of nothing else to each other."""
+    """Within it each process may use weights that are shared out as often as it likes, and talks to others of nothing else."""
     yield
     while TURNS.device is not None and TURNS.take(NOTHING):
         pass

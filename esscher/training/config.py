@@ -63,6 +63,7 @@ class TrainingConfig:
     """
 
     usual_epochs: ClassVar[int] = 10
+    may_shard: ClassVar[bool] = True
 
     steps: int | None = None
     """Updates in all."""
@@ -145,10 +146,12 @@ class TrainingConfig:
                 f"Averaging begins after a share of the run, average = {self.average}, or when evaluations stop to get better, "
                 f"average_after = {self.average_after}; give one of them."
             )
+        if self.sharded and not self.may_shard:
+            raise ValueError("Only the base of train and tilt is shared out. Nothing was done; leave sharded out.")
         if self.sharded and self.batch_tokens is not None and self.accumulate > 1:
             raise ValueError(
-                f"Processes that share out weights make equally many passes, and batches of batch_tokens = {self.batch_tokens} may "
-                f"be too few sequences for accumulate = {self.accumulate} of them; give batch_size instead."
+                f"Processes that share out weights make equally many passes, and batches of batch_tokens = "
+                f"{self.batch_tokens} may have too few sequences for accumulate = {self.accumulate} of them; give batch_size."
             )
         if self.batch_size % self.accumulate:
             raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")

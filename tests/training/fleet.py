@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-SECONDS = 60
+SECONDS = 120
 
 
 def together(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:

@@ -1,21 +1,26 @@
 """What sharded and whole bases do on the processes that a test starts."""
 
+import contextlib
+import io
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+from torch.distributed.fsdp import FSDPModule
 from toys import SPACE, toy_data
 
+from esscher.bases import turns
 from esscher.bases.causal_lm import causal_lm
 from esscher.bases.config import EncoderDecoderConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig, XLNetConfig
 from esscher.bases.network import build_base
 from esscher.bases.sharding import shard
-from esscher.bases.turns import in_turns
 from esscher.launch import rank
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.space import prompts_of
-from esscher.storage import module_tensors
+from esscher.storage import module_parts, module_tensors
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.processes import join
@@ -45,34 +50,61 @@ def new_base(kind, *, seed=1):
     return causal_lm(model.double(), max_length=SPACE.max_length)
 
 
-def learn(kind, folder, settings, resume=False):
-    """Losses, evaluations and the weights in the end; checkpoints in the folder, if there is one."""
+def learn(kind, folder, settings, resume=False, wrong=None):
+    """Numbers of the run, the weights in the end, and which share of them this process has."""
+    if wrong == "gradients are averaged":
+        FSDPModule.set_gradient_divide_factor = lambda unit, factor: None
     base, (train, held_out) = new_base(kind, seed=9 if resume else 1), toy_data()
     record = Trainer(replace(SETTINGS, **settings), quiet=True)(
         Likelihood(), Tilted(base), train, modules=base, validation=held_out.rows(slice(0, 21)), folder=folder, resume=resume
     )
-    numbers = [{key: entry[key] for key in entry if key in ("loss", "validation", "gradient")} for entry in record.history]
-    parts = sum(getattr(weight, "_local_tensor", weight).numel() for weight in base.parameters())
-    weights = {name: tensor.tolist() for name, tensor in module_tensors(base).items()}
-    whole = sum(weight.numel() for weight in base.parameters())
-    return {"history": numbers, "weights": weights, "share": parts / whole, "files": _files(folder)}
+    numbers = [[entry[key] for key in ("loss", "validation", "gradient") if key in entry] for entry in record.history]
+    parts = [getattr(part, "_local_tensor", part) for part in module_parts(base).values()]
+    whole = module_tensors(base)
+    share = sum(part.numel() for part in parts) / sum(tensor.numel() for tensor in whole.values())
+    return {"numbers": numbers, "weights": [tensor.tolist() for tensor in whole.values()], "share": share}
 
 
-def _files(folder):
-    return sorted(file.name for file in Path(folder).rglob("*.*")) if folder else []
-
-
-def draws(kind, sharded):
+def draws(kind, sharded, wrong=None):
     """Draws after prompts, more and longer ones on the second process, and their scores."""
     join(cpu=True)
     base = new_base(kind).eval()
     if sharded:
         shard(base)
     prompts = prompts_of([[], [1], [2, 3]] if rank() == 0 else [[3, 3, 1]])
-    with in_turns():
-        found = [draw(base, prompts, 3, rng=Seeded(rank(), number)) for number in range(1 + rank())]
+    with contextlib.nullcontext() if wrong == "nobody waits for others" else turns.in_turns():
+        found = [draw(base, prompts, 3, rng=Seeded(rank(), number)) for number in range(1 + 3 * rank())]
         scores = [base.log_probs(x).detach().sum(-1) for x, _ in found]
-    return [
-        [x.tokens.tolist(), log_base.view(-1).tolist(), score.tolist()]
-        for (x, log_base), score in zip(found, scores, strict=True)
-    ]
+    rows = zip(found, scores, strict=True)
+    return [[x.tokens.tolist(), log_base.view(-1).tolist(), score.tolist()] for (x, log_base), score in rows]
+
+
+def verb(*words):
+    """What the first process prints of `esscher` with `--json`."""
+    from esscher.cli import main
+
+    sys.argv, said = ["esscher", *words, "--json"], io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        main()
+    printed = said.getvalue().strip()
+    return json.loads(printed.splitlines()[-1]) if printed else None
+
+
+def voyage(folder, sharded):
+    """A base is trained, tilted, sampled and measured; what the verbs tell, and the files of the base."""
+    place, shares, parts = Path(folder), ["--training.sharded"] if sharded else [], ["--sharded"] if sharded else []
+    place.mkdir(exist_ok=True)
+    base, energy, text = str(place / "base"), str(place / "energy"), str(place / "text.txt")
+    Path(text).write_text("".join(f"{n * n % 97} and {n % 7}\n" for n in range(300)))
+    small = ["--base.kind", "transformer-xl", "--base.width", "16", "--base.layers", "2", "--base.heads", "2", "--quiet"]
+    short = ["--tokenizer.kind", "character", "--length.tokens", "12", "--training.steps", "20", "--training.evaluate-every", "10"]
+    told = [
+        verb("train", "--out", base, "--data.source", text, *small, *short, *shares),
+        verb(
+            "tilt", base, "--out", energy, "--training.steps", "6", "--training.evaluate-every", "3", "--contrast.held-out", "20",
+            "--contrast.draws", "100", "--quiet", *shares,
+        ),
+        verb("sample", base, "--energy", energy, "--sampler", "pool", "--pool", "8", "--draws", "3", "--quiet", *parts),
+        verb("measure", base, "--energy", energy, "--data", text, "--draws", "100", "--sequences", "20", "--quiet", *parts),
+    ]  # fmt: skip
+    return told
