@@ -62,6 +62,7 @@ def _share_out(module: nn.Module, passes: tuple[str, ...], mesh: DeviceMesh) -> 
     device = next(module.parameters()).device
     unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
     unit.set_gradient_divide_factor(1.0)  # a sum, as everywhere in training
+    unit.set_force_sum_reduction_for_comms(True)  # or else by an operation that only some networks of processes have
     unit.set_modules_to_backward_prefetch([unit])  # nothing ahead: that is guessed from passes, of which others may have more
     number = TURNS.join(unit, device)
     for name in passes:
