@@ -11,7 +11,7 @@ that has finished. Outside of it all processes must do the same. How weights are
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 import torch
@@ -22,6 +22,7 @@ from esscher.launch import started
 NOTHING = -1  # what a process wants that has finished
 
 
+@runtime_checkable
 class Unit(Protocol):
     """Weights that are gathered together: a layer, or what stands around all layers."""
 

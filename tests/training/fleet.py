@@ -8,10 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-SECONDS = 120
 
-
-def together(function: Callable[..., Any], *arguments: Any, processes: int = 2) -> list[Any]:
+def together(function: Callable[..., Any], *arguments: Any, processes: int = 2, seconds: float = 120) -> list[Any]:
     """What a function of a module of the tests gives on each process, as JSON; one that raises or hangs is an error."""
     from forks import forks
 
@@ -26,7 +24,7 @@ def together(function: Callable[..., Any], *arguments: Any, processes: int = 2) 
         for child in children:
             child.start()
         for child in children:
-            child.join(SECONDS)
+            child.join(seconds)
         codes = [child.exitcode for child in children]
         for child in children:
             child.kill()

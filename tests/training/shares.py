@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 from toys import SPACE, toy_data
 
@@ -65,6 +66,11 @@ def learn(kind, folder, settings, resume=False, wrong=None):
     return {"numbers": numbers, "weights": [tensor.tolist() for tensor in whole.values()], "share": share}
 
 
+def furthest(one, other):
+    """The largest difference between two lists of numbers or tensors."""
+    return max(float((torch.tensor(a) - torch.tensor(b)).abs().max()) for a, b in zip(one, other, strict=True))
+
+
 def draws(kind, sharded, wrong=None):
     """Draws after prompts, more and longer ones on the second process, and their scores."""
     join(cpu=True)
@@ -97,12 +103,12 @@ def voyage(folder, sharded):
     base, energy, text = str(place / "base"), str(place / "energy"), str(place / "text.txt")
     Path(text).write_text("".join(f"{n * n % 97} and {n % 7}\n" for n in range(300)))
     small = ["--base.kind", "transformer-xl", "--base.width", "16", "--base.layers", "2", "--base.heads", "2", "--quiet"]
-    short = ["--tokenizer.kind", "character", "--length.tokens", "12", "--training.steps", "20", "--training.evaluate-every", "10"]
+    short = ["--tokenizer.kind", "character", "--length.tokens", "12", "--training.steps", "20"]
     told = [
         verb("train", "--out", base, "--data.source", text, *small, *short, *shares),
         verb(
-            "tilt", base, "--out", energy, "--training.steps", "6", "--training.evaluate-every", "3", "--contrast.held-out", "20",
-            "--contrast.draws", "100", "--quiet", *shares,
+            "tilt", base, "--out", energy, "--training.steps", "6", "--training.evaluate-every", "3", "--contrast.draws", "100",
+            "--contrast.held-out", "20", "--quiet", *shares,
         ),
         verb("sample", base, "--energy", energy, "--sampler", "pool", "--pool", "8", "--draws", "3", "--quiet", *parts),
         verb("measure", base, "--energy", energy, "--data", text, "--draws", "100", "--sequences", "20", "--quiet", *parts),
