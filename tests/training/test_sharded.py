@@ -7,9 +7,11 @@ import shutil
 import pytest
 import torch
 from fleet import together
-from shares import draws, furthest, learn, voyage
+from shares import draws, furthest, learn, verb, voyage
 
 from esscher.bases.sharding import shard
+from esscher.commands.translate import translate
+from esscher.recipes import find
 from esscher.storage import read_tensors
 from esscher.training.config import TrainingConfig
 from esscher.training.distil_config import DistilTraining
@@ -108,6 +110,28 @@ def alike(one, other):
             alike(a, b)
     else:
         assert one == (pytest.approx(other, rel=1e-3, abs=1e-4) if isinstance(other, float) else other)
+
+
+@pytest.mark.parametrize("name", ["laboratory", pytest.param("quickstart", marks=pytest.mark.slow)])
+def test_processes_share_a_recipe_and_leave_the_files_of_one(name, tmp_path):
+    told = {}
+    for processes in (1, 2):
+        place = tmp_path / str(processes)
+        words = ("reproduce", name, "--scale", "smoke", "--out", str(place), "--quiet")
+        told[processes] = together(verb, *words, processes=processes, seconds=300)
+        assert told[processes][0]["rows"] and told[processes][1:] == [None] * (processes - 1)
+    one, two = ({str(file.relative_to(tmp_path / folder)) for file in (tmp_path / folder).rglob("*")} for folder in "12")
+    assert one == two
+    alike(*(told[processes][0]["rows"][0] for processes in (1, 2)))
+
+
+def test_what_cannot_be_shared_among_processes_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"Recipe 'gam' goes on from files .* those that can be are quickstart, laboratory"):
+        find("gam").run(scale="smoke", out=tmp_path / "run", seeds=1)
+    with pytest.raises(ValueError, match="2 processes were started, and one translates"):
+        translate(tmp_path, ("Il pleut.",))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_shared_out_is_refused(monkeypatch):
