@@ -24,7 +24,7 @@ from esscher.bases.reread import Reread
 from esscher.bases.turns import TURNS
 from esscher.launch import started
 
-WHOLE = ("hidden", "output", "score", "score_and_level", "surveyed", "read", "predicted")  # passes of a network of ours
+WHOLE = ("hidden", "output", "score", "score_and_level", "surveyed", "open", "read", "predicted")  # what needs weights of ours
 
 
 def shard(module: nn.Module) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import voyage
 from torch.distributed.fsdp import FSDPModule
 from toys import SPACE, toy_data
 
@@ -66,6 +67,13 @@ def learn(kind, folder, settings, resume=False, wrong=None):
     return {"numbers": numbers, "weights": [tensor.tolist() for tensor in whole.values()], "share": share}
 
 
+def learn_stream(kind, settings):
+    """The same numbers of a base that reads a stream with its memory, and its weights."""
+    base = build_base(CONFIGS[kind], voyage.SPACE, rng=Seeded(1)).double()
+    record = voyage.run(base, config=replace(voyage.SETTINGS, **settings))
+    return [list(entry.values()) for entry in record.history], [tensor.tolist() for tensor in module_tensors(base).values()]
+
+
 def furthest(one, other):
     """The largest difference between two lists of numbers or tensors."""
     return max(float((torch.tensor(a) - torch.tensor(b)).abs().max()) for a, b in zip(one, other, strict=True))
@@ -96,7 +104,7 @@ def verb(*words):
     return json.loads(printed.splitlines()[-1]) if printed else None
 
 
-def voyage(folder, sharded):
+def verbs(folder, sharded):
     """A base is trained, tilted, sampled and measured; what the verbs tell, and the files of the base."""
     place, shares, parts = Path(folder), ["--training.sharded"] if sharded else [], ["--sharded"] if sharded else []
     place.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from fleet import together
-from shares import draws, furthest, learn, verb, voyage
+from shares import draws, furthest, learn, learn_stream, verb, verbs
 
 from esscher.bases.sharding import shard
 from esscher.commands.translate import translate
@@ -43,6 +43,12 @@ def test_they_learn_what_whole_weights_do(kind, whole):
         assert 0.45 < found["share"] < 0.55
     assert [one["share"] for one in expected] == [1, 1]
     assert furthest(expected[0]["weights"], together(learn, kind, None, {"steps": 1}, processes=1)[0]["weights"]) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["transformer-xl", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_they_learn_from_a_stream_with_its_memory(kind):
+    for part, whole in zip(*(together(learn_stream, kind, settings) for settings in (SHARDED, {})), strict=True):
+        assert furthest(part[0], whole[0]) < 1e-9 and furthest(part[1], whole[1]) < 1e-9
 
 
 def test_gradients_that_are_averaged_are_caught(whole):
@@ -93,7 +99,7 @@ def test_the_verbs(tmp_path):
     told, files = {}, {}
     for sharded in (False, True):
         folder = tmp_path / str(sharded)
-        told[sharded] = together(voyage, str(folder), sharded, seconds=300)[0]
+        told[sharded] = together(verbs, str(folder), sharded, seconds=300)[0]
         files[sharded] = read_tensors(folder / "base" / "model.safetensors")
     assert all(torch.allclose(files[True][name], files[False][name], atol=1e-5) for name in files[False])
     alike(json.loads(json.dumps(told[True]).replace(str(tmp_path / "True"), str(tmp_path / "False"))), told[False])
