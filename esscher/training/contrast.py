@@ -10,7 +10,7 @@ on test data that neither the weights nor the choice among them has seen.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -73,7 +73,7 @@ def learn_energy(
     rng, say = Seeded(training.seed).stream("contrast"), choose_progress(quiet).say
     target = Tilted(base, energy)
     train, held_out = evenly(sets.train, config.sequences), evenly(sets.validation, config.held_out)
-    store = _Store(base, name_of(base), folder, say, rng)
+    store = _Store(base, folder, say, rng)
     noise: Sampler = Ancestral() if config.stored is None else store("negatives", train, config.stored)
     objective = NoiseContrast(noise, config.negatives, config.form, config.prefixes)
     judge = NoiseContrast(store("held-out", held_out, config.negatives), config.negatives, config.form)
@@ -113,24 +113,28 @@ class _Store:
     """Negatives drawn once, in pieces that the folder keeps."""
 
     base: Base
-    known: str  # the base's name, which takes a look at all its weights
     folder: Path | None
     say: Callable[[str], None]
     rng: Rng
 
+    @cached_property
+    def known(self) -> str:
+        """The base's name, which takes a look at all its weights."""
+        return name_of(self.base)
+
     def __call__(self, name: str, data: Sequences, each: int) -> StoredNegatives:
         """`each` for every sequence of the data; sequences of one prompt share theirs."""
         prompts, _ = distinct_prompts(data)
-        each *= math.ceil(len(data) / len(prompts))
+        each, known = each * math.ceil(len(data) / len(prompts)), self.known
 
         def piece(number: int, part: Sequences, count: int) -> Piece[StoredNegatives]:
-            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number), known=self.known)
+            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number), known=known)
             return Piece(f"{number:05d}", len(part) * count, own)
 
         tables = in_pieces(
             [piece(number, *some) for number, some in enumerate(_pieces(prompts, each))],
             folder=None if self.folder is None else self.folder / name,
-            read=partial(load_negatives, base=self.base, known=self.known),
+            read=partial(load_negatives, base=self.base, known=known),
             write=lambda file, table: table.save(file),
             say=self.say,
             what=f"{name}: drawn",
