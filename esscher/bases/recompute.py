@@ -1,6 +1,7 @@
 """Activation checkpointing (Chen et al. 2016): layers keep what came in, and compute the rest anew for the gradient.
 
-Losses and gradients stay what they were, dropout included; a training pass takes about a third longer and keeps far less.
+Losses and gradients stay what they were, dropout included; a training pass keeps far less, and goes through the layers once
+more.
 """
 
 from collections.abc import Callable
