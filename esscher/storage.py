@@ -2,7 +2,8 @@
 
 A file is written beside its place, flushed to the disk, and renamed. Tensors go into safetensors, never
 pickle, with a digest of their content in the file itself, so that a changed byte is found when they are
-read. What it leaves out: formats of the larger things (`esscher.hub`, `esscher.training.checkpoint`).
+read. Of tensors whose parts lie with several processes (`esscher.bases.sharding`) the whole is written, so that files do not
+tell how many there were. What it leaves out: formats of the larger things (`esscher.hub`, `esscher.training.checkpoint`).
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from esscher.launch import rank
+from esscher.launch import rank, started
 
 DIGEST = "digest"
 
@@ -84,8 +85,42 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor; where its parts lie with several processes, all of them must ask."""
+    if not parted(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(tensor, DTensor)
+    return tensor.full_tensor()
+
+
+def parted(tensor: Tensor) -> bool:
+    """Whether several processes have parts of a tensor."""
+    if started() == 1:
+        return False
+    from torch.distributed.tensor import DTensor  # which takes seconds to load
+
+    return isinstance(tensor, DTensor)
+
+
+def parted_as(other: Tensor, tensor: Tensor) -> Tensor:
+    """Of a whole tensor, the part that this process has of another."""
+    if not parted(other):
+        return tensor.to(other.device)
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(other, DTensor)
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+
+
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a module; of tied ones only the first name."""
+    """Parameters and buffers of a module, whole; of tied ones only the first name."""
+    return {name: whole(tensor) for name, tensor in module_parts(module).items()}
+
+
+def module_parts(module: nn.Module) -> dict[str, Tensor]:
+    """The same tensors as the module has them: where processes share them out, the part of this one."""
     unique: dict[Any, str] = {}
     state = module.state_dict(keep_vars=True)
     for name, tensor in state.items():
@@ -95,7 +130,7 @@ def module_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
     """Load what `module_tensors` gave; a name or shape that does not fit is an error, before anything changes."""
-    expected = module_tensors(module)
+    expected = module_parts(module)
     for name in [*expected, *tensors]:
         if name not in tensors or name not in expected:
             where = "is not in the file" if name not in tensors else "is not part of the model"
@@ -110,7 +145,7 @@ def fill_module(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) 
             )
     with torch.no_grad():
         for name, tensor in expected.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(parted_as(tensor, tensors[name]))
 
 
 def sync_folder(folder: Path) -> None:

@@ -47,7 +47,7 @@ class _State:
     filled: int
 
 
-class _Writer(Block):
+class Writer(Block):
     """A block that also looks at the source, between attention and the two-layer network."""
 
     def __init__(self, width: int, heads: int, feedforward: int, dropout: float):
@@ -93,7 +93,7 @@ class EncoderDecoderNetwork(Headed):
         self.embedding = build_input(config, vocab_size, config.width)
         sizes = (config.width, config.heads, config.feedforward, config.dropout)
         self.readers = nn.ModuleList([Block(*sizes) for _ in range(config.encoders)])
-        self.writers = nn.ModuleList([_Writer(*sizes) for _ in range(config.layers)])
+        self.writers = nn.ModuleList([Writer(*sizes) for _ in range(config.layers)])
         self.after_reading, self.last = nn.RMSNorm(config.width), nn.RMSNorm(config.width)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
         initialise(self, max(config.encoders, config.layers))
@@ -105,7 +105,7 @@ class EncoderDecoderNetwork(Headed):
         vectors = dropout(self.embedding(inputs), rate)
         turn = self._turn(inputs.shape[1])
         for block, known in zip(self.writers, source.known, strict=True):
-            vectors = cast(_Writer, block).write(vectors, turn, known, source.inside, rate)
+            vectors = cast(Writer, block).write(vectors, turn, known, source.inside, rate)
         return at_columns(x, self.last(vectors))
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
@@ -121,7 +121,7 @@ class EncoderDecoderNetwork(Headed):
             raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
         x, place, turn = self.embedding(token), Place(state.filled), state.turn.at(state.filled)
         for number, block in enumerate(self.writers):
-            cast(_Writer, block).step_write(x, state, number, place, turn)
+            cast(Writer, block).step_write(x, state, number, place, turn)
         after = _State(state.source, state.owners, state.cache, state.turn, state.logits, state.filled + 1)
         return state.logits(self.last(x)), after
 
@@ -141,7 +141,7 @@ class EncoderDecoderNetwork(Headed):
         for block in self.readers:
             vectors, _, _ = block(vectors, turn, sight, dropping=dropping)
         read = self.after_reading(vectors)
-        return _Source(torch.stack([cast(_Writer, block).knows(read) for block in self.writers]), mask)
+        return _Source(torch.stack([cast(Writer, block).knows(read) for block in self.writers]), mask)
 
     def _turn(self, positions: int) -> Turn:
         config = self.config

@@ -268,23 +268,30 @@ class TransformerXLNetwork(Headed):
 
     @property
     def _like(self) -> Tensor:
-        """A parameter, for its dtype and device."""
-        return next(self.blocks.parameters())
+        """An empty tensor of the weights' dtype and device."""
+        weight = next(self.blocks.parameters())
+        return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
 def table_of_places(width: int, rate: float, clamp: int | None, like: Tensor) -> Places:
-    """The sinusoids of distances, upwards or downwards, made and dropped from once for all layers of a pass."""
-    tables = dict[tuple[int, int], Tensor]()
+    """The sinusoids of distances, upwards or downwards, made and dropped from once for all layers of a pass; a layer that is
+    computed anew (`esscher.bases.recompute`) throws the same dice for them at the same moment."""
+    tables = dict[tuple[int, int], tuple[Tensor, Tensor]]()
 
     def places(first: int, last: int) -> Float[Tensor, "R W"]:
-        if (first, last) not in tables:
+        moment = _state_of_chance(like.device) if rate else torch.empty(0)
+        if (first, last) not in tables or (rate and torch.equal(moment, tables[first, last][1])):
             step = 1 if first < last else -1
             distance = torch.arange(first, last + step, step, device=like.device)
             vectors = sinusoids(distance if clamp is None else distance.clamp(-clamp, clamp), width, like.dtype)
-            tables[first, last] = dropout(vectors, rate)
-        return tables[first, last]
+            tables[first, last] = dropout(vectors, rate), moment
+        return tables[first, last][0]
 
     return places
+
+
+def _state_of_chance(device: torch.device) -> Tensor:
+    return torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state(device)
 
 
 def dropped(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight) -> Float[Tensor, "*S W"]:

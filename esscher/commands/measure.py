@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
-from esscher.commands.output import ENERGY, Answer, Json, Seed, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, show
 from esscher.cut import Cut
 from esscher.training.config import DataConfig, LengthConfig
 from esscher.training.dynamic_config import DynamicConfig
@@ -81,6 +81,7 @@ def measure(
     ] = False,
     adapt: Annotated[DynamicConfig, Parameter(name="--adapt")] = DynamicConfig(),  # noqa: B008 (frozen)
     out: Annotated[Path | None, Parameter(help="Folder that keeps draws; a measuring that broke goes on.")] = None,
+    sharded: Sharded = False,
     seed: Seed = 0,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     json: Json = False,
@@ -111,7 +112,12 @@ def measure(
     given = {"--draws": draws, "--sequences": sequences, "--steps": steps, "--out": out}
     asked = [name for name, value in given.items() if value]
     if dynamic:
-        columns = {"--streams": reading.streams, "--segment": reading.segment, "--warm": reading.warm != Reading().warm}
+        columns = {
+            "--sharded": sharded,
+            "--streams": reading.streams,
+            "--segment": reading.segment,
+            "--warm": reading.warm != Reading().warm,
+        }
         refuse_beside_dynamic(energy, [*asked, *(name for name, value in columns.items() if value)])
         answer = dynamic_answer(
             model, data, adapt, column=column, unit=unit, cut=cut, sight=(reading.reach, reading.clamp), fixed=fixed,
@@ -127,18 +133,18 @@ def measure(
             raise ValueError(
                 "Images are measured as they are. Nothing was measured; leave steps, targets, cuts and streams out."
             )
-        end(image_measure(load_model(model, energy), data, settings, say=choose_progress(quiet).say))
+        end(image_measure(load_model(model, energy, sharded=sharded), data, settings, say=choose_progress(quiet).say))
         return
     whole = energy is None and cut == Cut() and target is None
     if reading != Reading() and not whole:
         raise ValueError(
             "--streams, --segment and --warm read one stream with a memory. Nothing was measured; leave --energy and cuts out."
         )
-    stream = _stream(model, data, column, unit, reading, fixed, level, asked) if whole else None
+    stream = _stream(model, data, column, unit, reading, fixed, level, asked, sharded) if whole else None
     if stream is not None:
         end(stream)
         return
-    loaded = load_model(model, energy, cut)
+    loaded = load_model(model, energy, cut, sharded=sharded)
     made, told = _points(loaded, data, column, unit, target)
     result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
     found = result.found
@@ -194,7 +200,15 @@ def _points(model: "Model", data: str, column: str, unit: Unit | None, target: s
 
 
 def _stream(
-    model: Path, data: str, column: str, unit: Unit | None, reading: Reading, fixed: bool, level: float, asked: list[str]
+    model: Path,
+    data: str,
+    column: str,
+    unit: Unit | None,
+    reading: Reading,
+    fixed: bool,
+    level: float,
+    asked: list[str],
+    sharded: bool,
 ) -> Answer | None:
     """What is found where the text is read as one stream; None where it is not to be."""
     from esscher.bases.network import with_sight
@@ -209,7 +223,7 @@ def _stream(
         raise ValueError(
             f"{', '.join(asked)} has no meaning where a text is read as one stream. Nothing was measured; leave it out."
         )
-    loaded = load_model(model)
+    loaded = load_model(model, sharded=sharded)
     base = loaded.streaming
     if reading.reach is not None or reading.clamp is not None:
         base = with_sight(base, reach=reading.reach, clamp=reading.clamp)

@@ -17,6 +17,9 @@ from esscher.launch import first_process
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")]
 Seed = Annotated[int, Parameter(name="--seed", help="One seed for everything random; printed back.")]
+Sharded = Annotated[
+    bool, Parameter(name="--sharded", negative="", help="Share out the base's weights among the processes of torchrun.")
+]
 ENERGY = "Folder of the energy that tilts the base; or `own`, the level of the base's own logits."
 
 

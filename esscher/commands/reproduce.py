@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, plain, show
+from esscher.launch import first_process
 from esscher.recipes import RECIPES, find
 
 app = App(name="reproduce", help_epilogue="Example: esscher reproduce laboratory --scale smoke")
@@ -39,11 +40,12 @@ def reproduce(
     out = Path("runs") / f"{name}-{scale}" if out is None else out
     with progress_as("quiet") if quiet else nullcontext():
         result = recipe.run(scale=scale, out=out, seeds=seeds, data=data)
-    (out / "result.json").write_text(json_format.dumps(plain(result), indent=1) + "\n", encoding="utf8")
+    if first_process():
+        (out / "result.json").write_text(json_format.dumps(plain(result), indent=1) + "\n", encoding="utf8")
     tables = {key: value for key, value in result.items() if isinstance(value, list) and (value or json)}
     facts = {key: value for key, value in result.items() if not isinstance(value, list)}
     answer = Answer(f"{name}, {scale}", facts, tables)
     show(answer, as_json=json)
     keep(answer, out, {"recipe": name, "scale": scale, "seeds": seeds, "data": data}, own_page=(out / "report.html").exists())
-    if not json:
+    if not json and first_process():
         print(out / "report.html")

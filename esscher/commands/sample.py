@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY, Answer, Json, Seed, plain, show
+from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, plain, show
 from esscher.commands.sample_images import Picturing, image_answer
 from esscher.cut import Cut
 from esscher.launch import first_process, rank, started
@@ -97,6 +97,7 @@ def sample(
     out: Annotated[
         Path | None, Parameter(help="File for the draws, one JSON object a line; of images, the grid (samples.png).")
     ] = None,
+    sharded: Sharded = False,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     seed: Seed = 0,
     json: Json = False,
@@ -111,7 +112,7 @@ def sample(
     sampler = choose_sampler(name, drawing.settings())
     if out is not None and out.exists():
         raise ValueError(f"The file {out} is there already. Nothing was drawn; choose another name, or remove it.")
-    loaded = load_model(model, energy, cut)
+    loaded = load_model(model, energy, cut, sharded=sharded)
     if loaded.codec is not None:
         if prompt:
             raise ValueError("Images have no text for a prompt. Nothing was drawn; use --classes or --complete.")
@@ -164,6 +165,7 @@ class _Found:
 
 def _shared(draw: Callable[[int, "Rng"], _Found], draws: int, prompts: int, *, seed: int) -> _Found:
     """The draws of each prompt shared by the processes that were started together, each with chance of its own."""
+    from esscher.bases.turns import in_turns
     from esscher.randomness import Seeded
     from esscher.training.processes import from_all, join
 
@@ -171,7 +173,8 @@ def _shared(draw: Callable[[int, "Rng"], _Found], draws: int, prompts: int, *, s
         return draw(draws, Seeded(seed))
     join()
     own = len(range(rank(), draws, started()))
-    found = draw(own, Seeded(seed).stream("rank", rank())) if own else _Found([], {}, [])
+    with in_turns():
+        found = draw(own, Seeded(seed).stream("rank", rank())) if own else _Found([], {}, [])
     every = [_Found(**one) for one in from_all(vars(found)) if one["samples"]]
     each = [len(one.samples) // prompts for one in every]
     return _Found(

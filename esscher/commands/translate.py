@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import ENERGY, Answer, Json, Seed, show
+from esscher.launch import started
 from esscher.training.translating_config import DecodingConfig
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ def translate(
     from esscher.training.translating import WINDOW, build_decoder, load_translator
     from esscher.training.translating import translate as translated
 
+    if started() > 1:
+        raise ValueError(
+            f"{started()} processes were started, and one translates: the lines of a file are written in order. Nothing was "
+            f"translated; start one process, or cut the file and give each a part."
+        )
     lines = _lines(sentence, file)
     right = None if references is None else _references(references, len(lines))
     done = _done(out, resume, WINDOW)

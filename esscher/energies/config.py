@@ -63,6 +63,11 @@ class EnergyConfig:
                 raise ValueError(f"{name} is at least 1, not {size}; None means none.")
         self._refuse_idle()
 
+    @property
+    def starts_from_base(self) -> bool:
+        """Whether its first weights are a copy of a base's."""
+        return self.reader in ("unidirectional", "bidirectional") and self.network is None
+
     def _refuse_idle(self) -> None:
         """A setting that this reader would ignore is a mistake."""
         own = self.reader in ("unidirectional", "bidirectional")

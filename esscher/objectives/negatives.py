@@ -68,13 +68,13 @@ class StoredNegatives:
         write_tensors(Path(file), {**tensors, "base": name})
 
 
-def store_negatives(base: Base, data: Sequences, each: int, *, rng: Rng) -> StoredNegatives:
-    """`each` draws of the base after every different prompt of the data."""
+def store_negatives(base: Base, data: Sequences, each: int, *, rng: Rng, known: str | None = None) -> StoredNegatives:
+    """`each` draws of the base after every different prompt of the data; `known` is its name, where that was found before."""
     if each < 1:
         raise ValueError(f"A table has at least 1 negative of each prompt, not {each}.")
     prompts, _ = distinct_prompts(data)
     x, log_base = draw(base, prompts, each, rng=rng)
-    return StoredNegatives(x.to("cpu"), log_base, base_digest(base) if isinstance(base, nn.Module) else "")
+    return StoredNegatives(x.to("cpu"), log_base, name_of(base) if known is None else known)
 
 
 def joined(parts: Sequence[StoredNegatives]) -> StoredNegatives:
@@ -90,11 +90,16 @@ def joined(parts: Sequence[StoredNegatives]) -> StoredNegatives:
     return StoredNegatives(x, torch.cat([part.log_base for part in parts], 1 if same else 0), parts[0].digest)
 
 
-def load_negatives(file: str | Path, base: Base) -> StoredNegatives:
+def name_of(base: Base) -> str:
+    """What tells a base from others: the digest of its weights, if it is a module."""
+    return base_digest(base) if isinstance(base, nn.Module) else ""
+
+
+def load_negatives(file: str | Path, base: Base, *, known: str | None = None) -> StoredNegatives:
     """The table of a file; one that was drawn from another base is refused."""
     found = read_tensors(Path(file))
     digest = bytes(found["base"].tolist()).decode()
-    now = base_digest(base) if isinstance(base, nn.Module) else ""
+    now = name_of(base) if known is None else known
     if digest != now:
         raise ValueError(
             f"The negatives in {file} were drawn from another base (digest {digest[:12]}, and this one has {now[:12]}): an "

@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from esscher.launch import started
+
 SCALES = ("smoke", "small", "paper")
 
 
@@ -20,6 +22,7 @@ class Recipe:
     about: str
     scales: tuple[str, ...] = SCALES
     text: bool = False  # whether it may be given a text of the user's
+    shared: bool = False  # whether several processes may share it
 
     def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
         """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""
@@ -29,6 +32,12 @@ class Recipe:
             raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
         if data is not None and not self.text:
             raise ValueError(f"Recipe {self.name!r} has data of its own. Nothing was run; leave --data out.")
+        if started() > 1 and not self.shared:
+            known = ", ".join(recipe.name for recipe in RECIPES.values() if recipe.shared)
+            raise ValueError(
+                f"Recipe {self.name!r} goes on from files that it finds, which another process may have just written, so "
+                f"{started()} processes cannot share it; those that can be are {known}. Nothing was run; start one process."
+            )
         out.mkdir(parents=True, exist_ok=True)
         module = import_module(f"esscher.recipes.{self.name.replace('-', '_')}")
         given = {} if data is None else {"data": data}
@@ -39,9 +48,14 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data", shared=True),
         Recipe("gam", "Global autoregressive models (Parshakova et al., 2019)", "few strings, features, weights, students"),
-        Recipe("laboratory", "Global autoregressive models (Parshakova et al., 2019)", "entropies of the motif processes"),
+        Recipe(
+            "laboratory",
+            "Global autoregressive models (Parshakova et al., 2019)",
+            "entropies of the motif processes",
+            shared=True,
+        ),
         Recipe(
             "residual",
             "Residual energy-based models (Deng et al., 2020; Bakhtin et al., 2021)",

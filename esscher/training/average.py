@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from esscher.storage import parted_as, whole
+
 AVERAGE = "average"
 
 
@@ -55,13 +57,13 @@ class Average:
                     self.parameters[name].copy_(tensor)
 
     def saved(self) -> dict[str, Tensor]:
-        return {f"{AVERAGE}/{name}": mean for name, mean in self.mean.items()}
+        return {f"{AVERAGE}/{name}": whole(mean) for name, mean in self.mean.items()}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Take back what `saved` gave."""
         prefix = f"{AVERAGE}/"
         found = {name.removeprefix(prefix): mean for name, mean in saved.items() if name.startswith(prefix)}
-        self.mean = {name: mean.to(self.parameters[name].device) for name, mean in found.items()}
+        self.mean = {name: parted_as(self.parameters[name], mean) for name, mean in found.items()}
 
 
 def stalled(evaluations: Sequence[float], patience: int) -> bool:

@@ -30,9 +30,11 @@ from esscher.storage import (
     SavingError,
     fill_module,
     module_tensors,
+    parted_as,
     read_tensors,
     saving_failed,
     sync_folder,
+    whole,
     write_json,
     write_tensors,
 )
@@ -156,18 +158,18 @@ def pack(
     state: Mapping[str, Any],
     carried: Mapping[str, Tensor] | None = None,
 ) -> Saved:
-    """Players, their optimisers and what else is carried on as named tensors and plain values."""
+    """Players, their optimisers and what else is carried on as named tensors and plain values; all processes call it."""
     weights = {
         f"{player}/{name}": tensor for player, module in modules.items() for name, tensor in module_tensors(module).items()
     }
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
     for player, optimiser in optimisers.items():
-        whole = optimiser.state_dict()
-        entries = {f"{index}/{key}": value for index, kept in whole["state"].items() for key, value in kept.items()}
-        tensors |= {f"{player}/{name}": value for name, value in entries.items() if isinstance(value, Tensor)}
+        found = optimiser.state_dict()
+        entries = {f"{index}/{key}": value for index, kept in found["state"].items() for key, value in kept.items()}
+        tensors |= {f"{player}/{name}": whole(value) for name, value in entries.items() if isinstance(value, Tensor)}
         values = {name: value for name, value in entries.items() if not isinstance(value, Tensor)}
-        plain[player] = {"param_groups": whole["param_groups"], "values": values}
+        plain[player] = {"param_groups": found["param_groups"], "values": values}
     return Saved(weights, tensors, {**state, "optimisers": plain}, {} if carried is None else carried)
 
 
@@ -179,10 +181,12 @@ def unpack(
     for player, optimiser in optimisers.items():
         plain = saved.state["optimisers"][player]
         entries = _of_player(saved.optimisers, player) | plain["values"]
+        weights = [weight for group in optimiser.param_groups for weight in group["params"]]
         state: dict[int, dict[str, Any]] = {}
         for name, value in entries.items():
             index, key = name.split("/", 1)
-            state.setdefault(int(index), {})[key] = value
+            alike = isinstance(value, Tensor) and value.shape == weights[int(index)].shape
+            state.setdefault(int(index), {})[key] = parted_as(weights[int(index)], value) if alike else value
         groups = [
             {key: tuple(value) if isinstance(value, list) and key != "params" else value for key, value in group.items()}
             for group in plain["param_groups"]

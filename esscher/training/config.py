@@ -27,6 +27,7 @@ __all__ = [
     "TrainingConfig",
 ]
 
+MAY_CHANGE = ("tracker", "sharded", "recompute")  # settings that a resumed run may have otherwise
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
 
@@ -62,6 +63,7 @@ class TrainingConfig:
     """
 
     usual_epochs: ClassVar[int] = 10
+    may_shard: ClassVar[bool] = True
 
     steps: int | None = None
     """Updates in all."""
@@ -107,6 +109,10 @@ class TrainingConfig:
     """Updates between two entries of the history."""
     seed: int = 0
     """One seed for everything random in the run."""
+    sharded: bool = False
+    """Share out the weights of the base among the processes, layer by layer, instead of a copy for each."""
+    recompute: bool = False
+    """Keep of each layer only what came in, and compute the rest anew for the gradient: less memory, more time."""
     device: Literal["auto", "cpu"] = "auto"
     """Where to train; auto takes an accelerator if there is one."""
     tracker: Literal["tensorboard", "trackio", "wandb", "mlflow"] | None = None
@@ -139,6 +145,13 @@ class TrainingConfig:
             raise ValueError(
                 f"Averaging begins after a share of the run, average = {self.average}, or when evaluations stop to get better, "
                 f"average_after = {self.average_after}; give one of them."
+            )
+        if self.sharded and not self.may_shard:
+            raise ValueError("Only the base of train and tilt is shared out. Nothing was done; leave sharded out.")
+        if self.sharded and self.batch_tokens is not None and self.accumulate > 1:
+            raise ValueError(
+                f"Processes that share out weights make equally many passes, and batches of batch_tokens = "
+                f"{self.batch_tokens} may have too few sequences for accumulate = {self.accumulate} of them; give batch_size."
             )
         if self.batch_size % self.accumulate:
             raise ValueError(f"A batch of {self.batch_size} cannot be read in accumulate = {self.accumulate} equal passes.")
@@ -377,11 +390,13 @@ def from_dict(values: Mapping[str, Any]) -> TrainRun:
 
 
 def changed_key(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
-    """The first setting that differs between two nested settings: its dotted key, the old and the new value."""
+    """The first setting that differs between two nested settings and may not: its dotted key, the old and the new value."""
     old, new = (asdict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in (old, new))
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         return None if old == new else (prefix.removesuffix("."), old, new)
     for key in [*old, *(key for key in new if key not in old)]:
+        if key in MAY_CHANGE:
+            continue
         found = changed_key(old.get(key), new.get(key), f"{prefix}{key}.")
         if found is not None:
             return found

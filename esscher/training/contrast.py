@@ -10,7 +10,7 @@ on test data that neither the weights nor the choice among them has seen.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from esscher.draws import Sampler
 from esscher.estimators.measured import Measured, measure
-from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, store_negatives
+from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, name_of, store_negatives
 from esscher.objectives.noise_contrast import NoiseContrast
 from esscher.randomness import Rng, Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -117,19 +117,24 @@ class _Store:
     say: Callable[[str], None]
     rng: Rng
 
+    @cached_property
+    def known(self) -> str:
+        """The base's name, which takes a look at all its weights."""
+        return name_of(self.base)
+
     def __call__(self, name: str, data: Sequences, each: int) -> StoredNegatives:
         """`each` for every sequence of the data; sequences of one prompt share theirs."""
         prompts, _ = distinct_prompts(data)
-        each *= math.ceil(len(data) / len(prompts))
+        each, known = each * math.ceil(len(data) / len(prompts)), self.known
 
         def piece(number: int, part: Sequences, count: int) -> Piece[StoredNegatives]:
-            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number))
+            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number), known=known)
             return Piece(f"{number:05d}", len(part) * count, own)
 
         tables = in_pieces(
             [piece(number, *some) for number, some in enumerate(_pieces(prompts, each))],
             folder=None if self.folder is None else self.folder / name,
-            read=partial(load_negatives, base=self.base),
+            read=partial(load_negatives, base=self.base, known=known),
             write=lambda file, table: table.save(file),
             say=self.say,
             what=f"{name}: drawn",

@@ -12,6 +12,7 @@ class ClassifierTraining(TrainingConfig):
     """How the classifier is trained, unless told otherwise."""
 
     usual_epochs: ClassVar[int] = 16
+    may_shard: ClassVar[bool] = False
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
     warmup: int = 30

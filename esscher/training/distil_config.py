@@ -54,6 +54,7 @@ class DistilTraining(TrainingConfig):
     """How a student is trained, unless told otherwise."""
 
     usual_epochs: ClassVar[int] = 2
+    may_shard: ClassVar[bool] = False
     batch_size: int = 64
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"

@@ -66,6 +66,7 @@ class FinetuneTraining(TrainingConfig):
     """How it learns, unless told otherwise."""
 
     usual_epochs: ClassVar[int] = 5
+    may_shard: ClassVar[bool] = False
     learning_rate: float = 3e-4
     schedule: Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"] = "linear"
     warmup: int = 20

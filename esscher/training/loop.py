@@ -14,11 +14,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from esscher.bases.recompute import recompute
+from esscher.bases.turns import in_turns
 from esscher.estimate import Estimate
 from esscher.objective import Objective
 from esscher.randomness import Seeded
 from esscher.space import Sequences
-from esscher.storage import module_tensors
+from esscher.storage import module_parts
 from esscher.training.average import Average, stalled
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
 from esscher.training.config import Pace, TrainingConfig, learning_rate, refuse_change
@@ -29,8 +31,6 @@ from esscher.training.processes import from_all, from_first, make_equal
 from esscher.training.progress import Progress
 from esscher.training.streams import Columns, Stream
 from esscher.training.supply import Rows, Scattered, Shuffled, Supply
-
-MAY_CHANGE = ("tracker",)  # settings that a resumed run may have otherwise
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,8 @@ class Loop:
         for module in task.modules.values():
             module.to(accelerator.device)
         make_equal(list(task.modules.values()))
+        for module in task.modules.values():
+            _arrange(module, config)
         self.players = Players(task.modules, task.paces, config, accelerator)
         self.supply = _supply(task, config, accelerator)
         self.steps = config.steps or self.supply.steps(config.epochs or config.usual_epochs)
@@ -151,7 +153,7 @@ class Loop:
         self.players.train(True)
         with rng.governs_torch():
             for target, part in self.supply.parts(self.step):
-                with self.accelerator.autocast():
+                with in_turns(), self.accelerator.autocast():
                     loss = self.task.objective(target, part, rng=rng, step=self.step)
                 self.players.add(loss)
         value, metrics = self.players.update(rate)
@@ -184,8 +186,7 @@ class Loop:
                 unpack_weights(saved, self.players.modules, best)
                 self.average.restore(saved.carried)
                 self.average.settle()
-            for name, tensors in self.kept.items():
-                self.players.modules[name].load_state_dict(tensors, strict=False)
+            self._return_to_kept()
         else:
             self.average.settle()
         for tracker in self.accelerator.trackers:
@@ -210,7 +211,7 @@ class Loop:
             standing.best, standing.best_step, standing.waited = found, self.step, 0
             if self.checkpoints is None:
                 modules = self.players.modules.items()
-                self.kept = {name: {k: v.clone() for k, v in module_tensors(module).items()} for name, module in modules}
+                self.kept = {name: {k: v.clone() for k, v in module_parts(module).items()} for name, module in modules}
         else:
             standing.waited += 1
         standing.evaluations.append(found.value)
@@ -218,6 +219,12 @@ class Loop:
         self._log({"validation": found.value, "validation_low": found.low, "validation_high": found.high})
         self.progress.evaluated(self.step, found, better)
         return better
+
+    @torch.no_grad()
+    def _return_to_kept(self) -> None:
+        for name, kept in self.kept.items():
+            for tensor, best in zip(module_parts(self.players.modules[name]).values(), kept.values(), strict=True):
+                tensor.copy_(best)
 
     def _begin_average(self) -> None:
         """Average from here on, if the evaluations stalled and that was asked for."""
@@ -231,15 +238,18 @@ class Loop:
         validation, accelerator = self.task.validation, self.accelerator
         assert validation is not None
         if not isinstance(validation, HeldOut | HeldOutStream):
-            return from_first(validation() if self.main else None)
-        losses = validation.losses(
-            self.task.target,
-            batch_size=self.config.batch_size,
-            device=accelerator.device,
-            step=self.step,
-            only=slice(accelerator.process_index, None, accelerator.num_processes),
-            rng=Seeded(self.config.seed).stream("validation"),
-        )
+            with in_turns():
+                number = validation() if self.main else None
+            return from_first(number)
+        with in_turns():
+            losses = validation.losses(
+                self.task.target,
+                batch_size=self.config.batch_size,
+                device=accelerator.device,
+                step=self.step,
+                only=slice(accelerator.process_index, None, accelerator.num_processes),
+                rng=Seeded(self.config.seed).stream("validation"),
+            )
         every = [loss for some in from_all(losses) for loss in some]
         return mean_loss(every, draws=len(validation.data))
 
@@ -247,17 +257,16 @@ class Loop:
         if self.checkpoints is not None:
             state = {"standing": self.standing.to_dict(), "settings": self._settings(), "versions": _versions()}
             carried = {**self.supply.saved(), **self.average.saved()}
+            saved = pack(self.players.modules, self.players.optimisers, state, carried)
             if self.main:
-                saved = pack(self.players.modules, self.players.optimisers, state, carried)
                 self.checkpoints.save(self.step, saved, best=better)
             self.accelerator.wait_for_everyone()
 
     def _settings(self) -> dict[str, Any]:
         """What must not change between a run and its resumption."""
-        fixed = {key: value for key, value in asdict(self.config).items() if key not in MAY_CHANGE}
         paces = {name: asdict(pace) for name, pace in self.task.paces.items()}
         data = {"data": self.supply.fingerprint(), "processes": self.accelerator.num_processes}
-        return {**fixed, **data, **({"paces": paces} if paces else {})}
+        return {**asdict(self.config), **data, **({"paces": paces} if paces else {})}
 
     def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
         if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
@@ -275,6 +284,16 @@ class Loop:
         self.history.add({"step": self.step, **numbers})
         if self.config.tracker is not None:
             self.accelerator.log(dict(numbers), step=self.step)
+
+
+def _arrange(module: nn.Module, config: TrainingConfig) -> None:
+    """Let a module keep less, and share it out, where that is asked for."""
+    if config.recompute:
+        recompute(module)
+    if config.sharded:
+        from esscher.bases.sharding import shard  # which takes seconds to load
+
+        shard(module)
 
 
 def _supply(task: Task, config: TrainingConfig, accelerator: Accelerator) -> Supply:

@@ -23,6 +23,7 @@ from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_e
 from esscher.hub import SavedBase, load_base
 from esscher.target import Tilted
 from esscher.training.config import TrainRun, from_dict, refuse_change
+from esscher.training.processes import join
 
 SETTINGS = "run.yaml"  # of a training run, in the folder of its base
 
@@ -92,9 +93,20 @@ class Model:
         return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
 
 
-def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None) -> Model:
-    """The model of these folders; settings in `cut` replace what the folders say."""
-    folder, saved = Path(folder), None if energy is None else load_energy(energy)
+def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None, *, sharded: bool = False) -> Model:
+    """The model of these folders; settings in `cut` replace what the folders say. The weights of a `sharded` base are shared
+    out among the processes, all of which call this; they do not learn."""
+    model = _loaded(Path(folder), energy, cut)
+    if sharded:
+        from esscher.bases.sharding import shard  # which takes seconds to load
+
+        join()
+        shard(model.base.requires_grad_(False))
+    return model
+
+
+def _loaded(folder: Path, energy: str | Path | None, cut: Cut | None) -> Model:
+    saved = None if energy is None else load_energy(energy)
     settings = _settings(folder)
     told = _trained_cut(settings) if saved is None or isinstance(saved, SavedLevel) else saved.cut
     cut = (Cut() if cut is None else cut).over(told)

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from esscher.bases.turns import in_turns
 from esscher.launch import rank, started
 from esscher.training.processes import all_here, bytes_of_all, from_all, from_first, join
 
@@ -48,11 +49,12 @@ def in_pieces(
     own = missing[rank() :: started()]
     made: dict[int, Part] = {}
     told = _Told(say, what, sum(piece.size for piece in work), sum(work[number].size for number in missing))
-    for number in own:
-        made[number] = work[number].make()
-        if folder is not None:
-            write(folder / f"{work[number].name}.safetensors", made[number])
-        told(work[number].size, partial(so_far, list(made.values())))
+    with in_turns():
+        for number in own:
+            made[number] = work[number].make()
+            if folder is not None:
+                write(folder / f"{work[number].name}.safetensors", made[number])
+            told(work[number].size, partial(so_far, list(made.values())))
     if folder is None:
         made |= _exchanged(made, read, write)
     else:

@@ -4,6 +4,8 @@ Most often there is one player; a game has several, and a loss for each, which m
 parts of an update are put together by `Loss.count`, so that reading a batch in several passes, or on several
 processes, gives the gradient of reading it at once. A player that no part has a loss for rests: neither its weights nor its
 optimiser change in that update.
+
+Weights that processes share out (`esscher.bases.sharding`) get the part of a gradient that this process has, summed already.
 """
 
 import math
@@ -15,6 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from esscher.objective import Loss
+from esscher.storage import parted, whole
 from esscher.training.config import Pace, TrainingConfig
 from esscher.training.processes import sum_gradients, sum_numbers
 
@@ -33,6 +36,7 @@ class Players:
         self.shares: dict[str, list[float]] = {}  # of each optimiser's groups
         self.optimisers = {name: _optimiser(config, self.paces[name], self._groups(name)) for name in modules}
         self._everyone = list({id(p): p for own in self.parameters.values() for p in own}.values())
+        self._parted = any(map(parted, self._everyone))
         self.clear()
 
     def clear(self) -> None:
@@ -46,10 +50,19 @@ class Players:
     def add(self, loss: Loss) -> None:
         """Add one part of the batch to the gradient."""
         values = loss.value if isinstance(loss.value, Mapping) else {None: loss.value}
+        if self._parted and len(values) > 1:
+            raise ValueError(
+                "Weights that are shared out learn from one loss, not in a game. Nothing was learnt; leave sharded out."
+            )
         for number, (player, value) in enumerate(values.items()):
             own = self._everyone if player is None else self._of(player, "has a loss")
             for name in self.counts if player is None else [player]:
                 self.counts[name] += loss.count
+            if self._parted:
+                torch.autograd.backward(
+                    value * loss.count
+                )  # which brings the parts of the gradient to where the parts of the weights are
+                continue
             more = number + 1 < len(values)
             gradients = torch.autograd.grad(value * loss.count, own, retain_graph=more, allow_unused=True)
             for parameter, gradient in zip(own, gradients, strict=True):
@@ -76,7 +89,7 @@ class Players:
                 if parameter.grad is not None:
                     parameter.grad.div_(weight)
             limit = math.inf if self.config.clip is None else self.config.clip
-            longest = max(longest, float(nn.utils.clip_grad_norm_(own, limit)))
+            longest = max(longest, float(whole(nn.utils.clip_grad_norm_(own, limit))))
             for group, share in zip(self.optimisers[name].param_groups, self.shares[name], strict=True):
                 group["lr"] = rate * self.paces[name].rate * share
         if math.isfinite(loss) and math.isfinite(longest):

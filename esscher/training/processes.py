@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from esscher.estimate import Estimate
 from esscher.launch import rank, started
+from esscher.storage import parted
 from esscher.training.config import TrainingConfig
 
 ESTIMATE = "an estimate"  # how one travels
@@ -66,8 +67,9 @@ def make_equal(modules: Sequence[nn.Module]) -> None:
 
 
 def sum_gradients(accelerator: Accelerator, parameters: Sequence[nn.Parameter]) -> None:
-    """Replace each gradient by its sum over all processes."""
-    if started() == 1:
+    """Replace each gradient by its sum over all processes; those of weights that are shared out are such sums already."""
+    parameters = [parameter for parameter in parameters if not parted(parameter)]
+    if started() == 1 or not parameters:
         return
     flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
     flat = accelerator.reduce(flat, "sum")

@@ -28,7 +28,7 @@ from esscher.target import Tilted
 from esscher.training.config import TrainingConfig, TrainRun, from_dict, refuse_change, to_dict
 from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.image_material import fitted, image_material, in_bits
-from esscher.training.loop import MAY_CHANGE, TrainingRecord
+from esscher.training.loop import TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
 from esscher.training.objectives import build_objective, judging_objective
@@ -102,7 +102,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
         resume=resume,
     )
     result = TrainResult(folder, base, material, record, _measure(base, material))
-    if first_process():
+    if first_process() or run.training.sharded:  # what is shared out all processes gather
         _save(run, result)
     for name, found in result.measured.items():
         speak(f"{name}: {found}")
@@ -189,11 +189,9 @@ def _save(run: TrainRun, result: TrainResult) -> None:
 
 
 def _refuse_change(run: TrainRun, folder: Path) -> None:
-    """A run is resumed with the settings that it was started with, the folder and the tracker apart."""
+    """A run is resumed with the settings that it was started with, the folder apart."""
     file = folder / SETTINGS
     if not file.is_file():
         return
     started = from_dict(yaml.safe_load(file.read_text()))
-    alike = {name: getattr(run.training, name) for name in MAY_CHANGE}
-    started = replace(started, out=run.out, training=replace(started.training, **alike))
-    refuse_change(f"The run in {folder}", asdict(started), asdict(run))
+    refuse_change(f"The run in {folder}", asdict(replace(started, out=run.out)), asdict(run))

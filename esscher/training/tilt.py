@@ -39,7 +39,7 @@ TILT_SETTINGS = "tilt.yaml"
 
 def tilt(model: str, run: TiltRun, *, resume: bool = False, quiet: bool = False) -> FittedEnergy | LearntEnergy:
     """Tilt the base in the folder `model` as the settings say, and save the energy in `run.out`."""
-    loaded, declared = load_model(model, cut=run.cut), run.declared()
+    loaded, declared = load_model(model, cut=run.cut, sharded=run.training.sharded), run.declared()
     if declared:
         return _fit(loaded, declared, run, quiet)
     return _learn(loaded, run, resume, quiet)
@@ -69,7 +69,7 @@ def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnerg
     energy = build(model, run, int(sets.train.stop.max()))
     all_here()  # nobody writes before all have looked
     write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
-    training = replace(run.training, seed=run.seed)
+    training = replace(run.training, seed=run.seed, sharded=False)  # of the energy each process has all
     found = learn_energy(model.base, energy, sets, run.contrast, training, folder=folder, resume=resume, quiet=quiet)
     assert found.measured.log_z is not None
     origin = Origin(str(model.folder), base_digest(model.base), found.measured.log_z, run.seed, model.cut)
@@ -80,8 +80,14 @@ def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnerg
 def build(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
     """The energy of the settings, which is 0 until it learns; `longest` tokens are the most it will read."""
     start = load_model(run.energy.start).base if run.energy.start else None
-    own = model.base if start is None else start
-    config = run.energy.resolve(both_sides=reads_both_sides(own), positions=longest)
+    config = run.energy.resolve(both_sides=reads_both_sides(model.base if start is None else start), positions=longest)
+    if run.training.sharded and config.reader == "shared":
+        raise ValueError(
+            "An energy with the reader 'shared' learns on top of the base's own vectors, which a base that is shared out does "
+            "not give. Nothing was learnt; choose another reader, or leave training.sharded out."
+        )
+    if start is None and run.training.sharded and config.starts_from_base:
+        start = load_model(model.folder).base  # whole, to be copied
     decode = None if model.text is None else model.text.decode
     return build_energy(config, model.base, start=start, decode=decode, rng=Seeded(run.seed).stream("energy"))
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 import victim
+from fleet import together
+from shares import furthest, learn
 from toys import SETTINGS, fingerprint, new_base, run, toy_data
 from victim import outcome, start
 
@@ -49,16 +51,14 @@ def test_three_kills_at_random_places_change_no_bit(undisturbed, tmp_path, proce
     assert [json.loads(line) for line in lines] == whole["history"]
 
 
-def test_two_processes_learn_what_one_does(tmp_path):
-    """Without dropout the processes throw no dice, and only the order of sums differs."""
-    found = []
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        folder.mkdir()
-        assert start(folder, processes=processes, resume=False, dropout=0.0) == [0] * processes
-        found.append(torch.tensor(outcome(folder)["weights"]))
-    assert torch.allclose(*found, atol=1e-4)
-    assert not torch.allclose(found[0], torch.cat([p.detach().reshape(-1) for p in new_base(width=12).parameters()]), atol=0.05)
+def test_two_processes_learn_what_one_does_in_twice_the_passes():
+    """In double precision, without dropout, only the order of sums differs; a batch that is read otherwise is told."""
+    two, same = together(learn, "lstm", None, {})
+    (one,) = together(learn, "lstm", None, {"accumulate": 4}, processes=1)
+    (other,) = together(learn, "lstm", None, {"batch_size": 4}, processes=1)
+    assert two == same
+    assert furthest(one["weights"], two["weights"]) < 1e-9 and furthest(one["numbers"], two["numbers"]) < 1e-9
+    assert furthest(other["weights"], two["weights"]) > 1e-3
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_the_run(tmp_path, undisturbed):

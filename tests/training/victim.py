@@ -52,8 +52,7 @@ def train(folder: str, *, resume: bool, at: int = -1, disk: bool = False, dropou
     outcome = {}
     try:
         record = toy.run(base, folder, resume=resume, told=events)
-        weights = [number for parameter in base.parameters() for number in parameter.detach().reshape(-1).tolist()]
-        outcome = {"hash": fingerprint(base), "events": events.count, "history": list(record.history), "weights": weights}
+        outcome = {"hash": fingerprint(base), "events": events.count, "history": list(record.history)}
     except OSError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         outcome = {"error": str(error), "kind": type(error).__name__}
