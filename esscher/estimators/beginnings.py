@@ -47,7 +47,7 @@ def log_beginnings(target: Tilted, x: Sequences, draws: int, *, level: float = 0
         raise ValueError(f"The energy forbids all {draws} draws after a prompt. Nothing was estimated; raise draws.")
     normaliser = log_z(drawn, prompts="same" if len(prompts) == 1 else "fixed", level=level)
     every = torch.arange(len(x))
-    return Beginnings(tuple(found.log_p(row) for row in every.split(1)), found.log_p(every), normaliser)
+    return Beginnings(tuple(found.log_p(every[row : row + 1]) for row in range(len(x))), found.log_p(every), normaliser)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ class _Weights:
             each = log_mean(count_rest, rest, floor=floor) - log_mean(count_before, before, floor=floor)[place]
             return (base + each).sum()
 
-        return interval(total, [before.shape, rest.shape], level=self.level, draws=draws, method=method, unit="nats")
+        return interval(
+            total, [(len(before), draws), (len(rest), draws)], level=self.level, draws=draws, method=method, unit="nats"
+        )
 
 
 def whole_points(x: Sequences, space: Space) -> Bool[Tensor, "B"]:

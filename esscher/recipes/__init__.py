@@ -22,7 +22,7 @@ class Recipe:
     about: str
     scales: tuple[str, ...] = SCALES
     text: bool = False  # whether it may be given a text of the user's
-    shared: bool = False  # whether several processes may share it
+    shared: bool = True  # whether several processes may share it
 
     def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
         """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""

@@ -27,6 +27,7 @@ from esscher.randomness import Seeded
 from esscher.recipes.bad_gan_studies import FewLabelStudy, Terms, few_label_studies
 from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.storage import read_tensors, write_json, write_tensors
+from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 ROW, TOLD = "row.json", "told.safetensors"
@@ -38,7 +39,7 @@ def make_row(scale: str, study: str, model: str, draw: int, out: Path) -> dict[s
     """The test error of one model, from the folder if it is there."""
     found = _find(scale, study, model)
     place = place_of(out / found.name, model, draw)
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         sets, terms = found.supply.sets(draw), found.models[model]
         infers = terms is not None and terms.variational > 0
         game = found.nets.build(classes=found.classes, inference=infers, rng=Seeded(draw, "networks"))

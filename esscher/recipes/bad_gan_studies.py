@@ -24,6 +24,7 @@ from esscher.hub import load_base
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import CIFAR, MNIST
 from esscher.training.config import BaseChoice, DataConfig, ImageConfig, Pace, TrainingConfig, TrainRun
+from esscher.training.processes import is_made
 from esscher.training.run import train
 
 SVHN = MNIST.parent / "svhn"
@@ -95,7 +96,7 @@ class Pictured:
         return few_labels(pictures, test, self.labels, held_out=self.held_out, low=self.low, apart=self.apart, rng=rng)
 
     def density(self, sets: FewLabels, folder: Path) -> Density:
-        if not (folder / "config.json").is_file():
+        if not is_made(folder / "config.json"):
             train(replace(self.base, out=str(folder)), resume=True)
         base, _ = load_base(folder)
         assert isinstance(base, NetworkBase)

@@ -16,6 +16,7 @@ from esscher.training.exposure_config import ExposureSettings
 from esscher.training.material import read_splits
 from esscher.training.measuring import Measuring, measure_text
 from esscher.training.models import load_model
+from esscher.training.processes import is_made
 from esscher.training.tilt import tilt
 from esscher.training.tilt_config import ContrastConfig, ContrastTraining, TiltRun
 
@@ -54,7 +55,7 @@ def residual_row(study: Study, model: str, folder: Path, sequences: int, steps: 
 
 def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = None) -> Path:
     """The folder of an energy that starts from a model's own weights and learns by noise contrast, made if it is not there."""
-    if not (folder / "config.json").is_file():
+    if not is_made(folder / "config.json"):
         training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
         contrast, cut = ContrastConfig(draws=64, held_out=min(256, 4 * steps)), cut or Cut()
         settings = TiltRun(str(folder), training=training, contrast=contrast, max_length=cut.max_length, given=cut.given)
@@ -73,6 +74,6 @@ def _tilted(study: Study, model: str, place: Path, energy: str | Path, sequences
 
 def _kept(file: Path, find: Callable[[], dict[str, Estimate]]) -> dict[str, Estimate]:
     """The numbers of a file, which is made if it is not there."""
-    if not file.is_file():
+    if not is_made(file):
         write_json(file, {name: found.to_dict() for name, found in find().items()})
     return {name: Estimate(**found) for name, found in json.loads(file.read_text(encoding="utf8")).items()}

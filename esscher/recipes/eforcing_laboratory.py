@@ -29,6 +29,7 @@ from esscher.space import Sequences
 from esscher.storage import write_json
 from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
+from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 MOTIF, LENGTH, ROWS = "101", 6, (16, 64, 256)
@@ -60,7 +61,7 @@ def gradient_rows(batches: int, steps: int) -> list[dict[str, Any]]:
 
 def saved_gradient_rows(file: Path, batches: int, steps: int) -> list[dict[str, Any]]:
     """The rows of a file, which is made if it is not there."""
-    if not file.is_file():
+    if not is_made(file):
         rows = gradient_rows(batches, steps)
         write_json(file, {"rows": [{**row, "variance": row["variance"].to_dict()} for row in rows]})
     stated = json.loads(file.read_text(encoding="utf8"))["rows"]

@@ -31,6 +31,7 @@ from esscher.recipes.seeds import place_of
 from esscher.reports.pictures import save_grid
 from esscher.storage import write_json
 from esscher.training.config import Pace, TrainingConfig
+from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 ROW, MADE, MEAN, RANKED = "row.json", "made.png", "mean.png", "ranked.png"
@@ -111,7 +112,7 @@ def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) ->
     if images not in games or model not in MODELS:
         raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(MODELS)}.")
     place, plan = place_of(out / images, model, seed), games[images]
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         train, test = _points(plan)
         game = plan.nets.build(inference=model == "EGAN-Ent-VI", rng=Seeded(seed, "networks"))
         steps = 0

@@ -24,6 +24,7 @@ from esscher.estimate import Estimate
 from esscher.randomness import Seeded
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.config import Pace, TrainingConfig
+from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 ROW, SHOWN = "row.json", "shown.safetensors"
@@ -126,7 +127,7 @@ def make_row(scale: str, process: str, model: str, seed: int, out: Path) -> dict
 
 def play(plan: Planned, process: str, model: str, seed: int, place: Path) -> dict[str, Any]:
     """The same for any plan, in its own folder."""
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         truth = (plan.truth or PROCESSES[process])()
         data = truth.draw(plan.draws, rng=Seeded(0, "data", process))
         game = plan.nets.build(inference=plan.inference, rng=Seeded(seed, "networks"))

@@ -38,6 +38,7 @@ from esscher.training.collection import collect
 from esscher.training.config import BaseChoice, DataConfig, TrainingConfig, TrainRun
 from esscher.training.distil import Distilled, distil
 from esscher.training.distil_config import DistilConfig
+from esscher.training.processes import is_made
 from esscher.training.run import TrainResult, train
 
 FTS = ("1001111", "1011111", "0111111")
@@ -177,10 +178,10 @@ def shown(row: dict[str, Any]) -> dict[str, Any]:
 def cells(source: Source, fts: tuple[str, ...], scale: Scale, out: Path) -> list[dict[str, Any]]:
     """The rows of a source, one for each feature set; finished ones are read."""
     files = [out / source.name / ft / "cell.json" for ft in fts]
-    ground = None if all(file.is_file() for file in files) else stand(source, scale, out)
+    ground = None if all(is_made(file) for file in files) else stand(source, scale, out)
     rows = []
     for ft, file in zip(fts, files, strict=True):
-        if not file.is_file():
+        if not is_made(file):
             assert ground is not None
             write_json(file, pack(cell(ground, ft)))
         rows.append(unpack(json.loads(file.read_text(encoding="utf8"))))

@@ -28,6 +28,7 @@ from esscher.training.config import TrainingConfig
 from esscher.training.distil import distil
 from esscher.training.distil_config import DistilConfig
 from esscher.training.order import Order
+from esscher.training.processes import is_made
 
 CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
 
@@ -43,7 +44,7 @@ class Study:
 def regimes(ground: Ground) -> Study:
     """The three ways to weights, each with its own draws of the base."""
     file = ground.folder / "regimes.json"
-    if not file.is_file():
+    if not is_made(file):
         found = [_regime(ground, name) for name in ("newton", "snis", "rs")]
         write_json(file, pack(found))
     found = unpack(json.loads(file.read_text(encoding="utf8")))
@@ -93,7 +94,7 @@ def ways(ground: Ground) -> Study:
     rows = []
     for name in names:
         file = ground.folder / "ways" / name.replace(", ", "-").replace(" ", "-") / "row.json"
-        if not file.is_file():
+        if not is_made(file):
             write_json(file, pack(_way(ground, name, file.parent)))
         rows.append(unpack(json.loads(file.read_text(encoding="utf8"))))
     return Study(rows, {})

@@ -26,6 +26,7 @@ from esscher.training.contrast import evenly
 from esscher.training.image_material import read_image_sets
 from esscher.training.image_painting import drawn_images, paint_images, prompts_of_classes
 from esscher.training.models import load_model
+from esscher.training.processes import is_made
 from esscher.training.run import train
 
 ROW, SCORES, SAMPLES, COMPLETED = "row.json", "scores.safetensors", "samples.png", "completed.png"
@@ -45,7 +46,7 @@ def run_studies(studies: Sequence[ImageStudy], out: Path, seeds: int) -> list[di
 def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str, Any]:
     """The row of one model, trained, judged and drawn from, or from the folder if that was done."""
     place, run = place_of(folder, model, seed), study.models[model]
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         result = train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
         test = result.points.test.rows(slice(0, study.most))
         scores = {"test": log_prob(result.base, test), "train": log_prob(result.base, evenly(result.points.train, len(test)))}

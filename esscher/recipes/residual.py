@@ -35,6 +35,7 @@ from esscher.training.config import TrainRun
 from esscher.training.contrast import LearntEnergy, judged
 from esscher.training.evaluation import HeldOut
 from esscher.training.models import Model, load_model
+from esscher.training.processes import is_made
 from esscher.training.run import train
 from esscher.training.tilt import read_sets, tilt
 from esscher.training.tilt_config import TiltRun
@@ -106,7 +107,7 @@ def make_row(ground: Ground, name: str, seed: int) -> dict[str, Any]:
     """One row of the table, from the folder if it is there."""
     folder = ground.folder / f"{name.replace('*', '-pretrained').lower()}-seed{seed}"
     file = folder / "row.json"
-    if not file.is_file():
+    if not is_made(file):
         if name == "base":
             found = _plain(ground, ground.model.base, _size(ground.model.base))
         elif name in ground.study.controls:

@@ -44,6 +44,7 @@ from esscher.storage import read_tensors, write_tensors
 from esscher.target import Base, Tilted
 from esscher.testing.statistics import point_number
 from esscher.training.config import TrainingConfig
+from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 5, eos=0)
@@ -152,7 +153,7 @@ def study(seed: int, name: str, scale: Scale, out: Path | None = None) -> Known:
     base = fit_ngram(seen, SPACE, order=1)
     table, right = tabulate(Tilted(base), prompts), tabulate(Tilted(process), prompts)
     file = None if out is None else out / f"automaton-{seed}-{name}-{scale.sequences}-{scale.steps}.safetensors"
-    if file is not None and file.is_file():
+    if file is not None and is_made(file):
         return Known(process, base, replace(table, log_weight=read_tensors(file)["log_weight"]), right)
     data, _ = draw(process, prompts, scale.sequences, rng=rng.stream("data"))
     energy = build_energy(EnergyConfig(READERS[name], "sum", NETWORK), base, rng=rng.stream("energy"))

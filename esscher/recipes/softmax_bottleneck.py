@@ -23,6 +23,7 @@ from esscher.recipes.stream_rows import Study, over_seeds, run_studies, with_per
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.storage import read_tensors, write_json, write_tensors
+from esscher.training.processes import is_made
 from esscher.training.rank import rank_of
 from esscher.training.rank_config import RankSettings
 from esscher.training.stream_material import prepare_streams
@@ -79,7 +80,7 @@ def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict
 
 
 def _rank(place: Path, text: Callable[[], Tensor], settings: RankSettings) -> dict[str, Any]:
-    if not (place / RANK).is_file():
+    if not is_made(place / RANK):
         base, _ = load_base(place)
         found = rank_of(base, text(), settings)
         write_tensors(place / SINGULAR, {"singular": found.spread.singular})

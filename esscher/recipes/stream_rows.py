@@ -28,6 +28,7 @@ from esscher.training.dynamic import read_learning, said, stream_reader
 from esscher.training.dynamic_config import DynamicConfig
 from esscher.training.dynamic_measuring import statistics_for
 from esscher.training.models import load_model
+from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.training.run import train
 from esscher.training.stream_material import StreamMaterial
@@ -83,7 +84,7 @@ def run_studies(studies: Sequence[Study], out: Path, seeds: int) -> list[dict[st
 def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     """The rows of one trained model, from the folder if they are there."""
     place = place_of(folder, model, seed)
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         result = train(run_of(study, model, seed, folder), resume=True)
         assert isinstance(result.material, StreamMaterial)
         test = _first(result.material.test, study.most)

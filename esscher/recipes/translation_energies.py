@@ -24,6 +24,7 @@ from esscher.target import Tilted
 from esscher.training.config import TrainingConfig
 from esscher.training.material import read_parallel
 from esscher.training.models import Model
+from esscher.training.processes import is_made
 from esscher.training.tilt import read_sets
 from esscher.training.trainer import Trainer
 from esscher.training.translating import build_decoder, load_translator, translate
@@ -71,7 +72,7 @@ def _features(place: Path, folder: Path, study: TranslationStudy, steps: int) ->
     features = [length_ratio(decode), copied(decode), coverage(decode, lexicon)]
     network = prompt_network(model.base.space.vocab_size, len(features), rng=Seeded(0))
     target = Tilted(model.base, ConditionalLogLinear(features, network))
-    if (folder / WEIGHTS).is_file():
+    if is_made(folder / WEIGHTS):
         network.load_state_dict(read_tensors(folder / WEIGHTS))
     else:
         training = TrainingConfig(steps=steps, batch_size=16, learning_rate=3e-3, log_every=max(1, steps // 10))
@@ -82,7 +83,7 @@ def _features(place: Path, folder: Path, study: TranslationStudy, steps: int) ->
 
 @torch.no_grad()
 def _decoded(model: Model, decoding: DecodingConfig, test: Pairs, file: Path) -> list[str]:
-    if not file.is_file():
+    if not is_made(file):
         found = translate(model, test.sources, build_decoder(decoding, model), rng=Seeded(0))
         write_file(file, "".join(f"{one.text}\n" for one in found).encode())
     return file.read_text(encoding="utf8").split("\n")[:-1]

@@ -24,6 +24,7 @@ from esscher.training.config import DataConfig
 from esscher.training.exposure import TextSource, find_exposure
 from esscher.training.exposure_config import ExposureSettings
 from esscher.training.material import read_parallel
+from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.training.run import RESULTS, train
 from esscher.training.translating import build_decoder, load_translator, translate
@@ -45,7 +46,7 @@ def run_studies(studies: Sequence[TranslationStudy], out: Path, seeds: int) -> l
 def make_system(study: TranslationStudy, system: str, seed: int, folder: Path) -> None:
     """Train and decode, unless that was done."""
     place, run = place_of(folder, system, seed), study.systems[system]
-    if not (place / RESULTS).is_file():
+    if not is_made(place / RESULTS):
         train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
     test = judged_by(study)
     for name, way in study.ways.items():
@@ -138,7 +139,7 @@ def _pairs(data: DataConfig) -> Pairs:
 
 
 def _decode(place: Path, name: str, way: Way, test: Pairs, seed: int) -> None:
-    if _file(place, name).is_file():
+    if is_made(_file(place, name)):
         return
     model, say = load_translator(place, way.energy), choose_progress(False).say
     found = translate(

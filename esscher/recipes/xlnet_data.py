@@ -14,6 +14,7 @@ from esscher.data.docstrings import docstring_splits
 from esscher.data.tokenizers import train_tokenizer
 from esscher.randomness import Seeded
 from esscher.storage import write_file
+from esscher.training.processes import is_made
 
 WORDS = 40  # of a passage
 SEEN = 0.8  # share of a book before what is held out of pretraining
@@ -24,7 +25,7 @@ PARTS = ("train", "validation", "test")
 
 def write_books(books: Path, out: Path, *, labelled: int, judged: int, vocabulary: int) -> None:
     """Text to pretrain on (books and docstrings), its tokenizer, and passages with their authors, so many of each."""
-    if (out / "authors-test.jsonl").is_file():
+    if is_made(out / "authors-test.jsonl"):
         return
     docstrings = docstring_splits()
     texts = {file.stem: file.read_text(encoding="utf8", errors="replace") for file in sorted(books.glob("*.txt"))}
@@ -47,7 +48,7 @@ def write_books(books: Path, out: Path, *, labelled: int, judged: int, vocabular
 
 def write_docstrings(out: Path, *, labelled: int, vocabulary: int) -> None:
     """The same of docstrings: text, tokenizer, and the two tasks made of it."""
-    if (out / "words.jsonl").is_file():
+    if is_made(out / "words.jsonl"):
         return
     parts = docstring_splits()
     _write_text(

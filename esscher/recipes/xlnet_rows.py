@@ -22,6 +22,7 @@ from esscher.storage import write_json
 from esscher.training.config import TrainRun
 from esscher.training.contrast import LearntEnergy
 from esscher.training.finetune import finetune
+from esscher.training.processes import is_made
 from esscher.training.run import RESULTS, train
 from esscher.training.tilt import tilt
 
@@ -52,7 +53,7 @@ def run_energies(studies: Sequence[XLNetStudy], out: Path, seeds: int) -> list[d
 def make_row(study: XLNetStudy, name: str, seed: int, folder: Path) -> dict[str, Any]:
     """The row of one way to pretrain: what each task's test data say; from the folder if it is there."""
     place = place_of(folder, name, seed)
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         start = pretrain(study, name, seed, folder)
         found: dict[str, Any] = {"text": study.name, "pretrained": name, "seed": seed}
         for task, run in study.tasks.items():
@@ -66,7 +67,7 @@ def make_row(study: XLNetStudy, name: str, seed: int, folder: Path) -> dict[str,
 def pretrain(study: XLNetStudy, name: str, seed: int, folder: Path) -> Path:
     """The folder of the pretrained network; of none, of its first weights."""
     run, place = study.pretrained[name], place_of(folder, name, seed) / PRETRAINED
-    if not (place / (CONFIG if name == NOTHING else RESULTS)).is_file():
+    if not is_made(place / (CONFIG if name == NOTHING else RESULTS)):
         here = replace(run, out=str(place), training=replace(run.training, seed=seed))
         if name == NOTHING:
             _first_weights(here, place)
@@ -80,7 +81,7 @@ def make_energy_row(study: XLNetStudy, start: str, seed: int, folder: Path) -> d
     energies, place = study.energies, place_of(folder, f"energy from {start}", seed)
     if energies is None:
         raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
-    if not (place / ROW).is_file():
+    if not is_made(place / ROW):
         base = make_base(energies, folder)
         choice = replace(energies.tilt.energy, start=str(pretrain(study, start, seed, folder)))
         made = tilt(str(base), replace(energies.tilt, out=str(place), energy=choice, seed=seed), resume=True)
@@ -97,7 +98,7 @@ def make_energy_row(study: XLNetStudy, start: str, seed: int, folder: Path) -> d
 def make_base(energies: EnergyStudy, folder: Path) -> Path:
     """The base that energies tilt."""
     place = folder / "base"
-    if not (place / RESULTS).is_file():
+    if not is_made(place / RESULTS):
         train(replace(energies.base, out=str(place)), resume=True)
     return place
 

@@ -108,6 +108,13 @@ def from_all(values: Any) -> list[Any]:
     return [json.loads(one, object_hook=_estimate) for one in bytes_of_all(own)]
 
 
+def is_made(file: Path) -> bool:
+    """Whether a file is there, as the first process sees it: all ask together, so that all do the same next."""
+    if started() > 1:
+        join()
+    return bool(from_all(file.is_file())[0])
+
+
 def _estimate(value: dict[str, Any]) -> Any:
     return Estimate(**value[ESTIMATE]) if ESTIMATE in value else value
 
