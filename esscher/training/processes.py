@@ -108,6 +108,12 @@ def from_all(values: Any) -> list[Any]:
     return [json.loads(one, object_hook=_estimate) for one in bytes_of_all(own)]
 
 
+def meet() -> None:
+    """Go on when all processes have come here: what the first has written is there for all."""
+    if started() > 1:
+        join().wait_for_everyone()
+
+
 def is_made(file: Path) -> bool:
     """Whether a file is there, as the first process sees it: all ask together, so that all do the same next."""
     if started() > 1:
