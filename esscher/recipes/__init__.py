@@ -22,7 +22,7 @@ class Recipe:
     about: str
     scales: tuple[str, ...] = SCALES
     text: bool = False  # whether it may be given a text of the user's
-    shared: bool = True  # whether several processes may share it
+    shared: bool = False  # whether several processes may share it: seen to end with two
 
     def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
         """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""
@@ -35,8 +35,8 @@ class Recipe:
         if started() > 1 and not self.shared:
             known = ", ".join(recipe.name for recipe in RECIPES.values() if recipe.shared)
             raise ValueError(
-                f"Recipe {self.name!r} goes on from files that it finds, which another process may have just written, so "
-                f"{started()} processes cannot share it; those that can be are {known}. Nothing was run; start one process."
+                f"{started()} processes were started, and recipe {self.name!r} is not known to be shared by several; known are "
+                f"{known}. Nothing was run; start one process."
             )
         out.mkdir(parents=True, exist_ok=True)
         module = import_module(f"esscher.recipes.{self.name.replace('-', '_')}")
@@ -62,14 +62,20 @@ RECIPES = {
             "energies over continuations beside plain models of equal size",
             scales=("smoke", "small", "pretrained", "paper"),
             text=True,
+            shared=True,
         ),
         Recipe(
             "residual-laboratory",
             "Residual energy-based models (Deng et al., 2020)",
             "trained energies against exact entropies, coverage and pools",
         ),
-        Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
-        Recipe("local-xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)", "local attention and convolutions beside it"),
+        Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text", shared=True),
+        Recipe(
+            "local-xl",
+            "Local-XL (thesis of Dai, 2020); Wu et al. (2019)",
+            "local attention and convolutions beside it",
+            shared=True,
+        ),
         Recipe(
             "xlnet", "XLNet (Yang et al., 2019)", "ways to pretrain one network, tasks it then learns, and a pretrained energy"
         ),
@@ -78,6 +84,7 @@ RECIPES = {
             "softmax-bottleneck",
             "Breaking the softmax bottleneck (Yang et al., 2018)",
             "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities",
+            shared=True,
         ),
         Recipe("eforcing-lm", "E-Forcing (Anonymous, 2023)", "a model as its own energy-based model, beside other objectives"),
         Recipe(
