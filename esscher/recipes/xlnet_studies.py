@@ -1,6 +1,6 @@
 """What the recipes on XLNet study, by scale: how one network is pretrained on one text, and which tasks it then learns.
 
-`small` takes about 140 minutes of one core for all rows and three seeds. An update of pretraining took 0.29 s (denoising 0.25,
+`small` takes about 150 minutes of one core for all rows and three seeds. An update of pretraining took 0.29 s (denoising 0.25,
 from left to right 0.45), so 900 take 4 to 7 minutes; tasks of a row take 4 minutes, an energy 2. These are 13 networks that
 are pretrained, 16 rows of tasks, 6 energies and their base.
 """
