@@ -22,7 +22,7 @@ class Recipe:
     about: str
     scales: tuple[str, ...] = SCALES
     text: bool = False  # whether it may be given a text of the user's
-    shared: bool = False  # whether several processes may share it: seen to end with two
+    alone: str = ""  # why several processes cannot share it
 
     def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
         """`{"rows": [...], "paper": [...]}`, and what else the recipe reports."""
@@ -32,11 +32,10 @@ class Recipe:
             raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
         if data is not None and not self.text:
             raise ValueError(f"Recipe {self.name!r} has data of its own. Nothing was run; leave --data out.")
-        if started() > 1 and not self.shared:
-            known = ", ".join(recipe.name for recipe in RECIPES.values() if recipe.shared)
+        if started() > 1 and self.alone:
             raise ValueError(
-                f"{started()} processes were started, and recipe {self.name!r} is not known to be shared by several; known are "
-                f"{known}. Nothing was run; start one process."
+                f"{started()} processes were started, and recipe {self.name!r} is for one: {self.alone}. Nothing was run; "
+                f"start one process."
             )
         out.mkdir(parents=True, exist_ok=True)
         module = import_module(f"esscher.recipes.{self.name.replace('-', '_')}")
@@ -48,13 +47,17 @@ class Recipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data", shared=True),
-        Recipe("gam", "Global autoregressive models (Parshakova et al., 2019)", "few strings, features, weights, students"),
+        Recipe("quickstart", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe(
+            "gam",
+            "Global autoregressive models (Parshakova et al., 2019)",
+            "few strings, features, weights, students",
+            alone="its policy gradients have one prompt, which cannot be shared",
+        ),
         Recipe(
             "laboratory",
             "Global autoregressive models (Parshakova et al., 2019)",
             "entropies of the motif processes",
-            shared=True,
         ),
         Recipe(
             "residual",
@@ -62,19 +65,17 @@ RECIPES = {
             "energies over continuations beside plain models of equal size",
             scales=("smoke", "small", "pretrained", "paper"),
             text=True,
-            shared=True,
         ),
         Recipe(
             "residual-laboratory",
             "Residual energy-based models (Deng et al., 2020)",
             "trained energies against exact entropies, coverage and pools",
         ),
-        Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text", shared=True),
+        Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
         Recipe(
             "local-xl",
             "Local-XL (thesis of Dai, 2020); Wu et al. (2019)",
             "local attention and convolutions beside it",
-            shared=True,
         ),
         Recipe(
             "xlnet", "XLNet (Yang et al., 2019)", "ways to pretrain one network, tasks it then learns, and a pretrained energy"
@@ -84,7 +85,6 @@ RECIPES = {
             "softmax-bottleneck",
             "Breaking the softmax bottleneck (Yang et al., 2018)",
             "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities",
-            shared=True,
         ),
         Recipe("eforcing-lm", "E-Forcing (Anonymous, 2023)", "a model as its own energy-based model, beside other objectives"),
         Recipe(
@@ -92,11 +92,17 @@ RECIPES = {
         ),
         Recipe("eforcing-images", "E-Forcing (Anonymous, 2023)", "the same on images: three kinds of PixelCNN"),
         Recipe("eforcing-backbones", "E-Forcing (Anonymous, 2023)", "the same on seven kinds of networks"),
-        Recipe("energy-gan", "Calibrating energy-based GANs (Dai et al., 2017)", "does a discriminator know the density?"),
+        Recipe(
+            "energy-gan",
+            "Calibrating energy-based GANs (Dai et al., 2017)",
+            "does a discriminator know the density?",
+            alone="its games read whole batches",
+        ),
         Recipe(
             "bad-gan",
             "Good semi-supervised learning that requires a bad GAN (Dai et al., 2017)",
             "classes from few labels beside a generator",
+            alone="its games read whole batches",
         ),
         Recipe("coverage", "Residual energy-based models (Bakhtin et al., 2021)", "do the intervals cover the exact value?"),
     )

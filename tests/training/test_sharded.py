@@ -133,7 +133,7 @@ def test_processes_share_a_recipe_and_leave_the_files_of_one(name, tmp_path):
 
 def test_what_cannot_be_shared_among_processes_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"recipe 'gam' is not known to be shared by several; known are quickstart"):
+    with pytest.raises(ValueError, match="recipe 'gam' is for one: its policy gradients have one prompt"):
         find("gam").run(scale="smoke", out=tmp_path / "run", seeds=1)
     with pytest.raises(ValueError, match="2 processes were started, and one translates"):
         translate(tmp_path, ("Il pleut.",))
