@@ -35,3 +35,8 @@ class Shortened:
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         return self.base.select(state, index)
+
+
+def shortened(base: Base, length: int | None) -> Base:
+    """A base whose points have at most so many tokens: itself, where they have no more anyway."""
+    return base if length is None or length >= base.space.max_length else Shortened(base, length)

@@ -26,7 +26,7 @@ from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from esscher.bases.continued import rest_of
-from esscher.bases.shortened import Shortened
+from esscher.bases.shortened import shortened
 from esscher.bases.truncated import truncated
 from esscher.estimate import Estimate
 from esscher.estimators.beginnings import log_beginnings
@@ -61,15 +61,13 @@ class EsscherLM(LM):
         record: str | None = None,
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
-        device: str | None = None,
+        device: str | None = None,  # which the harness always gives; models are measured where they were loaded
     ):
         super().__init__()
         self.model = load_model(path, energy)
         self.draws, self.pool, self.greedy, self.rng = draws, pool, greedy, Seeded(seed)
         self.rows = int(batch_size) if str(batch_size).isdigit() else max_batch_size or 16
         self.record = None if record is None else Path(record)
-        if device is not None and (torch.cuda.is_available() or not device.startswith("cuda")):
-            self.model.base.to(device)  # the harness says cuda even where there is none
 
     @property
     def target(self) -> Tilted:
@@ -83,10 +81,9 @@ class EsscherLM(LM):
         """log p of each continuation after its context, and whether it is the likeliest."""
         asked = [self._parted(*request.args) for request in requests]
         found = self._scored("loglikelihood", [request.args for request in requests], asked)
-        likeliest = [
-            self.greedy and all(map(self._likeliest, windows)) for windows in tqdm(asked, desc="likeliest", leave=False)
-        ]
-        return list(zip(found, likeliest, strict=True))
+        if not self.greedy:
+            return [(one, False) for one in found]
+        return [(one, all(map(self._likeliest, asked[place]))) for place, one in enumerate(tqdm(found, desc="likeliest"))]
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """log p of each whole text."""
@@ -159,10 +156,9 @@ class EsscherLM(LM):
             x = sequences([point], [given])
             return bool((self.model.base.logits(x).argmax(-1) == x.tokens)[x.counted].all())
         for place, token in enumerate(point):
-            rest, prefix = rest_of(self.target, place), prompts_of([[*given, *point[:place]]])
-            table = next_tokens(
-                rest, prefix, top=TOP, draws=self.draws, rng=self.rng.stream("likeliest", *given, *point[:place])
-            )
+            before, rest = [*given, *point[:place]], rest_of(self.target, place)
+            rng = self.rng.stream("likeliest", *before)
+            table = next_tokens(rest, prompts_of([before]), top=TOP, draws=self.draws, rng=rng)
             if max((row for row in table.rows if row.token is not None), key=lambda row: row.joint.value).token != token:
                 return False
         return True
@@ -171,9 +167,7 @@ class EsscherLM(LM):
         """One draw, or the likeliest of a pool where none is to be drawn by chance."""
         by_chance, length = bool(settings.get("do_sample", False)), settings.get("max_gen_toks")
         (given,) = self.model.prompts([context])
-        base = (
-            self.target.base if length is None else Shortened(self.target.base, min(int(length), self.target.space.max_length))
-        )
+        base = shortened(self.target.base, None if length is None else int(length))
         if by_chance:
             bent = {name: settings.get(name) for name in ("top_k", "top_p")}
             base = truncated(base, temperature=float(settings.get("temperature", 1.0)), **bent)

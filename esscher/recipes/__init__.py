@@ -54,11 +54,7 @@ RECIPES = {
             "few strings, features, weights, students",
             alone="its policy gradients have one prompt, which cannot be shared",
         ),
-        Recipe(
-            "laboratory",
-            "Global autoregressive models (Parshakova et al., 2019)",
-            "entropies of the motif processes",
-        ),
+        Recipe("laboratory", "Global autoregressive models (Parshakova et al., 2019)", "entropies of the motif processes"),
         Recipe(
             "residual",
             "Residual energy-based models (Deng et al., 2020; Bakhtin et al., 2021)",
@@ -72,11 +68,7 @@ RECIPES = {
             "trained energies against exact entropies, coverage and pools",
         ),
         Recipe("transformer-xl", "Transformer-XL (Dai et al., 2019)", "what a memory is worth on one long text"),
-        Recipe(
-            "local-xl",
-            "Local-XL (thesis of Dai, 2020); Wu et al. (2019)",
-            "local attention and convolutions beside it",
-        ),
+        Recipe("local-xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)", "local attention and convolutions beside it"),
         Recipe(
             "xlnet", "XLNet (Yang et al., 2019)", "ways to pretrain one network, tasks it then learns, and a pretrained energy"
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from esscher.bases.shortened import Shortened
+from esscher.bases.shortened import shortened
 from esscher.bases.truncated import truncated
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -59,10 +59,10 @@ class Engine:
 
     def target(self, asked: Asked) -> Tilted:
         """The model as the request bends its base."""
-        target, base = self.model.target, self.model.target.base
-        if asked.length is not None and asked.length < base.space.max_length:
-            base = Shortened(base, asked.length)
-        base = truncated(base, top_k=asked.top_k, top_p=asked.top_p, temperature=asked.temperature)
+        target = self.model.target
+        base = truncated(
+            shortened(target.base, asked.length), top_k=asked.top_k, top_p=asked.top_p, temperature=asked.temperature
+        )
         return Tilted(base, target.energy)
 
     @torch.no_grad()

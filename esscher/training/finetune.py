@@ -37,7 +37,7 @@ from esscher.training.finetuned import Finetuned, card_of, save_finetuned
 from esscher.training.labelling import LABELLINGS, Labelling
 from esscher.training.loop import TrainingRecord
 from esscher.training.models import refuse_other_settings
-from esscher.training.processes import meet
+from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.run import RESULTS
 from esscher.training.trainer import Trainer
@@ -97,7 +97,7 @@ def finetune(start: str, run: FinetuneRun, *, resume: bool = False, quiet: bool 
     if first_process():
         save_finetuned(folder, model, card_of(model, start, measured.items(), settings))
         write_json(folder / RESULTS, result.to_dict())
-    meet()
+    all_here()  # what the first wrote is there for all
     return result
 
 

@@ -59,9 +59,7 @@ class Players:
             for name in self.counts if player is None else [player]:
                 self.counts[name] += loss.count
             if self._parted:
-                torch.autograd.backward(
-                    value * loss.count
-                )  # which brings the parts of the gradient to where the parts of the weights are
+                torch.autograd.backward(value * loss.count)  # brings parts of the gradient to those of the weights
                 continue
             more = number + 1 < len(values)
             gradients = torch.autograd.grad(value * loss.count, own, retain_graph=more, allow_unused=True)

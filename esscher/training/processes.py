@@ -89,7 +89,7 @@ def bytes_of_all(content: bytes) -> list[bytes]:
     """What each process brings, on all of them, in order of process."""
     if started() == 1:
         return [content]
-    device = PartialState().device
+    device = join().device
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(started())]
     torch.distributed.all_gather(sizes, torch.tensor([len(content)], device=device))
     longest = max(1, *(int(size) for size in sizes))
@@ -108,19 +108,6 @@ def from_all(values: Any) -> list[Any]:
     return [json.loads(one, object_hook=_estimate) for one in bytes_of_all(own)]
 
 
-def meet() -> None:
-    """Go on when all processes have come here: what the first has written is there for all."""
-    if started() > 1:
-        join().wait_for_everyone()
-
-
-def is_made(file: Path) -> bool:
-    """Whether a file is there, as the first process sees it: all ask together, so that all do the same next."""
-    if started() > 1:
-        join()
-    return bool(from_all(file.is_file())[0])
-
-
 def _estimate(value: dict[str, Any]) -> Any:
     return Estimate(**value[ESTIMATE]) if ESTIMATE in value else value
 
@@ -128,6 +115,11 @@ def _estimate(value: dict[str, Any]) -> Any:
 def from_first(value: Any) -> Any:
     """The value of the first process, on all."""
     return from_all(value if rank() == 0 else None)[0]
+
+
+def is_made(file: Path) -> bool:
+    """Whether a file is there, as the first process sees it: all ask together, so that all do the same next."""
+    return bool(from_first(file.is_file()))
 
 
 def all_here() -> None:

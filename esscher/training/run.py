@@ -32,7 +32,7 @@ from esscher.training.loop import TrainingRecord
 from esscher.training.material import Material, prepare
 from esscher.training.models import SETTINGS
 from esscher.training.objectives import build_objective, judging_objective
-from esscher.training.processes import meet
+from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.stream_material import StreamMaterial, prepare_streams
 from esscher.training.stream_measuring import StreamMeasuring, measure_stream
@@ -105,7 +105,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     result = TrainResult(folder, base, material, record, _measure(base, material))
     if first_process() or run.training.sharded:  # what is shared out all processes gather
         _save(run, result)
-    meet()
+    all_here()  # what the first wrote is there for all
     for name, found in result.measured.items():
         speak(f"{name}: {found}")
     return result

@@ -84,6 +84,13 @@ def test_long_texts_are_scored_window_by_window(folders):
     assert alone.loglikelihood_rolling(asked([("",)])) == [0.0]
 
 
+def test_answers_to_one_question_are_never_parted(folders):
+    """So that which of them wins does not hang on the error of log Z; questions are, as many as a batch has."""
+    model = EsscherLM(str(folders[0]), batch_size=2)
+    questions = [[([1], [2])], [([1], [1])], [([1], [2, 2])], [([2], [1])], [], [([2], [1])], [([], [1])]]
+    assert list(model._batches(questions)) == [range(3), range(3, 5), range(5, 7)]
+
+
 def test_texts_are_generated_until_they_are_stopped(folders):
     model, alone = EsscherLM(*map(str, folders), pool=50), EsscherLM(str(folders[0]))
     for settings in ({}, {"do_sample": True, "temperature": 0.7, "top_k": 2}):

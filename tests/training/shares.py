@@ -93,6 +93,14 @@ def draws(kind, sharded, wrong=None):
     return [[x.tokens.tolist(), log_base.view(-1).tolist(), score.tolist()] for (x, log_base), score in rows]
 
 
+def asked(folder):
+    """Whether a file is made, which the first process alone has."""
+    from esscher.launch import rank
+    from esscher.training.processes import is_made
+
+    return [is_made(Path(folder, f"of {rank()}")), is_made(Path(folder, "of nobody"))]
+
+
 def verb(*words):
     """What the first process prints of `esscher` with `--json`."""
     from esscher.cli import main

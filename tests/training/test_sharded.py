@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from fleet import together
-from shares import draws, furthest, learn, learn_stream, verb, verbs
+from shares import asked, draws, furthest, learn, learn_stream, verb, verbs
 
 from esscher.bases.sharding import shard
 from esscher.commands.translate import translate
@@ -116,6 +116,11 @@ def alike(one, other):
             alike(a, b)
     else:
         assert one == (pytest.approx(other, rel=1e-3, abs=1e-4) if isinstance(other, float) else other)
+
+
+def test_what_is_made_is_said_by_the_first_process(tmp_path):
+    (tmp_path / "of 0").touch()
+    assert together(asked, str(tmp_path)) == [[True, False]] * 2
 
 
 @pytest.mark.parametrize("name", ["laboratory", pytest.param("quickstart", marks=pytest.mark.slow)])
