@@ -20,11 +20,9 @@ from torch.nn.functional import dropout
 from esscher.bases.activations import activation_penalty, locked
 from esscher.bases.config import AwdLstmConfig
 from esscher.bases.opening import opened
-from esscher.bases.output import build_head, build_input
+from esscher.bases.output import begin_end, build_head, build_input
 from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
-
-INITIAL_RANGE = 0.1
 
 
 class AwdLstmNetwork(RecurrentStack):
@@ -39,10 +37,7 @@ class AwdLstmNetwork(RecurrentStack):
         self.cells = nn.ModuleList([nn.LSTM(below, width, batch_first=True) for below, width in pairwise(config.widths)])
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
         for name, weight in self.named_parameters():
-            if name in ("embedding.weight", "head.weight"):
-                nn.init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
-            elif name == "head.bias":
-                nn.init.zeros_(weight)
+            begin_end(name, weight)
         self._penalty: Tensor | None = None
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:

@@ -1,11 +1,13 @@
 """The two ends of a network by its settings: the vectors it reads tokens by, and the head that makes its logits."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from esscher.bases.adaptive import AdaptiveInput, AdaptiveSoftmax
 from esscher.bases.config import OutputConfig
 from esscher.bases.heads import Head, SoftmaxHead
 from esscher.bases.mixture import MixtureHead
+
+INITIAL_RANGE = 0.1
 
 
 def build_input(config: OutputConfig, vocab_size: int, width: int) -> nn.Embedding | AdaptiveInput:
@@ -37,3 +39,11 @@ def build_head(
         floor=config.floor,
         least_prior=config.least_prior,
     )
+
+
+def begin_end(name: str, weight: Tensor) -> None:
+    """Small first values, if it is a weight of an end: input vectors or the head."""
+    if name in ("embedding.weight", "head.weight"):
+        nn.init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
+    elif name == "head.bias":
+        nn.init.zeros_(weight)

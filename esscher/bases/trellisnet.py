@@ -26,11 +26,10 @@ from esscher.bases.activations import activation_penalty, locked
 from esscher.bases.config import TrellisNetConfig
 from esscher.bases.heads import Headed, Logits, laid_out
 from esscher.bases.opening import opened
-from esscher.bases.output import build_head, build_input
+from esscher.bases.output import begin_end, build_head, build_input
 from esscher.space import Sequences
 
 INITIAL_STD = 0.01
-INITIAL_RANGE = 0.1  # of input vectors and output weights
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,8 @@ class TrellisNetwork(Headed):
         self.now = nn.Linear(units, 4 * units, bias=False)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
         for name, weight in self.named_parameters():
-            if name in ("embedding.weight", "head.weight"):
-                nn.init.uniform_(weight, -INITIAL_RANGE, INITIAL_RANGE)
-            elif name == "head.bias":
-                nn.init.zeros_(weight)
-            elif name.startswith(("input_", "past.", "now.")):
+            begin_end(name, weight)
+            if name.startswith(("input_", "past.", "now.")):
                 nn.init.normal_(weight, std=INITIAL_STD)
         self._penalty: Tensor | None = None
         self._unscored: tuple[Tensor, list[Tensor]] | None = None  # vectors of a pass, and those of levels to be scored with it

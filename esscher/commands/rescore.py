@@ -63,14 +63,14 @@ def rescore(
     json: Json = False,
 ) -> None:
     """The best candidate by weighted scores: the given ones, log-probability of the base, minus energy, number of words."""
-    from esscher.estimators.text_metrics import choose_metric
+    from esscher.metrics.metric import METRICS
     from esscher.randomness import Seeded
     from esscher.training.rescore import choose_texts, judge
     from esscher.training.rescore import rescore as rescore_lists
 
     tuning, test = _read(lists, reading, files.weights is not None)
     tuning, test = _score(tuning, test, base, energy, eos=eos, out=files.out, quiet=quiet)
-    how, rng = choose_metric(metric), Seeded(seed).stream("rescore")
+    how, rng = METRICS[metric].measure, Seeded(seed).stream("rescore")
     found: Rescored | None = None
     facts: dict[str, Any] = {"lists": lists, "tuned_on": len(tuning), "tested_on": len(test), "base": base, "energy": energy}
     if files.weights is None:

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from esscher.energies.pretrained import longest_text, quiet, read_tokenizer
+from esscher.energies.pretrained import longest_text, read_tokenizer, read_weights
 
 MEASURES = ("probability", "logit")
 
@@ -95,21 +95,10 @@ def load_classifier(
 
 
 def _load_model(folder: Path) -> Any:
-    from transformers import AutoModelForSequenceClassification
-
-    try:
-        with quiet():
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError) as error:
+    model, missing = read_weights(folder, "AutoModelForSequenceClassification", "classifier")
+    if missing:
         raise ValueError(
-            f"The folder {folder} holds no classifier that can be read: {error}. Nothing was loaded; save one there with "
-            f"save_pretrained, its weights in safetensors."
-        ) from error
-    if report["missing_keys"]:
-        raise ValueError(
-            f"The model in {folder} was never trained to classify: it has no weights {sorted(report['missing_keys'])}. "
+            f"The model in {folder} was never trained to classify: it has no weights {missing}. "
             f"Nothing was loaded; train it on labelled texts first."
         )
     return model.eval().to(torch.get_default_device())

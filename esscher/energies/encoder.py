@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from esscher.energies.pretrained import longest_text, quiet, read_tokenizer
+from esscher.energies.pretrained import longest_text, read_tokenizer, read_weights
 from esscher.energies.readers import PretrainedReader, Read
 from esscher.energies.reading import Decode
 from esscher.space import Sequences
@@ -69,22 +69,11 @@ def _agreement(prompt: str, text: str) -> int:
 
 def load_encoder(folder: str | Path) -> nn.Module:
     """The encoder of a folder (`AutoModel`), in single precision."""
-    from transformers import AutoModel
-
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no encoder folder {folder}. Nothing was loaded or fetched; check the path.")
-    try:
-        with quiet():
-            model, report = AutoModel.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"The folder {folder} holds no encoder that can be read: {error}. Nothing was loaded; save one there with "
-            f"save_pretrained, its weights in safetensors."
-        ) from error
-    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    model, lacking = read_weights(folder, "AutoModel", "encoder")
+    missing = [name for name in lacking if not name.startswith("pooler.")]
     if missing:
         raise ValueError(
             f"The weights in {folder} do not fill the encoder: {len(missing)} tensors are missing, the first is {missing[0]}. "

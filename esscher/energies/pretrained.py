@@ -1,12 +1,30 @@
-"""What all parts made of Hugging Face folders share: their tokenizer, the longest text they read, and quiet loading."""
+"""What all parts made of Hugging Face folders share: weights, tokenizer, the longest text they read, and quiet loading."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 UNBOUNDED = 10**6  # tokenizers state lengths beyond this when they do not know
+
+
+def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
+    """The model of a folder by this class of transformers, in single precision, and the weights it lacks."""
+    try:
+        with quiet():
+            model, report = getattr(import_module("transformers"), auto).from_pretrained(
+                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"The folder {folder} holds no {what} that can be read: {error}. Nothing was loaded; save one there with "
+            f"save_pretrained, its weights in safetensors."
+        ) from error
+    return model, sorted(report["missing_keys"])
 
 
 def read_tokenizer(folder: Path, what: str) -> Any:
@@ -29,14 +47,16 @@ def longest_text(model: Any, tokenizer: Any | None) -> int | None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Within it, transformers shows no progress bar and no remarks."""
+    """Within it, transformers shows neither bars nor advice."""
     logging: Any = import_module("transformers.utils.logging")
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
-    logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(verbosity)
-        if shown:
+        if bars:
             logging.enable_progress_bar()

@@ -1,7 +1,7 @@
-"""How far texts are from their references, over a whole corpus: word error rate and BLEU, each with a bootstrap interval.
+"""How far texts are from their references, over a whole corpus, with a bootstrap interval: what a metric of texts is.
 
-Both are functions of counts that add up over texts: `counts` of each candidate, `value` of their sum. A corpus value is
-therefore cheap for any choice among candidates and any resample of texts. Words are what stands between blanks.
+It is a function of counts that add up over texts: `counts` of each candidate, `value` of their sum. A corpus value is
+therefore cheap for any choice among candidates and any resample of texts. The metrics themselves are `esscher.metrics`.
 
 The interval is the percentile bootstrap over texts (Efron, 1979; for word errors Bisani and Ney, 2004). Two systems on the same
 texts are compared by resampling the texts of both together, which takes out what makes a text hard for either. Left out: the
@@ -9,7 +9,6 @@ dependence of texts of one speaker or document on each other, and the chance in 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from esscher.estimate import Estimate
 from esscher.randomness import Rng
 
-ORDERS = 4  # of the n-grams of BLEU
 AT_ONCE = 2**22  # entries of the table of resampled counts
 
 
@@ -45,68 +43,6 @@ class TextMetric(Protocol):
     def value(self, sums: Float[Tensor, "*R S"]) -> Float[Tensor, "*R"]:
         """The measure of a corpus with these sums."""
         ...
-
-
-@dataclass(frozen=True)
-class WordErrorRate:
-    """Insertions, deletions and substitutions in percent of the reference's words; of several references the nearest counts."""
-
-    name: str = "word error rate"
-    unit: str = "%"
-    sign: int = -1
-
-    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
-        try:
-            from rapidfuzz.distance import Levenshtein
-        except ImportError as error:
-            raise _absent("Word errors", "rapidfuzz") from error
-        answers = [reference.split() for reference in references]
-        rows = []
-        for words in (candidate.split() for candidate in candidates):
-            rows.append(min((Levenshtein.distance(words, answer), len(answer)) for answer in answers))
-        return torch.tensor(rows, dtype=torch.float64).view(-1, 2)
-
-    def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
-        return 100 * sums[..., 0] / sums[..., 1].clamp(min=1)
-
-
-@dataclass(frozen=True)
-class Bleu:
-    """BLEU of `sacrebleu` with its own tokenizer and smoothing; counts are lengths, matches and totals of n-grams."""
-
-    name: str = "BLEU"
-    unit: str = ""
-    sign: int = 1
-
-    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 10"]:
-        try:
-            from sacrebleu.metrics.bleu import BLEU
-        except ImportError as error:
-            raise _absent("BLEU", "sacrebleu") from error
-        scorer = BLEU(effective_order=True)  # silences advice; the counts do not depend on it
-        found = [scorer.sentence_score(candidate, list(references)) for candidate in candidates]
-        rows = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found]
-        return torch.tensor(rows, dtype=torch.float64).view(-1, 2 + 2 * ORDERS)
-
-    def value(self, sums: Float[Tensor, "*R 10"]) -> Float[Tensor, "*R"]:
-        """As `sacrebleu` has it; matches of orders without any are taken for 1/2, 1/4, ..."""
-        ours, theirs = sums[..., 0], sums[..., 1]
-        matches, totals = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
-        none = (matches == 0) & (totals > 0)
-        precision = torch.where(none, 0.5 ** none.double().cumsum(-1), matches) / totals.clamp(min=1)
-        brevity = (1 - theirs / ours.clamp(min=1)).clamp(max=0)
-        score = 100 * (precision.log().mean(-1) + brevity).exp()
-        return torch.where((matches.sum(-1) > 0) & (ours > 0), score, 0.0)
-
-
-METRICS: dict[str, TextMetric] = {"wer": WordErrorRate(), "bleu": Bleu()}
-
-
-def choose_metric(name: str) -> TextMetric:
-    """The metric of this name."""
-    if name not in METRICS:
-        raise ValueError(f"No metric named {name!r}. Nothing was computed; choose from: {', '.join(METRICS)}.")
-    return METRICS[name]
 
 
 def corpus_value(
@@ -160,9 +96,3 @@ def _estimate(value: Tensor, found: Float[Tensor, "R"], level: float, texts: int
     ends = torch.quantile(found, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=found.dtype)).tolist()
     middle = float(value)
     return Estimate(middle, min(middle, ends[0]), max(middle, ends[1]), level, texts, method, unit)
-
-
-def _absent(what: str, library: str) -> ImportError:
-    return ImportError(
-        f"{what} are counted with {library}, which is not installed. Nothing was computed; pip install 'esscher[eval]'."
-    )

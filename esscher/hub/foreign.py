@@ -7,23 +7,19 @@ whose weights are incomplete is refused.
 
 import os
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from importlib.metadata import version
-from logging import CRITICAL
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
-from transformers.utils import logging
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
+from esscher.energies.pretrained import quiet
 from esscher.hub.card import Card, card_text
 from esscher.hub.folder import CARD, CONFIG, GENERATION, read_json, write_tokenizer
 from esscher.space import Space
@@ -52,22 +48,6 @@ def save_foreign(
     write_json(folder / OURS, {"space": asdict(base.space), "opening": base.opening, "esscher_version": version("esscher")})
     os.replace(folder / f".{CONFIG}", folder / CONFIG)
     sync_folder(folder)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Within it `transformers` shows neither bars nor advice."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(CRITICAL)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def read_model(folder: Path, config: dict[str, Any], kind: str, device: torch.device) -> Any:

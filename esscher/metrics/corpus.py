@@ -1,4 +1,4 @@
-"""Metrics of a whole corpus by `sacrebleu`: chrF, chrF++ and the translation edit rate, beside BLEU of the estimators.
+"""Metrics of a whole corpus: word error rate, and by `sacrebleu` BLEU, chrF, chrF++ and the translation edit rate.
 
 Each is a `TextMetric`: what a line counts, and the value of the sum. A signature is sacrebleu's own line that says how a
 value was got, so that others get the same. Left out: other tokenizers than the default (13a; Chinese and Japanese want
@@ -14,6 +14,53 @@ from torch import Tensor
 
 from esscher.metrics.libraries import library
 from esscher.metrics.ngrams import CHARACTERS, chrf_ngrams, f_score, shared
+
+ORDERS = 4  # of the n-grams of BLEU
+
+
+@dataclass(frozen=True)
+class WordErrorRate:
+    """Insertions, deletions and substitutions in percent of a reference's words, between blanks; the nearest one counts."""
+
+    name: str = "word error rate"
+    unit: str = "%"
+    sign: int = -1
+
+    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
+        distance = library("rapidfuzz.distance", "Word error rate").Levenshtein.distance
+        answers = [reference.split() for reference in references]
+        rows = []
+        for words in (candidate.split() for candidate in candidates):
+            rows.append(min((distance(words, answer), len(answer)) for answer in answers))
+        return torch.tensor(rows, dtype=torch.float64).view(-1, 2)
+
+    def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
+        return 100 * sums[..., 0] / sums[..., 1].clamp(min=1)
+
+
+@dataclass(frozen=True)
+class Bleu:
+    """BLEU of `sacrebleu` with its own tokenizer and smoothing; counts are lengths, matches and totals of n-grams."""
+
+    name: str = "BLEU"
+    unit: str = ""
+    sign: int = 1
+
+    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 10"]:
+        scorer = library("sacrebleu.metrics", "BLEU").BLEU(effective_order=True)  # no advice; the same counts
+        found = [scorer.sentence_score(candidate, list(references)) for candidate in candidates]
+        rows = [[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found]
+        return torch.tensor(rows, dtype=torch.float64).view(-1, 2 + 2 * ORDERS)
+
+    def value(self, sums: Float[Tensor, "*R 10"]) -> Float[Tensor, "*R"]:
+        """As `sacrebleu` has it; matches of orders without any are taken for 1/2, 1/4, ..."""
+        ours, theirs = sums[..., 0], sums[..., 1]
+        matches, totals = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
+        none = (matches == 0) & (totals > 0)
+        precision = torch.where(none, 0.5 ** none.double().cumsum(-1), matches) / totals.clamp(min=1)
+        brevity = (1 - theirs / ours.clamp(min=1)).clamp(max=0)
+        score = 100 * (precision.log().mean(-1) + brevity).exp()
+        return torch.where((matches.sum(-1) > 0) & (ours > 0), score, 0.0)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
-from esscher.estimators.text_metrics import Bleu, TextMetric, WordErrorRate, corpus_difference, corpus_value
+from esscher.estimators.text_metrics import TextMetric, corpus_difference, corpus_value
 from esscher.metrics.corpus import (
+    Bleu,
     Chrf,
     TranslationEditRate,
+    WordErrorRate,
     bleu_signature,
     chrf_signature,
     chrf_words_signature,

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.estimators.text_metrics import ORDERS
+from esscher.metrics.corpus import ORDERS
 from esscher.metrics.libraries import library
 from esscher.metrics.ngrams import Triplet, chrf_ngrams, f_score
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from esscher.hub.foreign import quiet
+from esscher.energies.pretrained import quiet
 from esscher.training.processes import is_made
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"

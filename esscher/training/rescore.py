@@ -1,7 +1,7 @@
 """Whether a language model, and an energy on top of it, choose better among candidates: weights from one set of lists,
 word errors or BLEU on another.
 
-    found = rescore(tuning, test, METRICS["wer"], rng=rng)
+    found = rescore(tuning, test, WordErrorRate(), rng=rng)
 
 Systems, each with the scores of the one before: the first candidate; the given scores; the base; the energy; beside them the
 base alone, without the given scores, and the oracle, the candidate nearest to the reference. The number of words is a score of

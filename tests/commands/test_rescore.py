@@ -10,8 +10,8 @@ from esscher.bases.config import RecurrentConfig
 from esscher.cli import main
 from esscher.data.nbest import Candidate, NBest
 from esscher.data.tokenizers import train_tokenizer
-from esscher.estimators.text_metrics import METRICS
 from esscher.hub import save_base
+from esscher.metrics.corpus import WordErrorRate
 from esscher.randomness import Seeded
 from esscher.space import Space
 from esscher.training.rescore import choose_texts, rescore, score_names
@@ -67,7 +67,7 @@ def base(tmp_path):
 def test_each_system_adds_a_score_and_differences_are_told():
     lists = made_lists(120)
     assert score_names(lists) == ["score", "log_base", "log_weight", "words"]
-    found = rescore(lists[:60], lists[60:], METRICS["wer"], restarts=2, rng=Seeded(0))
+    found = rescore(lists[:60], lists[60:], WordErrorRate(), restarts=2, rng=Seeded(0))
     first, given, _, base, energy, oracle = found.systems
     names = ["first candidate", "given scores", "base alone", "base", "energy", "oracle"]
     assert [one.name for one in found.systems] == names
@@ -80,7 +80,7 @@ def test_each_system_adds_a_score_and_differences_are_told():
         ("given scores", "first candidate"), ("base alone", "first candidate"), ("base", "first candidate"),
         ("energy", "first candidate"), ("base", "given scores"), ("energy", "base"), ("base", "base alone"),
     }  # fmt: skip
-    assert found == rescore(lists[:60], lists[60:], METRICS["wer"], restarts=2, rng=Seeded(0))
+    assert found == rescore(lists[:60], lists[60:], WordErrorRate(), restarts=2, rng=Seeded(0))
     assert choose_texts(lists[60:], found.best.weights) == {one.id: one.references[0] for one in lists[60:]}
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from esscher.estimators.rescoring import ListScores, best_step, list_scores, tune_weights
-from esscher.estimators.text_metrics import Bleu, WordErrorRate
+from esscher.metrics.corpus import Bleu, WordErrorRate
 from esscher.randomness import Seeded
 
 WER = WordErrorRate()

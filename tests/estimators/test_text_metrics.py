@@ -1,13 +1,13 @@
 """Word error rate and BLEU against independent counts, and their bootstrap intervals against a known truth."""
 
-import builtins
 from functools import cache
 
 import pytest
 import torch
 
 from esscher.estimators.intervals import interval
-from esscher.estimators.text_metrics import METRICS, Bleu, WordErrorRate, choose_metric, corpus_difference, corpus_value
+from esscher.estimators.text_metrics import corpus_difference, corpus_value
+from esscher.metrics.corpus import Bleu, WordErrorRate
 from esscher.randomness import Seeded
 from esscher.testing import assert_covers
 
@@ -130,24 +130,10 @@ def test_differences_are_paired():
         assert_covers(covering(unpaired, truth), 300, 0.95)
 
 
-def test_names_and_bad_input(monkeypatch):
-    assert choose_metric("wer") is METRICS["wer"]
-    with pytest.raises(ValueError, match=r"No metric named 'rouge'.*wer, bleu"):
-        choose_metric("rouge")
+def test_bad_input():
     counts, _ = drawn_counts(5, seed=0)
     for wrong, message in [({"level": 95}, "between 0 and 1, not 95"), ({"resamples": 9}, "9 resamples are too few")]:
         with pytest.raises(ValueError, match=message):
             corpus_value(WER, counts, **wrong, rng=Seeded(0))
     with pytest.raises(ValueError, match="at least 2 texts and has 1"):
         corpus_value(WER, counts[:1], rng=Seeded(0))
-    real = builtins.__import__
-
-    def absent(name, *rest):
-        if name.split(".")[0] in ("rapidfuzz", "sacrebleu"):
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
-    for metric in METRICS.values():
-        with pytest.raises(ImportError, match=r"pip install 'esscher\[eval\]'"):
-            metric.counts(["a"], ["a"])

@@ -24,8 +24,8 @@ from esscher.bases.config import PIXELS, TRANSLATE, TransformerConfig
 from esscher.bases.config import name as kind_of
 from esscher.data.tokenizers import train_tokenizer
 from esscher.draws import Draws
+from esscher.energies.pretrained import quiet
 from esscher.hub import load_base, save_base
-from esscher.hub.foreign import quiet
 from esscher.hub.network_lm import NetworkLM
 from esscher.space import Sequences, Space, empty_prompts, sequences
 from esscher.storage import digest, module_tensors

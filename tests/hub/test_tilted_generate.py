@@ -14,11 +14,11 @@ from esscher.bases.truncated import Truncated
 from esscher.data.tokenizers import train_tokenizer
 from esscher.draws import Draws
 from esscher.energies.declaration import Declared
+from esscher.energies.pretrained import quiet
 from esscher.energies.saved import SavedEnergy, base_digest, save_energy
 from esscher.estimate import Estimate
 from esscher.exact.enumeration import enumerate_points
 from esscher.hub import load_base, save_base
-from esscher.hub.foreign import quiet
 from esscher.hub.network_lm import network_lm
 from esscher.hub.tilted_generate import TiltedGenerate, load_tilted
 from esscher.space import Sequences, Space, prompts_of, sequences

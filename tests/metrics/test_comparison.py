@@ -7,8 +7,8 @@ import pytest
 import torch
 from metrics.translations import made_references, translated
 
-from esscher.estimators.text_metrics import WordErrorRate
 from esscher.metrics.comparison import by_length, judge, paired, swap_p_value
+from esscher.metrics.corpus import WordErrorRate
 from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import LineCounts, metric_of
 from esscher.randomness import Seeded
