@@ -1,0 +1,1 @@
+"""Games on continuous points: discriminators that are energies, and classifiers that learn from few labels."""

@@ -1,0 +1,1 @@
+"""Texts, pairs, images and labels: from files or names to sequences."""

@@ -1,0 +1,1 @@
+"""What to show of a model: beams, and choices among draws."""

@@ -1,0 +1,1 @@
+"""Numbers about models from draws and data, each with its interval."""

@@ -1,0 +1,1 @@
+"""The laboratory: distributions of which everything is computable."""

@@ -29,7 +29,7 @@ class _Running(NamedTuple):
 
 @dataclass(frozen=True)
 class Mixture:
-    """sum_k shares[k] components[k](x)."""
+    """The sum over k of `shares[k]` times the mass of `components[k]`."""
 
     components: tuple[Base, ...]
     shares: tuple[float, ...]

@@ -1,0 +1,1 @@
+"""Models of this library in lm-eval."""

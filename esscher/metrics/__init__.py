@@ -1,0 +1,1 @@
+"""How good texts are by their references, from what each line counts."""

@@ -1,0 +1,1 @@
+"""Draws from a tilted model, and what their weights mean."""

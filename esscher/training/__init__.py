@@ -1,0 +1,1 @@
+"""The loop that resumes exactly, the settings of runs, and the verbs around it."""
