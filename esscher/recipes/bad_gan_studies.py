@@ -217,13 +217,15 @@ def _digits(*, smoke: bool = False) -> FewLabelStudy:
 
 
 def _mnist() -> FewLabelStudy:
-    """The published networks on MNIST with a hundredth of the published updates, and a density of 14 x 14 pixels, 16 levels.
+    """Half the published widths on MNIST, a sixtieth of the published updates, and a density of 14 x 14 pixels, 16 levels.
 
     The generator is normed after its activations, and Adam's betas are (0.5, 0.999) for both: with the published ones, which
-    remember ten thousand updates, its pixels saturate at once and are not mended in so short a run.
+    remember ten thousand updates, its pixels saturate at once and are not mended in so short a run. What is said without
+    labels weighs four times as much as published, and the generator is faster than the classifier, not slower: both were
+    found on held-out training images, where they make learning quicker.
     """
     training = TrainingConfig(
-        steps=8_500, batch_size=100, learning_rate=3e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
+        steps=20_000, batch_size=100, learning_rate=4e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
         evaluate_every=500, save_every=1_000, keep_best=False, log_every=100,
     )  # fmt: skip
     density = TrainRun(
@@ -231,12 +233,12 @@ def _mnist() -> FewLabelStudy:
         training=TrainingConfig(steps=2_000, batch_size=32, learning_rate=2e-3, warmup=100, evaluate_every=1_000, average=0.8),
         images=ImageConfig(16, shrink=2),
     )  # fmt: skip
-    pace = Pace(momentum=0.5)
-    paces = {"generator": pace, "discriminator": pace, "inference": pace}
+    fast = Pace(1.5, momentum=0.5)
+    paces = {"generator": fast, "discriminator": Pace(momentum=0.5), "inference": fast}
+    nets = DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), centred=True)
     return FewLabelStudy(
-        "MNIST, 100 labels", Pictured(str(MNIST), 100, density, held_out=5_000), DenseNets(centred=True), 10,
-        _models(0.1, 1e-3, 4e-4), training, replace(training, steps=1_500, evaluate_every=500), paces, start=700, share=0.1,
-        points=30,
+        "MNIST, 100 labels", Pictured(str(MNIST), 100, density, held_out=5_000), nets, 10, _models(0.1, 1e-3, 4e-4), training,
+        replace(training, steps=1_500, evaluate_every=500), paces, unlabelled=2.0, start=1_600, share=0.1, points=30,
     )  # fmt: skip
 
 

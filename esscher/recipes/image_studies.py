@@ -54,10 +54,11 @@ def forcing(decay: float, *, after: int) -> ObjectiveConfig:
     return ObjectiveConfig("eforcing", after_steps=after, weight=round(SUM * (1 - decay), 6), decay=decay)
 
 
-def objectives(name: str, run: TrainRun, forced: ObjectiveConfig) -> dict[str, TrainRun]:
-    """A network by likelihood, and by both forms of E-Forcing."""
-    once = replace(forced, weight=round(MORE * forced.weight, 6), counts="once")
-    runs = {PLAIN: run, FORCED: replace(run, objective=forced), ONCE: replace(run, objective=once)}
+def objectives(name: str, run: TrainRun, forced: ObjectiveConfig, *, once: bool = True) -> dict[str, TrainRun]:
+    """A network by likelihood, and by E-Forcing, in both forms unless not `once`."""
+    runs = {PLAIN: run, FORCED: replace(run, objective=forced)}
+    if once:
+        runs[ONCE] = replace(run, objective=replace(forced, weight=round(MORE * forced.weight, 6), counts="once"))
     return {f"{name}, {objective}": one for objective, one in runs.items()}
 
 
@@ -78,19 +79,19 @@ def _digits() -> ImageStudy:
 
 
 def _mnist_levels() -> ImageStudy:
-    """14 x 14 pixels of 4 levels."""
+    """14 x 14 pixels of 4 levels, about one epoch."""
     training = TrainingConfig(
-        steps=4_000, batch_size=32, learning_rate=2e-3, warmup=100, evaluate_every=1_000, average=0.8, log_every=100
+        steps=2_000, batch_size=32, learning_rate=2e-3, warmup=100, evaluate_every=500, average=0.8, log_every=100
     )
     run = TrainRun("", DataConfig(str(MNIST)), training=training, images=ImageConfig(4, shrink=2))
     small = BaseChoice("pixelcnn", width=32, layers=5)
     gated = BaseChoice("gated-pixelcnn", width=16, layers=5, first=5)
     plus = BaseChoice("pixelcnn++", width=16, layers=1, dropout=0.0, scales=2, mixtures=5)
-    shorter = replace(run, base=plus, training=replace(training, steps=2_000, evaluate_every=500))
+    shorter = replace(run, base=plus, training=replace(training, steps=1_200, evaluate_every=300))
     models = [
-        objectives(PIXELCNN, replace(run, base=small), forcing(0.99, after=3_500)),
-        objectives(GATED, replace(run, base=gated), forcing(0.99, after=3_500)),
-        objectives(PLUS, shorter, forcing(0.99, after=1_750)),
+        objectives(PIXELCNN, replace(run, base=small), forcing(0.99, after=1_750), once=False),
+        objectives(GATED, replace(run, base=gated), forcing(0.99, after=1_750), once=False),
+        objectives(PLUS, shorter, forcing(0.99, after=1_050), once=False),
     ]
     return ImageStudy("MNIST, 14 x 14, 4 levels", _joined(models))
 
@@ -106,7 +107,7 @@ def _mnist_binarised() -> ImageStudy:
         GATED: BaseChoice("gated-pixelcnn", width=16, layers=5),
     }
     forced = forcing(0.9975, after=2_450)
-    models = [objectives(name, replace(run, base=base), forced) for name, base in bases.items()]
+    models = [objectives(name, replace(run, base=base), forced, once=False) for name, base in bases.items()]
     return ImageStudy("MNIST, binarised", _joined(models))
 
 
