@@ -1,8 +1,7 @@
 """esscher analyse as a user meets it: tables, pictures, JSON, errors."""
 
-import json
-
 import pytest
+from calling import answer, call
 
 from esscher.cli import main
 from esscher.commands.analyse import _prompt, app
@@ -36,23 +35,6 @@ TINY = [
         "cpu",
     ),
 ]
-
-
-def call(capsys, *arguments):
-    """Exit code, standard output, standard error."""
-    capsys.readouterr()
-    code = 0
-    try:
-        main(list(arguments))
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    return code, *capsys.readouterr()
-
-
-def answer(capsys, *arguments):
-    code, out, err = call(capsys, *arguments, "--json")
-    assert code == 0, err
-    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from calling import answer, call
 
 from esscher.cli import VERBS, main
 
@@ -12,25 +13,6 @@ TINY = [
     *("--data.source", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"),
     *("--training.steps", "4", "--training.device", "cpu"),
 ]
-
-
-def call(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
-    capsys.readouterr()
-    try:
-        main(list(arguments))
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def answer(capsys, *arguments: str) -> dict:
-    """The last line of standard output, as JSON."""
-    code, out, err = call(capsys, *arguments, "--json")
-    assert code == 0, err
-    return json.loads(out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

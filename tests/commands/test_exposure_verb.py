@@ -5,8 +5,9 @@ import sys
 
 import pytest
 import torch
+from calling import answer, call
 from networks import lively
-from test_command_line import TINY, answer, call
+from test_command_line import TINY
 
 from esscher.bases.causal_lm import causal_lm
 from esscher.bases.config import RecurrentConfig

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from calling import answer, call
 from PIL import Image
-from test_command_line import answer, call
 
 from esscher.bases.network import NetworkBase
 from esscher.data.images import Pictures, read_images

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import torch
+from calling import answer, call
 from networks import lively
 
 from esscher.bases.config import RecurrentConfig
-from esscher.cli import main
 from esscher.data.nbest import Candidate, NBest
 from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import save_base
@@ -40,23 +40,6 @@ def write(file, lists):
     return str(file)
 
 
-def call(capsys, *arguments: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    try:
-        main(["rescore", *arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def answer(capsys, *arguments: str) -> dict:
-    code, out, err = call(capsys, *arguments, "--json")
-    assert code == 0, err
-    return json.loads(out.splitlines()[-1])
-
-
 @pytest.fixture
 def base(tmp_path):
     tokenizer = train_tokenizer("character", [*WORDS, " "])
@@ -86,17 +69,17 @@ def test_each_system_adds_a_score_and_differences_are_told():
 
 def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):
     lists, weights, chosen = write(tmp_path / "lists.jsonl", made_lists(80)), tmp_path / "w.json", tmp_path / "chosen.jsonl"
-    found = answer(capsys, lists, "--weights-out", str(weights), "--seed", "3")
+    found = answer(capsys, "rescore", lists, "--weights-out", str(weights), "--seed", "3")
     assert found["seed"] == 3 and found["tuned_on"] + found["tested_on"] == 80 and found["base"] is None
     assert found["systems"][4]["word error rate"]["value"] == 0
-    assert answer(capsys, lists, "--seed", "3") == found
+    assert answer(capsys, "rescore", lists, "--seed", "3") == found
     assert {"score", "log_base", "log_weight", "words"} == set(json.loads(weights.read_text()))
     bare = write(tmp_path / "bare.jsonl", made_lists(5, references=False))
-    told = answer(capsys, bare, "--weights", str(weights), "--chosen", str(chosen))
+    told = answer(capsys, "rescore", bare, "--weights", str(weights), "--chosen", str(chosen))
     assert "nothing was judged" in told["notes"][0] and told["tested_on"] == 5
     lines = [json.loads(line) for line in chosen.read_text().splitlines()]
     assert lines == [{"id": one.id, "text": one.references[0]} for one in made_lists(5)]
-    judged = answer(capsys, lists, "--weights", str(weights))
+    judged = answer(capsys, "rescore", lists, "--weights", str(weights))
     assert [row["system"] for row in judged["systems"]] == ["first candidate", "given weights", "oracle"]
     assert judged["tested_on"] == 80 and judged["systems"][1]["word error rate"]["value"] == 0
 
@@ -108,12 +91,12 @@ def test_a_base_scores_the_lists_and_a_second_run_reads_them(capsys, tmp_path, b
     lists, tune = write(tmp_path / "lists.jsonl", plain[:12]), write(tmp_path / "tune.jsonl", plain[12:])
     out = tmp_path / "scored.jsonl"
     given = (lists, "--tune", tune, "--base", base, "--lowercase", "--out", str(out), "--quiet", "--metric", "bleu")
-    found = answer(capsys, *given)
+    found = answer(capsys, "rescore", *given)
     assert [row["system"] for row in found["systems"]] == ["first candidate", "base", "oracle"]
     assert (found["tuned_on"], found["tested_on"]) == (12, 12) and "BLEU" in found["systems"][0]
     assert len(out.read_text().splitlines()) == 24
-    assert answer(capsys, *given) == found
-    code, shown, _ = call(capsys, str(out), "--top", "1")
+    assert answer(capsys, "rescore", *given) == found
+    code, shown, _ = call(capsys, "rescore", str(out), "--top", "1")
     assert code == 0 and "first candidate" in shown and "oracle" in shown
 
 
@@ -145,6 +128,6 @@ def test_errors_say_what_to_do(capsys, tmp_path, arguments, message):
         "OTHER": write(tmp_path / "other.jsonl", other),
         "WEIGHTS": str(weights),
     }
-    code, out, err = call(capsys, *[files.get(one, one) for one in arguments], "--json")
+    code, out, err = call(capsys, "rescore", *[files.get(one, one) for one in arguments], "--json")
     assert (code, message in err) == (1, True), err
     assert json.loads(out.splitlines()[-1])["error"] == err.removeprefix("esscher: ").strip()

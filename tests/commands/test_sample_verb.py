@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from test_command_line import TINY, answer, call
+from calling import answer, call
+from test_command_line import TINY
 
 from esscher.cli import main
 

@@ -2,10 +2,10 @@
 
 import json
 
+import calling
 import pytest
 from metrics.translations import made_references, translated
 
-from esscher.cli import main
 from esscher.metrics.comparison import judge
 from esscher.randomness import Seeded
 
@@ -29,12 +29,7 @@ def call(capsys, tmp_path):
 
     def called(*arguments: str) -> tuple[int, str, str]:
         given = [str(tmp_path / one) if one in TEXTS else one for one in arguments]
-        try:
-            main(["score", *given])
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return (code, *capsys.readouterr())
+        return calling.call(capsys, "score", *given)
 
     return called
 

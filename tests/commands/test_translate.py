@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from calling import call
 from networks import CONFIGS, lively
 from seq2seq_models import tiny_base
 
-from esscher.cli import main
 from esscher.data.parallel import targets_of
 from esscher.data.tokenizers import train_tokenizer
 from esscher.decoding.beam import Beam
@@ -35,19 +35,8 @@ def lines(tmp_path):
     return file
 
 
-def call(capsys, *arguments: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    try:
-        main(["translate", *arguments])
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def test_a_file_has_a_line_for_each_line_and_a_word_for_each_odd_one(folder, lines, capsys):
-    code, out, err = call(capsys, folder, "--file", str(lines))
+    code, out, err = call(capsys, "translate", folder, "--file", str(lines))
     said = out.split("\n")[:-1]
     assert code == 0 and len(said) == len(TEXTS)
     assert [not text for text in said] == [not text.strip() for text in TEXTS]
@@ -61,8 +50,8 @@ def test_a_file_has_a_line_for_each_line_and_a_word_for_each_odd_one(folder, lin
 
 
 def test_alone_is_as_in_a_file_and_json_holds_everything(folder, lines, capsys):
-    _, out, _ = call(capsys, folder, "--file", str(lines))
-    _, answer, _ = call(capsys, folder, "cab ba", "b", "--json", "--quiet")
+    _, out, _ = call(capsys, "translate", folder, "--file", str(lines))
+    _, answer, _ = call(capsys, "translate", folder, "cab ba", "b", "--json", "--quiet")
     found = json.loads(answer.splitlines()[-1])
     said = out.split("\n")
     assert [row["translation"] for row in found["translations"]] == [said[2], said[4]]
@@ -71,8 +60,10 @@ def test_alone_is_as_in_a_file_and_json_holds_everything(folder, lines, capsys):
 
 @pytest.mark.parametrize("way", ["greedy", "sample", "best", "minimum-risk"])
 def test_every_way_to_decode(way, folder, capsys):
-    code, answer, _ = call(capsys, folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet")
-    again = call(capsys, folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet")
+    code, answer, _ = call(
+        capsys, "translate", folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet"
+    )
+    again = call(capsys, "translate", folder, "abc", "ba", "--decode", way, "--draws", "4", "--seed", "3", "--json", "--quiet")
     assert code == 0 and again[1] == answer
     assert json.loads(answer.splitlines()[-1]).get("seed") == (None if way == "greedy" else 3)
 
@@ -81,23 +72,23 @@ def test_what_was_stopped_goes_on_to_the_same_lines(folder, lines, tmp_path, cap
     monkeypatch.setattr(translating, "WINDOW", 2)
     settings = ("--decode", "sample", "--quiet")
     whole, part = tmp_path / "whole.txt", tmp_path / "part.txt"
-    assert call(capsys, folder, "--file", str(lines), "--out", str(whole), *settings)[0] == 0
+    assert call(capsys, "translate", folder, "--file", str(lines), "--out", str(whole), *settings)[0] == 0
     part.write_text("".join(f"{line}\n" for line in whole.read_text().split("\n")[:3]) + "half a li")
-    code, _, err = call(capsys, folder, "--file", str(lines), "--out", str(part), *settings)
+    code, _, err = call(capsys, "translate", folder, "--file", str(lines), "--out", str(part), *settings)
     assert code == 1 and "is there already" in err
-    assert call(capsys, folder, "--file", str(lines), "--out", str(part), "--resume", *settings)[0] == 0
+    assert call(capsys, "translate", folder, "--file", str(lines), "--out", str(part), "--resume", *settings)[0] == 0
     assert part.read_text() == whole.read_text()
 
 
 def test_references_add_scores(folder, lines, tmp_path, capsys):
     right = tmp_path / "right.txt"
     right.write_text("abc abc\n\ncab ba\na\nb\n\n")
-    _, answer, _ = call(capsys, folder, "--file", str(lines), "--references", str(right), "--json", "--quiet")
+    _, answer, _ = call(capsys, "translate", folder, "--file", str(lines), "--references", str(right), "--json", "--quiet")
     found = {row["metric"]: row["value"] for row in json.loads(answer.splitlines()[-1])["scores"]}
     assert set(found) == {"bleu", "chrf", "words, of those of the references"}
     assert all(value["low"] <= value["value"] <= value["high"] for value in found.values())
     right.write_text("abc\n")
-    code, _, err = call(capsys, folder, "--file", str(lines), "--references", str(right), "--quiet")
+    code, _, err = call(capsys, "translate", folder, "--file", str(lines), "--references", str(right), "--quiet")
     assert code == 1 and "has 1 lines for 6 to translate" in err
 
 
@@ -107,7 +98,7 @@ def test_models_of_hugging_face_translate(family, tmp_path, capsys):
     size = tokenizer.vocab_size
     base = tiny_base(family, max_length=8, vocab_size=size + 1, pad_token_id=size, decoder_start_token_id=size)
     folder = save_base(tmp_path / "model", base, replace(tokenizer, size=size + 1))
-    code, answer, _ = call(capsys, str(folder), "abc", "ba", "--json", "--quiet")
+    code, answer, _ = call(capsys, "translate", str(folder), "abc", "ba", "--json", "--quiet")
     found = json.loads(answer.splitlines()[-1])["translations"]
     assert code == 0 and [row["source"] for row in found] == ["abc", "ba"]
     prompts = prompts_of([[*tokens, tokenizer.eos] for tokens in tokenizer.encode(["abc", "ba"])])
@@ -121,7 +112,7 @@ def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):
         ((folder, "abc", "--file", str(lines)), "Give sentences to translate, or a file"),
         ((folder, "abc", "--beam", "0"), "beam is at least 1, not 0"),
     ):
-        code, _, err = call(capsys, *arguments)
+        code, _, err = call(capsys, "translate", *arguments)
         assert code != 0 and message in " ".join(err.split())
     tokenizer = train_tokenizer("character", ["abc "])
     plain = save_base(

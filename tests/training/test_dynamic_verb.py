@@ -1,8 +1,8 @@
 """The whole of `esscher measure --dynamic`: what is printed, what is kept beside the model, what is refused."""
 
-import json
 import shutil
 
+import calling
 import pytest
 import torch
 from networks import CONFIGS, lively
@@ -22,20 +22,11 @@ from esscher.training.run import train
 
 
 def call(capsys, *arguments):
-    """Exit code, standard output, standard error."""
-    capsys.readouterr()
-    code = 0
-    try:
-        main(["measure", *arguments, "--dynamic", "--quiet", "--json"])
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    return code, *capsys.readouterr()
+    return calling.call(capsys, "measure", *arguments, "--dynamic", "--quiet", "--json")
 
 
 def answer(capsys, *arguments):
-    code, out, err = call(capsys, *arguments)
-    assert code == 0, err
-    return json.loads(out.splitlines()[-1])
+    return calling.answer(capsys, "measure", *arguments, "--dynamic", "--quiet")
 
 
 @pytest.fixture(scope="module")

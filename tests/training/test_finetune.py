@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from calling import call
 from interrupted import Killed
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from esscher.bases.config import RecurrentConfig, XLNetConfig
 from esscher.bases.network import build_base
-from esscher.cli import main
 from esscher.data.examples import USUAL, Example, examples_of, read_rows
 from esscher.data.layout import Layout
 from esscher.data.tokenizers import train_tokenizer
@@ -176,17 +176,6 @@ def test_other_networks_and_encoders_of_hugging_face(files, tmp_path):
         assert found.model.labeller.config.pooling == "first"
         again = load_finetuned(tmp_path / task)
         assert again.predict(found.test) == found.answers
-
-
-def call(capsys, *arguments: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    try:
-        main(list(arguments))
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def test_the_command_line(model, files, tmp_path, capsys):

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import interrupted
 import pytest
 import torch
 import victim
@@ -93,21 +94,8 @@ def test_the_same_under_torchrun(tmp_path):
     )
 
 
-class Stop(Exception):
-    pass
-
-
 def stopped_and_resumed(folder: Path, *, at: int = 25) -> str:
-    """Within this process: stopped at an event, then resumed with a new base."""
-
-    def stop() -> None:
-        raise Stop
-
-    with contextlib.suppress(Stop):
-        run(new_base(), folder, told=victim.Events(at, stop))
-    base = new_base(seed=77)  # its weights must come from the checkpoint
-    run(base, folder, resume=True)
-    return fingerprint(base)
+    return fingerprint(interrupted.stopped_and_resumed(run, new_base, folder, lambda stop: victim.Events(at, stop)))
 
 
 @pytest.fixture(scope="module")

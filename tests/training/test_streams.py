@@ -1,12 +1,12 @@
 """Training on streams: what each update reads, memories that go on, checkpoints with them, and what is refused."""
 
-import contextlib
 import functools
 import math
 import signal
 from dataclasses import replace
 from itertools import pairwise
 
+import interrupted
 import pytest
 import torch
 from toys import fingerprint
@@ -214,19 +214,8 @@ def test_a_kill_changes_no_bit_of_a_run_on_a_stream(undisturbed, tmp_path, proce
     assert outcome(tmp_path)["history"] == whole["history"]
 
 
-class Stop(Exception):
-    pass
-
-
 def stopped_and_resumed(folder):
-    def stop():
-        raise Stop
-
-    with contextlib.suppress(Stop):
-        run(new_base(), folder, told=Events(110, stop))
-    base = new_base(seed=77)
-    run(base, folder, resume=True)
-    return fingerprint(base)
+    return fingerprint(interrupted.stopped_and_resumed(run, new_base, folder, lambda stop: Events(110, stop)))
 
 
 @pytest.fixture(scope="module")
