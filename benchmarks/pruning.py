@@ -34,9 +34,9 @@ from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.scores import log_prob, log_weight
 from esscher.samplers.twists import fitted_twist, linear_twist
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, empty_prompts
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 LETTERS, LENGTH, BLOCK, DATA, COST = 4, 9, 3, 4000, 64

@@ -58,12 +58,12 @@ _HOMES = {
     "esscher.objectives.tilted_likelihood": ("TiltedLikelihood",),
     "esscher.hub": ("load_base", "save_base"),
     "esscher.training.trainer": ("Trainer",),
-    "esscher.training.config": ("TrainingConfig", "TrainRun"),
-    "esscher.training.run": ("train",),
-    "esscher.training.tilt": ("fit_energy",),
-    "esscher.training.tilt_config": ("FitConfig",),
-    "esscher.training.distil": ("distil",),
-    "esscher.training.distil_config": ("DistilConfig",),
+    "esscher.settings.train": ("TrainingConfig", "TrainRun"),
+    "esscher.verbs.train": ("train",),
+    "esscher.verbs.tilt": ("fit_energy",),
+    "esscher.settings.tilt": ("FitConfig",),
+    "esscher.verbs.distillation": ("distil",),
+    "esscher.settings.distil": ("DistilConfig",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

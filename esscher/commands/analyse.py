@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.cut import Cut
-from esscher.training.discriminate_config import DiscriminateConfig
+from esscher.settings.discriminate import DiscriminateConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from esscher.estimate import Estimate
     from esscher.estimators.populations import Populations
     from esscher.space import Sequences
-    from esscher.training.models import Model
+    from esscher.verbs.models import Model
 
 app = App(name="analyse", help_epilogue="Example: esscher analyse energies runs/first --energy runs/tilted --data my.txt")
 app.command("esscher.commands.context:app", name="context", help="How far back the context of models helps.", sort_key=4)
@@ -116,7 +116,7 @@ def next_token(
     from esscher.randomness import Seeded
     from esscher.reports.plots import estimate_bars
     from esscher.reports.token_names import token_name
-    from esscher.training.models import load_model
+    from esscher.verbs.models import load_model
 
     loaded = load_model(model, energy, cut)
     tokens, notes = _prompt(loaded, prompt)
@@ -186,8 +186,8 @@ def discriminate(
     """
     from esscher.randomness import Seeded
     from esscher.reports.plots import intervals
-    from esscher.training.discriminate import discriminate as tell_apart
-    from esscher.training.models import load_model
+    from esscher.verbs.discriminate import discriminate as tell_apart
+    from esscher.verbs.models import load_model
 
     loaded = load_model(model, energy, cut)
     settings = replace(settings, training=replace(settings.training, seed=seed))
@@ -216,9 +216,9 @@ def _populations(
 ) -> tuple["Model", "Populations", dict[str, Any]]:
     """The model, its draws beside the data, and what to say of them."""
     from esscher.randomness import Seeded
-    from esscher.training.comparison import gather, some_of
-    from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
+    from esscher.verbs.comparison import gather, some_of
+    from esscher.verbs.models import load_model
 
     loaded = load_model(model, energy, cut)
     (every, told), rng = _read(loaded, energy, source), Seeded(seed)
@@ -236,7 +236,7 @@ def _populations(
 def _read(loaded: "Model", energy: Path, source: Source) -> tuple["Sequences", str]:
     """The data as points of the model, and what to call them."""
     from esscher.data.sources import read_texts
-    from esscher.training.tilt import read_sets, source_of
+    from esscher.verbs.tilt import read_sets, source_of
 
     if source.data is None:
         return read_sets(loaded, source_of(energy)).test, "held out of what the energy learnt from"

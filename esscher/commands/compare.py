@@ -58,7 +58,7 @@ def _texts(side: Path, energy: Path | None, prompts: Sequence[str], seed: int, n
     from esscher.randomness import Seeded
     from esscher.samplers.choice import SamplerSettings, choose_sampler
     from esscher.space import prompts_of
-    from esscher.training.models import load_model
+    from esscher.verbs.models import load_model
 
     model = load_model(side, energy)
     sampler = choose_sampler("ancestral" if energy is None else "adaptive-pool", SamplerSettings())

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, Seed, show
-from esscher.training.context_config import ContextSettings
+from esscher.settings.context import ContextSettings
 
 app = App(name="context")
 
@@ -28,7 +28,7 @@ def context(
     from esscher.estimators.context_length import HARDEST, THRESHOLD
     from esscher.estimators.perplexity import as_perplexity
     from esscher.randomness import Seeded
-    from esscher.training.context import compare_contexts
+    from esscher.verbs.context import compare_contexts
 
     if not models:
         raise ValueError("Name at least one model. Nothing was measured.")

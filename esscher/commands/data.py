@@ -6,7 +6,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, Seed, show
-from esscher.training.config import DataConfig, ImageConfig, LengthConfig, TokenizerConfig, TrainRun
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.images import ImageConfig
+from esscher.settings.train import TrainRun
 
 app = App(name="data", help_epilogue="Example: esscher data --data.source my.txt --tokenizer.kind byte")
 
@@ -31,8 +33,8 @@ def data(
 ) -> None:
     """The sets that training would see, with the sizes of their points."""
     from esscher.randomness import Seeded
-    from esscher.training.image_material import image_material
-    from esscher.training.material import prepare
+    from esscher.verbs.image_material import image_material
+    from esscher.verbs.material import prepare
 
     run = TrainRun("unused", look.data, look.tokenizer, look.length, images=look.images)
     material = image_material(run) if run.of_images else prepare(run, rng=Seeded(seed).stream("data"))

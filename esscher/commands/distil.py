@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
-from esscher.training.distil_config import DistilRun
+from esscher.settings.distil import DistilRun
 
 app = App(name="distil", help_epilogue="Example: esscher distil runs/first --energy runs/cats --out runs/plain-cats")
 
@@ -24,7 +24,7 @@ def distil(
 ) -> None:
     """The student is a model folder like any other; how near it came to the tilted model is printed with an interval."""
     from esscher.commands.keeping import keep
-    from esscher.training.student import make_student
+    from esscher.verbs.distil import make_student
 
     if seed is not None:
         run = replace(run, training=replace(run.training, seed=seed))

@@ -6,7 +6,7 @@ from typing import Literal
 
 from esscher.commands.output import Answer
 from esscher.cut import Cut
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.settings.dynamic import DynamicConfig
 
 Unit = Literal["line", "paragraph", "document"]
 
@@ -26,9 +26,9 @@ def dynamic_answer(
 ) -> Answer:
     """What is found; `sight` is how far back a Transformer-XL sees, and the largest distance that it tells apart."""
     from esscher.bases.network import with_sight
-    from esscher.training.dynamic_measuring import has_memory, measure_dynamic
-    from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
+    from esscher.verbs.measure_dynamic import has_memory, measure_dynamic
+    from esscher.verbs.models import load_model
 
     model = load_model(folder, cut=cut)
     if has_memory(model.base) and cut != Cut():

@@ -92,9 +92,10 @@ def ngram(
     from esscher.estimators.perplexity import cross_entropy
     from esscher.exact.expectation import entropy, mean_length
     from esscher.randomness import Seeded
+    from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+    from esscher.settings.train import TrainRun
     from esscher.target import Tilted
-    from esscher.training.config import DataConfig, LengthConfig, TokenizerConfig, TrainRun
-    from esscher.training.material import prepare
+    from esscher.verbs.material import prepare
 
     run = TrainRun("unused", DataConfig(source=data), TokenizerConfig("character"), LengthConfig(length))
     material = prepare(run, rng=Seeded(0))

@@ -49,7 +49,7 @@ def open_explorer(
     from esscher.randomness import Seeded
     from esscher.samplers.ancestral import draw
     from esscher.space import empty_prompts
-    from esscher.training.models import load_model
+    from esscher.verbs.models import load_model
 
     energy, student = energy or _inside(model, "energy"), student or _inside(model, "student")
     loaded = load_model(model, energy, cut)

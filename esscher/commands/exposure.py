@@ -7,10 +7,10 @@ from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, Seed, show
 from esscher.cut import Cut
-from esscher.training.exposure_config import ExposureSettings
+from esscher.settings.exposure import ExposureSettings
 
 if TYPE_CHECKING:
-    from esscher.training.exposure import ExposureFound
+    from esscher.verbs.exposure import ExposureFound
 
 app = App(
     name="exposure",
@@ -49,8 +49,8 @@ def exposure(
 
     Example: esscher analyse exposure runs/eforcing --against runs/plain --data my.txt --plot exposure.png
     """
-    from esscher.training.exposure import TextSource, find_exposure
     from esscher.training.progress import choose_progress
+    from esscher.verbs.exposure import TextSource, find_exposure
 
     source = TextSource(data, column, unit, separator)
     say = choose_progress(quiet).say

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
-from esscher.training.finetune_config import FinetuneRun
+from esscher.settings.finetune import FinetuneRun
 
 app = App(
     name="finetune",
@@ -27,7 +27,7 @@ def finetune(
 ) -> None:
     """A new head learns together with the network, or above it where that is frozen; test data that were never seen tell how
     good it is."""
-    from esscher.training.finetune import finetune as teach
+    from esscher.verbs.finetune import finetune as teach
 
     if seed is not None:
         run = replace(run, training=replace(run.training, seed=seed))

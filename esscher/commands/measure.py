@@ -9,16 +9,16 @@ from cyclopts import App, Parameter
 from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
 from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, show
 from esscher.cut import Cut
-from esscher.training.config import DataConfig, LengthConfig
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.settings.data import DataConfig, LengthConfig
+from esscher.settings.dynamic import DynamicConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from esscher.data.text import TextSet
     from esscher.estimators.measured import Measured
-    from esscher.training.measuring import Measuring
-    from esscher.training.models import Model
+    from esscher.verbs.measure import Measuring
+    from esscher.verbs.models import Model
 
 Unit = Literal["line", "paragraph", "document"]
 
@@ -94,9 +94,9 @@ def measure(
     """
     from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
-    from esscher.training.measuring import Measuring, measure_set
-    from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
+    from esscher.verbs.measure import Measuring, measure_set
+    from esscher.verbs.models import load_model
 
     if plot is not None and (steps == 0 or energy is None):
         raise ValueError("--plot shows the perplexity by position. Nothing was measured; give --steps and --energy, too.")
@@ -176,7 +176,7 @@ def tilt_facts(found: "Measured") -> dict[str, Any]:
 
 def image_measure(model: "Model", data: str, settings: "Measuring", *, say: "Callable[[str], None]") -> Answer:
     """What is found of a model of images."""
-    from esscher.training.image_measuring import measure_images
+    from esscher.verbs.measure_images import measure_images
 
     result = measure_images(model, data, settings, say=say)
     found = result.found
@@ -212,9 +212,9 @@ def _stream(
 ) -> Answer | None:
     """What is found where the text is read as one stream; None where it is not to be."""
     from esscher.bases.network import with_sight
-    from esscher.training.models import load_model, trained_on_streams
-    from esscher.training.stream_material import read_stream_of
-    from esscher.training.stream_measuring import StreamMeasuring, measure_stream
+    from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
+    from esscher.verbs.models import load_model, trained_on_streams
+    from esscher.verbs.stream_material import read_stream_of
 
     learnt = trained_on_streams(model)
     if learnt is None and reading == Reading():

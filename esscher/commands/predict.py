@@ -10,7 +10,7 @@ from esscher.commands.output import Answer, Json, show
 
 if TYPE_CHECKING:
     from esscher.data.examples import Row
-    from esscher.training.finetuned import Finetuned
+    from esscher.verbs.finetuned import Finetuned
 
 app = App(
     name="predict",
@@ -31,7 +31,7 @@ def predict(
 ) -> None:
     """One answer for each text, in order; of data with labels also how good they are."""
     from esscher.data.examples import examples_of
-    from esscher.training.finetuned import load_finetuned
+    from esscher.verbs.finetuned import load_finetuned
 
     if (data is None) == (not text):
         raise ValueError("Give texts, or a file with --data. Nothing was predicted.")

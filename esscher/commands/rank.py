@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
-from esscher.training.rank_config import RankSettings
+from esscher.settings.rank import RankSettings
 
 if TYPE_CHECKING:
-    from esscher.training.rank import RankOf
+    from esscher.verbs.rank import RankOf
 
 app = App(name="rank")
 
@@ -29,7 +29,7 @@ def rank(
     Example: esscher analyse rank runs/softmax runs/mixture --data my.txt --plot rank.png
     """
     from esscher.training.progress import choose_progress
-    from esscher.training.rank import compare_ranks
+    from esscher.verbs.rank import compare_ranks
 
     if not models:
         raise ValueError("Name at least one model. Nothing was computed.")

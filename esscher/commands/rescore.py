@@ -10,7 +10,7 @@ from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 
 if TYPE_CHECKING:
     from esscher.data.nbest import NBest
-    from esscher.training.rescore import Rescored
+    from esscher.verbs.rescore import Rescored
 
 app = App(
     name="rescore",
@@ -65,8 +65,8 @@ def rescore(
     """The best candidate by weighted scores: the given ones, log-probability of the base, minus energy, number of words."""
     from esscher.metrics.metric import METRICS
     from esscher.randomness import Seeded
-    from esscher.training.rescore import choose_texts, judge
-    from esscher.training.rescore import rescore as rescore_lists
+    from esscher.verbs.rescore import choose_texts, judge
+    from esscher.verbs.rescore import rescore as rescore_lists
 
     tuning, test = _read(lists, reading, files.weights is not None)
     tuning, test = _score(tuning, test, base, energy, eos=eos, out=files.out, quiet=quiet)
@@ -122,8 +122,8 @@ def _score(
     out: Path | None,
     quiet: bool,
 ) -> tuple[tuple["NBest", ...], tuple["NBest", ...]]:
-    from esscher.training.candidate_scores import score_candidates
     from esscher.training.progress import choose_progress
+    from esscher.verbs.candidate_scores import score_candidates
 
     if base is None:
         if energy is not None or out is not None:

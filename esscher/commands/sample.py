@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from esscher.randomness import Rng
     from esscher.samplers.choice import SamplerSettings
     from esscher.target import Tilted
-    from esscher.training.models import Model
+    from esscher.verbs.models import Model
 
 app = App(
     name="sample",
@@ -106,7 +106,7 @@ def sample(
     their log-probability under the base and their energy; `chosen` says how many of the draws each became. Draws of a model of
     images are a grid in a PNG."""
     from esscher.samplers.choice import choose_sampler
-    from esscher.training.models import load_model
+    from esscher.verbs.models import load_model
 
     name = drawing.name(tilted=energy is not None)
     sampler = choose_sampler(name, drawing.settings())

@@ -11,7 +11,7 @@ from esscher.commands.output import Answer
 if TYPE_CHECKING:
     from esscher.draws import Sampler
     from esscher.target import Tilted
-    from esscher.training.models import Model
+    from esscher.verbs.models import Model
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def image_answer(
     given, after the image itself and what was given of it."""
     from esscher.randomness import Seeded
     from esscher.reports.pictures import save_grid
-    from esscher.training.image_painting import drawn_images, paint, prompts_of_classes
+    from esscher.verbs.paint import drawn_images, paint, prompts_of_classes
 
     columns: int | None
     if picturing.complete is None:

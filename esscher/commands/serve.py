@@ -28,8 +28,8 @@ def serve(
         raise ImportError("Serving needs uvicorn and starlette. Nothing is served; pip install 'esscher[serve]'.") from error
     from esscher.serving.endpoint import endpoint
     from esscher.serving.engine import Engine
-    from esscher.training.models import load_model
     from esscher.training.progress import choose_progress
+    from esscher.verbs.models import load_model
 
     loaded = load_model(model, energy, cut)
     loaded.tokenizer  # noqa: B018 (refuses a model without text)

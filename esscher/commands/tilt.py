@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
-from esscher.training.tilt_config import TiltRun
+from esscher.settings.tilt import TiltRun
 
 if TYPE_CHECKING:
-    from esscher.training.contrast import LearntEnergy
-    from esscher.training.fitting import FittedEnergy
+    from esscher.verbs.contrast import LearntEnergy
+    from esscher.verbs.fitting import FittedEnergy
 
 app = App(
     name="tilt",
@@ -32,8 +32,8 @@ def tilt(
     """Without features, a network learns to tell text from the base's own draws. With them, each gets a weight under which it
     is as frequent as in the data, or as you say."""
     from esscher.commands.keeping import keep
-    from esscher.training.fitting import FittedEnergy
-    from esscher.training.tilt import tilt as tilt_base
+    from esscher.verbs.fitting import FittedEnergy
+    from esscher.verbs.tilt import tilt as tilt_base
 
     found = tilt_base(model, run, resume=resume, quiet=quiet)
     answer = _fitted(model, run, found) if isinstance(found, FittedEnergy) else _learnt(model, run, found)
@@ -58,8 +58,8 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
     from esscher.estimators.perplexity import as_perplexity
-    from esscher.training.image_material import IMAGE
-    from esscher.training.image_measuring import image_rows
+    from esscher.verbs.image_material import IMAGE
+    from esscher.verbs.measure_images import image_rows
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}

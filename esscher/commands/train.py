@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from esscher.commands.output import Answer, Json, show
-from esscher.training.config import TrainRun
+from esscher.settings.train import TrainRun
 
 app = App(name="train", help_epilogue="Example: esscher train --out runs/mine --data.source my.txt --training.epochs 5")
 
@@ -24,8 +24,8 @@ def train(
 ) -> None:
     """Every setting may also stand in the YAML file of --config; flags override it."""
     from esscher.commands.keeping import keep
-    from esscher.training.config import to_dict
-    from esscher.training.run import train as train_base
+    from esscher.settings.train import to_dict
+    from esscher.verbs.train import train as train_base
 
     if seed is not None:
         run = replace(run, training=replace(run.training, seed=seed))

@@ -9,10 +9,10 @@ from cyclopts import App, Parameter
 
 from esscher.commands.output import ENERGY, Answer, Json, Seed, show
 from esscher.launch import started
-from esscher.training.translating_config import DecodingConfig
+from esscher.settings.translate import DecodingConfig
 
 if TYPE_CHECKING:
-    from esscher.training.translating import Translated
+    from esscher.verbs.translate import Translated
 
 app = App(
     name="translate",
@@ -40,8 +40,8 @@ def translate(
     too."""
     from esscher.randomness import Seeded
     from esscher.training.progress import choose_progress
-    from esscher.training.translating import WINDOW, build_decoder, load_translator
-    from esscher.training.translating import translate as translated
+    from esscher.verbs.translate import WINDOW, build_decoder, load_translator
+    from esscher.verbs.translate import translate as translated
 
     if started() > 1:
         raise ValueError(

@@ -36,7 +36,7 @@ from esscher.samplers.importance import Importance
 from esscher.samplers.scores import log_prob
 from esscher.space import prompts_of, sequences
 from esscher.target import Tilted, flat
-from esscher.training.models import load_model
+from esscher.verbs.models import load_model
 
 said = logging.getLogger("lm_eval.esscher")
 TOP = 2  # tokens of base and joint that are compared to know the likeliest

@@ -8,7 +8,7 @@
     D_f = E_p[f(t)],    gradient of D_f = E_pi[ f'(t) gradient of log pi ],
 
 and any constant may be taken from f', which is the baseline. In `Distil` and `PolicyGradient`, `data` only brings the
-prompts. What it leaves out: how the draws are collected, kept and turned into a model folder (`esscher.training.distil`).
+prompts. What it leaves out: how the draws are collected, kept and turned into a model folder (`esscher.verbs.distillation`).
 """
 
 import math

@@ -23,9 +23,13 @@ from esscher.data.images import read_images, split_images
 from esscher.hub import load_base
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import CIFAR, MNIST
-from esscher.training.config import BaseChoice, DataConfig, ImageConfig, Pace, TrainingConfig, TrainRun
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig
+from esscher.settings.images import ImageConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import Pace, TrainingConfig
 from esscher.training.processes import is_made
-from esscher.training.run import train
+from esscher.verbs.train import train
 
 SVHN = MNIST.parent / "svhn"
 QUANTILE, OF_DENSITY = 0.1, 2_000  # the published threshold; images that it is taken from

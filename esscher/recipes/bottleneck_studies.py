@@ -7,8 +7,11 @@ from typing import Any
 
 from esscher.recipes.stream_rows import Look, Study
 from esscher.recipes.stream_studies import DATA
-from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.dynamic import DynamicConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 SOFTMAX, MOC, MOS = "softmax", "MoC", "MoS"
 TUNED = "fine-tuned"

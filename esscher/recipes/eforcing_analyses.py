@@ -10,15 +10,15 @@ from esscher.cut import Cut
 from esscher.estimate import Estimate
 from esscher.recipes.seeds import place_of
 from esscher.recipes.stream_rows import Study
+from esscher.settings.exposure import ExposureSettings
+from esscher.settings.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.storage import write_json
-from esscher.training.exposure import TextSource, find_exposure
-from esscher.training.exposure_config import ExposureSettings
-from esscher.training.material import read_splits
-from esscher.training.measuring import Measuring, measure_text
-from esscher.training.models import load_model
 from esscher.training.processes import is_made
-from esscher.training.tilt import tilt
-from esscher.training.tilt_config import ContrastConfig, ContrastTraining, TiltRun
+from esscher.verbs.exposure import TextSource, find_exposure
+from esscher.verbs.material import read_splits
+from esscher.verbs.measure import Measuring, measure_text
+from esscher.verbs.models import load_model
+from esscher.verbs.tilt import tilt
 
 OWN = Cut(max_length=20, given=30)
 

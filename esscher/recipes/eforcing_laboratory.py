@@ -25,10 +25,10 @@ from esscher.randomness import Rng, Seeded
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.exhaustive import Exhaustive
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.storage import write_json
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 

@@ -12,15 +12,11 @@ from pathlib import Path
 
 from esscher.recipes.stream_rows import Study
 from esscher.recipes.stream_studies import DATA
-from esscher.training.config import (
-    BaseChoice,
-    DataConfig,
-    LengthConfig,
-    ObjectiveConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TrainRun,
-)
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
 ONCE = f"{FORCED}, tokens counted once"

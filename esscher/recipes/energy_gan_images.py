@@ -29,8 +29,8 @@ from esscher.randomness import Seeded
 from esscher.recipes.image_studies import CIFAR, MNIST
 from esscher.recipes.seeds import place_of
 from esscher.reports.pictures import save_grid
+from esscher.settings.training import Pace, TrainingConfig
 from esscher.storage import write_json
-from esscher.training.config import Pace, TrainingConfig
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 

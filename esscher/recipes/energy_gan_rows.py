@@ -22,8 +22,8 @@ from esscher.adversarial.planar import DRAWS, PROCESSES, Planar
 from esscher.adversarial.points import Points
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
+from esscher.settings.training import Pace, TrainingConfig
 from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.config import Pace, TrainingConfig
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 

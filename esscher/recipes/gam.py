@@ -31,15 +31,18 @@ from esscher.objectives.moment_fit import MomentFit
 from esscher.objectives.moment_match import match_moments
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig
+from esscher.settings.distil import DistilConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 from esscher.space import empty_prompts
 from esscher.storage import write_json
 from esscher.target import Base, Tilted
 from esscher.training.collection import collect
-from esscher.training.config import BaseChoice, DataConfig, TrainingConfig, TrainRun
-from esscher.training.distil import Distilled, distil
-from esscher.training.distil_config import DistilConfig
 from esscher.training.processes import is_made
-from esscher.training.run import TrainResult, train
+from esscher.verbs.distillation import Distilled, distil
+from esscher.verbs.train import TrainResult, train
 
 FTS = ("1001111", "1011111", "0111111")
 EVERY = "1111111"

@@ -21,14 +21,14 @@ from esscher.objectives.moment_match import match_moments
 from esscher.randomness import Seeded
 from esscher.recipes.gam import FTS, RIDGE, Ground, distil_training, fitted, pack, unpack, with_motif
 from esscher.samplers.ancestral import Ancestral
+from esscher.settings.distil import DistilConfig
+from esscher.settings.training import TrainingConfig
 from esscher.space import empty_prompts
 from esscher.storage import write_json
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
-from esscher.training.distil import distil
-from esscher.training.distil_config import DistilConfig
 from esscher.training.order import Order
 from esscher.training.processes import is_made
+from esscher.verbs.distillation import distil
 
 CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
 

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN
 from esscher.recipes.stream_studies import DATA
-from esscher.training.config import BaseChoice, DataConfig, ImageConfig, ObjectiveConfig, TrainingConfig, TrainRun
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig
+from esscher.settings.images import ImageConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 MNIST, CIFAR, DIGITS = DATA / "mnist", DATA / "cifar-10", DataConfig("digits", held_out=0.1)
 PIXELCNN, GATED, PLUS = "PixelCNN", "Gated PixelCNN", "PixelCNN++"

@@ -22,15 +22,18 @@ from esscher.hub import Card, save_base
 from esscher.randomness import Rng, Seeded
 from esscher.recipes.quickstart_texts import TextScale, text_rows, tilted_texts
 from esscher.samplers.ancestral import draw
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig
+from esscher.settings.distil import DistilConfig
+from esscher.settings.tilt import FitConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 from esscher.space import empty_prompts
 from esscher.target import Tilted
-from esscher.training.config import BaseChoice, DataConfig, TrainingConfig, TrainRun
-from esscher.training.distil import Distilled, distil
-from esscher.training.distil_config import DistilConfig
-from esscher.training.fitting import FittedEnergy, fit_energy
-from esscher.training.material import Material
-from esscher.training.run import TrainResult, train
-from esscher.training.tilt_config import FitConfig
+from esscher.verbs.distillation import Distilled, distil
+from esscher.verbs.fitting import FittedEnergy, fit_energy
+from esscher.verbs.material import Material
+from esscher.verbs.train import TrainResult, train
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,15 @@ import torch
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
 from esscher.samplers.importance import Importance
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import LengthConfig, TokenizerConfig
+from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice, TiltRun
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 from esscher.space import empty_prompts
-from esscher.training.config import BaseChoice, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
-from esscher.training.contrast import LearntEnergy
-from esscher.training.run import TrainResult, train
-from esscher.training.tilt import tilt
-from esscher.training.tilt_config import ContrastConfig, ContrastTraining, EnergyChoice, TiltRun
+from esscher.verbs.contrast import LearntEnergy
+from esscher.verbs.tilt import tilt
+from esscher.verbs.train import TrainResult, train
 
 CANDIDATES = 64
 

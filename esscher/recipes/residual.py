@@ -28,18 +28,18 @@ from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.recipes.residual_studies import STUDIES, Study
 from esscher.samplers.scores import log_prob
+from esscher.settings.tilt import TiltRun
+from esscher.settings.train import TrainRun
 from esscher.space import Sequences
 from esscher.storage import write_json
 from esscher.target import Base, Tilted
-from esscher.training.config import TrainRun
-from esscher.training.contrast import LearntEnergy, judged
 from esscher.training.evaluation import HeldOut
-from esscher.training.models import Model, load_model
 from esscher.training.processes import is_made
-from esscher.training.run import train
-from esscher.training.tilt import read_sets, tilt
-from esscher.training.tilt_config import TiltRun
 from esscher.training.trainer import Trainer
+from esscher.verbs.contrast import LearntEnergy, judged
+from esscher.verbs.models import Model, load_model
+from esscher.verbs.tilt import read_sets, tilt
+from esscher.verbs.train import train
 
 PAPER = [
     dict(zip(("model", "CC-News ppl", "Toronto Books ppl"), row, strict=True))

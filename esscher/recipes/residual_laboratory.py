@@ -39,11 +39,11 @@ from esscher.recipes.coverage import LEVEL, Found, one_thread, tally
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
 from esscher.samplers.pool import Pool
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.storage import read_tensors, write_tensors
 from esscher.target import Base, Tilted
 from esscher.testing.statistics import point_number
-from esscher.training.config import TrainingConfig
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from esscher.bases.config import TransformerConfig
 from esscher.cut import Cut
 from esscher.recipes.pretrained import INSTALL, minilm, smollm2
-from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
-from esscher.training.tilt_config import ContrastConfig, ContrastTraining, EnergyChoice
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 DATA = Path(os.environ.get("ESSCHER_DATA", "../shared/data"))  # tinystories, gutenberg and stories260K, if they are here
 CHUNK = Cut(max_length=40, given=120)

@@ -22,11 +22,11 @@ from esscher.recipes.stream_report import stream_sections
 from esscher.recipes.stream_rows import Study, over_seeds, run_studies, with_perplexity
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
+from esscher.settings.rank import RankSettings
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.processes import is_made
-from esscher.training.rank import rank_of
-from esscher.training.rank_config import RankSettings
-from esscher.training.stream_material import prepare_streams
+from esscher.verbs.rank import rank_of
+from esscher.verbs.stream_material import prepare_streams
 
 PAPER = [
     dict(zip(("text", "model", "rank", "perplexity"), row, strict=True))

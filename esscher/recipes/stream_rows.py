@@ -22,17 +22,17 @@ from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
 from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.settings.dynamic import DynamicConfig
+from esscher.settings.train import TrainRun
 from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.config import TrainRun
 from esscher.training.dynamic import read_learning, said, stream_reader
-from esscher.training.dynamic_config import DynamicConfig
-from esscher.training.dynamic_measuring import statistics_for
-from esscher.training.models import load_model
 from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
-from esscher.training.run import train
-from esscher.training.stream_material import StreamMaterial
-from esscher.training.stream_measuring import StreamMeasuring
+from esscher.verbs.measure_dynamic import statistics_for
+from esscher.verbs.measure_stream import StreamMeasuring
+from esscher.verbs.models import load_model
+from esscher.verbs.stream_material import StreamMaterial
+from esscher.verbs.train import train
 
 ROW, SCORES = "row.json", "scores.safetensors"
 

@@ -5,7 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from esscher.recipes.stream_rows import Look, Study
-from esscher.training.config import BaseChoice, DataConfig, LengthConfig, TokenizerConfig, TrainingConfig, TrainRun
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 DATA = Path(os.environ.get("ESSCHER_DATA", "../shared/data"))  # enwik8-10M, text8-10M and gutenberg, if they are here
 NONE, XL = "no memory", "Transformer-XL"

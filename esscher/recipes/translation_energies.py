@@ -19,16 +19,16 @@ from esscher.recipes.eforcing_analyses import residual_energy
 from esscher.recipes.seeds import place_of
 from esscher.recipes.translation_rows import BLEU, judged_by
 from esscher.recipes.translation_studies import TranslationStudy
+from esscher.settings.training import TrainingConfig
+from esscher.settings.translate import DecodingConfig
 from esscher.storage import read_tensors, write_file, write_tensors
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
-from esscher.training.material import read_parallel
-from esscher.training.models import Model
 from esscher.training.processes import is_made
-from esscher.training.tilt import read_sets
 from esscher.training.trainer import Trainer
-from esscher.training.translating import build_decoder, load_translator, translate
-from esscher.training.translating_config import DecodingConfig
+from esscher.verbs.material import read_parallel
+from esscher.verbs.models import Model
+from esscher.verbs.tilt import read_sets
+from esscher.verbs.translate import build_decoder, load_translator, translate
 
 ALONE, FEATURES, NETWORK = "base alone", "features, weights by the source", "network on base and energy"
 WAYS = {"beam of 10": DecodingConfig("beam", beam=10), "best of 32 draws": DecodingConfig("best", draws=32)}

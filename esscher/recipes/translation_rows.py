@@ -19,15 +19,15 @@ from esscher.metrics.metric import metric_of
 from esscher.randomness import Seeded
 from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.recipes.translation_studies import TranslationStudy, Way
+from esscher.settings.data import DataConfig
+from esscher.settings.exposure import ExposureSettings
 from esscher.storage import write_file
-from esscher.training.config import DataConfig
-from esscher.training.exposure import TextSource, find_exposure
-from esscher.training.exposure_config import ExposureSettings
-from esscher.training.material import read_parallel
 from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
-from esscher.training.run import RESULTS, train
-from esscher.training.translating import build_decoder, load_translator, translate
+from esscher.verbs.exposure import TextSource, find_exposure
+from esscher.verbs.material import read_parallel
+from esscher.verbs.train import RESULTS, train
+from esscher.verbs.translate import build_decoder, load_translator, translate
 
 BLEU = metric_of("bleu")
 

@@ -13,17 +13,13 @@ from pathlib import Path
 
 from esscher.recipes.eforcing_studies import FORCED, PLAIN, SCHEDULED, SMOOTH
 from esscher.recipes.stream_studies import DATA
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
+from esscher.settings.translate import DecodingConfig
 from esscher.storage import write_file
-from esscher.training.config import (
-    BaseChoice,
-    DataConfig,
-    LengthConfig,
-    ObjectiveConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TrainRun,
-)
-from esscher.training.translating_config import DecodingConfig
 
 TATOEBA = DATA / "manythings/fra-eng.zip"
 SHARE = 0.13  # of the French sentences

@@ -17,14 +17,14 @@ from esscher.hub.folder import CONFIG
 from esscher.randomness import Seeded
 from esscher.recipes.seeds import means_over_seeds, place_of
 from esscher.recipes.xlnet_studies import NOTHING, EnergyStudy, XLNetStudy
+from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.storage import write_json
-from esscher.training.config import TrainRun
-from esscher.training.contrast import LearntEnergy
-from esscher.training.finetune import finetune
 from esscher.training.processes import is_made
-from esscher.training.run import RESULTS, train
-from esscher.training.tilt import tilt
+from esscher.verbs.contrast import LearntEnergy
+from esscher.verbs.finetune import finetune
+from esscher.verbs.tilt import tilt
+from esscher.verbs.train import RESULTS, train
 
 ROW, PRETRAINED = "row.json", "pretrained"
 

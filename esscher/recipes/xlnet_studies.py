@@ -12,17 +12,13 @@ from typing import Any, Literal
 
 from esscher.recipes.stream_studies import DATA
 from esscher.recipes.xlnet_data import PARTS, write_books, write_docstrings
-from esscher.training.config import (
-    BaseChoice,
-    DataConfig,
-    LengthConfig,
-    ObjectiveConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    TrainRun,
-)
-from esscher.training.finetune_config import FinetuneRun, FinetuneTraining, LabelledDataConfig
-from esscher.training.tilt_config import ContrastConfig, ContrastTraining, EnergyChoice, TiltRun
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.finetune import FinetuneRun, FinetuneTraining, LabelledDataConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice, TiltRun
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 
 PERMUTED, DENOISING, CAUSAL, NOTHING = "permutation LM", "denoising", "causal LM", "no pretraining"
 LOCAL = "Local-XLNet"

@@ -18,7 +18,7 @@ from esscher.serving.config import ServeConfig
 from esscher.serving.requests import Asked, RefusedError
 from esscher.space import prompts_of
 from esscher.target import Tilted, flat
-from esscher.training.models import Model
+from esscher.verbs.models import Model
 
 PAUSE = 0.5  # seconds between two words on how far drawing is
 

@@ -1,1 +1,1 @@
-"""The loop that resumes exactly, the settings of runs, and the verbs around it."""
+"""The loop that resumes exactly, and what it works with: checkpoints, processes, streams, progress."""

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from esscher.bases.network import NetworkBase
 from esscher.hub import SavedBase
+from esscher.settings.dynamic import DynamicConfig
 from esscher.space import Sequences
-from esscher.training.dynamic_config import DynamicConfig
 from esscher.training.gradient_statistics import GradientStatistics
 
 PAUSE = 10.0  # seconds between two lines

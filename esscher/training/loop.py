@@ -19,11 +19,12 @@ from esscher.bases.turns import in_turns
 from esscher.estimate import Estimate
 from esscher.objective import Objective
 from esscher.randomness import Seeded
+from esscher.settings.changes import refuse_change
+from esscher.settings.training import Pace, TrainingConfig, learning_rate
 from esscher.space import Sequences
 from esscher.storage import module_parts
 from esscher.training.average import Average, stalled
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
-from esscher.training.config import Pace, TrainingConfig, learning_rate, refuse_change
 from esscher.training.evaluation import HeldOut, HeldOutStream, mean_loss
 from esscher.training.history import History
 from esscher.training.players import Players

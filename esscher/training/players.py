@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from esscher.objective import Loss
+from esscher.settings.training import Pace, TrainingConfig
 from esscher.storage import parted, whole
-from esscher.training.config import Pace, TrainingConfig
 from esscher.training.processes import sum_gradients, sum_numbers
 
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from esscher.estimate import Estimate
 from esscher.launch import rank, started
+from esscher.settings.training import TrainingConfig
 from esscher.storage import parted
-from esscher.training.config import TrainingConfig
 
 ESTIMATE = "an estimate"  # how one travels
 

@@ -27,9 +27,9 @@ from esscher.bases.carried import Carried
 from esscher.bases.network import Memory, NetworkBase
 from esscher.data.windows import Windows
 from esscher.randomness import Rng, Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.supply import fingerprint
 
 HALF_RATE, SPREAD, SHORTEST = 0.05, 5.0, 5  # of lengths by chance

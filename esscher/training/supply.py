@@ -11,9 +11,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.order import Bucketed, Order, passes
 
 

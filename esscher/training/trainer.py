@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from esscher.objective import Objective
+from esscher.settings.training import Pace, TrainingConfig
 from esscher.space import Sequences
-from esscher.training.config import Pace, TrainingConfig
 from esscher.training.evaluation import HeldOut, HeldOutStream, Validation
 from esscher.training.loop import Loop, Task, TrainingRecord
 from esscher.training.processes import connect

@@ -10,7 +10,7 @@ from esscher.adversarial.complement_gan import ComplementGan, LowDensity, matche
 from esscher.adversarial.networks import PlanarNets
 from esscher.adversarial.planar import biased_pair
 from esscher.randomness import Seeded
-from esscher.training.config import TrainingConfig
+from esscher.settings.training import TrainingConfig
 from esscher.training.trainer import Trainer
 
 NETS = PlanarNets(width=8, noise_size=3)

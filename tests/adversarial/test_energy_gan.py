@@ -12,8 +12,8 @@ from esscher.adversarial.networks import PlanarNets
 from esscher.adversarial.planar import biased_pair
 from esscher.adversarial.points import Points
 from esscher.randomness import Seeded
+from esscher.settings.training import Pace, TrainingConfig, learning_rate
 from esscher.storage import digest, module_tensors
-from esscher.training.config import Pace, TrainingConfig, learning_rate
 from esscher.training.trainer import Trainer
 
 NETS = PlanarNets(width=8, noise_size=3)

@@ -3,10 +3,12 @@
 import pytest
 
 from esscher.hub import load_base
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.train import TrainRun
+from esscher.settings.training import TrainingConfig
 from esscher.storage import digest, module_tensors
-from esscher.training.config import BaseChoice, TrainingConfig, TrainRun
-from esscher.training.data_config import DataConfig, LengthConfig, TokenizerConfig
-from esscher.training.run import train
+from esscher.verbs.train import train
 
 CHOICES = {
     "enas": BaseChoice("enas", width=12, arc=(0, 0, 1, 1, 1), dropout=0.2, input_dropout=0.2),

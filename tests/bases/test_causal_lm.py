@@ -19,11 +19,11 @@ from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
 from esscher.testing import assert_draws_follow, check_base
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 STORIES = Path("/work/shared/data/stories260K")

@@ -16,10 +16,10 @@ from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
+from esscher.settings.training import TrainingConfig
 from esscher.space import Space, prompts_of
 from esscher.target import Tilted
 from esscher.testing import check_base
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 4, eos=0)

@@ -35,11 +35,11 @@ from esscher.bases.softmax import mixture_score
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
+from esscher.settings.base import BaseChoice
 from esscher.space import Space, prompts_of
 from esscher.target import Tilted
 from esscher.testing import assert_draws_follow, check_base, check_stream, every_outcome
 from esscher.testing.laws import equal
-from esscher.training.config import BaseChoice
 
 ENDING, FIXED = Space(4, 3, eos=0), Space(4, 3)
 PROMPTS = [[], [2, 1, 3]]

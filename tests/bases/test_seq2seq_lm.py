@@ -18,11 +18,11 @@ from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
 from esscher.testing import assert_draws_follow, check_base
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SOURCES = [[2, 0], [1], [2, 1, 1, 0], [1, 3, 0]]  # different lengths, the padding symbol in one

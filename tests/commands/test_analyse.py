@@ -6,8 +6,8 @@ from calling import answer, call
 from esscher.cli import main
 from esscher.commands.analyse import _prompt, app
 from esscher.cut import Cut
-from esscher.training.discriminate_config import ClassifierTraining
-from esscher.training.models import load_model
+from esscher.settings.discriminate import ClassifierTraining
+from esscher.verbs.models import load_model
 
 TINY = [
     *(

@@ -154,7 +154,7 @@ def test_own_is_an_energy_wherever_one_is_named(capsys, folder, tmp_path):
 
 
 def test_own_rescores_candidates(capsys, tmp_path):
-    from esscher.training.candidate_scores import score_candidates
+    from esscher.verbs.candidate_scores import score_candidates
 
     lists = tmp_path / "lists.jsonl"
     rows = [

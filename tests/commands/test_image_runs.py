@@ -13,21 +13,16 @@ from esscher.data.images import Pictures, read_images
 from esscher.hub import load_base
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig
+from esscher.settings.images import ImageConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.train import TrainRun, from_dict, to_dict
+from esscher.settings.training import TrainingConfig
 from esscher.target import Tilted
-from esscher.training.config import (
-    BaseChoice,
-    DataConfig,
-    ImageConfig,
-    LengthConfig,
-    ObjectiveConfig,
-    TrainingConfig,
-    TrainRun,
-    from_dict,
-    to_dict,
-)
-from esscher.training.image_painting import paint_images
-from esscher.training.models import load_model
-from esscher.training.run import train
+from esscher.verbs.models import load_model
+from esscher.verbs.paint import paint_images
+from esscher.verbs.train import train
 
 TINY = {
     "pixelcnn": BaseChoice("pixelcnn", width=8, layers=1, first=3),

@@ -14,7 +14,7 @@ from esscher.hub import save_base
 from esscher.metrics.corpus import WordErrorRate
 from esscher.randomness import Seeded
 from esscher.space import Space
-from esscher.training.rescore import choose_texts, rescore, score_names
+from esscher.verbs.rescore import choose_texts, rescore, score_names
 
 WORDS = ["cab", "bad", "bead", "dab", "face"]
 

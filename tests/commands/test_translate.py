@@ -15,8 +15,8 @@ from esscher.hub import save_base
 from esscher.randomness import Seeded
 from esscher.space import Space, prompts_of
 from esscher.target import Tilted
-from esscher.training import translating
-from esscher.training.translating import load_translator
+from esscher.verbs import translate as translating
+from esscher.verbs.translate import load_translator
 
 TEXTS = ["abc", "", "cab ba", "aaaaaaaaaaaaaaaaaaaa", "b", "  "]
 

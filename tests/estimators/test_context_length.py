@@ -13,8 +13,8 @@ from esscher.data.tokenizers import train_tokenizer
 from esscher.estimators.context_length import THRESHOLD, ContextLosses, context_losses, spread_places
 from esscher.hub import save_base
 from esscher.randomness import Seeded
+from esscher.settings.context import ContextSettings
 from esscher.space import Space, sequences
-from esscher.training.context_config import ContextSettings
 
 SPACE = Space(5, 4)
 

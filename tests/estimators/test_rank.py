@@ -16,10 +16,10 @@ from esscher.data.tokenizers import train_tokenizer
 from esscher.estimators.rank import Spread, mean_divergence, next_log_probs, spread_of
 from esscher.exact.automaton import Automaton
 from esscher.hub import save_base
+from esscher.settings.rank import RankSettings
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.testing import assert_covers
-from esscher.training.rank import softmax_bound
-from esscher.training.rank_config import RankSettings
+from esscher.verbs.rank import softmax_bound
 
 SOFTMAX = {
     "lstm, biases": (RecurrentConfig("lstm", 6, 1, embedding=5), 6 + 2),

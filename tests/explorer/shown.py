@@ -14,7 +14,7 @@ from esscher.explorer.views import Explorer
 from esscher.randomness import Seeded
 from esscher.space import Space
 from esscher.target import Tilted
-from esscher.training.models import Model
+from esscher.verbs.models import Model
 
 LETTERS = character_tokenizer("ab")
 FEATURES = [contains([1, 2], name="has ab"), count([2], name="letters b")]

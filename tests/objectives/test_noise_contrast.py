@@ -20,11 +20,11 @@ from esscher.objectives.noise_contrast import NoiseContrast, refuse_foreign, sho
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
 from esscher.samplers.exhaustive import Exhaustive
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.target import Tilted
 from esscher.testing import check_objective, every_outcome
 from esscher.testing.statistics import point_number
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 4, eos=0)

@@ -16,10 +16,10 @@ from esscher.objectives import permuted_likelihood as module
 from esscher.objectives.permuted_likelihood import Denoising, PermutedLikelihood
 from esscher.objectives.spans import Spans, Words
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, sequences
 from esscher.target import Tilted
 from esscher.testing import every_outcome
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SMALL = XLNetConfig(8, 2, 2, None, 16)

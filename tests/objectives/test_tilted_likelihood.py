@@ -18,10 +18,10 @@ from esscher.randomness import Seeded
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.samplers.importance import Importance
 from esscher.samplers.pool import Pool
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, concatenate, prompts_of, sequences
 from esscher.target import Tilted
 from esscher.testing import check_objective
-from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 4, eos=0)

@@ -13,7 +13,7 @@ from esscher.recipes.eforcing_report import validations, with_curves
 from esscher.recipes.eforcing_studies import FORCED, LAYERS, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
 from esscher.recipes.seeds import place_of
 from esscher.recipes.stream_rows import Study
-from esscher.training.config import DataConfig
+from esscher.settings.data import DataConfig
 
 
 def size(run, vocabulary=2_000):

@@ -12,7 +12,7 @@ from esscher.recipes.eforcing_translation import run
 from esscher.recipes.seeds import place_of
 from esscher.recipes.translation_rows import read_decoded
 from esscher.recipes.translation_studies import french_english, spelt, translation_studies
-from esscher.training.config import TrainRun
+from esscher.settings.train import TrainRun
 
 
 def archive_of(folder, lines: int):

@@ -10,7 +10,7 @@ from esscher.cut import Cut
 from esscher.data.tokenizers import character_tokenizer
 from esscher.space import Space
 from esscher.target import Tilted
-from esscher.training.models import Model
+from esscher.verbs.models import Model
 
 
 @pytest.fixture(scope="session")

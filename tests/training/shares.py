@@ -21,10 +21,10 @@ from esscher.launch import rank
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
+from esscher.settings.training import TrainingConfig
 from esscher.space import prompts_of
 from esscher.storage import module_parts, module_tensors
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.processes import join
 from esscher.training.trainer import Trainer
 

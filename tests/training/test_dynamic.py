@@ -10,6 +10,7 @@ from torch import nn
 from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
+from esscher.settings.dynamic import PUBLISHED, DynamicConfig
 from esscher.space import Sequences, Space
 from esscher.storage import digest, module_tensors
 from esscher.training.dynamic import (
@@ -21,7 +22,6 @@ from esscher.training.dynamic import (
     sequence_reader,
     stream_reader,
 )
-from esscher.training.dynamic_config import PUBLISHED, DynamicConfig
 from esscher.training.gradient_statistics import GradientStatistics, collect_statistics, load_statistics, save_statistics
 
 SPACE = Space(5, 4)

@@ -8,9 +8,9 @@ import torch
 from accelerate import Accelerator
 from languages import random_automaton
 
+from esscher.settings.training import TrainingConfig
 from esscher.space import Space, sequences
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.order import Bucketed, Order, passes
 from esscher.training.supply import Shuffled
 

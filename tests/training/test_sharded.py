@@ -12,9 +12,9 @@ from shares import asked, draws, furthest, learn, learn_stream, verb, verbs
 from esscher.bases.sharding import shard
 from esscher.commands.translate import translate
 from esscher.recipes import find
+from esscher.settings.distil import DistilTraining
+from esscher.settings.training import TrainingConfig
 from esscher.storage import read_tensors
-from esscher.training.config import TrainingConfig
-from esscher.training.distil_config import DistilTraining
 
 KINDS = ["transformer-xl", "llama"]
 MORE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("transformer", "lstm", "encoder-decoder", "xlnet")]

@@ -11,10 +11,10 @@ from voyage import SETTINGS, new_base, text
 from esscher.estimate import Estimate
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.target import Tilted
 from esscher.training import loop
 from esscher.training.average import stalled
-from esscher.training.config import TrainingConfig
 from esscher.training.streams import Stream
 from esscher.training.trainer import Trainer
 

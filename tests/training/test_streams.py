@@ -17,11 +17,11 @@ from esscher.bases.config import TransformerConfig
 from esscher.bases.network import build_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Tilted
 from esscher.training import streams
 from esscher.training.average import Average
-from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOutStream, mean_loss
 from esscher.training.streams import Plan, Stream, length_weights
 from esscher.training.trainer import Trainer

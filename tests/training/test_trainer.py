@@ -18,8 +18,8 @@ from esscher.exact.languages import motif_process
 from esscher.objective import Loss
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.progress import Live
 from esscher.training.trainer import Trainer
 

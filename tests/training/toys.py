@@ -8,10 +8,10 @@ from esscher.bases.network import NetworkBase, build_base
 from esscher.data.processes import draw_sets
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.loop import TrainingRecord
 from esscher.training.trainer import Trainer
 

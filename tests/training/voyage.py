@@ -6,9 +6,9 @@ from toys import Watched
 from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
+from esscher.settings.training import TrainingConfig
 from esscher.space import Space
 from esscher.target import Tilted
-from esscher.training.config import TrainingConfig
 from esscher.training.loop import TrainingRecord
 from esscher.training.streams import Stream
 from esscher.training.trainer import Trainer

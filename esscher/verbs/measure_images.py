@@ -1,0 +1,75 @@
+"""Measuring a model of images: bits per dimension and nats per image, of base and tilted model, with intervals."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from esscher.data.images import Codec, Pictures, read_images
+from esscher.estimators.measured import Measured, measure
+from esscher.randomness import Seeded
+from esscher.samplers.importance import Importance
+from esscher.space import Sequences, distinct_prompts
+from esscher.target import flat
+from esscher.training.collection import InPieces
+from esscher.verbs.contrast import evenly
+from esscher.verbs.image_material import image_units, in_bits, read_image_sets
+from esscher.verbs.measure import EACH_PROMPT, LARGEST, ONE_PROMPT, Measuring, bounds_of, claim
+from esscher.verbs.models import Model, settings_of
+
+
+@dataclass(frozen=True)
+class MeasuredImages:
+    """What was found, and on which images."""
+
+    pictures: Pictures
+    used: int
+    found: Measured
+
+    @property
+    def measured_on(self) -> str:
+        """The images in words."""
+        return str(self.pictures) + (f", {self.used:,} of them" if self.used < len(self.pictures) else "")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each model."""
+        return image_rows(self.found)
+
+
+def image_rows(found: Measured) -> list[dict[str, Any]]:
+    """Bits per dimension and nats per image of each model."""
+    models = {"base": found.base, "tilted": found.tilted}
+    return [{"model": name, **in_bits(nats)} for name, nats in models.items() if nats is not None]
+
+
+def measure_images(
+    model: Model, source: str, settings: Measuring, *, say: Callable[[str], None] = lambda text: None
+) -> MeasuredImages:
+    """The model on the test images of a source."""
+    pictures = judged_images(model, source)
+    whole = points_of(model.pictures, pictures)
+    one_prompt, tilted = len(distinct_prompts(whole)[0]) == 1, model.target.energy is not flat
+    x = evenly(whole, settings.sequences or (len(whole) if one_prompt or not tilted else LARGEST))
+    draws = settings.draws or (ONE_PROMPT if one_prompt else EACH_PROMPT)
+    if settings.folder is not None and tilted:
+        claim(settings.folder, model, settings, draws)
+    sampler = InPieces(Importance(), settings.folder, say=say)
+    found = measure(
+        model.target, x, sampler, draws, units=image_units(x), bounds=bounds_of(model), test=settings.test,
+        level=settings.level, rng=Seeded(settings.seed),
+    )  # fmt: skip
+    return MeasuredImages(pictures, len(x), found)
+
+
+def judged_images(model: Model, source: str) -> Pictures:
+    """What to judge by: of the source that the model learnt from, what was held out; of others their test images, or all."""
+    learnt = settings_of(model.folder)
+    if learnt is not None and learnt.data.source == source:
+        return read_image_sets(learnt.data, learnt.images)[2]
+    whole, test = read_images(source)
+    return whole if test is None else test
+
+
+def points_of(codec: Codec, pictures: Pictures) -> Sequences:
+    """Images as points of a model, made smaller if they are so many times as large."""
+    side = pictures.values.shape[1] // codec.rows
+    return codec.encode(pictures.shrunk(side) if side > 1 else pictures)
