@@ -4,6 +4,7 @@
     check_stream(base)                           a stream in pieces equals one long row, memories hold no gradient, ...
     check_energy(energy, x)                      ignores padding, a batch equals one by one
     check_objective(objective, target, ...)      its gradient is that of the exact loss
+    check_sampler(sampler, target, prompts)      prompts kept, seeds decide, log a(x) known, and draws that follow the target
     assert_draws_follow(target, prompts, draws)  weighted draws have the exact expectations, by enumeration
     every_outcome(run)                           a sampler run on every outcome of its dice: expectations without statistics
     assert_covers(hits, level)                   an interval covers at its stated rate
@@ -13,7 +14,7 @@ Each raises AssertionError with the numbers. The statistical ones state their fa
 
 from esscher.testing.laws import check_base, check_energy, check_objective
 from esscher.testing.outcomes import every_outcome
-from esscher.testing.statistics import assert_covers, assert_draws_follow
+from esscher.testing.statistics import assert_covers, assert_draws_follow, check_sampler
 from esscher.testing.streams import check_stream
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "check_base",
     "check_energy",
     "check_objective",
+    "check_sampler",
     "check_stream",
     "every_outcome",
 ]
