@@ -12,7 +12,11 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 
+from torch import Tensor
+
 import esscher
+from esscher.energies.features import Feature
+from esscher.space import Sequences
 
 Seeks = Callable[[object], bool]
 
@@ -87,3 +91,22 @@ def calls_give(result: type) -> Seeks:
         return any((call := called(made)) is not None and annotation(call, "return") is result for made in made_by(part))
 
     return seeks
+
+
+def rows_to_numbers(part: object) -> bool:
+    """Is an energy, or gives one: called with sequences, it gives a number a row; features are such functions with a name."""
+
+    def numbers(call: Callable[..., object] | None) -> bool:
+        if call is None:
+            return False
+        taken = [name for name in inspect.signature(inspect.unwrap(call)).parameters if name != "self"]
+        given = annotation(call, "return")
+        return (
+            len(taken) == 1
+            and annotation(call, taken[0]) is Sequences
+            and (given is Tensor or getattr(given, "dim_str", "") == "B")
+        )
+
+    return any(made is Feature or numbers(called(made)) for made in made_by(part)) or (
+        inspect.isfunction(part) and numbers(part)
+    )
