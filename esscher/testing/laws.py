@@ -196,6 +196,7 @@ def _alone(x: Sequences, row: int) -> Sequences:
 
 def equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
     """Nowhere further apart than the tolerance; infinities agree with themselves."""
+    found, expected = found.detach(), expected.detach()
     gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
     gap = torch.where(found == expected, 0.0, gap)
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"
