@@ -91,6 +91,30 @@ class WritesIntoMemory(Wrong):
         return found, tuple(part.clone() for part in after)
 
 
+class CountsRows(Wrong):
+    """Alike in pieces and in one row, and other in another company."""
+
+    def log_probs(self, x):
+        return self.base.log_probs(x) * (1 + 0.01 * len(x))
+
+    def read(self, memory, tokens):
+        found, after = self.base.read(memory, tokens)
+        return found * (1 + 0.01 * len(tokens)), after
+
+
+class KeepsItself(Wrong):
+    """A memory is a number under which the network holds its own, whatever rows are chosen of it."""
+
+    def open(self, rows):
+        self.kept = [self.base.open(rows)]
+        return (torch.zeros(rows, dtype=torch.long),)
+
+    def read(self, memory, tokens):
+        found, after = self.base.read(self.kept[int(memory[0][0])], tokens)
+        self.kept.append(after)
+        return found, (torch.full((len(tokens),), len(self.kept) - 1),)
+
+
 class KeepsTheGradient(Wrong):
     def read(self, memory, tokens):
         found, after = self.base.read(memory, tokens)
@@ -103,6 +127,8 @@ WRONG = {
     MixesRows: "a stream in pieces of",
     ColumnsFirst: "a memory has a row for each stream",
     WritesIntoMemory: "reading must leave the memory it began with",
+    CountsRows: "a stream must not depend on the other streams",
+    KeepsItself: "rows of a memory must be those of the streams",
     KeepsTheGradient: "a memory must hold no gradient",
 }
 
