@@ -22,6 +22,7 @@ FAMILIES = {
     "pegasus": lambda **k: transformers.PegasusConfig(**BART, **k),
     "led": lambda **k: transformers.LEDConfig(**LED, **k),  # an encoder with a window, attention of its own
 }
+SOURCES = [[2, 0], [1], [2, 1, 1, 0], [1, 3, 0]]  # different lengths, the padding symbol in one
 SHARING = ("t5", "t5 1.1", "bart", "marian", "pegasus")
 
 

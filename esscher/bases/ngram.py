@@ -81,7 +81,10 @@ def fit_ngram(data: Sequences, space: Space, order: int) -> NGram:
 
 def _assemble(data: Sequences, space: Space, levels: list[_Contexts]) -> Automaton:
     """The tables of all contexts, the shortest first, each from the shorter ones; then the beginning is moved to the front."""
-    below = (torch.full((1, space.vocab_size), 1 / space.vocab_size).double(), torch.zeros(1, space.vocab_size).long())
+    below = (
+        torch.full((1, space.vocab_size), 1 / space.vocab_size, dtype=torch.float64),
+        torch.zeros(1, space.vocab_size).long(),
+    )
     tables, offset = [], 0
     for level, above in zip(levels, [*levels[1:], None], strict=True):
         probability, move = below[0][level.shorter], below[1][level.shorter]

@@ -2,8 +2,10 @@
 
     check_base(base, prompts)                    stepping equals scoring, sums to one, select commutes with advance, ...
     check_stream(base)                           a stream in pieces equals one long row, memories hold no gradient, ...
+    check_head(head, hidden)                     scores, levels and their gradients are those of the logits
     check_energy(energy, x)                      ignores padding, a batch equals one by one
     check_objective(objective, target, ...)      its gradient is that of the exact loss
+    check_sampler(sampler, target, prompts)      prompts kept, seeds decide, log a(x) known, and draws that follow the target
     assert_draws_follow(target, prompts, draws)  weighted draws have the exact expectations, by enumeration
     every_outcome(run)                           a sampler run on every outcome of its dice: expectations without statistics
     assert_covers(hits, level)                   an interval covers at its stated rate
@@ -11,9 +13,10 @@
 Each raises AssertionError with the numbers. The statistical ones state their false-alarm rate.
 """
 
+from esscher.testing.heads import check_head
 from esscher.testing.laws import check_base, check_energy, check_objective
 from esscher.testing.outcomes import every_outcome
-from esscher.testing.statistics import assert_covers, assert_draws_follow
+from esscher.testing.statistics import assert_covers, assert_draws_follow, check_sampler
 from esscher.testing.streams import check_stream
 
 __all__ = [
@@ -21,7 +24,9 @@ __all__ = [
     "assert_draws_follow",
     "check_base",
     "check_energy",
+    "check_head",
     "check_objective",
+    "check_sampler",
     "check_stream",
     "every_outcome",
 ]

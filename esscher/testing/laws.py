@@ -1,15 +1,22 @@
 """What every base, energy and objective must obey, as assertions that name the law they find broken."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Objective
+from esscher.objective import Loss, Objective
 from esscher.randomness import Rng
 from esscher.space import Sequences, prompts_of
-from esscher.target import Base, Energy, State, Tilted
+from esscher.target import Base, Energy, State
+from esscher.testing.outcomes import every_outcome
+
+Target = TypeVar("Target")
+Data = TypeVar("Data")
 
 
 @torch.no_grad()
@@ -48,27 +55,53 @@ def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> No
 
 
 def check_objective(
-    objective: Objective,
-    target: Tilted,
-    data: Sequences,
-    exact: Callable[[], Tensor],
-    parameters: Sequence[Tensor],
+    objective: Objective[Target, Data, Any],
+    target: Target,
+    data: Data,
+    exact: Callable[[], Tensor | Mapping[str, Tensor]],
+    parameters: Sequence[Tensor] | Mapping[str, Sequence[Tensor]],
     *,
-    rng: Rng,
+    rng: Rng | None = None,
     tolerance: float = 1e-5,
 ) -> None:
-    """The law of an objective: its gradient is that of `exact`, the loss written down without sampling.
+    """The laws of an objective: its loss is a finite number, its metrics are, and it counts at least one unit; the gradient
+    is that of `exact`, the loss written down without sampling; of a game, player by player.
 
-    Objectives that sample are given the `Exhaustive` sampler, which turns their expectation into a sum.
+    Objectives that sample are given the `Exhaustive` sampler, which turns their expectation into a sum; or, without an `rng`,
+    they are run on every outcome of their dice, and the gradient is the mean over these.
     """
-    value = objective(target, data, rng=rng, step=0).value
-    assert isinstance(value, Tensor), "an objective of several players is checked player by player"
-    found = torch.autograd.grad(value, parameters, allow_unused=True)
-    expected = torch.autograd.grad(exact(), parameters, allow_unused=True)
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        zero = torch.zeros_like(parameters[number])
-        gap = (zero if one is None else one), (zero if other is None else other)
-        equal(*gap, tolerance, f"the gradient must be that of the exact loss (parameter {number})")
+    wanted = exact()
+    players = wanted if isinstance(wanted, Mapping) else {"": wanted}
+    own = parameters if isinstance(parameters, Mapping) else {"": parameters}
+    expected = {name: _slopes(value, own[name]) for name, value in players.items()}
+    found = {name: [torch.zeros_like(slope) for slope in slopes] for name, slopes in expected.items()}
+
+    def run(given: Rng) -> dict[str, list[Tensor]]:
+        loss = objective(target, data, rng=given, step=0)
+        values = loss.value if isinstance(loss.value, Mapping) else {"": loss.value}
+        _check_loss(loss, values, set(players))
+        return {name: _slopes(value, own[name]) for name, value in values.items()}
+
+    for probability, slopes in every_outcome(run) if rng is None else [(1.0, run(rng))]:
+        for name, parts in slopes.items():
+            found[name] = [so_far + probability * part for so_far, part in zip(found[name], parts, strict=True)]
+    for name in expected:
+        for number, (one, other) in enumerate(zip(found[name], expected[name], strict=True)):
+            where = f"parameter {number}" + f" of the {name}" * bool(name)
+            equal(one, other, tolerance, f"the gradient must be that of the exact loss ({where})")
+
+
+def _slopes(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    return list(torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True))
+
+
+def _check_loss(loss: Loss, values: Mapping[str, Tensor], players: set[str]) -> None:
+    assert set(values) == players, f"a loss has a value for each player: expected {sorted(players)}, got {sorted(values)}"
+    for value in values.values():
+        assert value.shape == () and bool(value.isfinite()), f"a loss is one finite number, not {value.detach()}"
+    wrong = {name: number for name, number in loss.metrics.items() if not math.isfinite(number)}
+    assert not wrong, f"metrics must be finite numbers; got {wrong}"
+    assert loss.count >= 1, f"a loss is a mean over at least one unit, not {loss.count}"
 
 
 def _check_padding(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -163,6 +196,7 @@ def _alone(x: Sequences, row: int) -> Sequences:
 
 def equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
     """Nowhere further apart than the tolerance; infinities agree with themselves."""
+    found, expected = found.detach(), expected.detach()
     gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
     gap = torch.where(found == expected, 0.0, gap)
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"

@@ -1,4 +1,4 @@
-"""Calibrated comparisons of draws and intervals with the truth."""
+"""What every sampler must obey, and calibrated comparisons of draws and intervals with the truth."""
 
 import math
 from statistics import NormalDist
@@ -7,11 +7,40 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws
+from esscher.draws import Draws, Sampler
 from esscher.exact.enumeration import count_points, enumerate_points
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, Space
 from esscher.target import Tilted
+from esscher.testing.laws import equal
+
+FEW = 8  # prompts that are enough to see whether a seed decides
+
+
+def check_sampler(
+    sampler: Sampler, target: Tilted, prompts: Sequences, draws: int = 8, *, rng: Rng, false_alarm: float = 1e-6
+) -> float:
+    """The laws of a sampler, on a space small enough to enumerate, after some hundreds of prompts.
+
+    It gives as many draws for each prompt, which begin with it, and the same for the same seed; it knows log a(x) of each; and
+    weighted they have the exact expectations (`assert_draws_follow`, whose largest deviation is returned).
+    """
+    found = sampler(target, prompts, draws, rng=rng.stream("draws"))
+    count, each = found.log_weight.shape
+    assert (count, count * each) == (len(prompts), len(found.x)), (
+        f"a sampler gives as many draws for each prompt: {len(found.x)} points and weights of {count} x {each} for "
+        f"{len(prompts)} prompts"
+    )
+    _check_prompts(prompts, found.x, each)
+    with torch.no_grad():
+        score = target.base.log_probs(found.x).double().sum(-1).view(count, each)
+    equal(found.log_base, score, 1e-4, "a sampler must know log a(x) of its draws")
+    few = prompts.rows(slice(0, FEW))
+    one, other = (sampler(target, few, draws, rng=rng.stream("again")) for _ in range(2))
+    assert one.x.points() == other.x.points() and torch.equal(one.log_weight, other.log_weight), (
+        "draws must be the same for the same seed: all chance comes from rng"
+    )
+    return assert_draws_follow(target, prompts, found, false_alarm=false_alarm)
 
 
 def assert_draws_follow(
@@ -53,6 +82,14 @@ def assert_covers(hits: int, replications: int, level: float, *, false_alarm: fl
     p = binomtest(hits, replications, level).pvalue
     assert p > false_alarm, f"the interval held the truth {hits} of {replications} times; stated rate {level:.0%} (p = {p:.1g})"
     return hits / replications
+
+
+def _check_prompts(prompts: Sequences, x: Sequences, each: int) -> None:
+    owner = torch.arange(len(prompts)).repeat_interleave(each)
+    width = int(prompts.start.max())
+    inside = torch.arange(width) < prompts.start[owner][:, None]
+    same = (x.start == prompts.start[owner]) & ((x.tokens[:, :width] == prompts.tokens[owner, :width]) | ~inside).all(-1)
+    assert bool(same.all()), f"a draw must begin with its prompt; {int((~same).sum())} of {len(x)} do not"
 
 
 def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:

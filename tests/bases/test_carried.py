@@ -6,13 +6,12 @@ from networks import CONFIGS, SPACES, lively
 
 from esscher.bases.carried import Carried
 from esscher.bases.config import RecurrentConfig, TransformerXLConfig
-from esscher.bases.logits import LogitBase
 from esscher.bases.network import build_base
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
 from esscher.space import Sequences, Space, empty_prompts
-from esscher.target import Base, Tilted
+from esscher.target import Tilted
 from esscher.testing import check_base, check_stream
 
 SPACE = Space(5, 4)
@@ -92,6 +91,30 @@ class WritesIntoMemory(Wrong):
         return found, tuple(part.clone() for part in after)
 
 
+class CountsRows(Wrong):
+    """Alike in pieces and in one row, and other in another company."""
+
+    def log_probs(self, x):
+        return self.base.log_probs(x) * (1 + 0.01 * len(x))
+
+    def read(self, memory, tokens):
+        found, after = self.base.read(memory, tokens)
+        return found * (1 + 0.01 * len(tokens)), after
+
+
+class KeepsItself(Wrong):
+    """A memory is a number under which the network holds its own, whatever rows are chosen of it."""
+
+    def open(self, rows):
+        self.kept = [self.base.open(rows)]
+        return (torch.zeros(rows, dtype=torch.long),)
+
+    def read(self, memory, tokens):
+        found, after = self.base.read(self.kept[int(memory[0][0])], tokens)
+        self.kept.append(after)
+        return found, (torch.full((len(tokens),), len(self.kept) - 1),)
+
+
 class KeepsTheGradient(Wrong):
     def read(self, memory, tokens):
         found, after = self.base.read(memory, tokens)
@@ -104,6 +127,8 @@ WRONG = {
     MixesRows: "a stream in pieces of",
     ColumnsFirst: "a memory has a row for each stream",
     WritesIntoMemory: "reading must leave the memory it began with",
+    CountsRows: "a stream must not depend on the other streams",
+    KeepsItself: "rows of a memory must be those of the streams",
     KeepsTheGradient: "a memory must hold no gradient",
 }
 
@@ -112,19 +137,6 @@ WRONG = {
 def test_wrong_memories_are_caught(wrong):
     with pytest.raises(AssertionError, match=WRONG[wrong]):
         check_stream(wrong(lively(CONFIGS["lstm, vectors"], SPACE)))
-
-
-@pytest.mark.parametrize(("space", "prompt"), [(SPACES["fixed length"], []), (SPACES["end symbol"], [2, 1])], ids=SPACES)
-def test_in_the_midst_of_a_stream_it_is_a_base(space, prompt):
-    for kind in STREAMING:
-        base = lively(CONFIGS[kind], space)
-        with torch.no_grad():
-            memory = base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1]
-        carried = Carried(base, memory)
-        assert isinstance(carried, Base) and isinstance(carried, LogitBase)
-        check_base(carried, [prompt])
-        with pytest.raises(AssertionError):  # the same without a memory is another distribution
-            torch.testing.assert_close(carried.begin(empty_prompts(1))[0], base.begin(empty_prompts(1))[0])
 
 
 @pytest.mark.parametrize("mixers", [("full",), ("local",), ("lightconv", "full")], ids=["full", "local", "mixed"])

@@ -1,36 +1,22 @@
-"""Every head on every network: the laws of a base and of streams, gradients against those of all logits, draws, wrong heads."""
+"""Every head on every network: gradients against those of all logits, draws, wrong heads; laws: tests/laws."""
 
 import math
-from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import pytest
 import torch
-from networks import lively
+from heads_on_networks import CASES, DEEPER, ENDING, FIXED, HEADS, PROMPTS, base_of, config_of
 from torch.nn.functional import linear
 
 from esscher.bases import adaptive, mixture
 from esscher.bases.adaptive import AdaptiveSoftmax
 from esscher.bases.config import (
-    MIXERS,
-    AwdLstmConfig,
-    DeqConfig,
-    EnasConfig,
-    GatedPixelCnnConfig,
-    PixelCnnConfig,
-    PixelCnnPlusPlusConfig,
-    RecurrentConfig,
-    TransformerConfig,
-    TransformerXLConfig,
-    TrellisNetConfig,
     from_dict,
     to_dict,
 )
 from esscher.bases.heads import SoftmaxHead, placed
-from esscher.bases.logits import LogitBase, scores_and_levels
+from esscher.bases.logits import scores_and_levels
 from esscher.bases.mixture import MixtureHead
-from esscher.bases.network import NetworkBase, StreamingNetwork
 from esscher.bases.softmax import mixture_score
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
@@ -38,86 +24,8 @@ from esscher.samplers.ancestral import Ancestral, draw
 from esscher.settings.base import BaseChoice
 from esscher.space import Space, prompts_of
 from esscher.target import Tilted
-from esscher.testing import assert_draws_follow, check_base, check_stream, every_outcome
+from esscher.testing import assert_draws_follow, check_base, every_outcome
 from esscher.testing.laws import equal
-
-ENDING, FIXED = Space(4, 3, eos=0), Space(4, 3)
-PROMPTS = [[], [2, 1, 3]]
-
-XL = TransformerXLConfig(8, 1, 2, None, 16)
-NETWORKS = {
-    "lstm": RecurrentConfig("lstm", 8, 2, embedding=8),
-    "lstm, one-hot": RecurrentConfig("lstm", 8, 1),
-    "gru": RecurrentConfig("gru", 8, 1, embedding=8),
-    "gru, one-hot": RecurrentConfig("gru", 8, 3),
-    "awd-lstm": AwdLstmConfig(8, 2, inner=6),
-    "enas": EnasConfig(8),
-    "trellisnet": TrellisNetConfig(8, 3, inner=4),
-    "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
-    "transformer, rotary": TransformerConfig(8, 1, 2, 16),
-    "transformer, learned": TransformerConfig(8, 1, 4, 16, positions="learned", max_positions=6),
-    **{
-        f"{mixer}, {norm}-norm": replace(XL, mixers=(mixer,), spans=(2,), norm=norm, untied=norm == "pre")
-        for mixer, norm in product(MIXERS, ("post", "pre"))
-    },
-}
-DEEPER = {  # what is no matter of the head
-    "enas, another cell": EnasConfig(8, 2, arc=(3, 0, 2, 0, 1, 1, 0)),
-    "trellisnet, dilated": TrellisNetConfig(8, 4, inner=0, dilations=(1, 3, 2)),
-    "deq, short sight": DeqConfig(8, 2, 5, 16, reach=2, clamp=1, exact_tolerance=1e-14),
-    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=3),
-    "transformer": TransformerConfig(8, 2, 2, 16),
-    "transformer-xl": replace(XL, layers=2, norm="pre", untied=True),
-    "transformer-xl, short sight": replace(XL, layers=2, reach=2, clamp=1),
-    "transformer-xl, mixed": replace(XL, layers=4, mixers=MIXERS, spans=(2, 2, 3, 2)),
-    "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 4, 1), scales=2, mixtures=3),
-    "pixelcnn++, channels": PixelCnnPlusPlusConfig(6, 2, 0.0, (1, 2, 3), scales=1, mixtures=2),
-}
-PIXELS = {
-    "pixelcnn": PixelCnnConfig(8, 1, image=(2, 3, 1), first=3),
-    "gated-pixelcnn": GatedPixelCnnConfig(6, 1, image=(1, 2, 3), first=3),
-}
-HEADS = {
-    "softmax": {},
-    "adaptive": {"cutoffs": (1, 2), "shrink": 2},
-    "softmaxes": {"output": "softmaxes", "components": 3},
-    "contexts": {"output": "contexts", "components": 3},
-}
-
-
-def config_of(network, head, *, tied):
-    """Untied mixtures have contexts of a width that is no other."""
-    own = {"latent": 5} if not tied and "output" in HEADS[head] else {}
-    return replace(NETWORKS[network], **HEADS[head], **own, tied=tied)
-
-
-CASES = {
-    f"{network} + {head}, {'tied' if tied else 'untied'}": config_of(network, head, tied=tied)
-    for network, head, tied in product(NETWORKS, HEADS, (True, False))
-    if not (tied and "one-hot" in network)
-} | {f"{network} + {head}": replace(PIXELS[network], **HEADS[head]) for network, head in product(PIXELS, HEADS)}
-ONCE = {**NETWORKS, **DEEPER, **PIXELS}
-STREAMING = {  # what a memory holds is the same for output weights of one's own
-    case: config
-    for case, config in {**CASES, **DEEPER}.items()
-    if not isinstance(config, TransformerConfig) and "pixelcnn" not in case and (config.tied or "one-hot" in case)
-}
-
-
-def slowly_solved(cases):
-    """Fixed points take long to solve: of those with other heads than a softmax, `make slow` sees to all but one."""
-    slow = {case for case in cases if case.startswith("deq + ") and "softmax," not in case and case != "deq + softmaxes, tied"}
-    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
-
-
-def base_of(config, space=ENDING) -> NetworkBase:
-    """A lively base none of whose biases is 0, so that one that is forgotten would be missed."""
-    base = lively(config, space)
-    with Seeded(4).governs_torch(), torch.no_grad():
-        for weight in base.parameters():
-            if not bool(weight.any()):
-                weight.normal_()
-    return base
 
 
 def check_scores(base):
@@ -152,31 +60,11 @@ def check_levels(base):
         equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
 
 
-@pytest.mark.parametrize("case", slowly_solved([*CASES, *DEEPER]))
-def test_laws_of_a_base(case):
-    base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
-    assert isinstance(base, LogitBase)
-    check_base(base, PROMPTS, tolerance=1e-12)
-
-
-@pytest.mark.parametrize("network", ONCE)
-def test_laws_in_single_precision(network):
-    """After prompts of one length, which are stepped in another way; points that have no end symbol."""
-    check_base(base_of(ONCE[network], FIXED), [[2, 3], [1, 1]], tolerance=1e-4)
-
-
 @pytest.mark.parametrize("case", [*CASES, "pixelcnn++", "pixelcnn++, channels"])
 def test_scores_and_gradients_are_those_of_all_logits(case):
     base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
     check_scores(base)
     check_levels(base)
-
-
-@pytest.mark.parametrize("case", slowly_solved(STREAMING))
-def test_laws_of_streams(case):
-    base = base_of(STREAMING[case]).double()
-    assert isinstance(base.network, StreamingNetwork)
-    check_stream(base, length=7, rows=2, tolerance=1e-12)
 
 
 def test_settings_travel_as_dictionaries_and_as_flags():

@@ -16,7 +16,6 @@ from esscher.exact.tilting import tilt
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.space import Space, empty_prompts, sequences
-from esscher.testing import check_base
 
 SPACE = Space(4, 5, eos=0)
 
@@ -75,13 +74,6 @@ def test_probabilities_are_those_of_the_formula(order, prompts):
         assert worst_gap(model, witten_bell(whole, [[] for _ in whole], 4, order)) > 1e-3
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 10])
-@pytest.mark.parametrize("space", [SPACE, Space(4, 4)], ids=["end symbol", "fixed length"])
-def test_ngrams_are_bases(order, space):
-    points, begun = random_data()
-    check_base(fit_ngram(sequences(points, begun), space, order), PROMPTS, tolerance=1e-12)
-
-
 def test_states_are_the_contexts_seen():
     model = fit_ngram(sequences([[1, 2, 1, 2, 0]]), SPACE, 3)
     assert len(model.automaton.emit) == 1 + 3 + 3  # (); ^, 1, 2; ^1, 12, 21
@@ -121,3 +113,10 @@ def test_bad_data_are_refused():
         fit_ngram(sequences([[7, 0]]), SPACE, 2)
     with pytest.raises(ValueError, match="do not fit"):
         fit_ngram(sequences([list(range(20_000))]), Space(20_000, 5), 2)
+
+
+def test_three_tokens_never_seen_are_alike_to_the_last_bit():
+    """A third is no sum of powers of 2: rounded to single precision on the way, probabilities of three tokens miss 1."""
+    model = fit_ngram(sequences([[1, 0]]), Space(3, 4, eos=0), 2)
+    total = model.automaton.emit.exp().sum(-1)
+    assert torch.allclose(total, torch.ones_like(total), atol=1e-14, rtol=0)

@@ -20,19 +20,6 @@ SETTINGS = {
     "all three": {"top_k": 2, "top_p": 0.8, "temperature": 1.7},
     "nothing": {"top_k": 3, "top_p": 1.0},
 }
-BASES = {
-    "lstm": lambda space: lively(CONFIGS["lstm, one-hot"], space),
-    "transformer": lambda space: lively(CONFIGS["transformer, rotary"], space),
-    "automaton": random_automaton,
-    "truncated": lambda space: Truncated(lively(CONFIGS["gru, tied"], space), top_p=0.9),
-}
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("kind", BASES)
-@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
-def test_laws(space, kind, setting):
-    check_base(Truncated(BASES[kind](space), **SETTINGS[setting]), PROMPTS)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

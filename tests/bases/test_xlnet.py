@@ -22,7 +22,6 @@ from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.testing import check_base
-from esscher.testing.streams import check_stream
 
 SMALL = XLNetConfig(8, 2, 2, None, 16, memory=20)
 KINDS = {"full": SMALL, "local": replace(SMALL, layers=3, mixers=("local",), spans=(2, 3))}
@@ -52,10 +51,6 @@ def test_orders_differ_and_the_natural_one_is_the_plain_base(config):
     found = [natural, *(in_order(base, order).log_probs(x) for order in ([3, 2, 1, 0], [1, 0, 2, 3], [0, 1, 3, 2]))]
     for number, one in enumerate(found):
         assert all(not torch.allclose(one, other, atol=1e-3) for other in found[:number])
-
-
-def test_a_stream_is_one_long_row(config):
-    check_stream(lively(config, Space(3, 4)))
 
 
 def test_a_target_never_influences_its_own_query(config):

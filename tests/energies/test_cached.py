@@ -2,10 +2,9 @@ import pytest
 import torch
 
 from esscher.energies.cached import Cached, cached
-from esscher.energies.features import Feature, LogLinear, contains, of_text, of_texts, of_tokens, values
+from esscher.energies.features import Feature, contains, of_text, of_texts, of_tokens, values
 from esscher.exact.enumeration import enumerate_points
 from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.testing import check_energy
 
 SPACE = Space(3, 4, eos=0)
 X = sequences([[1, 2, 0], [1, 2, 0], [2, 0], [1, 2, 0]], [[1], [], [], [1]])
@@ -52,7 +51,6 @@ def test_the_prompt_counts_where_it_is_read():
     assert len(safe) == len(x)
     assert not torch.equal(Cached("wrong", reads_prompt, reads_prompt=False)(x), reads_prompt(x))
     assert torch.equal(values([cached(Feature("safe", reads_prompt))], x)[:, 0], reads_prompt(x))
-    check_energy(LogLinear([cached(Feature("safe", reads_prompt)), cached(contains([1]))], torch.ones(2)), x)
 
 
 def test_prompt_and_point_are_told_apart_by_where_they_meet():

@@ -24,10 +24,6 @@ def awake(*, seed: int = 0) -> ConditionalLogLinear:
     return ConditionalLogLinear(FEATURES, network)
 
 
-def test_it_obeys_the_laws_of_an_energy():
-    check_energy(awake(), enumerate_points(SPACE, prompts_of(PROMPTS)))
-
-
 def test_a_network_that_reads_padding_is_caught():
     class Careless(nn.Module):
         def forward(self, prompts: Sequences) -> torch.Tensor:

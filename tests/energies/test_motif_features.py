@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from esscher.energies.declared import declared_features
-from esscher.energies.features import LogLinear, values
+from esscher.energies.features import values
 from esscher.energies.motif_features import NAMES, declared_motif_features, motif_features, motif_strings, motif_tallies
 from esscher.exact.enumeration import enumerate_points
 from esscher.exact.languages import motif_process, white_noise
@@ -10,7 +10,6 @@ from esscher.exact.moments import exact_lambda
 from esscher.exact.tilting import family
 from esscher.randomness import Seeded
 from esscher.space import Space, prompts_of
-from esscher.testing import check_energy
 
 PAPER = ["10001011111000", "01011101101", "001001100111", "1011100111001", "10001010001", "100010100011"]
 
@@ -64,7 +63,6 @@ def test_features_tallies_and_text_agree_with_the_rule_on_every_string(ft, names
     assert torch.equal(values(as_text, x), expected)
     present = declared_features(declared_motif_features("1011", ft, rng=Seeded(1)))
     assert not torch.equal(values(present, x), expected)  # other distractors are seen
-    check_energy(LogLinear(features, torch.linspace(-1, 1, len(features))), x.rows(torch.arange(0, len(x), 17)))
 
 
 def test_exact_moments_of_the_process_and_the_weights_that_give_them():

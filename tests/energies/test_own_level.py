@@ -33,11 +33,9 @@ def some_points(space: Space) -> Sequences:
 
 @pytest.mark.parametrize("kind", BASES)
 @pytest.mark.parametrize("space", SPACES)
-def test_laws(kind, space):
+def test_it_foresees_by_the_laws_of_an_energy(kind, space):
     base = BASES[kind](SPACES[space])
     energy = OwnLevel(base)
-    check_energy(energy, some_points(SPACES[space]), tolerance=2e-4)
-    check_energy(energy, EMPTY, tolerance=2e-4)
     check_energy(energy.after, some_points(SPACES[space]).prompts(), tolerance=2e-4)
     assert energy(EMPTY)[:2].tolist() == [0, 0] and energy(EMPTY.rows(slice(0, 0))).shape == (0,)
     assert float(energy(some_points(SPACES[space])).detach().std()) > 0.01

@@ -54,6 +54,49 @@ def test_likelihood_has_the_gradient_of_the_mean_per_token():
             check_objective(wrong, Tilted(base), DATA, exact, weights, rng=Seeded(0))
 
 
+def test_a_loss_that_is_no_mean_of_numbers_is_caught():
+    base = build_base(RecurrentConfig(width=6, layers=1), SPACE, rng=Seeded(0))
+
+    def exact() -> torch.Tensor:
+        return -base.log_probs(DATA).sum() / int(DATA.lengths.sum())
+
+    def game() -> dict[str, torch.Tensor]:
+        return {"actor": exact(), "critic": -exact()}
+
+    weights = list(base.parameters())
+    both, wrong_sign = {"actor": exact(), "critic": -exact()}, {"actor": exact(), "critic": exact()}
+    cases = [
+        (Loss(exact()[None]), "a loss is one finite number"),
+        (Loss(exact() * torch.inf), "a loss is one finite number"),
+        (Loss(exact(), {"nll": float("nan")}), "metrics must be finite numbers; got {'nll': nan}"),
+        (Loss(exact(), {}, 0), "a mean over at least one unit, not 0"),
+        (Loss(both), r"a value for each player: expected \[''\], got \['actor', 'critic'\]"),
+    ]
+    for loss, message in cases:
+        with pytest.raises(AssertionError, match=message):
+            check_objective(lambda *given, loss=loss, **more: loss, Tilted(base), DATA, exact, weights, rng=Seeded(0))
+    players = {"actor": weights, "critic": weights}
+    check_objective(lambda *given, **more: Loss(game()), Tilted(base), DATA, game, players, rng=Seeded(0))
+    with pytest.raises(AssertionError, match=r"exact loss \(parameter 0 of the critic\)"):
+        check_objective(lambda *given, **more: Loss(wrong_sign), Tilted(base), DATA, game, players, rng=Seeded(0))
+
+
+def test_without_an_rng_the_dice_fall_every_way():
+    """A coin that is biased, or thrown by no rng, has another mean."""
+    weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+
+    def by_coin(share: float):
+        def objective(target, data, *, rng, step=0) -> Loss:
+            return Loss(weight**2 if bool(rng.accept(torch.tensor([share]).log())) else 0 * weight)
+
+        return objective
+
+    target = Tilted(random_automaton(SPACE))
+    check_objective(by_coin(0.25), target, DATA, lambda: 0.25 * weight**2, [weight])
+    with pytest.raises(AssertionError, match=LAW):
+        check_objective(by_coin(0.3), target, DATA, lambda: 0.25 * weight**2, [weight])
+
+
 def test_an_objective_that_samples_is_exact_with_the_exhaustive_sampler():
     energy = LogLinear([contains([1, 2]), length()], torch.tensor([0.7, -0.3]))
     target = Tilted(random_automaton(SPACE), energy)

@@ -11,9 +11,9 @@ from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.pool import Pool
-from esscher.space import Space, empty_prompts, sequences
+from esscher.space import Space, empty_prompts, prompts_of, sequences
 from esscher.target import Tilted
-from esscher.testing import assert_covers, assert_draws_follow
+from esscher.testing import assert_covers, assert_draws_follow, check_sampler
 
 SPACE = Space(3, 3, eos=0)
 TARGET = random_target(SPACE)
@@ -125,3 +125,47 @@ def test_a_draw_outside_the_space_is_named():
     beyond = replace(draws.x, tokens=torch.full_like(draws.x.tokens, 0), stop=torch.full_like(draws.x.stop, 3))
     with pytest.raises(AssertionError, match="not a point of the space"):
         assert_draws_follow(TARGET, PROMPTS, replace(draws, x=beyond))
+
+
+# the other laws of a sampler
+
+
+def drops_the_last_draw(draws, rng):
+    return replace(draws, x=draws.x.rows(slice(0, -1)))
+
+
+def forgets_its_prompt(draws, rng):
+    return replace(draws, x=replace(draws.x, tokens=torch.where(draws.x.counted, draws.x.tokens, 0)))
+
+
+def scores_with_the_energy(draws, rng):
+    return replace(draws, log_base=draws.log_base + draws.log_weight)
+
+
+def weighs_by_its_own_dice(draws, rng):
+    return replace(draws, log_weight=draws.log_weight + torch.rand(()))
+
+
+def is_too_warm(draws, rng):
+    return replace(draws, log_weight=0.7 * draws.log_weight)
+
+
+WRONG_SAMPLERS = {
+    drops_the_last_draw: "a sampler gives as many draws for each prompt: 2399 points and weights of 600 x 4 for 600 prompts",
+    forgets_its_prompt: "a draw must begin with its prompt; 1200 of 2400 do not",
+    scores_with_the_energy: r"a sampler must know log a\(x\)",
+    weighs_by_its_own_dice: "draws must be the same for the same seed",
+    is_too_warm: "standard errors apart",
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SAMPLERS, ids=lambda wrong: wrong.__name__)
+def test_wrong_samplers_break_the_law_they_should(wrong):
+    prompts = prompts_of([[], [2, 1]] * 300)
+
+    def sampler(target, prompts, draws, *, rng):
+        return wrong(Importance()(target, prompts, draws, rng=rng), rng)
+
+    assert check_sampler(Importance(), TARGET, prompts, 4, rng=Seeded(0)) < 5.7
+    with pytest.raises(AssertionError, match=WRONG_SAMPLERS[wrong]):
+        check_sampler(sampler, TARGET, prompts, 4, rng=Seeded(0))

@@ -1,0 +1,112 @@
+"""The parts of the package, found by inspection: what implements a protocol must stand under its laws.
+
+A part is a public class whose instances implement the protocol, or a public function that gives one. It is called by its
+package and its own name: `samplers.Pool`, `exact.normalise`. A list of laws is a dictionary whose keys begin with the name of
+the part they try, and go on, after a comma, with what is particular: `samplers.Pool, shared`.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+
+from torch import Tensor
+
+import esscher
+from esscher.energies.features import Feature
+from esscher.space import Sequences
+
+Seeks = Callable[[object], bool]
+
+
+def modules(package: ModuleType = esscher) -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
+
+
+def parts(seeks: Seeks, of: Iterable[ModuleType] | None = None) -> dict[str, object]:
+    """Every public class or function that is sought, by its package and its own name; no two may share them."""
+    found: dict[str, object] = {}
+    for module in modules() if of is None else of:
+        for name, part in vars(module).items():
+            own = getattr(part, "__module__", None) == module.__name__ and getattr(part, "__name__", None) == name
+            if own and not name.startswith("_") and seeks(part):
+                title = f"{module.__name__.split('.')[1]}.{name}"
+                assert title not in found, f"{module.__name__}.{name} has the name of another part, {title}: rename it"
+                found[title] = part
+    return found
+
+
+def check_complete(found: Iterable[str], listed: Iterable[str], apart: Mapping[str, str], file: str) -> None:
+    """Every part that was found is listed, or set apart with a reason; nothing else is."""
+    known, tried = set(found), {part_of(name) for name in listed}
+    forgotten = sorted(known - tried - apart.keys())
+    assert not forgotten, f"no law is run over {forgotten}: add each to the list in {file}, or to APART there with the reason"
+    unknown = sorted((tried | apart.keys()) - known)
+    assert not unknown, f"{file} names {unknown}, which the package does not have as such a part: remove or rename them"
+    twice = sorted(tried & apart.keys())
+    assert not twice, f"{file} both tries {twice} and sets them apart"
+
+
+def part_of(name: str) -> str:
+    return name.partition(",")[0]
+
+
+def made_by(part: object) -> list[object]:
+    """What a part gives: a class itself, and what a function says it returns, of a list its elements."""
+    if inspect.isclass(part):
+        return [] if getattr(part, "_is_protocol", False) else [part]
+    if not inspect.isfunction(part):
+        return []
+    returned = annotation(part, "return")
+    return list(typing.get_args(returned)) if typing.get_origin(returned) is list else [returned]
+
+
+def annotation(function: Callable[..., object], name: str) -> object:
+    """A type in a signature; None where there is none, or one that only a type checker can see."""
+    function = inspect.unwrap(function)
+    found = function.__annotations__.get(name)
+    return function.__globals__.get(found) if isinstance(found, str) else found
+
+
+def has(*methods: str) -> Seeks:
+    """Gives something with all these methods."""
+    return lambda part: any(all(callable(getattr(made, name, None)) for name in methods) for made in made_by(part))
+
+
+def called(part: object) -> Callable[..., object] | None:
+    """How instances of a class are called."""
+    if not inspect.isclass(part):
+        return None
+    return vars(part).get("__call__") or vars(part).get("forward")
+
+
+def calls_give(result: type) -> Seeks:
+    """Gives something that, called, gives the result."""
+
+    def seeks(part: object) -> bool:
+        return any((call := called(made)) is not None and annotation(call, "return") is result for made in made_by(part))
+
+    return seeks
+
+
+def rows_to_numbers(part: object) -> bool:
+    """Is an energy, or gives one: called with sequences, it gives a number a row; features are such functions with a name."""
+
+    def numbers(call: Callable[..., object] | None) -> bool:
+        if call is None:
+            return False
+        taken = [name for name in inspect.signature(inspect.unwrap(call)).parameters if name != "self"]
+        given = annotation(call, "return")
+        return (
+            len(taken) == 1
+            and annotation(call, taken[0]) is Sequences
+            and (given is Tensor or getattr(given, "dim_str", "") == "B")
+        )
+
+    return any(made is Feature or numbers(called(made)) for made in made_by(part)) or (
+        inspect.isfunction(part) and numbers(part)
+    )

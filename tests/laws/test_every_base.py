@@ -1,0 +1,200 @@
+"""Every base under the laws of bases, and of streams where it reads them: this is their list."""
+
+from typing import NamedTuple
+
+import causal_models
+import pytest
+import seq2seq_models
+import torch
+from bases.hidden import random_model
+from exact.examples import random_weighted
+from heads_on_networks import CASES, DEEPER, ENDING, FIXED, NETWORKS, PIXELS, PROMPTS, base_of, slowly_solved
+from languages import random_automaton
+from networks import CONFIGS, lively
+
+from esscher.bases.begun import Begun
+from esscher.bases.carried import Carried
+from esscher.bases.config import KINDS, PixelCnnConfig
+from esscher.bases.config import name as kind_of
+from esscher.bases.continued import Continued
+from esscher.bases.corrected import Corrected
+from esscher.bases.grown import deepened, deepened_causal_lm
+from esscher.bases.hidden_paths import paths
+from esscher.bases.in_order import in_order
+from esscher.bases.network import NETWORKS as BUILT_BY
+from esscher.bases.network import with_given, with_sight, with_unrolled
+from esscher.bases.ngram import fit_ngram
+from esscher.bases.shortened import Shortened
+from esscher.bases.truncated import Truncated
+from esscher.exact import features
+from esscher.exact.automaton import Weighted
+from esscher.exact.languages import matching_strings, white_noise
+from esscher.exact.mixture import Mixture
+from esscher.exact.partition import normalise, normalise_unbounded
+from esscher.exact.tilting import tilt
+from esscher.randomness import Seeded
+from esscher.samplers.watched import Tally, WatchedBase
+from esscher.space import Space, sequences
+from esscher.testing import check_base, check_stream
+
+from laws.parts import check_complete, has, part_of, parts  # isort: skip
+
+FOUR, SOURCES = [[], [1], [2, 1, 1], [1, 2]], seq2seq_models.SOURCES
+SPACE = Space(3, 4, eos=0)
+
+
+class Tried(NamedTuple):
+    """How a base is built, and after which prompts it is tried."""
+
+    build: object
+    prompts: list[list[int]] = FOUR
+    tolerance: float = 1e-5
+
+
+def network(config, space=ENDING) -> Tried:
+    return Tried(lambda: base_of(config, space).double(), PROMPTS, 1e-12)
+
+
+def small(kind, space=SPACE):
+    return lively(CONFIGS[kind], space)
+
+
+def carried(kind) -> Tried:
+    def build():
+        base = small(kind, Space(3, 4))
+        with torch.no_grad():
+            return Carried(base, base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
+
+    return Tried(build, [[2, 1]])
+
+
+def labelled_pixels():
+    config = PixelCnnConfig(8, 1, image=(2, 2, 3), first=3, classes=2)
+    return lively(config, Space(3, 3)).double()
+
+
+def unbounded():
+    lighter = random_automaton(SPACE)
+    return normalise_unbounded(Weighted(lighter.emit - 0.3, lighter.move, SPACE))
+
+
+def ngram():
+    points = [[1, 2, 0], [2, 2, 1, 0], [0], [1, 1, 1, 0]]
+    return fit_ngram(sequences(points, [[], [1], [2], [1, 2]]), SPACE, 3)
+
+
+def tallies(space):
+    return [features.contains([1, 2], space), features.length(space)]
+
+
+EXACT = 1e-12
+BASES = {
+    **{f"{kind_of(config)}, {case}": network(config) for case, config in {**CASES, **DEEPER}.items()},
+    **{
+        f"{kind_of(config)}, {case}, single precision": Tried(lambda c=config: base_of(c, FIXED), [[2, 3], [1, 1]], 1e-4)
+        for case, config in {**NETWORKS, **DEEPER, **PIXELS}.items()
+    },
+    "xlnet": Tried(lambda: small("xlnet").double(), FOUR, EXACT),
+    "xlnet, local": Tried(lambda: small("xlnet, local").double(), FOUR, EXACT),
+    "encoder-decoder": Tried(lambda: small("encoder-decoder").double(), FOUR, EXACT),
+    "encoder-decoder, softmaxes": Tried(lambda: small("encoder-decoder, softmaxes", Space(3, 4)).double(), FOUR, EXACT),
+    "attentive-lstm": Tried(lambda: small("attentive-lstm").double(), FOUR, EXACT),
+    "attentive-lstm, contexts": Tried(lambda: small("attentive-lstm, contexts", Space(3, 4)).double(), FOUR, EXACT),
+    "pixelcnn, with labels": Tried(labelled_pixels, [[3], [4, 2, 0, 1]], 1e-10),
+    "bases.in_order": Tried(lambda: in_order(small("xlnet"), [6, 5, 4, 3, 2, 1, 0])),
+    "bases.in_order, local": Tried(lambda: in_order(small("xlnet, local", Space(3, 4)), [3, 0, 6, 2, 5, 1, 4])),
+    "bases.with_sight": Tried(lambda: with_sight(small("transformer-xl"), reach=2, clamp=1)),
+    "bases.with_given": Tried(lambda: with_given(lively(PIXELS["pixelcnn"], Space(3, 6)), 3), [[1, 2, 0], [0, 0, 1]]),
+    "bases.with_unrolled": Tried(lambda: with_unrolled(small("deq"), 2)),
+    "bases.deepened": Tried(lambda: deepened(small("transformer, learned"), 2, rng=Seeded(0)).eval()),
+    "bases.deepened_causal_lm": Tried(lambda: deepened_causal_lm(causal_models.tiny_base("llama"), 1)),
+    **{f"bases.CausalLM, {family}": Tried(lambda f=family: causal_models.tiny_base(f)) for family in causal_models.FAMILIES},
+    **{
+        f"bases.CausalLM, {family}, fixed length": Tried(lambda f=family: causal_models.tiny_base(f, eos=None, max_length=3))
+        for family in causal_models.FAMILIES
+    },
+    **{
+        f"bases.Seq2SeqLM, {family}{', fixed length' * (eos is None)}": Tried(
+            lambda f=family, e=eos: seq2seq_models.tiny_base(f, eos=e), SOURCES
+        )
+        for family in seq2seq_models.FAMILIES
+        for eos in (0, None)
+    },
+    "bases.NGram": Tried(ngram, FOUR, EXACT),
+    "bases.HiddenMarkov": Tried(lambda: random_model(SPACE), FOUR, EXACT),
+    "bases.HiddenMarkov, one state": Tried(lambda: random_model(Space(3, 4), states=1), FOUR, EXACT),
+    "bases.HiddenMarkov, zeros": Tried(lambda: random_model(Space(3, 3, eos=2), states=5, zeros=True), FOUR, EXACT),
+    "bases.paths": Tried(lambda: paths(random_model(Space(2, 2), states=2)), [[], [1]], EXACT),
+    "bases.Begun": Tried(lambda: Begun(random_automaton(SPACE), torch.tensor([True, False, True]))),
+    "bases.Begun, with one token": Tried(lambda: Begun(small("gru, tied", Space(3, 4)), torch.tensor([False, True, False]))),
+    "bases.Carried, resumed": carried("transformer-xl"),
+    "bases.Carried, read on": carried("xlnet"),
+    "bases.Carried, recurrent": carried("lstm, vectors"),
+    "bases.Continued": Tried(lambda: Continued(random_automaton(SPACE), 1), [[1, 2, 1], [2, 2, 2, 1], [1]]),
+    "bases.Corrected": Tried(lambda: Corrected(small("gru, tied"), small("transformer, rotary"))),
+    "bases.Corrected, of Hugging Face": Tried(lambda: Corrected(causal_models.tiny_base("gpt2"), small("transformer, rotary"))),
+    "bases.Shortened": Tried(lambda: Shortened(random_automaton(Space(3, 5, eos=0)), 3)),
+    "bases.Shortened, fixed length": Tried(lambda: Shortened(small("gru, tied", Space(3, 5)), 3)),
+    "bases.Truncated, top-k": Tried(lambda: Truncated(small("lstm, one-hot"), top_k=2)),
+    "bases.Truncated, greedy": Tried(lambda: Truncated(random_automaton(SPACE), top_k=1)),
+    "bases.Truncated, nucleus": Tried(lambda: Truncated(small("transformer, rotary", Space(3, 4)), top_p=0.7)),
+    "bases.Truncated, temperature": Tried(lambda: Truncated(random_automaton(Space(3, 4)), temperature=0.5)),
+    "bases.Truncated, all three": Tried(
+        lambda: Truncated(Truncated(small("gru, tied"), top_p=0.9), top_k=2, top_p=0.8, temperature=1.7)
+    ),
+    "samplers.WatchedBase": Tried(lambda: WatchedBase(random_automaton(SPACE), Tally(print))),
+    "exact.Automaton": Tried(lambda: random_automaton(SPACE), FOUR, EXACT),
+    "exact.Automaton, fixed length": Tried(lambda: random_automaton(Space(3, 4)), FOUR, EXACT),
+    "exact.Normalised": Tried(lambda: normalise(random_weighted(SPACE, seed=3)), FOUR, EXACT),
+    "exact.Normalised, reads otherwise": Tried(lambda: normalise(random_weighted(Space(3, 4), seed=8, read=True)), FOUR, EXACT),
+    "exact.normalise_unbounded": Tried(unbounded, FOUR, EXACT),
+    "exact.tilt": Tried(lambda: tilt(random_automaton(SPACE), tallies(SPACE), torch.tensor([0.8, -1.1]).double()), FOUR, EXACT),
+    "exact.white_noise": Tried(lambda: white_noise(2, 4), [[], [1], [0, 1, 1]], EXACT),
+    "exact.matching_strings": Tried(lambda: matching_strings("(01|1)*", 4), [[], [1], [0, 1]], EXACT),
+    "exact.Mixture": Tried(
+        lambda: Mixture((random_automaton(SPACE), random_automaton(SPACE, seed=3)), (0.9, 0.1)), FOUR, EXACT
+    ),
+}
+APART = {
+    "bases.NetworkBase": "is tried by each of its kinds",
+    "bases.build_base": "builds the kinds",
+    "bases.causal_lm": "gives a CausalLM",
+    "bases.seq2seq_lm": "gives a Seq2SeqLM",
+    "bases.fit_ngram": "gives an NGram",
+    "bases.shortened": "gives a Shortened, or the base",
+    "bases.truncated": "gives a Truncated, or the base",
+    "exact.normalise": "gives a Normalised",
+    "objectives.any_order": "gives the base it was given",
+    "training.network_of": "gives the base it was given",
+    "recipes.random_process": "gives an Automaton",
+    "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
+}
+FOUND = parts(has("log_probs", "begin", "advance", "select"))
+STREAMS = {  # what a memory holds is the same for output weights of one's own
+    case: tried
+    for case, tried in BASES.items()
+    if part_of(case) in KINDS and "single" not in case and "untied" not in case.replace("one-hot", "")
+}
+
+
+def reads_streams(case: str) -> bool:
+    return hasattr(BUILT_BY[KINDS[part_of(case)]], "read")
+
+
+def test_the_list_is_complete():
+    check_complete({**FOUND, **KINDS}, BASES, APART, __file__)
+
+
+@pytest.mark.parametrize("case", slowly_solved(BASES))
+def test_every_base_obeys_the_laws(case):
+    build, prompts, tolerance = BASES[case]
+    base = build()
+    part = FOUND.get(part_of(case))
+    assert not isinstance(part, type) or isinstance(base, part)
+    assert part_of(case) not in KINDS or kind_of(base.config) == part_of(case)
+    check_base(base, prompts, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("case", slowly_solved([case for case in STREAMS if reads_streams(case)]))
+def test_every_base_that_reads_streams_obeys_their_laws(case):
+    check_stream(STREAMS[case].build(), length=7, rows=2, tolerance=1e-12)

@@ -1,0 +1,94 @@
+"""Every sampler under the laws of samplers: this is their list."""
+
+import pytest
+import torch
+from languages import PROMPTS, random_automaton, random_target
+from laws.parts import calls_give, check_complete, part_of, parts
+
+from esscher.draws import Draws
+from esscher.randomness import Seeded
+from esscher.samplers.ancestral import Ancestral
+from esscher.samplers.exhaustive import Exhaustive
+from esscher.samplers.importance import Importance
+from esscher.samplers.metropolis import Metropolis
+from esscher.samplers.particles import Particles
+from esscher.samplers.pool import AdaptivePool, Pool
+from esscher.samplers.rejection import QuasiRejection, Rejection
+from esscher.samplers.twists import FittedParticles
+from esscher.space import Sequences, Space, prompts_of
+from esscher.target import Tilted
+from esscher.testing import check_sampler
+from esscher.training.collection import InPieces, InShards
+
+MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
+
+
+def twist(x: Sequences) -> torch.Tensor:
+    return 0.3 * x.lengths.double() - 0.2 * (x.counted & (x.tokens == 1)).sum(-1)
+
+
+def some_forbidden(space: Space) -> Tilted:
+    """An energy of +inf forbids: no sampler may give such a point any weight."""
+    target = random_target(space)
+
+    def energy(x: Sequences) -> torch.Tensor:
+        return torch.where((x.counted & (x.tokens == 2)).sum(-1) > 1, torch.inf, target.energy(x))
+
+    return Tilted(target.base, energy)
+
+
+TARGETS = {"fixed length": random_target(Space(3, 4)), "end symbol, some forbidden": some_forbidden(Space(3, 4, eos=0))}
+
+
+def tilted(sampler):
+    return lambda target: (sampler, target)
+
+
+def of_the_base(make):
+    """A sampler that knows no energy, made for a base."""
+    return lambda target: (make(target.base), Tilted(target.base))
+
+
+SAMPLERS = {
+    "samplers.Ancestral": of_the_base(lambda base: Ancestral()),
+    "samplers.Importance": tilted(Importance()),
+    "samplers.Importance, other proposal": lambda target: (Importance(random_automaton(target.space, seed=3)), target),
+    "samplers.Pool": tilted(Pool(64)),
+    "samplers.Pool, shared": tilted(Pool(256, shared=True)),
+    "samplers.Pool, of particles": tilted(Pool(512, Particles(twist, threshold=0.9), shared=True)),
+    "samplers.AdaptivePool": tilted(AdaptivePool(effective=24, smallest=8)),
+    "samplers.AdaptivePool, shared": tilted(AdaptivePool(effective=48, smallest=8, shared=True)),
+    "samplers.Rejection": tilted(Rejection(log_bound=5.0)),
+    "samplers.QuasiRejection": tilted(QuasiRejection(log_bound=5.0)),
+    "samplers.Metropolis": tilted(Metropolis(steps=60)),
+    "samplers.Particles": tilted(Particles()),
+    "samplers.Particles, twist": tilted(Particles(twist, threshold=0.9)),
+    "samplers.Particles, blocks": tilted(Particles(twist, threshold=0.9, block=2)),
+    "samplers.Particles, halved": tilted(Particles(twist, threshold=0.9, halvings=2)),
+    "samplers.Particles, halved by blocks": tilted(Particles(twist, block=2, halvings=3)),
+    "samplers.FittedParticles": tilted(FittedParticles(block=1, halvings=1)),
+    "samplers.Exhaustive": tilted(Exhaustive()),
+    "training.InShards": tilted(InShards(Importance(), rows=3000)),
+    "training.InPieces": tilted(InPieces(Pool(64), rows=1500)),
+}
+APART = {
+    "samplers.choose_sampler": "gives one of those in the list, by its name",
+    "objectives.StoredNegatives": "draws repeat a table, and follow the base over tables: tests/objectives/test_negatives.py",
+    "objectives.store_negatives": "gives a StoredNegatives",
+    "objectives.joined": "gives a StoredNegatives",
+    "objectives.load_negatives": "gives a StoredNegatives",
+}
+FOUND = parts(calls_give(Draws))
+
+
+def test_the_list_is_complete():
+    check_complete(FOUND, SAMPLERS, APART, __file__)
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_obeys_the_laws(name, target):
+    """False-alarm rate 1e-6 for each."""
+    sampler, target = SAMPLERS[name](target)
+    assert isinstance(sampler, FOUND[part_of(name)])
+    check_sampler(sampler, target, MANY, rng=Seeded(1, name))
