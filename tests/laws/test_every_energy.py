@@ -143,7 +143,7 @@ ENERGIES = {  # each is made with a folder to write to
 APART = {
     "energies.Labeller": "gives numbers for each class or place: tests/energies/test_labeller.py",
     "energies.build_energy": "gives a NetworkEnergy",
-    "training.build": "gives a NetworkEnergy",
+    "verbs.build": "gives a NetworkEnergy",
     "samplers.PrefixEnergy": "is tried by each twist",
 }
 NO_EMPTY = {"recipes.Looked"}  # a table has no points without tokens

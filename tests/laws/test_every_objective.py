@@ -305,8 +305,8 @@ OBJECTIVES = {
 APART = {
     "adversarial.ComplementGan": "its terms are written down in tests/adversarial/test_complement_gan.py::test_losses_by_hand",
     "objectives.Denoising": "its dice have too many outcomes; tests/objectives/test_permuted_likelihood.py",
-    "training.build_objective": "gives one of those in the list, by its name",
-    "training.judging_objective": "gives one of those in the list",
+    "verbs.build_objective": "gives one of those in the list, by its name",
+    "verbs.judging_objective": "gives one of those in the list",
 }
 FOUND = parts(calls_give(Loss))
 
