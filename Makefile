@@ -28,7 +28,7 @@ quickstart: $(READY)
 	@$(RUN) -m esscher reproduce quickstart --scale small --out runs/quickstart
 
 test: lint
-	$(RUN) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -n 2 --dist worksteal
 
 slow: $(READY)
 	$(RUN) -m pytest -m slow

@@ -1,8 +1,8 @@
 """What the recipe on images studies, by scale: which images, which networks, and what they are trained to minimise.
 
 Weights of E-Forcing decay from position to position so that those of all positions sum to about 3, as in the other recipes;
-without the likelihood of prefixes (tokens counted once) they are ten times as large. It begins late, because it draws whole
-images at every update; likelihood is given as many updates.
+without the likelihood of prefixes (tokens counted once, not at `small`) they are ten times as large. It begins late, because it
+draws whole images at every update; likelihood is given as many updates.
 """
 
 from collections.abc import Mapping
@@ -79,7 +79,7 @@ def _digits() -> ImageStudy:
         PLUS: BaseChoice("pixelcnn++", width=24, layers=1, dropout=0.2, scales=2, mixtures=5),
     }
     forced = forcing(0.97, after=1_600)
-    models = [objectives(name, replace(run, base=base), forced) for name, base in bases.items()]
+    models = [objectives(name, replace(run, base=base), forced, once=False) for name, base in bases.items()]
     return ImageStudy("digits, 16 levels", _joined(models))
 
 
