@@ -19,7 +19,7 @@ from esscher.bases.config import (
 )
 from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
-from esscher.space import Space, sequences
+from esscher.space import Sequences, Space, sequences
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
 CONFIGS = {
@@ -89,3 +89,13 @@ def check_dropout(config, space: Space) -> NetworkBase:
     begun = base.begin(x.prompts())[0]
     assert torch.equal(base.eval().begin(x.prompts())[0], begun)
     return base
+
+
+def check_padding(base, prompts: list[list[int]]) -> None:
+    """Padding may hold anything, and as much of it as there is."""
+    x = sequences([[1, 0], [2, 2, 1]], prompts)
+    padded = Sequences(torch.nn.functional.pad(x.tokens, (0, 40), value=-100), x.start, x.stop)
+    for row, stop in enumerate(x.stop.tolist()):
+        padded.tokens[row, stop:] = -100
+    assert torch.equal(base.log_probs(padded)[:, : x.tokens.shape[1]], base.log_probs(x))
+    assert base.logits(padded).shape == (*padded.tokens.shape, base.space.vocab_size)

@@ -8,7 +8,11 @@ from cyclopts import App, Parameter
 from esscher.commands.output import Answer, Json, show
 from esscher.settings.train import TrainRun
 
-app = App(name="train", help_epilogue="Example: esscher train --out runs/mine --data.source my.txt --training.epochs 5")
+app = App(
+    name="train",
+    usage="Usage: esscher train --out STR [OPTIONS]",  # told here, it need not be found among all settings once more
+    help_epilogue="Example: esscher train --out runs/mine --data.source my.txt --training.epochs 5",
+)
 
 
 @app.default

@@ -9,6 +9,8 @@ from esscher.bases.begun import Begun
 from esscher.exact.enumeration import enumerate_points
 from esscher.space import prompts_of
 
+ALLOWED = {"one": [False, True, False], "end or one": [True, False, True], "all": [True, True, True]}
+
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_probabilities_are_conditional(space):

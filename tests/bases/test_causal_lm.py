@@ -8,6 +8,7 @@ import torch
 from causal_models import FAMILIES, SHARING, tiny_base, tiny_model
 from interrupted import Killed, killed_once
 from languages import PROMPTS
+from networks import check_padding
 from torch.nn.functional import log_softmax
 from transformers.activations import NewGELUActivation
 
@@ -23,7 +24,7 @@ from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
-from esscher.testing import assert_draws_follow, check_base
+from esscher.testing import check_base, check_sampler
 from esscher.training.trainer import Trainer
 
 STORIES = Path("/work/shared/data/stories260K")
@@ -32,6 +33,7 @@ STORIES = Path("/work/shared/data/stories260K")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_it_has_and_shares(family):
     base = tiny_base(family)
+    base.begin(prompts_of([[2, 1]]))
     assert isinstance(base, LogitBase) and base._shares == (family in SHARING)
 
 
@@ -135,9 +137,7 @@ def test_draws_follow_the_base_and_know_their_scores(family, eos):
     """False-alarm rate 1e-6 for each of the six."""
     base = tiny_base(family, eos=eos)
     prompts = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(300)])
-    draws = Ancestral()(Tilted(base), prompts, 8, rng=Seeded(2, family))
-    assert_draws_follow(Tilted(base), prompts, draws)
-    assert torch.allclose(draws.log_base.view(-1), base.log_probs(draws.x).double().sum(-1), atol=1e-5)
+    check_sampler(Ancestral(), Tilted(base), prompts, rng=Seeded(2, family))
 
 
 def test_no_token_is_cut_off():
@@ -196,12 +196,7 @@ def test_only_the_scored_positions_pass_through_the_output_weights():
 
 
 def test_padding_may_hold_anything():
-    base = tiny_base("gpt2")
-    x = sequences([[1, 0], [2, 2, 2, 1]], [[], [1]])
-    padded = Sequences(torch.nn.functional.pad(x.tokens, (0, 40), value=-100), x.start, x.stop)
-    padded.tokens[0, 2:] = -100
-    assert torch.equal(base.log_probs(padded)[:, :5], base.log_probs(x))
-    assert base.logits(padded).shape == (2, 45, 3)
+    check_padding(tiny_base("gpt2"), [[], [1]])
 
 
 @pytest.mark.parametrize("rows", [0, 2])

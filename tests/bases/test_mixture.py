@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from bases.test_softmax import pieces_seen
 
 from esscher.bases import mixture, softmax
 from esscher.bases.config import TransformerConfig, from_dict
@@ -84,13 +85,7 @@ def test_gradients_by_differences(learning):
 
 def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
     """Whole tokens at a time; components of prior 0 are no rows."""
-    seen, score = [], softmax._score
-
-    def looking(piece):
-        seen.append((len(piece.logits), piece.logits.data_ptr()))
-        return score(piece)
-
-    monkeypatch.setattr(softmax, "_score", looking)
+    seen = pieces_seen(monkeypatch)
     mixture_score(*ends()).sum().backward()
     assert [rows for rows, _ in seen] == [6] * 5 and len({place for _, place in seen}) == 1
     seen.clear()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from languages import PROMPTS
-from networks import CONFIGS, SPACES, lively
+from networks import CONFIGS, SPACES, check_padding, lively
 
 from esscher.bases import softmax
 from esscher.bases.config import RecurrentConfig, TransformerConfig, from_dict, name, to_dict
@@ -88,12 +88,7 @@ def test_the_opening_symbol_is_no_token(config):
 
 
 def test_padding_may_hold_anything(config):
-    base = lively(config, SPACES["end symbol"])
-    x = sequences([[1, 0], [2, 2, 2, 1]], [[], [1]])
-    padded = Sequences(torch.nn.functional.pad(x.tokens, (0, 40), value=-100), x.start, x.stop)
-    padded.tokens[0, 2:] = -100
-    assert torch.equal(base.log_probs(padded)[:, :5], base.log_probs(x))
-    assert base.logits(padded).shape == (2, 45, 3)
+    check_padding(lively(config, SPACES["end symbol"]), [[], [1]])
 
 
 @pytest.mark.parametrize("rows", [0, 2])

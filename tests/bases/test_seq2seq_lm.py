@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from interrupted import Killed, killed_once
+from networks import check_padding
 from seq2seq_models import BART, FAMILIES, SHARING, SOURCES, TOKENS, tiny_base, tiny_model
 from torch.nn.functional import log_softmax
 
@@ -22,13 +23,14 @@ from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
-from esscher.testing import assert_draws_follow, check_base
+from esscher.testing import assert_draws_follow, check_base, check_sampler
 from esscher.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_it_has_and_shares(family):
     base = tiny_base(family)
+    base.begin(prompts_of(SOURCES))
     assert isinstance(base, LogitBase) and isinstance(base, LevelBase) and base._shares == (family in SHARING)
 
 
@@ -195,9 +197,7 @@ def test_draws_follow_the_base_and_know_their_scores(family, eos):
     """False-alarm rate 1e-6 for each of the six."""
     base = tiny_base(family, eos=eos)
     prompts = prompts_of([SOURCES[row % len(SOURCES)] for row in range(300)])
-    draws = Ancestral()(Tilted(base), prompts, 8, rng=Seeded(2, family))
-    assert_draws_follow(Tilted(base), prompts, draws)
-    assert torch.allclose(draws.log_base.view(-1), base.log_probs(draws.x).double().sum(-1), atol=1e-5)
+    check_sampler(Ancestral(), Tilted(base), prompts, rng=Seeded(2, family))
 
 
 def test_draws_of_another_source_are_told():
@@ -236,12 +236,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
 
 
 def test_padding_may_hold_anything():
-    base = tiny_base("bart")
-    x = sequences([[1, 0], [2, 2, 1]], [[1], [1, 0]])
-    padded = Sequences(torch.nn.functional.pad(x.tokens, (0, 40), value=-100), x.start, x.stop)
-    padded.tokens[0, 3:] = -100
-    assert torch.equal(base.log_probs(padded)[:, :5], base.log_probs(x))
-    assert base.logits(padded).shape == (2, 45, 4)
+    check_padding(tiny_base("bart"), [[1], [1, 0]])
 
 
 @pytest.mark.parametrize("rows", [0, 2])

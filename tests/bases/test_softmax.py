@@ -92,7 +92,8 @@ def test_only_unusual_rows_are_visited_again(kind, again, monkeypatch):
     assert visited == [ROWS, again] if again else visited == [ROWS]
 
 
-def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
+def pieces_seen(monkeypatch) -> list[tuple[int, int]]:
+    """The rows of every piece that is scored from now on, and where its logits stand."""
     seen, score = [], softmax._score
 
     def looking(piece):
@@ -100,6 +101,11 @@ def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
         return score(piece)
 
     monkeypatch.setattr(softmax, "_score", looking)
+    return seen
+
+
+def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
+    seen = pieces_seen(monkeypatch)
     softmax_score(*ends()).sum().backward()
     assert [rows for rows, _ in seen] == [3, 3, 3, 1] and len({place for _, place in seen}) == 1
 

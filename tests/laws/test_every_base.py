@@ -1,16 +1,21 @@
 """Every base under the laws of bases, and of streams where it reads them: this is their list."""
 
+from itertools import product
 from typing import NamedTuple
 
 import causal_models
 import pytest
 import seq2seq_models
 import torch
+from bases.hidden import SPACES as HIDDEN_SPACES
 from bases.hidden import random_model
+from bases.test_begun import ALLOWED
+from bases.test_carried import STREAMING
+from bases.test_truncated import SETTINGS
 from exact.examples import random_weighted
 from heads_on_networks import CASES, DEEPER, ENDING, FIXED, NETWORKS, PIXELS, PROMPTS, base_of, slowly_solved
 from languages import random_automaton
-from networks import CONFIGS, lively
+from networks import CONFIGS, SPACES, lively
 
 from esscher.bases.begun import Begun
 from esscher.bases.carried import Carried
@@ -34,7 +39,7 @@ from esscher.exact.partition import normalise, normalise_unbounded
 from esscher.exact.tilting import tilt
 from esscher.randomness import Seeded
 from esscher.samplers.watched import Tally, WatchedBase
-from esscher.space import Space, sequences
+from esscher.space import Space, prompts_of, sequences
 from esscher.testing import check_base, check_stream
 
 from laws.parts import check_complete, has, part_of, parts  # isort: skip
@@ -59,13 +64,14 @@ def small(kind, space=SPACE):
     return lively(CONFIGS[kind], space)
 
 
-def carried(kind) -> Tried:
-    def build():
-        base = small(kind, Space(3, 4))
-        with torch.no_grad():
-            return Carried(base, base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
-
-    return Tried(build, [[2, 1]])
+def carried(kind, space):
+    """In the midst of a stream; the same without a memory is another distribution."""
+    base = small(kind, SPACES[space])
+    with torch.no_grad():
+        found = Carried(base, base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
+        one, other = (each.begin(prompts_of([[2, 1]]))[0] for each in (found, base))
+    assert (one - other).abs().max() > 1e-3
+    return found
 
 
 def labelled_pixels():
@@ -78,9 +84,18 @@ def unbounded():
     return normalise_unbounded(Weighted(lighter.emit - 0.3, lighter.move, SPACE))
 
 
-def ngram():
+def ngram(order, space):
     points = [[1, 2, 0], [2, 2, 1, 0], [0], [1, 1, 1, 0]]
-    return fit_ngram(sequences(points, [[], [1], [2], [1, 2]]), SPACE, 3)
+    return fit_ngram(sequences(points, [[], [1], [2], [1, 2]]), SPACES[space], order)
+
+
+TO_CHANGE = {
+    "automaton": lambda space: random_automaton(SPACES[space]),
+    "lstm": lambda space: small("lstm, one-hot", SPACES[space]),
+    "gru": lambda space: small("gru, tied", SPACES[space]),
+    "transformer": lambda space: small("transformer, rotary", SPACES[space]),
+    "truncated": lambda space: Truncated(small("gru, tied", SPACES[space]), top_p=0.9),
+}
 
 
 def tallies(space):
@@ -120,28 +135,40 @@ BASES = {
         for family in seq2seq_models.FAMILIES
         for eos in (0, None)
     },
-    "bases.NGram": Tried(ngram, FOUR, EXACT),
-    "bases.HiddenMarkov": Tried(lambda: random_model(SPACE), FOUR, EXACT),
-    "bases.HiddenMarkov, one state": Tried(lambda: random_model(Space(3, 4), states=1), FOUR, EXACT),
-    "bases.HiddenMarkov, zeros": Tried(lambda: random_model(Space(3, 3, eos=2), states=5, zeros=True), FOUR, EXACT),
+    **{
+        f"bases.NGram, of order {order}, {space}": Tried(lambda o=order, s=space: ngram(o, s), FOUR, EXACT)
+        for order, space in product((1, 2, 3, 10), SPACES)
+    },
+    **{  # a single state that cannot emit a token would make prompts impossible
+        f"bases.HiddenMarkov, {states} states{', zeros' * zeros}, {name}": Tried(
+            lambda n=states, z=zeros, s=space: random_model(s, states=n, zeros=z), FOUR, EXACT
+        )
+        for (name, space), (states, zeros) in product(
+            HIDDEN_SPACES.items(), ((1, False), (2, False), (5, False), (2, True), (5, True))
+        )
+    },
     "bases.paths": Tried(lambda: paths(random_model(Space(2, 2), states=2)), [[], [1]], EXACT),
-    "bases.Begun": Tried(lambda: Begun(random_automaton(SPACE), torch.tensor([True, False, True]))),
-    "bases.Begun, with one token": Tried(lambda: Begun(small("gru, tied", Space(3, 4)), torch.tensor([False, True, False]))),
-    "bases.Carried, resumed": carried("transformer-xl"),
-    "bases.Carried, read on": carried("xlnet"),
-    "bases.Carried, recurrent": carried("lstm, vectors"),
+    **{
+        f"bases.Begun, {kind}, {allowed}, {space}": Tried(
+            lambda k=kind, a=allowed, s=space: Begun(TO_CHANGE[k](s), torch.tensor(ALLOWED[a]))
+        )
+        for kind, allowed, space in product(("automaton", "gru", "transformer"), ALLOWED, SPACES)
+    },
+    **{
+        f"bases.Carried, {kind}, {space}": Tried(lambda k=kind, s=space: carried(k, s), [prompt])
+        for kind, (space, prompt) in product(STREAMING, {"fixed length": [], "end symbol": [2, 1]}.items())
+    },
     "bases.Continued": Tried(lambda: Continued(random_automaton(SPACE), 1), [[1, 2, 1], [2, 2, 2, 1], [1]]),
     "bases.Corrected": Tried(lambda: Corrected(small("gru, tied"), small("transformer, rotary"))),
     "bases.Corrected, of Hugging Face": Tried(lambda: Corrected(causal_models.tiny_base("gpt2"), small("transformer, rotary"))),
     "bases.Shortened": Tried(lambda: Shortened(random_automaton(Space(3, 5, eos=0)), 3)),
     "bases.Shortened, fixed length": Tried(lambda: Shortened(small("gru, tied", Space(3, 5)), 3)),
-    "bases.Truncated, top-k": Tried(lambda: Truncated(small("lstm, one-hot"), top_k=2)),
-    "bases.Truncated, greedy": Tried(lambda: Truncated(random_automaton(SPACE), top_k=1)),
-    "bases.Truncated, nucleus": Tried(lambda: Truncated(small("transformer, rotary", Space(3, 4)), top_p=0.7)),
-    "bases.Truncated, temperature": Tried(lambda: Truncated(random_automaton(Space(3, 4)), temperature=0.5)),
-    "bases.Truncated, all three": Tried(
-        lambda: Truncated(Truncated(small("gru, tied"), top_p=0.9), top_k=2, top_p=0.8, temperature=1.7)
-    ),
+    **{
+        f"bases.Truncated, {kind}, {setting}, {space}": Tried(
+            lambda k=kind, c=setting, s=space: Truncated(TO_CHANGE[k](s), **SETTINGS[c])
+        )
+        for kind, setting, space in product(TO_CHANGE, SETTINGS, SPACES)
+    },
     "samplers.WatchedBase": Tried(lambda: WatchedBase(random_automaton(SPACE), Tally(print))),
     "exact.Automaton": Tried(lambda: random_automaton(SPACE), FOUR, EXACT),
     "exact.Automaton, fixed length": Tried(lambda: random_automaton(Space(3, 4)), FOUR, EXACT),

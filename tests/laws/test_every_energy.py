@@ -3,8 +3,8 @@
 import pytest
 import torch
 from bases.hidden import random_model
-from causal_models import tiny_base
 from energies.readers import MAKERS, decode
+from energies.test_own_level import BASES as HIDDEN
 from languages import PROMPTS, random_automaton, taste
 from laws.parts import check_complete, part_of, parts, rows_to_numbers
 from networks import CONFIGS, lively
@@ -66,10 +66,6 @@ def reads_prompt(x):
     return (10 * x.start + x.lengths).double()
 
 
-def own(kind: str, *, hub: bool = False):
-    return OwnLevel(tiny_base(kind) if hub else lively(CONFIGS[kind], SPACE))
-
-
 def motifs() -> Space:
     return Space(3, 8, eos=2)
 
@@ -87,7 +83,6 @@ def of_itself() -> Tilted:
     return Tilted(base, OwnLevel(base))
 
 
-HIDDEN = ("lstm, vectors", "enas", "transformer, softmaxes", "transformer, adaptive", "transformer-xl", "encoder-decoder")
 ENERGIES = {  # each is made with a folder to write to
     "target.flat": lambda root: flat,
     "energies.Sum": lambda root: Sum({"linear": linear(length()), "taste": taste(SPACE)}, {"taste": 0.5}),
@@ -121,8 +116,7 @@ ENERGIES = {  # each is made with a folder to write to
     "energies.copied": lambda root: linear(copied(decode)),
     "energies.coverage": lambda root: linear(coverage(decode, {"good": frozenset({"cat"})})),
     **{f"energies.NetworkEnergy, {kind}": lambda root, k=kind: MAKERS[k](root)[1] for kind in MAKERS},
-    **{f"energies.OwnLevel, {kind}": lambda root, k=kind: own(k) for kind in HIDDEN},
-    "energies.OwnLevel, of Hugging Face": lambda root: own("llama", hub=True),
+    **{f"energies.OwnLevel, {kind}": lambda root, b=build: OwnLevel(b(SPACE)) for kind, build in HIDDEN.items()},
     "exact.Tally": lambda root: features.Tally(
         "sum", SPACE, torch.zeros(1, 3, dtype=torch.long), torch.tensor([[1.0, 2, -1]]).double(), torch.ones(1).double()
     ),

@@ -14,7 +14,8 @@ import pytest
 import torch
 from laws.parts import annotation, check_complete, parts
 
-from esscher.adversarial.probes import error_rate
+from esscher.adversarial.points import Points
+from esscher.adversarial.probes import error_rate, mean_gap
 from esscher.estimate import Estimate
 from esscher.metrics.labels import accuracy, macro_f1, matthews, pearson, share, spearman
 from esscher.metrics.lengths import word_ratio
@@ -62,7 +63,6 @@ APART = {
     "energies.saved_network": "keeps what was measured",
     "objectives.described": "is how `match_moments` tells what it found",
     "adversarial.probe_error": "is `error_rate` of a fitted probe",
-    "adversarial.mean_gap": "coverage is not shown: the distance of two means is biased upwards where they are near",
     "estimators.estimate": "is `interval`, of replicates",
     "estimators.compare_energies": "is `wasserstein`, and shares of populations",
     "estimators.exposure": "is `exposure_of` of draws",
@@ -109,6 +109,12 @@ def lines(rng: Seeded) -> tuple[list[str], list[str]]:
     return ["a " * int(size) for size in ours], ["b " * int(size) for size in theirs]
 
 
+def images(rng: Seeded) -> tuple[Points, Points]:
+    """Of 400 pixels, those of the first brighter by 0.1: less than the means of so few differ by chance."""
+    ours, theirs = rng.normal(2, len(EACH), 400).double()
+    return Points(ours + 0.1), Points(theirs)
+
+
 def true_matthews() -> float:
     said, right = TABLE.sum(1), TABLE.sum(0)
     spread = (1 - (said**2).sum()) * (1 - (right**2).sum())
@@ -125,6 +131,7 @@ TRIED = {  # an estimate from a seed, and the truth
     "metrics.pearson": (lambda rng: pearson(*numbers(rng), EACH), 0.6),
     "metrics.spearman": (lambda rng: spearman(*numbers(rng), EACH), 6 / math.pi * math.asin(0.3)),
     "metrics.word_ratio": (lambda rng: word_ratio(*lines(rng)), 1.0),
+    "adversarial.mean_gap": (lambda rng: mean_gap(*images(rng)), 0.1),
     "adversarial.error_rate": (lambda rng: error_rate(torch.tensor(hits(rng)).double()), 70.0),
 }  # fmt: skip
 REPLICATIONS = 60

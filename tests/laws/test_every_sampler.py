@@ -20,7 +20,7 @@ from esscher.target import Tilted
 from esscher.testing import check_sampler
 from esscher.training.collection import InPieces, InShards
 
-MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
+MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(400)])
 
 
 def twist(x: Sequences) -> torch.Tensor:

@@ -126,12 +126,13 @@ def test_what_is_missing_is_named(monkeypatch):
     real = importlib.import_module
 
     def absent(name):
-        if name.split(".")[0] in ("sacrebleu", "rouge_score", "nltk"):
+        if name.split(".")[0] in ("sacrebleu", "rapidfuzz", "rouge_score", "nltk"):
             raise ImportError(name)
         return real(name)
 
     monkeypatch.setattr("esscher.metrics.libraries.import_module", absent)
-    for name, package in {"chrf": "sacrebleu", "ter": "sacrebleu", "rougeL": "rouge-score", "meteor": "nltk"}.items():
+    needed = {"bleu": "sacrebleu", "chrf": "sacrebleu", "ter": "sacrebleu", "wer": "rapidfuzz", "rougeL": "rouge-score"}
+    for name, package in {**needed, "meteor": "nltk"}.items():
         with pytest.raises(ImportError, match=rf'needs {package}, which is not installed.*pip install "esscher\[eval\]"'):
             metric_of(name).score(["a"], ["a"], rng=Seeded(0))
 

@@ -1,10 +1,10 @@
 """Measuring text: which sequences, how many draws, kept pieces, and the verb's tables."""
 
-import json
 import math
 
 import pytest
 import torch
+from calling import answer
 from languages import random_target
 
 from esscher.bases.config import TransformerConfig
@@ -106,19 +106,14 @@ def folders(tmp_path_factory):
     return root
 
 
-def answer(capsys, *arguments: str) -> dict:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(["measure", *arguments, "--json", "--quiet"])
-    out, err = capsys.readouterr()
-    assert not stop.value.code, err
-    return json.loads(out.splitlines()[-1])
+def measured(capsys, *arguments: str) -> dict:
+    return answer(capsys, "measure", *arguments, "--quiet")
 
 
 def test_a_base_with_an_energy_by_every_method(capsys, folders, tmp_path):
     base, energy, text = str(folders / "base"), str(folders / "energy"), str(folders / "text.txt")
     flags = ("--sequences", "12", "--draws", "20", "--steps", "4", "--step-draws", "6", "--plot", str(tmp_path / "p.png"))
-    found = answer(capsys, base, "--energy", energy, "--data", text, *flags)
+    found = measured(capsys, base, "--energy", energy, "--data", text, *flags)
     ways = [(row["model"], row["per"], row["method"]) for row in found["perplexities"]]
     assert len(ways) == len(set(ways)) == 12
     assert {way[2] for way in ways} == {"interval", "bounds of the paper", "guarantee"}

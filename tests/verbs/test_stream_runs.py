@@ -1,11 +1,11 @@
 """The whole of `esscher train` and `esscher measure` on streams, small: raw bytes, words by lines, resumed, refused."""
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from calling import answer
 
 from esscher.cli import main
 from esscher.data.streams import raw_stream
@@ -60,20 +60,15 @@ def test_raw_bytes_from_a_file_to_a_model(book):
     assert digest(module_tensors(again.base)) == digest(module_tensors(result.base))
 
 
-def answer(capsys, *arguments):
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(["measure", *arguments, "--json", "--quiet"])
-    out, err = capsys.readouterr()
-    assert not stop.value.code, err
-    return json.loads(out.splitlines()[-1])
+def measured(capsys, *arguments: str) -> dict:
+    return answer(capsys, "measure", *arguments, "--quiet")
 
 
 def test_the_verb_reads_with_the_memory(capsys, book, tmp_path):
     _, run, result = book
     text = tmp_path / "other.txt"
     text.write_bytes("née 7: another rainy day\r\n".encode() * 40)
-    found = answer(capsys, run.out, "--data", str(text))
+    found = measured(capsys, run.out, "--data", str(text))
     rows = {row["per"]: row for row in found["perplexities"]}
     assert set(rows) == {"token", "word", "character", "byte"} and "one column, 16 tokens at a time" in found["read_as"]
     assert "blocks of" in found["notes"][0]
@@ -81,11 +76,11 @@ def test_the_verb_reads_with_the_memory(capsys, book, tmp_path):
     exact = -float(read_stream(result.base, stream.tokens).mean())
     assert rows["byte"]["bits"]["value"] == pytest.approx(exact / math.log(2), abs=1e-5)
     assert rows["character"]["bits"]["value"] > rows["byte"]["bits"]["value"]
-    several = answer(capsys, run.out, "--data", str(text), "--streams", "3", "--warm", "50", "--segment", "9", "--fixed")
+    several = measured(capsys, run.out, "--data", str(text), "--streams", "3", "--warm", "50", "--segment", "9", "--fixed")
     assert several["read_as"] == "3 columns, each after 50 tokens before it, 9 tokens at a time"
     fixed = several["perplexities"][0]["perplexity"]
     assert fixed["draws"] == 0 and fixed["value"] == pytest.approx(rows["token"]["perplexity"]["value"], rel=1e-3)
-    chunks = answer(capsys, run.out, "--data", str(text), "--given", "4")
+    chunks = measured(capsys, run.out, "--data", str(text), "--given", "4")
     assert "sequences" in chunks["measured_on"] and chunks["perplexities"][0]["bits"]["unit"] == "bits per token"
 
 
@@ -103,7 +98,7 @@ def test_words_by_lines_with_an_end_symbol_for_each(capsys, tmp_path):
     test = result.material.test
     assert int((test.tokens == result.material.tokenizer.eos).sum()) == 60
     assert torch.equal(test.words, torch.ones_like(test.words))
-    found = answer(capsys, run.out, "--data", files["test"])
+    found = measured(capsys, run.out, "--data", files["test"])
     assert found["perplexities"][0]["perplexity"]["value"] == pytest.approx(
         result.measured["perplexity per token"].value, rel=1e-5
     )
