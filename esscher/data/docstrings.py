@@ -3,7 +3,7 @@
 The sources are parsed, never imported. Test packages and installed packages are left out, and so are
 interactive examples, which are code. Equal docstrings are kept once. The split is by hash, so it is the same
 on every machine, and nearly the same for every version of Python. What was found is kept in the user's cache folder
-(`~/.cache/esscher`, or below XDG_CACHE_HOME), under a name that says which sources it was found in.
+(`~/.cache/esscher`, or below XDG_CACHE_HOME), one file for each folder of sources, and found anew when they change.
 """
 
 import ast
@@ -30,11 +30,11 @@ def read_docstrings(library: Path | None = None) -> Texts:
     """All different docstrings of the standard library (or of another folder of sources), in order of file name."""
     root = Path(sysconfig.get_paths()["stdlib"]) if library is None else library
     files = sorted(_sources(root))
-    kept = _place(files)
-    found = _kept(kept)
+    place, state = _place(root), _state(files)
+    found = _kept(place, state)
     if found is None:
         found = tuple(dict.fromkeys(text for file in files for text in _docstrings(file)))
-        _keep(kept, found)
+        _keep(place, state, found)
     if not found:
         raise FileNotFoundError(f"No docstring was found below {root}: this Python comes without sources. Use a text file.")
     return Texts(found, f"docstrings of {root.name}")
@@ -51,24 +51,33 @@ def _sources(root: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
-def _place(files: Sequence[Path]) -> Path:
-    """Where the docstrings of these files are kept: another size or time of a file, or other rules, are another place."""
+def _place(root: Path) -> Path:
+    """Where the docstrings of this folder are kept."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "esscher"
-    sources = [Path(__file__), *files]
-    known = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
-    return folder / f"docstrings-{hashlib.blake2b(repr(known).encode(), digest_size=8).hexdigest()}.json"
+    return folder / f"docstrings-{_digest(str(root))}.json"
 
 
-def _kept(place: Path) -> tuple[str, ...] | None:
+def _state(files: Sequence[Path]) -> str:
+    """Another size or time of a file, or other rules, are another state."""
+    known = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in [Path(__file__), *files]]
+    return _digest(repr(known))
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _kept(place: Path, state: str) -> tuple[str, ...] | None:
     try:
-        return tuple(json.loads(place.read_text(encoding="utf8")))
-    except (OSError, ValueError):  # not there yet, or damaged: it is made anew
+        kept = json.loads(place.read_text(encoding="utf8"))
+        return tuple(kept["docstrings"]) if kept["state"] == state else None
+    except (OSError, ValueError, LookupError, TypeError):  # not there yet, or damaged: it is made anew
         return None
 
 
-def _keep(place: Path, found: tuple[str, ...]) -> None:
+def _keep(place: Path, state: str, found: tuple[str, ...]) -> None:
     try:
-        write_file(place, json.dumps(found).encode())
+        write_file(place, json.dumps({"state": state, "docstrings": found}).encode())
     except SavingError:  # a home that cannot be written to costs time at every call, and nothing else
         return
 

@@ -23,7 +23,8 @@ class Flock:
 '''
 
 
-def test_docstrings_are_cleaned_deduplicated_and_never_imported(tmp_path):
+def test_docstrings_are_cleaned_deduplicated_and_never_imported(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "sheep.py").write_text(SOURCE)
     (tmp_path / "broken.py").write_text("def (:")
     (tmp_path / "test").mkdir()
@@ -49,6 +50,7 @@ def test_what_was_found_is_kept_until_a_source_changes(tmp_path, monkeypatch):
     assert read_docstrings.__wrapped__(source.parent) == found
     source.write_text(SOURCE.replace("sheep", "goats"))
     assert read_docstrings.__wrapped__(source.parent).texts[0] == "A module that counts goats."
+    assert list((tmp_path / "cache" / "esscher").iterdir()) == [kept]  # what is no longer so is not kept beside it
     (tmp_path / "no folder").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
     assert read_docstrings.__wrapped__(source.parent).texts[0] == "A module that counts goats."
