@@ -163,14 +163,14 @@ def _paces(rate: float = 1.0, memory: float = 0.999) -> dict[str, Pace]:
 
 
 def _plane(case: str, *, smoke: bool = False) -> FewLabelStudy:
-    steps = 20 if smoke else 2_000
+    steps = 20 if smoke else 4_000
     training = TrainingConfig(
         steps=steps, batch_size=100, learning_rate=2e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
         evaluate_every=steps // 4, keep_best=False, log_every=steps // 20,
     )  # fmt: skip
     models = {"labels only": None, "FM": Terms(), "FM + LD": Terms(low_density=0.3)}
     classes, nets = CASES[case]().classes, PlanarNets(width=16 if smoke else 100)
-    supply = Curved(case, each=2 if classes > 2 else 4)
+    supply = Curved(case, each=4)
     return FewLabelStudy(
         case, supply, nets, classes, models, training, replace(training, steps=steps // 4), _paces(),
         labelled=8, matching="squared", unlabelled=1.0,
