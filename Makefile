@@ -21,7 +21,7 @@ venv: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (about 2 minutes, 1.8 GB) ..."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,eval,harness,images,peft,serve,ui]'
+	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,eval,harness,images,peft,serve,ui]'
 	@touch $@
 
 quickstart: $(READY)
