@@ -3,8 +3,6 @@
 Letters: N images to learn from, M to judge by, F features, K classes.
 """
 
-from dataclasses import replace
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -74,8 +72,7 @@ def mean_gap(made: Points, real: Points) -> Estimate:
 
     draws = len(own) + len(other)
     found = interval(square, [(1, len(own)), (1, len(other))], level=LEVEL, draws=draws, method="images as samples")
-    roots = {end: max(0.0, getattr(found, end)) ** 0.5 for end in ("value", "low", "high")}
-    return replace(found, **roots)
+    return found.map(lambda value: max(0.0, value) ** 0.5)
 
 
 def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[Tensor, "F"]:

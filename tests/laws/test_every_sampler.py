@@ -20,7 +20,7 @@ from esscher.target import Tilted
 from esscher.testing import check_sampler
 from esscher.training.collection import InPieces, InShards
 
-MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(400)])
+MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
 
 
 def twist(x: Sequences) -> torch.Tensor:
@@ -92,3 +92,10 @@ def test_every_sampler_obeys_the_laws(name, target):
     sampler, target = SAMPLERS[name](target)
     assert isinstance(sampler, FOUND[part_of(name)])
     check_sampler(sampler, target, MANY, rng=Seeded(1, name))
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if part_of(name) != "samplers.Exhaustive"])
+def test_another_seed_gives_other_draws(name):
+    sampler, target = SAMPLERS[name](TARGETS["fixed length"])
+    one, other = (sampler(target, MANY.rows(slice(0, 8)), 4, rng=Seeded(seed)).x.points() for seed in (1, 2))
+    assert one != other
