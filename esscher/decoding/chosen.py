@@ -31,7 +31,7 @@ class Drawn:
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> Decoded:
         draws = self.sampler(target, prompts, 1, rng=rng)
-        if bool((draws.log_weight != draws.log_weight[:, :1]).any()):
+        if bool((draws.log_weight != 0).any()):
             raise ValueError("These draws are weighted, so one of them alone says nothing. Nothing was decoded; use a pool.")
         return _decoded(draws, torch.zeros(len(prompts), dtype=torch.long), draws.log_base)
 
