@@ -57,7 +57,7 @@ def match_moments(
     error, degrees = _errors(_effects(goal, sample, found), _ridge_effects(goal, found, pull))
     weights = _estimates(goal, sample, found, error, degrees, level)
     notes = warnings_of(goal, sample, found.share, prior_effect=_prior_effect(goal, sample, found), degrees=degrees)
-    data = [None if given else mean for given, mean in zip(goal.given.tolist(), goal.moments.tolist(), strict=True)]
+    seen = [None if given else mean for given, mean in zip(goal.given.tolist(), goal.moments.tolist(), strict=True)]
     return MomentFit(
         names=goal.names,
         weights=weights,
@@ -66,7 +66,7 @@ def match_moments(
         moments_model=tuple((found.share @ sample.base).tolist()),
         effective=float(1 / (found.share**2).sum()),
         iterations=len(found.path) - 1,
-        moments_data=tuple(data),
+        moments_data=tuple(seen),
         base_samples=sample.drawn,
         warnings=notes,
         history=_history(sample, moments, found),
