@@ -10,24 +10,23 @@ and output.
 """
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.bases.activations import activation_penalty, locked
+from esscher.bases.activations import PenalisedReader, locked
 from esscher.bases.config import AwdLstmConfig
-from esscher.bases.opening import opened
 from esscher.bases.output import begin_end, build_head, build_input
 from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
 
 
-class AwdLstmNetwork(RecurrentStack):
+class AwdLstmNetwork(RecurrentStack, PenalisedReader):
     """Layers of LSTM that read tokens and an opening symbol."""
 
+    config: AwdLstmConfig
     cells: nn.ModuleList
 
     def __init__(self, config: AwdLstmConfig, vocab_size: int):
@@ -38,24 +37,11 @@ class AwdLstmNetwork(RecurrentStack):
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
         for name, weight in self.named_parameters():
             begin_end(name, weight)
-        self._penalty: Tensor | None = None
-
-    def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
-        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-        return self._pass(opened(x, self.opening)[:, :-1], self.open(len(x)), inside)[0]
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """Nothing read: hidden vector and cell of each layer are 0."""
         widths = [width for width in self.config.widths[1:] for _ in ("hidden", "cell")]
         return tuple(self._like.new_zeros(rows, width) for width in widths)
-
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
-        return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
-
-    def penalty(self) -> Float[Tensor, ""] | None:
-        """`alpha` times the mean square of the last layer's outputs as dropped, and `beta` times that of their changes."""
-        found, self._penalty = self._penalty, None
-        return found
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         layers = step_layers([(part, 0) for part in self._layers], self.embedding, self.vocab_size + 1)
@@ -65,20 +51,16 @@ class AwdLstmNetwork(RecurrentStack):
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
     ) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
-        """The vector after each input, and the memory after all; padding, which is not `inside`, is not penalised."""
         self._penalty = None
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory
         config, kept = self.config, list[Tensor]()
-        vectors = raw = locked(self._vectors(inputs), config.input_dropout, self.training)
+        vectors, rate = self._vectors(inputs), config.input_dropout
         for number, part in enumerate(self._layers):
-            raw, after = self._read(part, vectors, memory[2 * number : 2 * number + 2])
-            kept += after
-            rate = config.dropout if number == config.layers - 1 else config.between_dropout
-            vectors = locked(raw, rate, self.training)
-        if self.training and torch.is_grad_enabled() and (config.alpha or config.beta):
-            self._penalty = activation_penalty(raw, vectors, inside, config.alpha, config.beta)
-        return vectors, tuple(kept)
+            vectors = locked(vectors, rate, self.training)
+            vectors, after = self._read(part, vectors, memory[2 * number : 2 * number + 2])
+            kept, rate = [*kept, *after], config.between_dropout
+        return self._dropped(vectors, inside), tuple(kept)
 
     def _read(
         self, part: nn.LSTM, vectors: Float[Tensor, "B L I"], memory: tuple[Tensor, ...]
@@ -100,7 +82,3 @@ class AwdLstmNetwork(RecurrentStack):
     @property
     def _layers(self) -> list[nn.LSTM]:
         return [part for part in self.cells if isinstance(part, nn.LSTM)]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the penalty, which belongs to one pass of this very network."""
-        return {**self.__dict__, "_penalty": None}

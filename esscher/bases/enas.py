@@ -14,17 +14,15 @@ layer's input.
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.bases.activations import activation_penalty, locked
+from esscher.bases.activations import PenalisedReader, locked
 from esscher.bases.config import EnasConfig
 from esscher.bases.heads import laid_out
-from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.bases.recurrent_steps import TABLE_UP_TO, Layer, RecurrentStack, RecurrentState, begun
 from esscher.space import Sequences
@@ -130,9 +128,10 @@ class _CellStep:
         hidden.copy_(self.plan(self.reader.reading(below), hidden, self.weights, None))
 
 
-class EnasNetwork(RecurrentStack):
+class EnasNetwork(RecurrentStack, PenalisedReader):
     """Layers of the cell that read tokens and an opening symbol."""
 
+    config: EnasConfig
     cells: nn.ModuleList
 
     def __init__(self, config: EnasConfig, vocab_size: int):
@@ -144,23 +143,10 @@ class EnasNetwork(RecurrentStack):
         for name, weight in self.named_parameters():
             if name.startswith("cells.") or name in ("embedding.weight", "head.weight"):
                 nn.init.uniform_(weight, -initial_range(config.width), initial_range(config.width))
-        self._penalty: Tensor | None = None
-
-    def hidden(self, x: Sequences) -> Float[Tensor, "B T H"]:
-        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-        return self._pass(opened(x, self.opening)[:, :-1], self.open(len(x)), inside)[0]
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """Nothing read: the state of each layer is 0."""
         return tuple(self._like.new_zeros(rows, self.config.width) for _ in self.cells)
-
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L H"], tuple[Tensor, ...]]:
-        return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
-
-    def penalty(self) -> Float[Tensor, ""] | None:
-        """What the last training pass costs beside its likelihood: large outputs and their changes."""
-        found, self._penalty = self._penalty, None
-        return found
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         first, *rest = [cell.step(room) for cell in self.cells if isinstance(cell, _Cell)]
@@ -174,7 +160,6 @@ class EnasNetwork(RecurrentStack):
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
     ) -> tuple[Float[Tensor, "B L H"], tuple[Tensor, ...]]:
-        """The vector after each input, and the memory after all; padding, which is not `inside`, is not penalised."""
         self._penalty = None
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory
@@ -182,10 +167,7 @@ class EnasNetwork(RecurrentStack):
         for cell, state in zip(self.cells, memory, strict=True):
             vectors, after = cell(locked(vectors, config.input_dropout, self.training), state, config.hidden_dropout)
             kept.append(after.detach())
-        dropped = locked(vectors, config.dropout, self.training)
-        if self.training and torch.is_grad_enabled() and (config.alpha or config.beta):
-            self._penalty = activation_penalty(vectors, dropped, inside, config.alpha, config.beta)
-        return dropped, tuple(kept)
+        return self._dropped(vectors, inside), tuple(kept)
 
     def _vectors(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L I"]:
         """The input vectors; in training some words of a row are 0 wherever they stand in it."""
@@ -195,10 +177,6 @@ class EnasNetwork(RecurrentStack):
         row = torch.arange(len(tokens), device=tokens.device)[:, None]
         words, place = torch.unique(row * (self.vocab_size + 1) + tokens, return_inverse=True)
         return vectors * dropout(vectors.new_ones(len(words), 1), self.config.word_dropout)[place]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the penalty, which belongs to one pass of this very network."""
-        return {**self.__dict__, "_penalty": None}
 
 
 def initial_range(width: int) -> float:

@@ -12,8 +12,7 @@ from esscher.space import Sequences
 
 def opened(x: Sequences, opening: int) -> Int[Tensor, "B U"]:
     """The opening symbol and the tokens of each row; padding becomes token 0, whatever it held."""
-    inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-    return torch.nn.functional.pad(torch.where(inside, x.tokens, 0), (1, 0), value=opening)
+    return torch.nn.functional.pad(torch.where(x.inside, x.tokens, 0), (1, 0), value=opening)
 
 
 def answered(x: Sequences, opening: int) -> Int[Tensor, "B L"]:

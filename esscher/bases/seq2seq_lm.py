@@ -147,8 +147,8 @@ class Seq2SeqLM(nn.Module):
     def _encode(self, x: Sequences) -> tuple[Float[Tensor, "B S D"], Int[Tensor, "B S"]]:
         """What the encoder makes of the sources, and where they have tokens; padding is the model's own symbol for it."""
         prompts, padding = x.prompts(), getattr(self.model.config, "pad_token_id", None)
-        inside = torch.arange(prompts.tokens.shape[1], device=x.tokens.device) < prompts.start[:, None]
-        ids, mask = torch.where(inside, prompts.tokens, 0 if padding is None else padding), inside.long()
+        ids = torch.where(prompts.inside, prompts.tokens, 0 if padding is None else padding)
+        mask = prompts.inside.long()
         return self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state, mask
 
     def _read(self, x: Sequences) -> tuple[Float[Tensor, "B L V"], Int[Tensor, "B L"]]:

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
+from esscher.bases.activations import locked
 from esscher.bases.adaptive import PROJECTION_STD
 from esscher.bases.config import TransformerXLConfig
 from esscher.bases.convolution import Convolution
@@ -300,7 +301,7 @@ def dropped(x: Float[Tensor, "*S W"], config: TransformerXLConfig, sight: Sight)
         return x
     if not config.variational:
         return dropout(x, config.dropout)
-    return x * dropout(x.new_ones(x.shape[0], 1, x.shape[2]), config.dropout)
+    return locked(x, config.dropout, True)
 
 
 def last_of(length: int, keeps: int | None) -> tuple[int, int]:

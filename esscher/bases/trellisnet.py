@@ -22,9 +22,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.bases.activations import activation_penalty, locked
+from esscher.bases.activations import PenalisedReader, locked
 from esscher.bases.config import TrellisNetConfig
-from esscher.bases.heads import Headed, Logits, laid_out
+from esscher.bases.heads import Logits, laid_out
 from esscher.bases.opening import opened
 from esscher.bases.output import begin_end, build_head, build_input
 from esscher.space import Sequences
@@ -55,10 +55,11 @@ class _State:
     count: int  # steps since the state was made; the same for all rows
 
 
-class TrellisNetwork(Headed):
+class TrellisNetwork(PenalisedReader):
     """Levels of one convolution that read tokens and an opening symbol."""
 
     max_positions = None
+    config: TrellisNetConfig
 
     def __init__(self, config: TrellisNetConfig, vocab_size: int):
         super().__init__()
@@ -74,22 +75,14 @@ class TrellisNetwork(Headed):
             begin_end(name, weight)
             if name.startswith(("input_", "past.", "now.")):
                 nn.init.normal_(weight, std=INITIAL_STD)
-        self._penalty: Tensor | None = None
         self._unscored: tuple[Tensor, list[Tensor]] | None = None  # vectors of a pass, and those of levels to be scored with it
         self._warned = False
-
-    def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
-        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-        return self._pass(opened(x, self.opening)[:, :-1], self.open(len(x)), inside)[0]
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """Nothing read: no tokens, and hidden vectors and cells of 0."""
         spans, like = self.config.spans, self.past.weight
         nothing = like.new_zeros(rows, sum(spans[1:]), self.past.in_features)
         return torch.full((rows, max(spans)), -1, device=like.device), nothing, nothing.clone()
-
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
-        return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
 
     def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         self._score_levels(hidden, tokens)
@@ -111,8 +104,8 @@ class TrellisNetwork(Headed):
                 stacklevel=2,
             )
             self._warned = True
-        found, self._penalty, self._unscored = self._penalty, None, None
-        return found
+        self._unscored = None
+        return super().penalty()
 
     def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
         inputs = opened(prompts, self.opening)
@@ -148,19 +141,15 @@ class TrellisNetwork(Headed):
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
     ) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
-        """The vector after each input, and the memory after all; padding, which is not `inside`, is not penalised."""
         config, self._penalty, self._unscored = self.config, None, None
         if inputs.numel() == 0:
             return self.past.weight.new_zeros(*inputs.shape, config.width), memory
         length = torch.full_like(inputs[:, 0], inputs.shape[1])
         found, after = self._levels(inputs, memory, length, learning=self.training)
         *levels, last = [one.transpose(0, 1) for one in found]
-        dropped = locked(last, config.dropout, self.training)
-        if self.training and torch.is_grad_enabled():
-            if config.alpha or config.beta:
-                self._penalty = activation_penalty(last, dropped, inside, config.alpha, config.beta)
-            if levels:
-                self._unscored = dropped, [locked(one, config.dropout, True) for one in levels]
+        dropped = self._dropped(last, inside)
+        if self.training and torch.is_grad_enabled() and levels:
+            self._unscored = dropped, [locked(one, config.dropout, True) for one in levels]
         return dropped, after
 
     def _levels(
@@ -237,7 +226,7 @@ class TrellisNetwork(Headed):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to one pass of this very network."""
-        return {**self.__dict__, "_penalty": None, "_unscored": None}
+        return {**super().__getstate__(), "_unscored": None}
 
 
 def _gated(
