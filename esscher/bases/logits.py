@@ -43,5 +43,12 @@ def scores_and_levels(base: Base, x: Sequences) -> tuple[Float[Tensor, "B T"], F
 def of_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
     """The same of logits at hand."""
     level = logits.logsumexp(-1)
-    score = logits.gather(-1, x.tokens[..., None])[..., 0] - level
+    score = at_tokens(logits, x) - level
     return torch.where(x.counted, score, 0.0), torch.where(x.counted, level, 0.0)
+
+
+def at_tokens(values: Float[Tensor, "B T V"], x: Sequences) -> Float[Tensor, "B T"]:
+    """What is told of the token that stands there, 0 where x is not counted: prompts and padding may hold what is no token."""
+    counted = x.counted
+    token = torch.where(counted, x.tokens, 0)
+    return torch.where(counted, values.gather(-1, token[..., None])[..., 0], 0.0)
