@@ -1,9 +1,8 @@
 """Adaptive input and adaptive softmax for large vocabularies: rare tokens share narrower vectors, and cost little.
 
 Tokens are numbered by frequency, the most frequent first. `cutoffs` part them into clusters: cluster 0 is the tokens below
-the first cutoff, the last one those from the last cutoff on. Vectors of cluster i have width `embedding // shrink**i` and a
-projection to the network's width; when no vector is narrower than the network (shrink 1, embedding = width) there is no
-projection, and with shrink 1 there is one table for all clusters.
+the first cutoff, the last one those from the last cutoff on. Vectors of cluster i have width `width // shrink**i` and a
+projection to the network's width; with shrink 1 there is no projection, and one table for all clusters.
 
 The softmax is in two steps (Grave et al. 2017): one over the tokens of cluster 0 and a symbol for each other cluster, then
 one within the token's cluster, which is computed only for tokens of that cluster. Row i - 1 of `cluster_weight` is the symbol
@@ -43,7 +42,6 @@ class Clusters:
     width: int
     cutoffs: tuple[int, ...]
     shrink: int
-    embedding: int
 
     def __post_init__(self) -> None:
         if any(one >= other for one, other in pairwise((0, *self.cutoffs, self.vocab_size))):
@@ -51,9 +49,9 @@ class Clusters:
                 f"Cutoffs rise from above 0 to below the vocabulary's {self.vocab_size} tokens; {self.cutoffs} do not. Nothing "
                 f"was built; leave out those that are too large, and sort the others."
             )
-        if self.shrink < 1 or self.embedding // self.shrink ** len(self.cutoffs) < 1:
+        if self.shrink < 1 or self.width // self.shrink ** len(self.cutoffs) < 1:
             raise ValueError(
-                f"Vectors of width {self.embedding} cannot be narrower by the factor shrink = {self.shrink} in each of "
+                f"Vectors of width {self.width} cannot be narrower by the factor shrink = {self.shrink} in each of "
                 f"{len(self.cutoffs)} further clusters. Nothing was built; every width must be at least 1."
             )
 
@@ -70,12 +68,12 @@ class Clusters:
     @property
     def widths(self) -> tuple[int, ...]:
         """The width of each cluster's vectors."""
-        return tuple(self.embedding // self.shrink**number for number in range(len(self.starts)))
+        return tuple(self.width // self.shrink**number for number in range(len(self.starts)))
 
     @property
     def projected(self) -> bool:
         """Whether vectors need projections to the network's width."""
-        return self.shrink > 1 or self.embedding != self.width
+        return self.shrink > 1
 
     def of(self, tokens: Int[Tensor, "*S"]) -> Int[Tensor, "*S"]:
         """The cluster of each token; that of the opening symbol is the last."""
@@ -83,21 +81,11 @@ class Clusters:
 
 
 class AdaptiveInput(nn.Module):
-    """The input vectors of tokens and of the opening symbol, times the root of the network's width unless not `scale`."""
+    """The input vectors of tokens and of the opening symbol, times the root of the network's width."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        width: int,
-        cutoffs: tuple[int, ...] = (),
-        shrink: int = 1,
-        embedding: int | None = None,
-        *,
-        scale: bool = True,
-    ):
+    def __init__(self, vocab_size: int, width: int, cutoffs: tuple[int, ...], shrink: int = 1):
         super().__init__()
-        self.clusters = Clusters(vocab_size, width, cutoffs, shrink, width if embedding is None else embedding)
-        self.factor = width**0.5 if scale else 1.0
+        self.clusters = Clusters(vocab_size, width, cutoffs, shrink)
         self.tables = nn.ModuleList([nn.Embedding(rows, own) for rows, own in _shapes(self.clusters, more=1)])
         shapes = [(width, own) for _, own in _shapes(self.clusters)] if self.clusters.projected else []
         self.projections = nn.ParameterList([_drawn(shape, PROJECTION_STD) for shape in shapes])
@@ -121,7 +109,7 @@ class AdaptiveInput(nn.Module):
         vectors = self.tables[table](tokens)
         if self.clusters.projected:
             vectors = linear(vectors, self.projections[table])
-        return vectors * self.factor
+        return vectors * self.clusters.width**0.5
 
 
 class _Cluster(NamedTuple):
@@ -157,17 +145,14 @@ class AdaptiveSoftmax(nn.Module):
         shrink: int = 1,
         input: AdaptiveInput | None = None,
         tied_projections: TiedProjections = "none",
-        embedding: int | None = None,
     ):
         super().__init__()
-        if embedding is None:
-            embedding = width if input is None else input.clusters.embedding
         self._input = (input,)  # a tuple, so that the input is not registered here
-        self.clusters = Clusters(vocab_size, width, cutoffs, shrink, embedding)
+        self.clusters = Clusters(vocab_size, width, cutoffs, shrink)
         self._check_tying(tied_projections)
         tails = len(cutoffs)
         if tails:
-            self.cluster_weight, self.cluster_bias = _drawn((tails, embedding), INITIAL_STD), nn.Parameter(torch.zeros(tails))
+            self.cluster_weight, self.cluster_bias = _drawn((tails, width), INITIAL_STD), nn.Parameter(torch.zeros(tails))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         shapes = _shapes(self.clusters) if input is None else []
         self.weights = nn.ParameterList([_drawn(shape, INITIAL_STD) for shape in shapes])
@@ -237,7 +222,7 @@ class AdaptiveSoftmax(nn.Module):
             return self.projections[number]
         (input,) = self._input
         assert input is not None
-        return input.projections[min(number, len(input.projections) - 1)]
+        return input.projections[number]
 
     def _check_tying(self, tied_projections: TiedProjections) -> None:
         if tied_projections not in ("none", "tails", "all"):
@@ -264,7 +249,7 @@ def _logits(hidden: Float[Tensor, "*S D"], clusters: list[_Cluster]) -> Float[Te
 def _shapes(clusters: Clusters, *, more: int = 0) -> list[tuple[int, int]]:
     """Rows and width of each table of vectors, the last with so many rows more; clusters of one width share a table."""
     if clusters.shrink == 1:
-        return [(clusters.vocab_size + more, clusters.embedding)]
+        return [(clusters.vocab_size + more, clusters.width)]
     *others, (rows, width) = zip(clusters.sizes, clusters.widths, strict=True)
     return [*others, (rows + more, width)]
 

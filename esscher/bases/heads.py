@@ -67,10 +67,12 @@ class Headed(nn.Module):
         return self.head.score_and_level(hidden, tokens)
 
 
-class SoftmaxHead(nn.Module):
-    """A softmax over weight h + bias; with a `table` of input vectors, its first rows are the weight."""
+class TableHead(nn.Module):
+    """What heads share whose weight is the first rows of a `table` of input vectors, or, without one, their own."""
 
-    def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None = None, *, bias: bool):
+    weight: nn.Parameter  # absent with a table
+
+    def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None):
         super().__init__()
         self.vocab_size, self._table = vocab_size, (table,)  # a tuple, so that the table is not registered here
         if table is not None and (table.embedding_dim != width or table.num_embeddings < vocab_size):
@@ -78,6 +80,18 @@ class SoftmaxHead(nn.Module):
                 f"A table of {table.num_embeddings} vectors of width {table.embedding_dim} cannot be the output weights of "
                 f"{vocab_size} tokens and width {width}. Nothing was built; untie them."
             )
+
+    @property
+    def _weight(self) -> Float[Tensor, "V D"]:
+        (table,) = self._table
+        return self.weight if table is None else table.weight[: self.vocab_size]
+
+
+class SoftmaxHead(TableHead):
+    """A softmax over weight h + bias; with a `table` of input vectors, its first rows are the weight."""
+
+    def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None = None, *, bias: bool):
+        super().__init__(vocab_size, width, table)
         self.bias: nn.Parameter | None
         if table is None:
             fresh = nn.Linear(width, vocab_size, bias=bias)
@@ -101,11 +115,6 @@ class SoftmaxHead(nn.Module):
 
     def prepared(self, steps: int) -> Logits:
         return partial(linear, weight=laid_out(self._weight, steps), bias=self.bias)
-
-    @property
-    def _weight(self) -> Float[Tensor, "V D"]:
-        (table,) = self._table
-        return self.weight if table is None else table.weight[: self.vocab_size]
 
 
 def placed(found: Float[Tensor, "N"], asked: Bool[Tensor, "*S"]) -> Float[Tensor, "*S"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from esscher.bases.softmax import LEAST_ROWS, LOGITS_IN_CACHE, exact
+from esscher.bases.softmax import LEAST_ROWS, LOGITS_IN_CACHE, as_multiplied, exact
 
 LOGITS_KEPT = 2**26  # logits that are kept for the gradient: 256 MB
 
@@ -24,11 +24,8 @@ def softmax_score_and_level(
     hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None, tokens: Int[Tensor, "N"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """log softmax(weight h + bias) at one token for each hidden vector h, and the logsumexp of weight h + bias."""
-    place = hidden.device.type
-    if torch.is_autocast_enabled(place) and hidden.dtype != torch.float64:
-        kind = torch.get_autocast_dtype(place)
-        hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-    with torch.autocast(place, enabled=False):
+    hidden, weight, bias = as_multiplied(hidden, weight, bias)
+    with torch.autocast(hidden.device.type, enabled=False):
         own, level = _OwnAndLevel.apply(hidden, weight, bias, tokens)  # type: ignore[no-untyped-call]
     return own - level, level
 

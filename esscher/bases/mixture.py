@@ -21,12 +21,12 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from torch.utils.checkpoint import checkpoint
 
-from esscher.bases.heads import Logits, laid_out, placed
+from esscher.bases.heads import Logits, TableHead, laid_out, placed
 from esscher.bases.levels import softmax_score_and_level
 from esscher.bases.softmax import LOGITS_AT_ONCE, mixture_score, softmax_score
 
@@ -43,7 +43,7 @@ class _Contexts(NamedTuple):
         return (self.prior.softmax(-1)[..., None, :] @ self.vectors)[..., 0, :]
 
 
-class MixtureHead(nn.Module):
+class MixtureHead(TableHead):
     """A mixture of K softmaxes or contexts; with a `table` of input vectors, its first rows are the weight."""
 
     def __init__(
@@ -60,21 +60,15 @@ class MixtureHead(nn.Module):
         floor: float = 0.0,
         least_prior: float = 0.0,
     ):
-        super().__init__()
+        if embedding is None:
+            embedding = width if table is None else table.embedding_dim
+        super().__init__(vocab_size, embedding, table)
         if kind not in ("softmaxes", "contexts"):
             raise ValueError(f"Unknown kind of mixture {kind!r}; the known ones are softmaxes and contexts.")
         if kind == "contexts" and (floor or least_prior):
             raise ValueError(f"Only softmaxes have a floor and a least prior, not contexts: {floor}, {least_prior}.")
-        if embedding is None:
-            embedding = width if table is None else table.embedding_dim
-        if table is not None and (table.embedding_dim != embedding or table.num_embeddings < vocab_size):
-            raise ValueError(
-                f"A table of {table.num_embeddings} vectors of width {table.embedding_dim} cannot be the output weights of "
-                f"{vocab_size} tokens and contexts of width {embedding}. Nothing was built; untie them."
-            )
-        self.vocab_size, self.components, self.kind = vocab_size, components, kind
+        self.components, self.kind = components, kind
         self.latent_dropout, self.floor, self.least_prior = latent_dropout, floor, least_prior
-        self._table = (table,)  # a tuple, so that the table is not registered here
         self.latent = nn.Linear(width, components * embedding)
         self.prior = nn.Linear(width, components, bias=False)
         if table is None:
@@ -85,8 +79,7 @@ class MixtureHead(nn.Module):
         return _logits(self._contexts(hidden, self._mask(hidden)), self._weight, self.bias, self.kind, self.floor)
 
     def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        asked, mask = tokens >= 0, self._mask(hidden)
-        contexts = self._contexts(hidden[asked], None if mask is None else mask[asked])
+        asked, contexts = self._asked(hidden, tokens)
         if self.kind == "contexts":
             found = softmax_score(contexts.mean(), self._weight, self.bias, tokens[asked])
         else:
@@ -96,14 +89,18 @@ class MixtureHead(nn.Module):
     def score_and_level(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        asked, mask = tokens >= 0, self._mask(hidden)
-        contexts = self._contexts(hidden[asked], None if mask is None else mask[asked])
+        asked, contexts = self._asked(hidden, tokens)
         if self.kind == "contexts":
             score, level = softmax_score_and_level(contexts.mean(), self._weight, self.bias, tokens[asked])
         else:
             score = self._mixed(contexts, tokens[asked])
             level = contexts.prior.logsumexp(-1) + math.log1p(self.vocab_size * self.floor)
         return placed(score, asked), placed(level, asked)
+
+    def _asked(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> tuple[Bool[Tensor, "*S"], _Contexts]:
+        """Which tokens are asked for, and the contexts before them."""
+        asked, mask = tokens >= 0, self._mask(hidden)
+        return asked, self._contexts(hidden[asked], None if mask is None else mask[asked])
 
     def _mixed(self, contexts: _Contexts, tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
         log_prior = contexts.prior.log_softmax(-1)
@@ -153,11 +150,6 @@ class MixtureHead(nn.Module):
         shape, width = hidden.shape[:-1], self.latent.out_features
         rows = (*shape[:-1], 1) if len(shape) > 1 else shape
         return dropout(hidden.new_ones(*rows, width), self.latent_dropout).expand(*shape, width)
-
-    @property
-    def _weight(self) -> Float[Tensor, "V E"]:
-        (table,) = self._table
-        return self.weight if table is None else table.weight[: self.vocab_size]
 
 
 def _logits(

@@ -63,11 +63,8 @@ def _scored(
     log_prior: Float[Tensor, "N K"] | None,
     floor: float,
 ) -> Float[Tensor, "N"]:
-    place = hidden.device.type
-    if torch.is_autocast_enabled(place) and hidden.dtype != torch.float64:
-        kind = torch.get_autocast_dtype(place)
-        hidden, weight, bias = hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
-    with torch.autocast(place, enabled=False):
+    hidden, weight, bias = as_multiplied(hidden, weight, bias)
+    with torch.autocast(hidden.device.type, enabled=False):
         if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (hidden, weight, bias, log_prior)):
             return _Score.apply(hidden, weight, bias, tokens, log_prior, floor)  # type: ignore[no-untyped-call]
         with torch.no_grad():
@@ -237,6 +234,15 @@ def _usual(given: Float[Tensor, "N"]) -> Float[Tensor, ""]:
         return given.new_zeros(())
     most = given.mode().values
     return torch.where(2 * (given == most).sum() >= len(given), most, torch.zeros_like(most))
+
+
+def as_multiplied(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The factors in the type that autocast multiplies in, if it is on."""
+    place = hidden.device.type
+    if not torch.is_autocast_enabled(place) or hidden.dtype == torch.float64:
+        return hidden, weight, bias
+    kind = torch.get_autocast_dtype(place)
+    return hidden.to(kind), weight.to(kind), None if bias is None else bias.to(kind)
 
 
 def exact(kind: torch.dtype) -> torch.dtype:

@@ -20,15 +20,13 @@ VOCAB, WIDTH, CUTOFFS, ROWS = 11, 8, (3, 5, 8), 40
 STARTS, STOPS = (0, *CUTOFFS), (*CUTOFFS, VOCAB)
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "txl_adapt_div1.safetensors"
 
-KINDS = {  # shrink, embedding, tied projections (None: nothing is tied)
-    "one table": (1, None, "none"),
-    "one table, untied": (1, None, None),
-    "one table, projected": (1, 6, "all"),
-    "one table, projected but the first": (1, 6, "tails"),
-    "tables, own projections": (2, None, "none"),
-    "tables, tails tied": (2, None, "tails"),
-    "tables, all tied": (2, 16, "all"),
-    "tables, untied": (2, 16, None),
+KINDS = {  # shrink, tied projections (None: nothing is tied)
+    "one table": (1, "none"),
+    "one table, untied": (1, None),
+    "tables, own projections": (2, "none"),
+    "tables, tails tied": (2, "tails"),
+    "tables, all tied": (2, "all"),
+    "tables, untied": (2, None),
 }
 
 
@@ -37,12 +35,12 @@ def both(request):
     return made(*KINDS[request.param])
 
 
-def made(shrink, embedding, tied) -> tuple[AdaptiveInput, AdaptiveSoftmax]:
+def made(shrink, tied) -> tuple[AdaptiveInput, AdaptiveSoftmax]:
     """Input and softmax with lively weights, biases too."""
     with Seeded(3).governs_torch():
-        reads = AdaptiveInput(VOCAB, WIDTH, CUTOFFS, shrink, embedding)
+        reads = AdaptiveInput(VOCAB, WIDTH, CUTOFFS, shrink)
         if tied is None:
-            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, shrink, embedding=embedding)
+            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, shrink)
         else:
             head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, shrink, reads, tied)
         for weight in (*reads.parameters(), *head.parameters()):
@@ -72,8 +70,7 @@ def by_definition(reads, head, hidden):
             weight, bias = torch.cat([weight, more]), torch.cat([bias, more_bias])
         project = torch.eye(WIDTH, dtype=torch.float64)
         if reads.projections:
-            shared = reads.projections[0 if len(reads.projections) == 1 else cluster]
-            project = head.projections[cluster] if cluster < len(head.projections) else shared
+            project = (head if cluster < len(head.projections) else reads).projections[cluster]
         return torch.einsum("nd,de,ve->nv", hidden, project, weight) + bias
 
     first = logits(0, head.cluster_weight, head.cluster_bias).exp()
@@ -123,15 +120,13 @@ def test_input_vectors(both):
         tables = [table.weight for table in reads.tables]
         vector = tables[0][token] if len(tables) == 1 else tables[cluster][token - STARTS[cluster]]
         if reads.projections:
-            vector = reads.projections[0 if len(tables) == 1 else cluster] @ vector
+            vector = reads.projections[cluster] @ vector
         rows.append(vector * WIDTH**0.5)
     expected = torch.stack(rows).view(3, 3, WIDTH)
     assert torch.allclose(reads(tokens), expected, atol=1e-12)
     slopes = [torch.autograd.grad(one.pow(3).sum(), list(reads.parameters())) for one in (reads(tokens), expected)]
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(*slopes, strict=True))
-    plain = AdaptiveInput(VOCAB, WIDTH, CUTOFFS, reads.clusters.shrink, reads.clusters.embedding, scale=False).double()
-    plain.load_state_dict(reads.state_dict())
-    assert torch.allclose(plain(tokens) * WIDTH**0.5, reads(tokens)) and reads(tokens[:0]).shape == (0, 3, WIDTH)
+    assert reads(tokens[:0]).shape == (0, 3, WIDTH)
 
 
 def test_a_tail_is_computed_for_its_own_tokens_only(monkeypatch):
@@ -173,14 +168,14 @@ def test_nothing_to_score_and_one_cluster():
     ],
 )
 def test_what_is_tied_is_no_parameter_of_the_softmax(tied, names):
-    assert set(made(2, None, tied)[1].state_dict()) == names
+    assert set(made(2, tied)[1].state_dict()) == names
 
 
 def test_initial_weights():
     """Normal with standard deviation 0.02, projections 0.01, biases 0; the seed is fixed, so there is no false alarm."""
     with Seeded(0).governs_torch():
-        reads = AdaptiveInput(400, 32, (100, 200), 2, 64)
-        head = AdaptiveSoftmax(400, 32, (100, 200), 2, embedding=64)
+        reads = AdaptiveInput(400, 64, (100, 200), 2)
+        head = AdaptiveSoftmax(400, 64, (100, 200), 2)
     for name, weight in [*reads.named_parameters(), *head.named_parameters()]:
         wanted = 0.0 if name.endswith("bias") else 0.01 if "projections" in name else 0.02
         assert float(weight.detach().std()) == pytest.approx(wanted, rel=0.2, abs=0), name

@@ -247,7 +247,7 @@ def test_without_a_least_prior_the_bound_is_nothing():
 
 
 def test_what_is_refused():
-    with pytest.raises(ValueError, match="cannot be the output weights of 7 tokens and contexts of width 5"):
+    with pytest.raises(ValueError, match="cannot be the output weights of 7 tokens and width 5"):
         MixtureHead(TOKENS, WIDTH, 2, 5, table=torch.nn.Embedding(8, 4))
     with pytest.raises(ValueError, match="Only softmaxes have a floor"):
         MixtureHead(TOKENS, WIDTH, 2, kind="contexts", floor=1e-8)
