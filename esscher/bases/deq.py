@@ -178,9 +178,7 @@ class DeqNetwork(TransformerXLNetwork):
             before = layer.known(old[..., : self.config.width], old[..., self.config.width :])
         keys = length + (0 if before is None else before.shape[3])
         places = layer.mixer._places(sight, keys - 1, 0 if sight.causal else 1 - length)
-        mask = sight.window(length, keys, asked.device) if sight.causal else None
-        if sight.inside is not None:
-            mask = ~sight.inside[:, None].expand(-1, length, -1)
+        mask = sight.hidden(length, keys, asked.device)
         return _Map(layer, asked, share, before, places, self._biases[0], mask, masks)
 
     def _masks(self, z: Float[Tensor, "B T W"], old: Tensor, sight: Sight) -> tuple[Tensor | None, ...]:

@@ -92,8 +92,14 @@ class Sight:
     turned: bool = False
     masks: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
 
-    def window(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "1 T K"]:
-        """True where a key, the last of which is the last query, is out of a query's sight; kept for other layers."""
+    def hidden(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "R T K"] | None:
+        """True where a key, the last of which is the last query, is not seen by a query; None where all are."""
+        if self.inside is not None:
+            return ~self.inside[:, None].expand(-1, queries, -1)
+        return self._window(queries, keys, device) if self.causal else None
+
+    def _window(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "1 T K"]:
+        """True where a key is after its query or out of reach; kept for other layers."""
         size = (queries, keys)
         if size not in self.masks:
             distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
@@ -157,10 +163,8 @@ class RelativeAttention(nn.Module):
 
     def _all(self, query: Tensor, known: Tensor, biases: Tensor, sight: Sight) -> Float[Tensor, "H B T D"]:
         queries, keys = query.shape[2], known.shape[3]
-        mask = sight.window(queries, keys, query.device) if sight.causal else None
-        if sight.inside is not None:
-            mask = ~sight.inside[:, None].expand(-1, queries, -1)
-        return self._attend(query, known, (keys - 1, 0 if sight.causal else 1 - queries), biases, mask, sight)
+        bounds = (keys - 1, 0 if sight.causal else 1 - queries)
+        return self._attend(query, known, bounds, biases, sight.hidden(queries, keys, query.device), sight)
 
     def _near(self, query: Tensor, known: Tensor, biases: Tensor, sight: Sight) -> Float[Tensor, "H B T D"]:
         """Hidden are positions that are not there, and later ones where the pass is causal; a dummy query sees all."""

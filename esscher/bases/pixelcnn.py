@@ -11,7 +11,7 @@ from torch import nn
 from esscher.bases.output import build_head
 from esscher.bases.pixel_config import PixelCnnConfig
 from esscher.bases.pixel_network import Label, LabelBias, PixelNetwork
-from esscher.bases.pixel_windows import Look, Map, Maps, Sees, Window
+from esscher.bases.pixel_windows import Look, Map, Maps, Window
 
 
 class Block(nn.Module):
@@ -39,13 +39,10 @@ class PixelCnnNetwork(PixelNetwork):
     def __init__(self, config: PixelCnnConfig, vocab_size: int):
         super().__init__(config, vocab_size)
         width, side = config.width * self.channels, config.first // 2
-        self.first = self._first(width, side)
+        self.first = Window(self.channels + 1, width, side + 1, side, side, "before", groups=self.channels)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.last = Window(width, width, sees="upto", groups=self.channels)
         self.head = build_head(config, vocab_size, config.width, None)
-
-    def _first(self, width: int, side: int, sees: Sees = "before") -> Window:
-        return Window(self.channels + 1, width, side + 1, side, side, sees, groups=self.channels)
 
     def vertical(self, look: Look, label: Label | None) -> Maps:
         return ()

@@ -42,6 +42,14 @@ class Place:
             cache[:, :, self.row, self.slot] = known
 
 
+def uneven(longest: int, length: Int[Tensor, "B"] | None) -> tuple[int, Int[Tensor, "B"] | None]:
+    """The slots of the longest row, and those of each; None where all rows have filled as many."""
+    if length is None or len(length) == 0:
+        return longest, None
+    low, high = (int(bound) for bound in length.aminmax())
+    return high, None if low == high else length
+
+
 @runtime_checkable
 class MixerStep(Protocol):
     """A mixer for one position: it writes what others need of it into the cache, and adds what it sees there to `onto`."""

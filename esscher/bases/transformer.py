@@ -20,6 +20,7 @@ from esscher.bases.config import TransformerConfig
 from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
+from esscher.bases.stepping import uneven
 from esscher.space import Sequences
 
 
@@ -74,7 +75,7 @@ class TransformerNetwork(Headed):
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
         logits = self.head.prepared(room)
-        return logits(after), _of_lengths(cache, logits, longest, prompts.start + 1)
+        return logits(after), _State(cache, logits, *uneven(longest, prompts.start + 1))
 
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
         if state.longest == state.cache[0].slots:
@@ -94,7 +95,7 @@ class TransformerNetwork(Headed):
     def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
         cache = tuple(known.select(index, state.longest) for known in state.cache)
         length = None if state.length is None else state.length[index]
-        return _of_lengths(cache, state.logits, state.longest, length)
+        return _State(cache, state.logits, *uneven(state.longest, length))
 
     def _pass(
         self, inputs: Int[Tensor, "B T"], cache: tuple[Known, ...] | None, sight: Sight = BACKWARD
@@ -112,14 +113,6 @@ class TransformerNetwork(Headed):
             if cache is not None:
                 cache[number].keys[:, :, :width], cache[number].values[:, :, :width] = keys, values
         return self.last(x)
-
-
-def _of_lengths(cache: tuple[Known, ...], logits: Logits, longest: int, length: Int[Tensor, "B"] | None) -> _State:
-    """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
-    if length is None or len(length) == 0:
-        return _State(cache, logits, longest, None)
-    low, high = (int(bound) for bound in length.aminmax())
-    return _State(cache, logits, high, None if low == high else length)
 
 
 def turns(config: TransformerConfig) -> Turn:

@@ -28,7 +28,7 @@ from esscher.bases.mixers import Mixer, Places, RelativeAttention, Sight
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.bases.relative import sinusoids
-from esscher.bases.stepping import ACTIVATIONS, BlockStep, Norm, Place
+from esscher.bases.stepping import ACTIVATIONS, BlockStep, Norm, Place, uneven
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02
@@ -166,7 +166,8 @@ class TransformerXLNetwork(Headed):
             done += found.shape[1]
         after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
         state = self._state(caches, longest, room)
-        return state.head(after), _of_lengths(state, prompts.start + 1)
+        longest, length = uneven(longest, prompts.start + 1)
+        return state.head(after), replace(state, longest=longest, length=length)
 
     @property
     def resumes(self) -> bool:
@@ -206,8 +207,8 @@ class TransformerXLNetwork(Headed):
             cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
             cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
             caches.append(cache)
-        length = None if state.length is None else state.length[index]
-        return _of_lengths(replace(state, caches=tuple(caches), length=None), length)
+        longest, length = uneven(state.longest, None if state.length is None else state.length[index])
+        return replace(state, caches=tuple(caches), longest=longest, length=length)
 
     def _stepped(self, token: Int[Tensor, "B"], state: XLState, place: Place) -> Float[Tensor, "B W"]:
         """The vector after one more token, which is written into the caches."""
@@ -308,11 +309,3 @@ def last_of(length: int, keeps: int | None) -> tuple[int, int]:
     """Start and size of the last positions, as many as are kept."""
     size = length if keeps is None else min(length, keeps)
     return length - size, size
-
-
-def _of_lengths(state: XLState, length: Int[Tensor, "B"] | None) -> XLState:
-    """A state whose rows may have filled different numbers of slots; `length` is dropped when they did not."""
-    if length is None or len(length) == 0:
-        return replace(state, length=None)
-    low, high = (int(bound) for bound in length.aminmax())
-    return replace(state, longest=high, length=None if low == high else length)
