@@ -10,9 +10,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import dropout
 
-from esscher.bases.config import AwdLstmConfig, EnasConfig, TrellisNetConfig
 from esscher.bases.heads import Headed
 from esscher.bases.opening import opened
+from esscher.bases.recurrent_config import AwdLstmConfig, EnasConfig, TrellisNetConfig
 from esscher.space import Sequences
 
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.bases.activations import PenalisedReader, locked
-from esscher.bases.config import AwdLstmConfig
 from esscher.bases.output import begin_end, build_head, build_input
+from esscher.bases.recurrent_config import AwdLstmConfig
 from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
 

@@ -11,9 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, glu, pad, softmax
 
-from esscher.bases.config import TransformerXLConfig
 from esscher.bases.mixers import Places, Sight
 from esscher.bases.stepping import MixerStep, Place
+from esscher.bases.transformer_config import TransformerXLConfig
 
 LEAST_CHUNK = 32  # positions whose kernels are applied in one product
 

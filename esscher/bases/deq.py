@@ -24,12 +24,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout, layer_norm, relu
 
-from esscher.bases.config import DeqConfig, TransformerXLConfig
 from esscher.bases.fixed_point import Found, Order, Solve, fixed_point, implicit
 from esscher.bases.heads import laid_out
 from esscher.bases.mixers import Places, RelativeAttention, Sight
 from esscher.bases.relative import relative_attention
 from esscher.bases.stepping import AttentionStep, BlockStep, Norm, Place
+from esscher.bases.transformer_config import DeqConfig, TransformerXLConfig
 from esscher.bases.transformer_xl import TransformerXLNetwork, XLState, dropped, last_of
 
 NORM_EPS = 1e-5

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.bases.activations import PenalisedReader, locked
-from esscher.bases.config import EnasConfig
 from esscher.bases.heads import laid_out
 from esscher.bases.output import build_head, build_input
+from esscher.bases.recurrent_config import EnasConfig
 from esscher.bases.recurrent_steps import TABLE_UP_TO, Layer, RecurrentStack, RecurrentState, begun
 from esscher.space import Sequences
 

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot, pad
 
 from esscher.bases.chunks import Chunks
-from esscher.bases.config import TransformerXLConfig
 from esscher.bases.heads import laid_out
 from esscher.bases.relative import relative_attention
 from esscher.bases.stepping import AttentionStep, MixerStep
+from esscher.bases.transformer_config import TransformerXLConfig
 
 Places = Callable[[int, int], Tensor]
 """The sinusoids of distances from the first down to the last, both included: one row each."""

@@ -3,9 +3,9 @@
 from torch import Tensor, nn
 
 from esscher.bases.adaptive import AdaptiveInput, AdaptiveSoftmax
-from esscher.bases.config import OutputConfig
 from esscher.bases.heads import Head, SoftmaxHead
 from esscher.bases.mixture import MixtureHead
+from esscher.bases.output_config import OutputConfig
 
 INITIAL_RANGE = 0.1
 

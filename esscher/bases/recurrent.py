@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot
 
 from esscher.bases.adaptive import AdaptiveInput
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
+from esscher.bases.recurrent_config import RecurrentConfig
 from esscher.bases.recurrent_steps import RecurrentStack, RecurrentState, begun, step_layers
 from esscher.space import Sequences
 

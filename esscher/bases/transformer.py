@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.bases.blocks import BACKWARD, Block, Known, Place, Sight, Turn, initialise
-from esscher.bases.config import TransformerConfig
 from esscher.bases.heads import Headed, Logits
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.bases.stepping import uneven
+from esscher.bases.transformer_config import TransformerConfig
 from esscher.space import Sequences
 
 

@@ -21,7 +21,6 @@ from torch.nn.functional import dropout
 
 from esscher.bases.activations import locked
 from esscher.bases.adaptive import PROJECTION_STD
-from esscher.bases.config import TransformerXLConfig
 from esscher.bases.convolution import Convolution
 from esscher.bases.heads import Headed, Logits, laid_out
 from esscher.bases.mixers import Mixer, Places, RelativeAttention, Sight
@@ -29,6 +28,7 @@ from esscher.bases.opening import opened
 from esscher.bases.output import build_head, build_input
 from esscher.bases.relative import sinusoids
 from esscher.bases.stepping import ACTIVATIONS, BlockStep, Norm, Place, uneven
+from esscher.bases.transformer_config import TransformerXLConfig
 from esscher.space import Sequences
 
 INITIAL_STD = 0.02

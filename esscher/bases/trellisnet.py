@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.bases.activations import PenalisedReader, locked
-from esscher.bases.config import TrellisNetConfig
 from esscher.bases.heads import Logits, laid_out
 from esscher.bases.opening import opened
 from esscher.bases.output import begin_end, build_head, build_input
+from esscher.bases.recurrent_config import TrellisNetConfig
 from esscher.space import Sequences
 
 INITIAL_STD = 0.01

@@ -20,11 +20,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from esscher.bases.config import XLNetConfig
 from esscher.bases.heads import Headed
 from esscher.bases.mixers import FAR, Ordered, Sight, Standing
 from esscher.bases.opening import opened
 from esscher.bases.output import build_head
+from esscher.bases.transformer_config import XLNetConfig
 from esscher.bases.transformer_xl import INITIAL_STD, XLBlock, dropped, last_of, table_of_places
 from esscher.space import Sequences
 

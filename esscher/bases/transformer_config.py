@@ -1,4 +1,4 @@
-"""The settings of Transformer-XL and of what is made of its layers, without torch: DEQ-Transformer and XLNet."""
+"""The settings of Transformers, without torch: the plain one, Transformer-XL, and what is made of its layers: DEQ and XLNet."""
 
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -7,6 +7,36 @@ from esscher.bases.output_config import OutputConfig, check_sizes
 
 ACTIVATIONS = ("relu", "gelu", "gelu-tanh")
 MIXERS = ("full", "local", "lightconv", "dynamicconv")
+
+
+@dataclass(frozen=True)
+class TransformerConfig(OutputConfig):
+    """A causal pre-norm Transformer; `feedforward` is the inner width of each block, `max_positions` the
+    most tokens of a sequence, prompt and point together.
+
+    `tied` uses the input vectors as the output weights.
+    """
+
+    width: int = 256
+    layers: int = 4
+    heads: int = 4
+    feedforward: int = 1024
+    dropout: float = 0.0
+    positions: Literal["rotary", "learned"] = "rotary"
+    max_positions: int = 1024
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        if self.positions not in ("rotary", "learned"):
+            raise ValueError(f"Unknown positions {self.positions!r}; the known ones are 'rotary' and 'learned'.")
+        check_sizes(self.width, self.layers, self.dropout)
+        if self.heads < 1 or self.width % self.heads:
+            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
+        if self.positions == "rotary" and (self.width // self.heads) % 2:
+            raise ValueError(f"Rotary positions turn pairs, so a head needs an even width, not {self.width // self.heads}.")
+        if min(self.feedforward, self.max_positions) < 1:
+            raise ValueError(f"feedforward and max_positions are at least 1: {self}.")
+        self.check_output(shared=self.width if self.tied else None, width=self.width)
 
 
 @dataclass(frozen=True)

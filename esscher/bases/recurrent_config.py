@@ -1,14 +1,77 @@
-"""The settings of bases that others published as whole networks: the cell that ENAS found, TrellisNet.
+"""The settings of recurrent networks, without torch: LSTM and GRU, AWD-LSTM, the cell that ENAS found, TrellisNet.
 
-Defaults are the published sizes on the Penn Treebank.
+Defaults of those that others published are their sizes on the Penn Treebank.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from esscher.bases.output_config import OutputConfig, check_sizes
 
 FUNCTIONS = ("tanh", "relu", "identity", "sigmoid")
 FOUND_ARC = (0, 0, 0, 1, 1, 2, 1, 2, 0, 2, 0, 5, 1, 1, 0, 6, 1, 8, 1, 8, 1, 8, 1)
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(OutputConfig):
+    """A stacked LSTM or GRU; `embedding` is the width of its input vectors, None means one-hot input.
+
+    `tied` uses the input vectors as the output weights, so a softmax needs `embedding == width`.
+    """
+
+    cell: Literal["lstm", "gru"] = "lstm"
+    width: int = 200
+    layers: int = 2
+    dropout: float = 0.0
+    embedding: int | None = None
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        if self.cell not in ("lstm", "gru"):
+            raise ValueError(f"Unknown cell {self.cell!r}; the known cells are 'lstm' and 'gru'.")
+        check_sizes(self.width, self.layers, self.dropout)
+        if self.embedding is not None and self.embedding < 1:
+            raise ValueError(f"An embedding has at least width 1, not {self.embedding}; None means one-hot input.")
+        if self.tied and (self.embedding is None or (self.output == "softmax" and self.embedding != self.width)):
+            raise ValueError(f"Tied weights need embedding = width = {self.width}, not embedding = {self.embedding}.")
+        self.check_output(shared=self.embedding if self.tied else None, width=self.width)
+
+
+@dataclass(frozen=True)
+class AwdLstmConfig(OutputConfig):
+    """AWD-LSTM (Merity et al. 2018): input vectors of width `embedding` (by default
+    the last layer's), LSTM layers of width `inner`, and a last one of `width`.
+
+    In training whole tokens are dropped (`word_dropout`), parts of the input vectors, of what passes between layers and of
+    the output (`input_dropout`, `between_dropout`, `dropout`), each the same at all positions, and parts of the weights by
+    which a layer reads its own past (`weight_dropout`). `alpha` and `beta` weigh the penalties of large and of changing
+    outputs. `tied` uses the input vectors as the output weights, so a softmax needs `embedding == width`.
+    """
+
+    width: int = 400
+    layers: int = 3
+    embedding: int | None = None
+    inner: int = 1150
+    dropout: float = 0.4
+    input_dropout: float = 0.4
+    between_dropout: float = 0.25
+    word_dropout: float = 0.1
+    weight_dropout: float = 0.5
+    alpha: float = 2.0
+    beta: float = 1.0
+    tied: bool = True
+
+    def __post_init__(self) -> None:
+        rates = (self.dropout, self.input_dropout, self.between_dropout, self.word_dropout, self.weight_dropout)
+        check_sizes(min(self.widths), self.layers, *rates)
+        if min(self.alpha, self.beta) < 0:
+            raise ValueError(f"alpha and beta are at least 0, not {self.alpha} and {self.beta}.")
+        self.check_output(shared=self.widths[0] if self.tied else None, width=self.width)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the input vectors, and of each layer."""
+        return (self.embedding or self.width, *(self.inner,) * (self.layers - 1), self.width)
 
 
 @dataclass(frozen=True)
