@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from esscher.bases.network import Memory, NetworkBase, ResumingNetwork, StreamingNetwork
-from esscher.bases.xlnet import Arrangement, XLNetNetwork, after_lead
+from esscher.bases.network import NetworkBase
+from esscher.networks.network import Memory, ResumingNetwork, StreamingNetwork
+from esscher.networks.xlnet import Arrangement, XLNetNetwork, after_lead
 from esscher.space import Sequences, Space
 from esscher.target import State
 

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad
 
 from esscher.bases.logits import in_pieces
-from esscher.bases.opening import opened
-from esscher.bases.softmax import exact
+from esscher.heads.softmax import exact
+from esscher.networks.opening import opened
 from esscher.space import Sequences, Space
 from esscher.target import State
 

@@ -8,21 +8,21 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from esscher.bases.output_config import OutputConfig as OutputConfig
-from esscher.bases.pixel_config import GatedPixelCnnConfig as GatedPixelCnnConfig
-from esscher.bases.pixel_config import PixelCnnConfig as PixelCnnConfig
-from esscher.bases.pixel_config import PixelCnnPlusPlusConfig as PixelCnnPlusPlusConfig
-from esscher.bases.recurrent_config import AwdLstmConfig as AwdLstmConfig
-from esscher.bases.recurrent_config import EnasConfig as EnasConfig
-from esscher.bases.recurrent_config import RecurrentConfig as RecurrentConfig
-from esscher.bases.recurrent_config import TrellisNetConfig as TrellisNetConfig
-from esscher.bases.seq2seq_config import AttentiveLstmConfig as AttentiveLstmConfig
-from esscher.bases.seq2seq_config import EncoderDecoderConfig as EncoderDecoderConfig
-from esscher.bases.transformer_config import MIXERS as MIXERS
-from esscher.bases.transformer_config import DeqConfig as DeqConfig
-from esscher.bases.transformer_config import TransformerConfig as TransformerConfig
-from esscher.bases.transformer_config import TransformerXLConfig as TransformerXLConfig
-from esscher.bases.transformer_config import XLNetConfig as XLNetConfig
+from esscher.networks.output_config import OutputConfig as OutputConfig
+from esscher.networks.pixel_config import GatedPixelCnnConfig as GatedPixelCnnConfig
+from esscher.networks.pixel_config import PixelCnnConfig as PixelCnnConfig
+from esscher.networks.pixel_config import PixelCnnPlusPlusConfig as PixelCnnPlusPlusConfig
+from esscher.networks.recurrent_config import AwdLstmConfig as AwdLstmConfig
+from esscher.networks.recurrent_config import EnasConfig as EnasConfig
+from esscher.networks.recurrent_config import RecurrentConfig as RecurrentConfig
+from esscher.networks.recurrent_config import TrellisNetConfig as TrellisNetConfig
+from esscher.networks.seq2seq_config import AttentiveLstmConfig as AttentiveLstmConfig
+from esscher.networks.seq2seq_config import EncoderDecoderConfig as EncoderDecoderConfig
+from esscher.networks.transformer_config import MIXERS as MIXERS
+from esscher.networks.transformer_config import DeqConfig as DeqConfig
+from esscher.networks.transformer_config import TransformerConfig as TransformerConfig
+from esscher.networks.transformer_config import TransformerXLConfig as TransformerXLConfig
+from esscher.networks.transformer_config import XLNetConfig as XLNetConfig
 
 BaseConfig = (
     RecurrentConfig

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.softmax import LOGITS_AT_ONCE
+from esscher.heads.softmax import LOGITS_AT_ONCE
 from esscher.space import Sequences
 from esscher.target import Base
 

@@ -33,8 +33,8 @@ from esscher.bases.causal_lm import (
     text_config,
 )
 from esscher.bases.logits import in_pieces
-from esscher.bases.opening import answered
-from esscher.bases.softmax import exact
+from esscher.heads.softmax import exact
+from esscher.networks.opening import answered
 from esscher.space import Sequences, Space, at_columns, distinct_prompts, sequences
 from esscher.target import State
 

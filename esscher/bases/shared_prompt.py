@@ -24,8 +24,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from esscher.bases.owners import Owners
-from esscher.bases.softmax import exact
+from esscher.heads.softmax import exact
+from esscher.networks.owners import Owners
 
 NAME = "esscher_shared_prompt"
 WORTH_SHARING = 8  # slots; two products for so few cost more than a copy

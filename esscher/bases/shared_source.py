@@ -24,8 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from esscher.bases.owners import Owners
 from esscher.bases.shared_prompt import NotSharedError, in_force, rows_of, unknown_in
+from esscher.networks.owners import Owners
 
 NAME = "esscher_shared_source"
 

@@ -12,9 +12,9 @@ from torch.nn.functional import log_softmax
 
 from esscher.bases import logits, shared_source
 from esscher.bases.logits import LevelBase, LogitBase, of_logits
-from esscher.bases.owners import Owners
 from esscher.bases.seq2seq_lm import Seq2SeqLM, seq2seq_lm
 from esscher.exact.enumeration import enumerate_points
+from esscher.networks.owners import Owners
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
