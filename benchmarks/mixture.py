@@ -22,8 +22,8 @@ from _turns import Run, faster, in_turns, peak, peak_elsewhere
 from rich.console import Console
 from torch import Tensor, nn
 
-from esscher.bases.mixture import MixtureHead
-from esscher.bases.softmax import mixture_score, softmax_score
+from esscher.heads.mixture import MixtureHead
+from esscher.heads.softmax import mixture_score, softmax_score
 from esscher.randomness import Seeded
 from esscher.reports.tables import rich_table
 

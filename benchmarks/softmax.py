@@ -24,8 +24,8 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from esscher.bases.adaptive import AdaptiveSoftmax
-from esscher.bases.softmax import softmax_score
+from esscher.heads.adaptive import AdaptiveSoftmax
+from esscher.heads.softmax import softmax_score
 from esscher.randomness import Seeded
 from esscher.reports.tables import rich_table
 

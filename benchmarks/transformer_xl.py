@@ -31,9 +31,9 @@ from rich.console import Console
 from rich.table import Table
 
 from esscher.bases.config import TransformerXLConfig
-from esscher.bases.mixers import RelativeAttention, Sight
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.relative import sinusoids
+from esscher.networks.mixers import RelativeAttention, Sight
+from esscher.networks.relative import sinusoids
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.space import Space, empty_prompts

@@ -31,8 +31,8 @@ from torch import nn
 
 from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.xlnet import Arrangement
 from esscher.hub.xlnet import to_transformers
+from esscher.networks.xlnet import Arrangement
 from esscher.randomness import Seeded
 from esscher.space import Space
 

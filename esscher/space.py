@@ -62,6 +62,11 @@ class Sequences:
         return (position >= self.start[:, None]) & (position < self.stop[:, None])
 
     @property
+    def inside(self) -> Bool[Tensor, "B T"]:
+        """True where a token belongs to the prompt or to the point, and not to the padding."""
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.stop[:, None]
+
+    @property
     def lengths(self) -> Int[Tensor, "B"]:
         """Tokens of each point, the end symbol included."""
         return self.stop - self.start
@@ -121,8 +126,7 @@ def empty_prompts(count: int) -> Sequences:
 def distinct_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
     """Each different prompt of the rows once, and for each row which of them it has."""
     prompts = x.prompts()
-    inside = torch.arange(prompts.tokens.shape[1], device=x.tokens.device) < prompts.start[:, None]
-    keys = torch.cat([prompts.start[:, None], torch.where(inside, prompts.tokens, 0)], 1)
+    keys = torch.cat([prompts.start[:, None], torch.where(prompts.inside, prompts.tokens, 0)], 1)
     distinct, which = torch.unique(keys, dim=0, return_inverse=True)
     return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
 

@@ -28,13 +28,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from esscher.bases.config import BaseConfig, from_dict, name
-from esscher.bases.network import Network, NetworkBase, build_network
-from esscher.bases.transformer import TransformerNetwork, turns
+from esscher.bases.network import NetworkBase, build_network
 from esscher.hub.card import Card
 from esscher.hub.folder import CARD, PREFIX, plain_sampling
 from esscher.hub.network_cache import NetworkLayer, check_positions, layer_in, rows_of
 from esscher.hub.networks import config_of, write_card
 from esscher.hub.opening import opening_symbol
+from esscher.networks.network import Network
+from esscher.networks.transformer import TransformerNetwork, turns
 from esscher.space import Sequences, Space
 
 IGNORED = -100  # the label of what is not scored

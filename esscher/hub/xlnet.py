@@ -4,7 +4,7 @@
     model = to_transformers(base)
 
 What a model of theirs has twice, a vector for pairs of one segment and one for pairs of two, we have once, as their difference:
-no output depends on more. Our symbols beside the tokens (`esscher.bases.xlnet.SYMBOLS`) are further tokens there, whose
+no output depends on more. Our symbols beside the tokens (`esscher.networks.xlnet.SYMBOLS`) are further tokens there, whose
 probability is 0; those of a model from elsewhere begin as its own <s>, <sep>, <cls> and <mask>. What it leaves out: local
 attention and mixtures, which `transformers` has not.
 """
@@ -22,11 +22,11 @@ from transformers import XLNetLMHeadModel
 
 from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.transformer_xl import XLBlock
-from esscher.bases.xlnet import SYMBOLS, XLNetNetwork
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, write_tokenizer
 from esscher.hub.foreign import OURS, read_model, read_ours, read_tokenizer, save_model
+from esscher.networks.transformer_xl import XLBlock
+from esscher.networks.xlnet import SYMBOLS, XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.space import Space
 from esscher.storage import sync_folder, write_json

@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from esscher.bases.recompute import recompute
 from esscher.bases.turns import in_turns
 from esscher.estimate import Estimate
+from esscher.networks.recompute import recompute
 from esscher.objective import Objective
 from esscher.randomness import Seeded
 from esscher.settings.changes import refuse_change

@@ -24,8 +24,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.carried import Carried
-from esscher.bases.network import Memory, NetworkBase
+from esscher.bases.network import NetworkBase
 from esscher.data.windows import Windows
+from esscher.networks.network import Memory
 from esscher.randomness import Rng, Seeded
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences

@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from esscher.bases.xlnet import XLNetNetwork
 from esscher.data.examples import Example, examples_of, read_rows, split_examples
 from esscher.data.layout import Layout
 from esscher.data.tokenizers import load_tokenizer
@@ -28,6 +27,7 @@ from esscher.energies.readers import NetworkReader, PretrainedReader
 from esscher.estimate import Estimate
 from esscher.hub import load_base
 from esscher.launch import first_process
+from esscher.networks.xlnet import XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.settings.finetune import FinetuneRun
 from esscher.settings.training import Pace

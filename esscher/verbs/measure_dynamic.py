@@ -16,7 +16,7 @@ import yaml
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.network import NetworkBase, StreamingNetwork
+from esscher.bases.network import NetworkBase
 from esscher.data.sources import read_texts
 from esscher.data.streams import TextStream, raw_stream, text_stream
 from esscher.estimate import Estimate
@@ -24,6 +24,7 @@ from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.perplexity import Test, as_bits, as_perplexity, check_test, clipped
 from esscher.estimators.streams import doubts
 from esscher.hub import SavedBase
+from esscher.networks.network import StreamingNetwork
 from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun, from_dict

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from esscher.bases.mixture import MixtureHead
 from esscher.bases.network import NetworkBase
 from esscher.cut import Cut
 from esscher.estimators.context_length import spread_places
 from esscher.estimators.rank import Spread, next_log_probs, spread_of
+from esscher.heads.mixture import MixtureHead
 from esscher.hub import SavedBase
 from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.rank import RankSettings

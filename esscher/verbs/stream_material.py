@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from esscher.bases.xlnet import SYMBOLS
 from esscher.data.sources import Splits, Texts, read_raw, read_texts
 from esscher.data.streams import TextStream, decode_part, raw_stream, text_stream
 from esscher.data.tokenizers import Tokenizer
 from esscher.data.windows import Windows
+from esscher.networks.xlnet import SYMBOLS
 from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Space

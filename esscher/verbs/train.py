@@ -14,13 +14,14 @@ from typing import Any
 import yaml
 
 from esscher.bases.config import BaseConfig, TransformerConfig
-from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
+from esscher.bases.network import NetworkBase, build_base, with_unrolled
 from esscher.data.images import load_codec
 from esscher.data.tokenizers import Tokenizer
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
 from esscher.launch import first_process
+from esscher.networks.network import Settled
 from esscher.randomness import Seeded
 from esscher.settings.changes import refuse_change
 from esscher.settings.train import TrainRun, from_dict, to_dict

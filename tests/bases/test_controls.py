@@ -6,7 +6,7 @@ from causal_models import tiny_base
 from languages import PROMPTS
 from networks import CONFIGS, lively
 
-from esscher.bases import corrected
+from esscher.bases import logits
 from esscher.bases.config import RecurrentConfig, TransformerConfig
 from esscher.bases.corrected import Corrected
 from esscher.bases.grown import deepened, deepened_causal_lm, grown, parameter_count
@@ -31,7 +31,7 @@ def test_a_corrected_base_obeys_the_laws(kind, monkeypatch):
     both = Corrected(base, lively(CONFIGS["transformer, rotary"], SPACE))
     assert isinstance(both, LogitBase)
     check_base(both, PROMPTS)
-    monkeypatch.setattr(corrected, "LOGITS_AT_ONCE", 30)
+    monkeypatch.setattr(logits, "LOGITS_AT_ONCE", 30)
     check_base(both, PROMPTS[:2])
 
 

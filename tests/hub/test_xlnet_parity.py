@@ -7,12 +7,12 @@ import torch
 from transformers import XLNetConfig as TheirConfig
 from transformers import XLNetLMHeadModel
 
-from esscher.bases import mixers
 from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.xlnet import Arrangement, XLNetNetwork
 from esscher.hub import load_base
 from esscher.hub.xlnet import from_transformers, save_xlnet, to_transformers
+from esscher.networks import mixers
+from esscher.networks.xlnet import Arrangement, XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.space import Space, sequences
 
