@@ -1,14 +1,12 @@
 """The settings of `esscher finetune`, without torch: the task, labelled data, the head on a network, how it learns."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from esscher.data.examples import USUAL, Columns, Task
 from esscher.energies.labeller_config import Summary
-from esscher.settings.data import check_choice
-from esscher.settings.training import TrainingConfig
-
-TASKS: tuple[Task, ...] = ("classify", "regress", "choose", "extract", "rank")
+from esscher.settings.data import check_choices
+from esscher.settings.training import Schedule, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class FinetuneTraining(TrainingConfig):
     usual_epochs: ClassVar[int] = 5
     may_shard: ClassVar[bool] = False
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"] = "linear"
+    schedule: Schedule = "linear"
     warmup: int = 20
 
 
@@ -93,7 +91,7 @@ class FinetuneRun:
     training: FinetuneTraining = field(default_factory=FinetuneTraining)
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, TASKS)
+        check_choices(self)
         if not 0 < self.layer_rate <= 1:
             raise ValueError(f"layer_rate lies in (0, 1], not {self.layer_rate}.")
         if self.longest < 8:
