@@ -69,7 +69,8 @@ def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnerg
     choose_progress(quiet).say(f"{len(sets.train):,} sequences to learn from, {len(sets.validation):,} to choose by.")
     energy = build(model, run, int(sets.train.stop.max()))
     all_here()  # nobody writes before all have looked
-    write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
+    if not (folder / "checkpoints").is_dir():
+        write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
     training = replace(run.training, seed=run.seed, sharded=False)  # of the energy each process has all
     found = learn_energy(model.base, energy, sets, run.contrast, training, folder=folder, resume=resume, quiet=quiet)
     assert found.measured.log_z is not None

@@ -86,6 +86,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(ValueError, match=r"contrast.negatives = 1, and is resumed with contrast.negatives = 2"):
         tilt(strings, replace(other, contrast=replace(other.contrast, negatives=2)), resume=True, quiet=True)
+    kept = (tmp_path / "stopped" / "tilt.yaml").read_text()
+    with pytest.raises(FileExistsError, match="Nothing was trained or changed"):
+        tilt(strings, replace(other, training=replace(SHORT, steps=7)), quiet=True)
+    assert (tmp_path / "stopped" / "tilt.yaml").read_text() == kept
 
 
 def test_chunks_have_prompts_and_the_energy_remembers_how_text_was_cut(book, tmp_path):
