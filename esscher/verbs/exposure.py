@@ -29,7 +29,8 @@ from esscher.space import Sequences, by_position, distinct_prompts, empty_prompt
 from esscher.target import Tilted
 from esscher.training.collection import collect
 from esscher.verbs.comparison import silence, some_of
-from esscher.verbs.models import Model, load_model, trained_on_streams
+from esscher.verbs.models import Model, load_model
+from esscher.verbs.run_folder import trained_on_streams
 from esscher.verbs.stream_material import prepare_streams, read_stream_of
 from esscher.verbs.tilt import read_sets
 

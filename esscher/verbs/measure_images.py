@@ -14,7 +14,8 @@ from esscher.training.collection import InPieces
 from esscher.verbs.contrast import evenly
 from esscher.verbs.image_material import image_units, in_bits, read_image_sets
 from esscher.verbs.measure import EACH_PROMPT, LARGEST, ONE_PROMPT, Measuring, bounds_of, claim
-from esscher.verbs.models import Model, settings_of
+from esscher.verbs.models import Model
+from esscher.verbs.run_folder import settings_of
 
 
 @dataclass(frozen=True)

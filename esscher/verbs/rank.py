@@ -14,10 +14,10 @@ from esscher.cut import Cut
 from esscher.estimators.context_length import spread_places
 from esscher.estimators.rank import Spread, next_log_probs, spread_of
 from esscher.hub import SavedBase
-from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.rank import RankSettings
 from esscher.space import prompts_of
-from esscher.verbs.models import load_model, trained_on_streams
+from esscher.verbs.models import load_model
+from esscher.verbs.run_folder import manner_of
 from esscher.verbs.stream_material import read_stream_of
 
 
@@ -41,9 +41,7 @@ def compare_ranks(
     found = {}
     for folder in folders:
         model = load_model(folder, cut=Cut(max_length=1))
-        learnt = trained_on_streams(folder)
-        manner = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
-        tokens = read_stream_of(data, model.tokenizer, *manner).tokens
+        tokens = read_stream_of(data, model.tokenizer, *manner_of(folder)).tokens
         say(f"{folder}:")
         found[str(folder)] = rank_of(model.base, tokens, settings, level=level, say=say)
     return found

@@ -7,11 +7,9 @@ The folder then holds the model (see `esscher.hub`), `run.yaml` with every setti
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
@@ -23,10 +21,10 @@ from esscher.hub import Card, load_base, save_base
 from esscher.launch import first_process
 from esscher.randomness import Seeded
 from esscher.settings.changes import refuse_change
-from esscher.settings.train import TrainRun, from_dict, to_dict
+from esscher.settings.train import TrainRun, to_dict
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
-from esscher.storage import write_file, write_json
+from esscher.storage import write_json
 from esscher.target import Tilted
 from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.loop import TrainingRecord
@@ -38,11 +36,10 @@ from esscher.training.trainer import Trainer
 from esscher.verbs.image_material import fitted, image_material, in_bits
 from esscher.verbs.material import Material, prepare
 from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
-from esscher.verbs.models import SETTINGS
 from esscher.verbs.objectives import build_objective, judging_objective
+from esscher.verbs.run_folder import RESULTS, TRAIN_SETTINGS, keep_settings, settings_of
 from esscher.verbs.stream_material import StreamMaterial, prepare_streams
 
-RESULTS = "results.json"
 SETTLED_BY = 128  # points that set the first scales of a network that wants it
 
 
@@ -80,14 +77,14 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     """Train a base as the settings say, and save it in `run.out`."""
     folder, seed = Path(run.out), Seeded(run.training.seed)
     speak = choose_progress(quiet).say
-    if resume:
-        _refuse_change(run, folder)
+    started = settings_of(folder) if resume else None
+    if started is not None:
+        refuse_change(f"The run in {folder}", replace(started, out=run.out), run)
     material = _material(run, seed)
     speak(material.description)
     base = _base(run, material)
     target = Tilted(base)
-    if first_process() and not (folder / "checkpoints").is_dir():
-        write_file(folder / SETTINGS, yaml.safe_dump(to_dict(run), sort_keys=False).encode())
+    keep_settings(folder / TRAIN_SETTINGS, to_dict(run))
     data: Sequences | Stream
     held_out: HeldOut | HeldOutStream
     judge = judging_objective(run.objective)
@@ -190,12 +187,3 @@ def _save(run: TrainRun, result: TrainResult) -> None:
     speaks = material.codec if isinstance(material, Material) and material.codec is not None else material.tokenizer
     save_base(result.folder, result.base, speaks, card)
     write_json(result.folder / RESULTS, result.to_dict())
-
-
-def _refuse_change(run: TrainRun, folder: Path) -> None:
-    """A run is resumed with the settings that it was started with, the folder apart."""
-    file = folder / SETTINGS
-    if not file.is_file():
-        return
-    started = from_dict(yaml.safe_load(file.read_text()))
-    refuse_change(f"The run in {folder}", asdict(replace(started, out=run.out)), asdict(run))
