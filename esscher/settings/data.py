@@ -47,14 +47,11 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if (self.validation is None) != (self.test is None):
-            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+        check_held_out(self.validation, self.test, self.held_out)
         if self.target is not None and (self.split != "hash" or self.empty != "skip"):
             raise ValueError(
                 "Pairs are held out by the hash of their source, and empty ones skipped; leave split and empty out."
             )
-        if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
         if self.size < 1 or self.length < 1:
             raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
         if not 0 < self.mixture <= 1:
@@ -120,6 +117,14 @@ class LengthConfig:
             )
         if not 0 <= self.given < self.tokens:
             raise ValueError(f"Of {self.tokens} tokens at least one must be left to model, so {self.given} cannot be given.")
+
+
+def check_held_out(validation: str | None, test: str | None, share: float) -> None:
+    """Refuse one held-out source without the other, and a share that leaves too little to learn from."""
+    if (validation is None) != (test is None):
+        raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+    if not 0 < share < 0.5:
+        raise ValueError(f"held_out lies between 0 and 0.5, not {share}.")
 
 
 def check_choices(settings: Any) -> None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from esscher.data.examples import USUAL, Columns, Task
 from esscher.energies.labeller_config import Summary
-from esscher.settings.data import check_choices
+from esscher.settings.data import check_choices, check_held_out
 from esscher.settings.training import Schedule, TrainingConfig
 
 
@@ -33,10 +33,7 @@ class LabelledDataConfig:
     """The column that tells which examples belong together: they are never parted, and are one replicate of the intervals."""
 
     def __post_init__(self) -> None:
-        if (self.validation is None) != (self.test is None):
-            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
-        if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
+        check_held_out(self.validation, self.test, self.held_out)
 
     def columns(self, task: Task) -> Columns:
         """The names of the columns."""

@@ -7,7 +7,7 @@ import torch
 
 from esscher.bases.config import PIXELS
 from esscher.data.images import Codec, Pictures, load_codec, read_images, split_images
-from esscher.data.parallel import NAMES
+from esscher.data.sources import NAMES
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits
 from esscher.settings.base import BaseChoice

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
 from esscher.data.images import Codec
-from esscher.data.parallel import NAMES, Pairs, pair_points, read_pairs, split_pairs
+from esscher.data.parallel import Pairs, pair_points, read_pairs, split_pairs
 from esscher.data.processes import draw_sets
-from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
+from esscher.data.sources import NAMES, Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
 from esscher.data.streams import decode_part
 from esscher.data.text import TextSet, text_chunks, text_points
 from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
@@ -59,13 +59,18 @@ def read_splits(data: DataConfig) -> Splits:
     if data.source == "docstrings":
         return docstring_splits()
     if data.split == "raw":
-        train, validation, test = (decode_part(part) for part in read_raw_splits(data))
-        return Splits(Texts((train,), data.source), Texts((validation,), data.source), Texts((test,), data.source))
-    whole = _read(data, data.source)
+        return Splits(*(Texts((decode_part(part),), data.source) for part in read_raw_splits(data)))
+    whole = read_whole(data, data.source)
     if data.validation is None or data.test is None:
         split = split_by_hash if data.split == "hash" else split_by_place
         return split(whole, held_out=data.held_out)
-    return Splits(whole, _read(data, data.validation), _read(data, data.test))
+    return Splits(whole, read_whole(data, data.validation), read_whole(data, data.test))
+
+
+def read_whole(data: DataConfig, source: str) -> Texts:
+    """All texts of a source, in the manner of these settings."""
+    keep_empty = data.empty == "keep"
+    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
 def read_raw_splits(data: DataConfig) -> tuple[bytes, bytes, bytes]:
@@ -84,11 +89,6 @@ def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
         known = ", ".join(KINDS)
         raise ValueError(f"Unknown tokenizer {config.kind!r}; the known ones are {known}, or a folder such as ./{config.kind}.")
     return load_tokenizer(config.kind)
-
-
-def _read(data: DataConfig, source: str) -> Texts:
-    keep_empty = data.empty == "keep"
-    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
 def read_parallel(data: DataConfig, target: str) -> tuple[Pairs, Pairs, Pairs]:
@@ -122,10 +122,10 @@ def _left(made: TextSet, length: LengthConfig) -> str:
 
 def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Material:
     tokenizer = choose_tokenizer(choice, splits.train)
-    sets = [_cut(texts, tokenizer, length) for texts in (splits.train, splits.validation, splits.test)]
+    sets = [_cut(texts, tokenizer, length) for texts in splits]
     point = length.tokens - length.given
     space = Space(tokenizer.vocab_size, point, None if length.chunks else tokenizer.eos)
-    lines = [f"{texts}: {made}" for texts, made in zip((splits.train, splits.validation, splits.test), sets, strict=True)]
+    lines = [f"{texts}: {made}" for texts, made in zip(splits, sets, strict=True)]
     return _material(space, sets, tokenizer, lines)
 
 

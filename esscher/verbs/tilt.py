@@ -10,7 +10,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from esscher.data.parallel import pair_points, read_pairs
-from esscher.data.sources import read_texts
 from esscher.data.text import TextSet
 from esscher.energies.building import build_energy, reads_both_sides
 from esscher.energies.declaration import Declared
@@ -28,7 +27,7 @@ from esscher.training.progress import choose_progress
 from esscher.verbs.contrast import LearntEnergy, Sets, learn_energy
 from esscher.verbs.fitting import FittedEnergy, fit_energy
 from esscher.verbs.image_material import image_units, read_image_sets
-from esscher.verbs.material import MOTIF, prepare, read_parallel, read_splits
+from esscher.verbs.material import MOTIF, prepare, read_parallel, read_splits, read_whole
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.run_folder import TILT_SETTINGS, keep_settings, read_settings, refuse_other_settings, settings_of
 
@@ -119,8 +118,7 @@ def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
     if source.target is not None:
         longest = model.base.space.max_length
         return [pair_points(pairs, model.tokenizer, longest=longest) for pairs in read_parallel(source, source.target)]
-    splits = read_splits(source)
-    return [model.read(texts.texts) for texts in (splits.train, splits.validation, splits.test)]
+    return [model.read(texts.texts) for texts in read_splits(source)]
 
 
 def _points(model: Model, source: DataConfig | None) -> Sequences:
@@ -130,8 +128,7 @@ def _points(model: Model, source: DataConfig | None) -> Sequences:
     if source.target is not None:
         pairs = read_pairs(source.source, source.target, column=source.column)
         return pair_points(pairs, model.tokenizer, longest=model.base.space.max_length).x
-    texts = read_texts(source.source, column=source.column, unit=source.unit, separator=source.separator)
-    return model.read(texts.texts).x
+    return model.read(read_whole(source, source.source).texts).x
 
 
 def _trained(model: Model) -> TrainRun:
