@@ -26,12 +26,12 @@ from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.storage import write_json
 from esscher.target import Tilted
+from esscher.training.batches import order_of
 from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.loop import TrainingRecord
 from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.streams import Plan, Stream, planned_length
-from esscher.training.supply import order_of
 from esscher.training.trainer import Trainer
 from esscher.verbs.image_material import fitted, image_material, in_bits
 from esscher.verbs.material import Material, prepare
