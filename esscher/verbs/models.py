@@ -115,6 +115,11 @@ def _loaded(folder: Path, energy: str | Path | None, cut: Cut | None) -> Model:
     return Model(base, tilted, tokenizer, cut, folder, saved, pairs, load_codec(folder))
 
 
+def room_of(base: SavedBase) -> int:
+    """The most tokens of context that a base can read before one more."""
+    return 2**30 if base.max_positions is None else base.max_positions - 1
+
+
 def _trained_cut(settings: Mapping[str, Any]) -> Cut:
     """How text was cut for a base that was trained here; nothing is known of others."""
     length = settings.get("length", {})

@@ -16,7 +16,7 @@ from esscher.estimators.rank import Spread, next_log_probs, spread_of
 from esscher.hub import SavedBase
 from esscher.settings.rank import RankSettings
 from esscher.space import prompts_of
-from esscher.verbs.models import load_model
+from esscher.verbs.models import load_model, room_of
 from esscher.verbs.run_folder import manner_of
 from esscher.verbs.stream_material import read_stream_of
 
@@ -57,7 +57,7 @@ def rank_of(
 ) -> RankOf:
     """One base, which computes in float64 from here on."""
     base = base.double()
-    length = min(settings.length, _room(base), len(tokens) - 2)
+    length = min(settings.length, room_of(base), len(tokens) - 2)
     places = spread_places(settings.contexts, len(tokens), max(0, length))
     say(f"{len(places):,} contexts of {length} tokens")
     return RankOf(spread_of(next_log_probs(base, tokens, places, length), level=level), softmax_bound(base))
@@ -77,9 +77,3 @@ def softmax_bound(base: SavedBase) -> int | None:
     if not isinstance(output, torch.nn.Linear):
         return None
     return output.in_features + 1 + (output.bias is not None)
-
-
-def _room(base: SavedBase) -> int:
-    """The most tokens of context that a base can read before one more."""
-    limit = base.network.max_positions if isinstance(base, NetworkBase) else base.max_positions
-    return 2**30 if limit is None else limit - 1
