@@ -21,11 +21,11 @@ from esscher.storage import write_json
 from esscher.target import Base, Tilted
 from esscher.training.collection import collect
 from esscher.training.processes import all_here
-from esscher.verbs.contrast import evenly
 from esscher.verbs.distillation import Distilled, distil
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.paint import prompts_of_classes
 from esscher.verbs.run_folder import DISTIL_SETTINGS, RESULTS, keep_settings, refuse_other_settings
+from esscher.verbs.subsets import evenly
 from esscher.verbs.tilt import read_sets, source_of
 
 

@@ -18,9 +18,10 @@ from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 from esscher.storage import module_tensors
-from esscher.verbs.contrast import LearntEnergy, Sets, _Store, evenly, judged, learn_energy
+from esscher.verbs.contrast import LearntEnergy, Sets, _Store, judged, learn_energy
 from esscher.verbs.distil import make_student
 from esscher.verbs.models import load_model
+from esscher.verbs.subsets import evenly
 from esscher.verbs.tilt import read_sets, tilt
 from esscher.verbs.train import train
 
