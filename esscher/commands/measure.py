@@ -191,10 +191,10 @@ def _points(model: "Model", data: str, column: str, unit: Unit | None, target: s
 
         texts = read_texts(data, column=column, unit=unit or "line")
         return model.read(texts.texts), str(texts)
-    from esscher.data.parallel import pair_points, read_pairs
+    from esscher.data.parallel import read_pairs
 
     pairs = read_pairs(data, target, column=column)
-    made = pair_points(pairs, model.tokenizer, longest=model.base.space.max_length)
+    made = model.read_pairs(pairs)
     return made, f"{pairs}, {made.cut:,} of them too long and left out"
 
 

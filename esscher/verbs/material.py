@@ -132,8 +132,8 @@ def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Mate
 def _material(space: Space, sets: Sequence[TextSet], tokenizer: Tokenizer, lines: Sequence[str]) -> Material:
     """The three sets, and what is told of each."""
     description = "\n".join(f"- {name}: {line}" for name, line in zip(NAMES, lines, strict=True))
-    units = {"token": sets[2].tokens, "word": sets[2].words, "byte": sets[2].bytes}
-    return Material(space, sets[0].x, sets[1].x, sets[2].x, units, tokenizer, description)
+    train, validation, test = sets
+    return Material(space, train.x, validation.x, test.x, test.units(), tokenizer, description)
 
 
 def _cut(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:

@@ -107,8 +107,7 @@ def measure_set(
     """The same on text that was cut already, as pairs are."""
     most, draws = amounts(model, whole.x, settings)
     made = thinned(whole, most, eos=model.target.space.eos)
-    units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
-    found = measure_points(model, made.x, draws, units, settings, say=say)
+    found = measure_points(model, made.x, draws, made.units(), settings, say=say)
     tilted = model.target.energy is not flat
     steps = _steps(model, made, settings, Seeded(settings.seed, "steps"), say) if settings.steps and tilted else ()
     return MeasuredText(made, len(whole), draws, found, steps, tuple(_worst(model, found)))

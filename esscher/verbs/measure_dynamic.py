@@ -149,8 +149,7 @@ def _judged(model: Model, source: str, column: str, unit: Unit | None, config: D
         stream = read_stream_of(source, model.tokenizer, replace(data, column=column, unit=unit or data.unit), length)
         return Text(stream_reader(stream.tokens[None], config.segment), stream.units(), str(stream), True)
     made = model.read(read_texts(source, column=column, unit=unit or "line").texts)
-    units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
-    return Text(sequence_reader(made.x, 1), units, str(made), False)
+    return Text(sequence_reader(made.x, 1), made.units(), str(made), False)
 
 
 def _learnt(model: Model, config: DynamicConfig) -> tuple[Reader, str, int]:

@@ -14,7 +14,7 @@ from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.cut import Cut
 from esscher.data.images import Codec, load_codec
-from esscher.data.parallel import prompts_of_sources
+from esscher.data.parallel import Pairs, pair_points, prompts_of_sources
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
 from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_energy
@@ -87,6 +87,10 @@ class Model:
                 f"(--target), or leave the data out where those that it learnt from will do."
             )
         return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
+
+    def read_pairs(self, pairs: Pairs) -> TextSet:
+        """Targets as points of this model's space, after their sources."""
+        return pair_points(pairs, self.tokenizer, longest=self.base.space.max_length)
 
 
 def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None, *, sharded: bool = False) -> Model:

@@ -24,6 +24,12 @@ class StreamMaterial:
     test: TextStream
     tokenizer: Tokenizer
     description: str
+    codec: None = None  # as images have
+
+    @property
+    def text(self) -> Tokenizer:
+        """What text became tokens by, as `Material` has it, where there may be none."""
+        return self.tokenizer
 
     def learnt(self, length: LengthConfig) -> Stream:
         """What is learnt from, in segments as told."""

@@ -9,8 +9,7 @@ With features the energy is log-linear in them (`esscher.verbs.fitting`); withou
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from esscher.data.parallel import pair_points, read_pairs
-from esscher.data.text import TextSet
+from esscher.data.parallel import read_pairs
 from esscher.energies.building import build_energy, reads_both_sides
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import declared_features
@@ -108,17 +107,11 @@ def read_sets(model: Model, source: DataConfig | None) -> Sets:
             material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
             return Sets(material.train, material.validation, material.test, material.units)
         source = learnt.data
-    parts = _cut_sets(model, source)
-    units = {"token": parts[2].tokens, "word": parts[2].words, "byte": parts[2].bytes}
-    return Sets(parts[0].x, parts[1].x, parts[2].x, units)
-
-
-def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
-    """Pairs as points after their sources, other texts as the model cuts them."""
     if source.target is not None:
-        longest = model.base.space.max_length
-        return [pair_points(pairs, model.tokenizer, longest=longest) for pairs in read_parallel(source, source.target)]
-    return [model.read(texts.texts) for texts in read_splits(source)]
+        parts = [model.read_pairs(pairs) for pairs in read_parallel(source, source.target)]
+    else:
+        parts = [model.read(texts.texts) for texts in read_splits(source)]
+    return Sets(parts[0].x, parts[1].x, parts[2].x, parts[2].units())
 
 
 def _points(model: Model, source: DataConfig | None) -> Sequences:
@@ -126,8 +119,7 @@ def _points(model: Model, source: DataConfig | None) -> Sequences:
     if source is None or model.codec is not None:
         return read_sets(model, source).train
     if source.target is not None:
-        pairs = read_pairs(source.source, source.target, column=source.column)
-        return pair_points(pairs, model.tokenizer, longest=model.base.space.max_length).x
+        return model.read_pairs(read_pairs(source.source, source.target, column=source.column)).x
     return model.read(read_whole(source, source.source).texts).x
 
 

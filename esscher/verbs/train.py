@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from esscher.bases.config import BaseConfig, TransformerConfig
+from esscher.bases.config import TransformerConfig
 from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
 from esscher.data.images import load_codec
-from esscher.data.tokenizers import Tokenizer
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
@@ -93,7 +92,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     else:
         data, held_out = material.train, HeldOut(judge, material.validation)
     record = Trainer(run.training, quiet)(
-        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), _text(material)),
+        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), material.text),
         target,
         data,
         modules=base,
@@ -126,33 +125,27 @@ def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) ->
 
 def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
     """A base for the material, new or from a folder; one with too few positions is refused before anything is trained."""
-    config, base = _begun(run, material)
+    base = _begun(run, material)
     if isinstance(material, StreamMaterial):
         base.open(0)  # refuses one without a memory
         return base
     longest = max(int(part.stop.max()) for part in (material.train, material.validation, material.test))
-    if isinstance(config, TransformerConfig) and longest > config.max_positions:
+    if isinstance(base.config, TransformerConfig) and longest > base.config.max_positions:
         raise ValueError(
-            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = {config.max_positions}. "
-            f"Nothing was trained; raise base.max_positions, or lower length.tokens."
+            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = "
+            f"{base.config.max_positions}. Nothing was trained; raise base.max_positions, or lower length.tokens."
         )
     return base
 
 
-def _text(material: Material | StreamMaterial) -> Tokenizer | None:
-    """What text became tokens by; of images, nothing."""
-    return material.text if isinstance(material, Material) else material.tokenizer
-
-
-def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConfig, NetworkBase]:
-    """The base before training, and its settings."""
+def _begun(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
+    """The base before training."""
     if run.start is None:
-        codec = material.codec if isinstance(material, Material) else None
-        config = run.base.resolve() if codec is None else fitted(run.base, codec).resolve()
-        fresh = build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+        choice = run.base if material.codec is None else fitted(run.base, material.codec)
+        fresh = build_base(choice.resolve(), material.space, rng=Seeded(run.training.seed).stream("base"))
         if isinstance(fresh.network, Settled) and isinstance(material, Material):
             fresh.network.settle(material.train.rows(slice(0, SETTLED_BY)))
-        return config, fresh
+        return fresh
     base, _ = load_base(run.start)
     if not isinstance(base, NetworkBase):
         raise ValueError(
@@ -160,8 +153,7 @@ def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConf
             f"library, and bring the result as a base."
         )
     base.space = material.space
-    base = base if run.base.unrolled is None else with_unrolled(base, run.base.unrolled)
-    return base.config, base
+    return base if run.base.unrolled is None else with_unrolled(base, run.base.unrolled)
 
 
 def _measure(base: NetworkBase, material: Material | StreamMaterial) -> dict[str, Estimate]:
@@ -184,6 +176,5 @@ def _save(run: TrainRun, result: TrainResult) -> None:
         training=to_dict(run),
         measured=list(result.measured.items()),
     )
-    speaks = material.codec if isinstance(material, Material) and material.codec is not None else material.tokenizer
-    save_base(result.folder, result.base, speaks, card)
+    save_base(result.folder, result.base, material.codec or material.text, card)
     write_json(result.folder / RESULTS, result.to_dict())
