@@ -94,7 +94,7 @@ def measure(
     from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
     from esscher.training.progress import choose_progress
-    from esscher.verbs.measure import Measuring, measure_set
+    from esscher.verbs.measure import Measuring, measure_text
     from esscher.verbs.models import load_model
 
     if plot is not None and (steps == 0 or energy is None):
@@ -145,7 +145,7 @@ def measure(
         return
     loaded = load_model(model, energy, cut, sharded=sharded)
     made, told = _points(loaded, data, column, unit, target)
-    result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
+    result = measure_text(loaded, made, settings, say=choose_progress(quiet).say)
     found = result.found
     facts: dict[str, Any] = {
         "model": model, "energy": energy, "data": told, "measured_on": result.measured_on, "seed": seed,

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from esscher.data.sources import Unit
 
+MOTIF = "motif:"
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -56,6 +58,11 @@ class DataConfig:
             raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
         if not 0 < self.mixture <= 1:
             raise ValueError(f"mixture lies in (0, 1], not {self.mixture}.")
+
+    @property
+    def motif(self) -> str | None:
+        """The motif of a process of the laboratory; None of any other source."""
+        return self.source.removeprefix(MOTIF) if self.source.startswith(MOTIF) else None
 
 
 @dataclass(frozen=True)

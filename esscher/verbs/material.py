@@ -20,8 +20,6 @@ from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences, Space
 
-MOTIF = "motif:"
-
 
 @dataclass(frozen=True)
 class Material:
@@ -47,8 +45,8 @@ class Material:
 
 def prepare(run: TrainRun, *, rng: Rng) -> Material:
     """Read or draw the data; `rng` matters for processes only."""
-    if run.data.source.startswith(MOTIF):
-        return _process(run.data, rng)
+    if run.data.motif is not None:
+        return _process(run.data, run.data.motif, rng)
     if run.data.target is not None:
         return _pairs(run.data, run.data.target, run.vocabulary, run.length)
     return _text(read_splits(run.data), run.vocabulary, run.length)
@@ -142,10 +140,10 @@ def _cut(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:
     return text_points(texts.texts, tokenizer, max_length=length.tokens, longer=length.longer)
 
 
-def _process(data: DataConfig, rng: Rng) -> Material:
+def _process(data: DataConfig, motif: str, rng: Rng) -> Material:
     """A motif process, whose entropy is known."""
     mixture = None if data.mixture == 1 else data.mixture
-    process = motif_process(data.source.removeprefix(MOTIF), data.length, data.alphabet, mixture)
+    process = motif_process(motif, data.length, data.alphabet, mixture)
     sets = draw_sets(process.base, data.size, rng=rng)
     tokenizer = character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False)
     share = "" if mixture is None else f", in a share {mixture} of them"

@@ -6,7 +6,7 @@ piece by piece, and a measuring that was stopped goes on from there.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,16 +95,9 @@ class MeasuredText:
 
 
 def measure_text(
-    model: Model, texts: Sequence[str], settings: Measuring, *, say: Callable[[str], None] = lambda text: None
-) -> MeasuredText:
-    """Perplexities of a model on texts by every method, log Z, and what to believe of them."""
-    return measure_set(model, model.read(texts), settings, say=say)
-
-
-def measure_set(
     model: Model, whole: TextSet, settings: Measuring, *, say: Callable[[str], None] = lambda text: None
 ) -> MeasuredText:
-    """The same on text that was cut already, as pairs are."""
+    """Perplexities of a model on text that it cut by every method, log Z, and what to believe of them."""
     most, draws = amounts(model, whole.x, settings)
     made = thinned(whole, most, eos=model.target.space.eos)
     found = measure_points(model, made.x, draws, made.units(), settings, say=say)

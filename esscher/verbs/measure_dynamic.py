@@ -34,7 +34,7 @@ from esscher.training.gradient_statistics import (
     weights_digest,
 )
 from esscher.training.streams import Stream
-from esscher.verbs.material import MOTIF, read_raw_splits, read_splits
+from esscher.verbs.material import read_raw_splits, read_splits
 from esscher.verbs.models import Model
 from esscher.verbs.run_folder import manner_of, settings_of
 from esscher.verbs.stream_material import read_stream_of
@@ -155,7 +155,7 @@ def _judged(model: Model, source: str, column: str, unit: Unit | None, config: D
 def _learnt(model: Model, config: DynamicConfig) -> tuple[Reader, str, int]:
     """The text to collect gradients from, its name, and its tokens."""
     run = settings_of(model.folder)
-    if config.text is None and (run is None or run.data.source.startswith(MOTIF)):
+    if config.text is None and (run is None or run.data.motif is not None):
         raise ValueError(
             f"The rule {config.rule!r} needs the usual gradients of {model.folder}, and the folder does not say which text it "
             f"learnt from. Nothing was measured; name the text (--adapt.text), or use the rule sgd."

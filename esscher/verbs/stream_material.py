@@ -11,7 +11,7 @@ from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.training.streams import Stream
-from esscher.verbs.material import MOTIF, choose_tokenizer, read_raw_splits, read_splits, read_whole
+from esscher.verbs.material import choose_tokenizer, read_raw_splits, read_splits, read_whole
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StreamMaterial:
 
 def prepare_streams(run: TrainRun) -> StreamMaterial:
     """Read the data of a run on streams."""
-    if run.data.source.startswith(MOTIF):
+    if run.data.motif is not None:
         raise ValueError("A process of the laboratory gives strings, not one long text. Nothing was read; leave stream out.")
     splits = None if run.data.split == "raw" else read_splits(run.data)
     tokenizer, parts = _raw(run) if splits is None else _texts(splits, run)

@@ -26,7 +26,7 @@ from esscher.training.progress import choose_progress
 from esscher.verbs.contrast import LearntEnergy, Sets, learn_energy
 from esscher.verbs.fitting import FittedEnergy, fit_energy
 from esscher.verbs.image_material import image_units, read_image_sets
-from esscher.verbs.material import MOTIF, prepare, read_parallel, read_splits, read_whole
+from esscher.verbs.material import prepare, read_parallel, read_splits, read_whole
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.run_folder import TILT_SETTINGS, keep_settings, read_settings, refuse_other_settings, settings_of
 
@@ -103,7 +103,7 @@ def read_sets(model: Model, source: DataConfig | None) -> Sets:
         return Sets(train, validation, test, image_units(test))
     if source is None:
         learnt = _trained(model)
-        if learnt.data.source.startswith(MOTIF):
+        if learnt.data.motif is not None:
             material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
             return Sets(material.train, material.validation, material.test, material.units)
         source = learnt.data
