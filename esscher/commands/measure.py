@@ -214,7 +214,7 @@ def _stream(
     from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
     from esscher.verbs.models import load_model
     from esscher.verbs.run_folder import manner_of, trained_on_streams
-    from esscher.verbs.stream_material import read_stream_of
+    from esscher.verbs.training_streams import read_stream_of
 
     if trained_on_streams(model) is None and reading == Reading():
         return None

@@ -15,10 +15,10 @@ from esscher.settings.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.storage import write_json
 from esscher.training.processes import is_made
 from esscher.verbs.exposure import TextSource, find_exposure
-from esscher.verbs.material import read_splits
 from esscher.verbs.measure import Measuring, measure_text
 from esscher.verbs.models import load_model
 from esscher.verbs.tilt import tilt
+from esscher.verbs.training_data import read_splits
 
 OWN = Cut(max_length=20, given=30)
 

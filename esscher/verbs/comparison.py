@@ -7,7 +7,7 @@ from esscher.randomness import Rng
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences, distinct_prompts
 from esscher.target import Tilted, flat
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 
 
 def gather(

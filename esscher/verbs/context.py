@@ -7,7 +7,7 @@ from esscher.estimators.context_length import ContextLosses, context_losses, spr
 from esscher.settings.context import ContextSettings
 from esscher.verbs.models import load_model, room_of
 from esscher.verbs.run_folder import manner_of
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.training_streams import read_stream_of
 
 
 def compare_contexts(folders: Sequence[str | Path], data: str, settings: ContextSettings) -> ContextLosses:

@@ -27,7 +27,7 @@ from esscher.settings.tilt import ContrastConfig
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, distinct_prompts
 from esscher.target import Base, Tilted
-from esscher.training.collection import SHARD, InPieces
+from esscher.training.draws_in_pieces import SHARD, InPieces
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import TrainingRecord
 from esscher.training.pieces import Piece, in_pieces

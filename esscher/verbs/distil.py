@@ -19,7 +19,7 @@ from esscher.settings.distil import DistilRun
 from esscher.space import Sequences, distinct_prompts, empty_prompts
 from esscher.storage import write_json
 from esscher.target import Base, Tilted
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 from esscher.training.processes import all_here
 from esscher.verbs.distillation import Distilled, distil
 from esscher.verbs.models import Model, load_model

@@ -27,12 +27,12 @@ from esscher.settings.exposure import ExposureSettings
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences, by_position, distinct_prompts, empty_prompts
 from esscher.target import Tilted
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.run_folder import trained_on_streams
-from esscher.verbs.stream_material import prepare_streams, read_stream_of
 from esscher.verbs.subsets import some_of
 from esscher.verbs.tilt import read_sets
+from esscher.verbs.training_streams import prepare_streams, read_stream_of
 
 HELD_OUT = "held out of what the model learnt from"
 

@@ -25,7 +25,7 @@ from esscher.settings.changes import refuse_change
 from esscher.space import Sequences, distinct_prompts
 from esscher.storage import digest, module_tensors, write_json
 from esscher.target import flat
-from esscher.training.collection import InPieces
+from esscher.training.draws_in_pieces import InPieces
 from esscher.verbs.models import Model
 from esscher.verbs.subsets import spread
 

@@ -34,10 +34,10 @@ from esscher.training.gradient_statistics import (
     weights_digest,
 )
 from esscher.training.streams import Stream
-from esscher.verbs.material import read_raw_splits, read_splits
 from esscher.verbs.models import Model
 from esscher.verbs.run_folder import manner_of, settings_of
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.training_data import read_raw_splits, read_splits
+from esscher.verbs.training_streams import read_stream_of
 
 Say = Callable[[str], None]
 

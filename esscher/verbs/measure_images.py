@@ -7,11 +7,11 @@ from typing import Any
 from esscher.data.images import Codec, Pictures, read_images
 from esscher.estimators.measured import Measured
 from esscher.space import Sequences
-from esscher.verbs.image_material import image_units, in_bits, read_image_sets
 from esscher.verbs.measure import Measuring, amounts, measure_points
 from esscher.verbs.models import Model
 from esscher.verbs.run_folder import settings_of
 from esscher.verbs.subsets import evenly
+from esscher.verbs.training_images import image_units, in_bits, read_image_sets
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from esscher.settings.rank import RankSettings
 from esscher.space import prompts_of
 from esscher.verbs.models import load_model, room_of
 from esscher.verbs.run_folder import manner_of
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.training_streams import read_stream_of
 
 
 @dataclass(frozen=True)

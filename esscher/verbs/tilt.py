@@ -25,10 +25,10 @@ from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.verbs.contrast import LearntEnergy, Sets, learn_energy
 from esscher.verbs.fitting import FittedEnergy, fit_energy
-from esscher.verbs.image_material import image_units, read_image_sets
-from esscher.verbs.material import prepare, read_parallel, read_splits, read_whole
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.run_folder import TILT_SETTINGS, keep_settings, read_settings, refuse_other_settings, settings_of
+from esscher.verbs.training_data import prepare, read_parallel, read_splits, read_whole
+from esscher.verbs.training_images import image_units, read_image_sets
 
 
 def tilt(model: str, run: TiltRun, *, resume: bool = False, quiet: bool = False) -> FittedEnergy | LearntEnergy:

@@ -32,12 +32,12 @@ from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.streams import Plan, Stream, planned_length
 from esscher.training.trainer import Trainer
-from esscher.verbs.image_material import fitted, image_material, in_bits
-from esscher.verbs.material import Material, prepare
 from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
 from esscher.verbs.objectives import build_objective, judging_objective
 from esscher.verbs.run_folder import RESULTS, TRAIN_SETTINGS, keep_settings, settings_of
-from esscher.verbs.stream_material import StreamMaterial, prepare_streams
+from esscher.verbs.training_data import Material, prepare
+from esscher.verbs.training_images import fitted, in_bits, prepare_images
+from esscher.verbs.training_streams import StreamMaterial, prepare_streams
 
 SETTLED_BY = 128  # points that set the first scales of a network that wants it
 
@@ -113,7 +113,7 @@ def _material(run: TrainRun, seed: Seeded) -> Material | StreamMaterial:
     if run.length.stream:
         return prepare_streams(run)
     images = run.of_images or (run.start is not None and load_codec(run.start) is not None)
-    return image_material(run) if images else prepare(run, rng=seed.stream("data"))
+    return prepare_images(run) if images else prepare(run, rng=seed.stream("data"))
 
 
 def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:

@@ -23,7 +23,7 @@ from esscher.randomness import Seeded
 from esscher.reports.plots import bands
 from esscher.samplers.importance import Importance
 from esscher.space import Space, prompts_of, sequences
-from esscher.training.collection import InPieces, one_below_the_other
+from esscher.training.draws_in_pieces import InPieces, one_below_the_other
 from esscher.verbs.measure import Measuring, measure_text, thinned
 from esscher.verbs.models import load_model
 

@@ -61,7 +61,7 @@ def test_on_a_process_with_its_entropy(tmp_path):
 def test_on_the_docstrings_in_chunks(tmp_path, monkeypatch):
     """Those of one package of the library, which are read in no time."""
     few = split_by_hash(read_docstrings(Path(email.__file__).parent), held_out=0.1)
-    monkeypatch.setattr("esscher.verbs.material.docstring_splits", lambda: few)
+    monkeypatch.setattr("esscher.verbs.training_data.docstring_splits", lambda: few)
     length = LengthConfig(400, chunks=True, given=390)
     run = TrainRun(
         str(tmp_path), tokenizer=TokenizerConfig("byte"), length=length, base=BASE, training=replace(TRAINING, steps=1)

@@ -11,7 +11,7 @@ from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.training.streams import Stream
-from esscher.verbs.material import choose_tokenizer, read_raw_splits, read_splits, read_whole
+from esscher.verbs.training_data import choose_tokenizer, read_raw_splits, read_splits, read_whole
 
 
 @dataclass(frozen=True)
