@@ -217,8 +217,9 @@ def _populations(
     """The model, its draws beside the data, and what to say of them."""
     from esscher.randomness import Seeded
     from esscher.training.progress import choose_progress
-    from esscher.verbs.comparison import gather, some_of
+    from esscher.verbs.comparison import gather
     from esscher.verbs.models import load_model
+    from esscher.verbs.subsets import some_of
 
     loaded = load_model(model, energy, cut)
     (every, told), rng = _read(loaded, energy, source), Seeded(seed)

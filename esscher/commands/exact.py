@@ -95,7 +95,7 @@ def ngram(
     from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
     from esscher.settings.train import TrainRun
     from esscher.target import Tilted
-    from esscher.verbs.material import prepare
+    from esscher.verbs.training_data import prepare
 
     run = TrainRun("unused", DataConfig(source=data), TokenizerConfig("character"), LengthConfig(length))
     material = prepare(run, rng=Seeded(0))

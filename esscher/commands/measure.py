@@ -9,7 +9,6 @@ from cyclopts import App, Parameter
 from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
 from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, show
 from esscher.cut import Cut
-from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.dynamic import DynamicConfig
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def measure(
     from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
     from esscher.training.progress import choose_progress
-    from esscher.verbs.measure import Measuring, measure_set
+    from esscher.verbs.measure import Measuring, measure_text
     from esscher.verbs.models import load_model
 
     if plot is not None and (steps == 0 or energy is None):
@@ -146,7 +145,7 @@ def measure(
         return
     loaded = load_model(model, energy, cut, sharded=sharded)
     made, told = _points(loaded, data, column, unit, target)
-    result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
+    result = measure_text(loaded, made, settings, say=choose_progress(quiet).say)
     found = result.found
     facts: dict[str, Any] = {
         "model": model, "energy": energy, "data": told, "measured_on": result.measured_on, "seed": seed,
@@ -192,10 +191,10 @@ def _points(model: "Model", data: str, column: str, unit: Unit | None, target: s
 
         texts = read_texts(data, column=column, unit=unit or "line")
         return model.read(texts.texts), str(texts)
-    from esscher.data.parallel import pair_points, read_pairs
+    from esscher.data.parallel import read_pairs
 
     pairs = read_pairs(data, target, column=column)
-    made = pair_points(pairs, model.tokenizer, longest=model.base.space.max_length)
+    made = model.read_pairs(pairs)
     return made, f"{pairs}, {made.cut:,} of them too long and left out"
 
 
@@ -213,11 +212,11 @@ def _stream(
     """What is found where the text is read as one stream; None where it is not to be."""
     from esscher.bases.network import with_sight
     from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
-    from esscher.verbs.models import load_model, trained_on_streams
-    from esscher.verbs.stream_material import read_stream_of
+    from esscher.verbs.models import load_model
+    from esscher.verbs.run_folder import manner_of, trained_on_streams
+    from esscher.verbs.training_streams import read_stream_of
 
-    learnt = trained_on_streams(model)
-    if learnt is None and reading == Reading():
+    if trained_on_streams(model) is None and reading == Reading():
         return None
     if asked:
         raise ValueError(
@@ -227,7 +226,7 @@ def _stream(
     base = loaded.streaming
     if reading.reach is not None or reading.clamp is not None:
         base = with_sight(base, reach=reading.reach, clamp=reading.clamp)
-    own, length = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
+    own, length = manner_of(model)
     text = read_stream_of(data, loaded.tokenizer, replace(own, column=column, unit=unit or own.unit), length)
     settings = StreamMeasuring(
         reading.streams, reading.segment or length.tokens, reading.warm, "fixed" if fixed else "sample", level

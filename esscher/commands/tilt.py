@@ -58,8 +58,8 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
     from esscher.estimators.perplexity import as_perplexity
-    from esscher.verbs.image_material import IMAGE
     from esscher.verbs.measure_images import image_rows
+    from esscher.verbs.training_images import IMAGE
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}

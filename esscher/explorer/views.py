@@ -31,8 +31,9 @@ from esscher.samplers.scores import log_prob, log_weight
 from esscher.samplers.twists import Foresees
 from esscher.space import Sequences, prompts_of, sequences
 from esscher.target import Tilted, flat
-from esscher.verbs.comparison import gather, some_of
+from esscher.verbs.comparison import gather
 from esscher.verbs.models import Model
+from esscher.verbs.subsets import some_of
 from esscher.verbs.tilt import read_sets, source_of
 
 SAMPLERS = ("pool", "adaptive-pool", "particles")

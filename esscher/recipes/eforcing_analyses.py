@@ -15,10 +15,10 @@ from esscher.settings.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.storage import write_json
 from esscher.training.processes import is_made
 from esscher.verbs.exposure import TextSource, find_exposure
-from esscher.verbs.material import read_splits
 from esscher.verbs.measure import Measuring, measure_text
 from esscher.verbs.models import load_model
 from esscher.verbs.tilt import tilt
+from esscher.verbs.training_data import read_splits
 
 OWN = Cut(max_length=20, given=30)
 
@@ -66,7 +66,8 @@ def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = Non
 def _tilted(study: Study, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
     """Perplexity of continuations of 20 tokens after 30, of the first seed and tilted by an energy."""
     texts = read_splits(study.models[model].data).test.texts
-    found = measure_text(load_model(place, energy, OWN), texts, Measuring(sequences=sequences)).found
+    judged = load_model(place, energy, OWN)
+    found = measure_text(judged, judged.read(texts), Measuring(sequences=sequences)).found
     assert found.tilted is not None and found.saved is not None
     sides = {"model": found.base["token"], "tilted": found.tilted["token"]}
     return {**{name: one.map(math.exp, unit="per token") for name, one in sides.items()}, "saved": found.saved["token"]}

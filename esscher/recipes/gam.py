@@ -39,7 +39,7 @@ from esscher.settings.training import TrainingConfig
 from esscher.space import empty_prompts
 from esscher.storage import write_json
 from esscher.target import Base, Tilted
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 from esscher.training.processes import is_made
 from esscher.verbs.distillation import Distilled, distil
 from esscher.verbs.train import TrainResult, train

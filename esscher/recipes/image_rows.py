@@ -23,11 +23,11 @@ from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scores import log_prob
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.processes import is_made
-from esscher.verbs.contrast import evenly
-from esscher.verbs.image_material import read_image_sets
 from esscher.verbs.models import load_model
 from esscher.verbs.paint import drawn_images, paint_images, prompts_of_classes
+from esscher.verbs.subsets import evenly
 from esscher.verbs.train import train
+from esscher.verbs.training_images import read_image_sets
 
 ROW, SCORES, SAMPLES, COMPLETED = "row.json", "scores.safetensors", "samples.png", "completed.png"
 GIVEN, WAYS = 8, 6  # images that are completed, and how often each

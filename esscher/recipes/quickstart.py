@@ -32,8 +32,8 @@ from esscher.space import empty_prompts
 from esscher.target import Tilted
 from esscher.verbs.distillation import Distilled, distil
 from esscher.verbs.fitting import FittedEnergy, fit_energy
-from esscher.verbs.material import Material
 from esscher.verbs.train import TrainResult, train
+from esscher.verbs.training_data import Material
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from esscher.settings.rank import RankSettings
 from esscher.storage import read_tensors, write_json, write_tensors
 from esscher.training.processes import is_made
 from esscher.verbs.rank import rank_of
-from esscher.verbs.stream_material import prepare_streams
+from esscher.verbs.training_streams import prepare_streams
 
 PAPER = [
     dict(zip(("text", "model", "rank", "perplexity"), row, strict=True))

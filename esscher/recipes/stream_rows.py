@@ -31,8 +31,8 @@ from esscher.training.progress import choose_progress
 from esscher.verbs.measure_dynamic import statistics_for
 from esscher.verbs.measure_stream import StreamMeasuring
 from esscher.verbs.models import load_model
-from esscher.verbs.stream_material import StreamMaterial
 from esscher.verbs.train import train
+from esscher.verbs.training_streams import StreamMaterial
 
 ROW, SCORES = "row.json", "scores.safetensors"
 

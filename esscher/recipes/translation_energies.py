@@ -25,9 +25,9 @@ from esscher.storage import read_tensors, write_file, write_tensors
 from esscher.target import Tilted
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
-from esscher.verbs.material import read_parallel
 from esscher.verbs.models import Model
 from esscher.verbs.tilt import read_sets
+from esscher.verbs.training_data import read_parallel
 from esscher.verbs.translate import build_decoder, load_translator, translate
 
 ALONE, FEATURES, NETWORK = "base alone", "features, weights by the source", "network on base and energy"

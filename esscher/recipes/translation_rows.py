@@ -25,8 +25,9 @@ from esscher.storage import write_file
 from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.verbs.exposure import TextSource, find_exposure
-from esscher.verbs.material import read_parallel
-from esscher.verbs.train import RESULTS, train
+from esscher.verbs.run_folder import RESULTS
+from esscher.verbs.train import train
+from esscher.verbs.training_data import read_parallel
 from esscher.verbs.translate import build_decoder, load_translator, translate
 
 BLEU = metric_of("bleu")

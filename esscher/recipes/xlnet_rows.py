@@ -23,8 +23,9 @@ from esscher.storage import write_json
 from esscher.training.processes import is_made
 from esscher.verbs.contrast import LearntEnergy
 from esscher.verbs.finetune import finetune
+from esscher.verbs.run_folder import RESULTS
 from esscher.verbs.tilt import tilt
-from esscher.verbs.train import RESULTS, train
+from esscher.verbs.train import train
 
 ROW, PRETRAINED = "row.json", "pretrained"
 

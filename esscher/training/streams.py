@@ -31,7 +31,7 @@ from esscher.randomness import Rng, Seeded
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Tilted
-from esscher.training.supply import fingerprint
+from esscher.training.batches import fingerprint
 
 HALF_RATE, SPREAD, SHORTEST = 0.05, 5.0, 5  # of lengths by chance
 MEMORY = "memory"

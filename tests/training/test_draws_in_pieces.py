@@ -9,7 +9,7 @@ from esscher.randomness import Seeded
 from esscher.samplers.importance import Importance
 from esscher.samplers.rejection import QuasiRejection
 from esscher.space import Space, prompts_of
-from esscher.training.collection import collect, read_draws, write_draws
+from esscher.training.draws_in_pieces import collect, read_draws, write_draws
 
 SPACE = Space(3, 4, eos=0)
 TARGET = random_target(SPACE)

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from esscher.data.docstrings import docstring_splits
 from esscher.data.images import Codec
-from esscher.data.parallel import NAMES, Pairs, pair_points, read_pairs, split_pairs
+from esscher.data.parallel import Pairs, pair_points, read_pairs, split_pairs
 from esscher.data.processes import draw_sets
-from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
+from esscher.data.sources import NAMES, Splits, Texts, read_raw, read_texts, split_by_hash, split_by_place, split_raw
 from esscher.data.streams import decode_part
 from esscher.data.text import TextSet, text_chunks, text_points
 from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
@@ -19,8 +19,6 @@ from esscher.randomness import Rng
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences, Space
-
-MOTIF = "motif:"
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,8 @@ class Material:
 
 def prepare(run: TrainRun, *, rng: Rng) -> Material:
     """Read or draw the data; `rng` matters for processes only."""
-    if run.data.source.startswith(MOTIF):
-        return _process(run.data, rng)
+    if run.data.motif is not None:
+        return _process(run.data, run.data.motif, rng)
     if run.data.target is not None:
         return _pairs(run.data, run.data.target, run.vocabulary, run.length)
     return _text(read_splits(run.data), run.vocabulary, run.length)
@@ -59,13 +57,18 @@ def read_splits(data: DataConfig) -> Splits:
     if data.source == "docstrings":
         return docstring_splits()
     if data.split == "raw":
-        train, validation, test = (decode_part(part) for part in read_raw_splits(data))
-        return Splits(Texts((train,), data.source), Texts((validation,), data.source), Texts((test,), data.source))
-    whole = _read(data, data.source)
+        return Splits(*(Texts((decode_part(part),), data.source) for part in read_raw_splits(data)))
+    whole = read_whole(data, data.source)
     if data.validation is None or data.test is None:
         split = split_by_hash if data.split == "hash" else split_by_place
         return split(whole, held_out=data.held_out)
-    return Splits(whole, _read(data, data.validation), _read(data, data.test))
+    return Splits(whole, read_whole(data, data.validation), read_whole(data, data.test))
+
+
+def read_whole(data: DataConfig, source: str) -> Texts:
+    """All texts of a source, in the manner of these settings."""
+    keep_empty = data.empty == "keep"
+    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
 def read_raw_splits(data: DataConfig) -> tuple[bytes, bytes, bytes]:
@@ -84,11 +87,6 @@ def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
         known = ", ".join(KINDS)
         raise ValueError(f"Unknown tokenizer {config.kind!r}; the known ones are {known}, or a folder such as ./{config.kind}.")
     return load_tokenizer(config.kind)
-
-
-def _read(data: DataConfig, source: str) -> Texts:
-    keep_empty = data.empty == "keep"
-    return read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=keep_empty)
 
 
 def read_parallel(data: DataConfig, target: str) -> tuple[Pairs, Pairs, Pairs]:
@@ -122,18 +120,18 @@ def _left(made: TextSet, length: LengthConfig) -> str:
 
 def _text(splits: Splits, choice: TokenizerConfig, length: LengthConfig) -> Material:
     tokenizer = choose_tokenizer(choice, splits.train)
-    sets = [_cut(texts, tokenizer, length) for texts in (splits.train, splits.validation, splits.test)]
+    sets = [_cut(texts, tokenizer, length) for texts in splits]
     point = length.tokens - length.given
     space = Space(tokenizer.vocab_size, point, None if length.chunks else tokenizer.eos)
-    lines = [f"{texts}: {made}" for texts, made in zip((splits.train, splits.validation, splits.test), sets, strict=True)]
+    lines = [f"{texts}: {made}" for texts, made in zip(splits, sets, strict=True)]
     return _material(space, sets, tokenizer, lines)
 
 
 def _material(space: Space, sets: Sequence[TextSet], tokenizer: Tokenizer, lines: Sequence[str]) -> Material:
     """The three sets, and what is told of each."""
     description = "\n".join(f"- {name}: {line}" for name, line in zip(NAMES, lines, strict=True))
-    units = {"token": sets[2].tokens, "word": sets[2].words, "byte": sets[2].bytes}
-    return Material(space, sets[0].x, sets[1].x, sets[2].x, units, tokenizer, description)
+    train, validation, test = sets
+    return Material(space, train.x, validation.x, test.x, test.units(), tokenizer, description)
 
 
 def _cut(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:
@@ -142,10 +140,10 @@ def _cut(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:
     return text_points(texts.texts, tokenizer, max_length=length.tokens, longer=length.longer)
 
 
-def _process(data: DataConfig, rng: Rng) -> Material:
+def _process(data: DataConfig, motif: str, rng: Rng) -> Material:
     """A motif process, whose entropy is known."""
     mixture = None if data.mixture == 1 else data.mixture
-    process = motif_process(data.source.removeprefix(MOTIF), data.length, data.alphabet, mixture)
+    process = motif_process(motif, data.length, data.alphabet, mixture)
     sets = draw_sets(process.base, data.size, rng=rng)
     tokenizer = character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False)
     share = "" if mixture is None else f", in a share {mixture} of them"

@@ -7,7 +7,7 @@ import torch
 
 from esscher.bases.config import PIXELS
 from esscher.data.images import Codec, Pictures, load_codec, read_images, split_images
-from esscher.data.parallel import NAMES
+from esscher.data.sources import NAMES
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits
 from esscher.settings.base import BaseChoice
@@ -15,12 +15,12 @@ from esscher.settings.data import DataConfig
 from esscher.settings.images import ImageConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences
-from esscher.verbs.material import Material
+from esscher.verbs.training_data import Material
 
 DIMENSION, IMAGE = "dimension", "image"
 
 
-def image_material(run: TrainRun) -> Material:
+def prepare_images(run: TrainRun) -> Material:
     """The images of a run; of one that starts from a folder, as that folder says."""
     sets = read_image_sets(run.data, run.images)
     codec = None if run.start is None else load_codec(run.start)

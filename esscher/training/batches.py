@@ -1,4 +1,4 @@
-"""What the updates of a run read, and what must be remembered of it: rows in a shuffled order need no memory.
+"""What each update of a run reads on each process, and what must be remembered of it: rows in a shuffled order need no memory.
 
 Streams, which do, are in `esscher.training.streams`.
 """
@@ -9,12 +9,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate import Accelerator
+from jaxtyping import Int
 from torch import Tensor
 
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
-from esscher.target import Tilted
-from esscher.training.order import Bucketed, Order, passes
+from esscher.training.order import Bucketed, Order
 
 
 @runtime_checkable
@@ -66,9 +66,9 @@ class Supply(Protocol):
 
 
 class Shuffled:
-    """Sequences in an order that is a function of the seed."""
+    """Sequences or other rows in an order that is a function of the seed; the target is whatever the objective knows."""
 
-    def __init__(self, data: Sequences, target: Tilted, config: TrainingConfig, accelerator: Accelerator):
+    def __init__(self, data: Sequences | Rows, target: Any, config: TrainingConfig, accelerator: Accelerator):
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
         self.order = order_of(data, config)
         if isinstance(self.order, Bucketed) and self.order.smallest < accelerator.num_processes:
@@ -84,16 +84,17 @@ class Shuffled:
         return 1.0
 
     def tokens(self, step: int) -> int:
-        return int(self.data.rows(self.order.batch(step)).lengths.sum())
-
-    def parts(self, step: int) -> Iterator[tuple[Tilted, Sequences]]:
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         rows = self.order.batch(step)
-        for part in passes(self.data, rows, rank=rank, processes=processes, count=self.config.accumulate):
+        return int(self.data.rows(rows).lengths.sum()) if isinstance(self.data, Sequences) else len(rows)
+
+    def parts(self, step: int) -> Iterator[tuple[Any, Sequences | Rows]]:
+        own = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
+        for part in passes(self.data, own, self.config.accumulate):
             yield self.target, part.to(self.accelerator.device)
 
     def fingerprint(self) -> str:
-        return fingerprint(self.data.tokens, self.data.start, self.data.stop)
+        data = self.data
+        return fingerprint(*((data.tokens, data.start, data.stop) if isinstance(data, Sequences) else data.tensors()))
 
     def saved(self) -> dict[str, Tensor]:
         return {}
@@ -102,47 +103,30 @@ class Shuffled:
         """Nothing is remembered."""
 
 
-class Scattered:
-    """Other rows than sequences in an order that is a function of the seed; the target is whatever the objective knows."""
-
-    def __init__(self, data: Rows, target: Any, config: TrainingConfig, accelerator: Accelerator):
-        if config.batch_tokens is not None:
-            raise ValueError(
-                f"{type(data).__name__} have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing "
-                f"was trained; give batch_size instead."
-            )
-        self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
-        self.order = Order(len(data), config.batch_size, config.seed)
-
-    def steps(self, epochs: int) -> int:
-        return self.order.steps(epochs)
-
-    def scale(self, step: int) -> float:
-        return 1.0
-
-    def tokens(self, step: int) -> int:
-        return self.config.batch_size
-
-    def parts(self, step: int) -> Iterator[tuple[Any, Rows]]:
-        own = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
-        for part in own.chunk(self.config.accumulate):
-            yield self.target, self.data.rows(part).to(self.accelerator.device)
-
-    def fingerprint(self) -> str:
-        return fingerprint(*self.data.tensors())
-
-    def saved(self) -> dict[str, Tensor]:
-        return {}
-
-    def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Nothing is remembered."""
-
-
-def order_of(data: Sequences, config: TrainingConfig) -> Order | Bucketed:
-    """In batches of so many sequences, or of so many tokens."""
+def order_of(data: Sequences | Rows, config: TrainingConfig) -> Order | Bucketed:
+    """In batches of so many rows, or, of sequences, of so many tokens."""
     if config.batch_tokens is None:
         return Order(len(data), config.batch_size, config.seed)
+    if not isinstance(data, Sequences):
+        raise ValueError(
+            f"{type(data).__name__} have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing was "
+            f"trained; give batch_size instead."
+        )
     return Bucketed(data.stop.cpu(), config.batch_tokens, config.seed)
+
+
+def passes(data: Sequences | Rows, rows: Int[Tensor, "B"], count: int) -> Iterator[Sequences | Rows]:
+    """Some rows in `count` passes, of sequences those alike in length together, so that little is padding."""
+    if not isinstance(data, Sequences):
+        yield from (data.rows(part) for part in rows.chunk(count))
+        return
+    for part in rows[data.stop[rows].argsort(stable=True)].chunk(count):
+        yield trim(data.rows(part))
+
+
+def trim(x: Sequences) -> Sequences:
+    """The same rows without columns that are padding for all of them."""
+    return Sequences(x.tokens[:, : int(x.stop.max()) if len(x) else 0], x.start, x.stop)
 
 
 def fingerprint(*tensors: torch.Tensor) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from esscher.data.sources import Splits, Texts, read_raw, read_texts
+from esscher.data.sources import NAMES, Splits, Texts, read_raw
 from esscher.data.streams import TextStream, decode_part, raw_stream, text_stream
 from esscher.data.tokenizers import Tokenizer
 from esscher.data.windows import Windows
@@ -11,7 +11,7 @@ from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.training.streams import Stream
-from esscher.verbs.material import MOTIF, choose_tokenizer, read_raw_splits, read_splits
+from esscher.verbs.training_data import choose_tokenizer, read_raw_splits, read_splits, read_whole
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,12 @@ class StreamMaterial:
     test: TextStream
     tokenizer: Tokenizer
     description: str
+    codec: None = None  # as images have
+
+    @property
+    def text(self) -> Tokenizer:
+        """What text became tokens by, as `Material` has it, where there may be none."""
+        return self.tokenizer
 
     def learnt(self, length: LengthConfig) -> Stream:
         """What is learnt from, in segments as told."""
@@ -40,12 +46,11 @@ class StreamMaterial:
 
 def prepare_streams(run: TrainRun) -> StreamMaterial:
     """Read the data of a run on streams."""
-    if run.data.source.startswith(MOTIF):
+    if run.data.motif is not None:
         raise ValueError("A process of the laboratory gives strings, not one long text. Nothing was read; leave stream out.")
     splits = None if run.data.split == "raw" else read_splits(run.data)
     tokenizer, parts = _raw(run) if splits is None else _texts(splits, run)
-    names = ("train", "validation", "test")
-    description = "\n".join(f"- {name}: {run.data.source}: {part}" for name, part in zip(names, parts, strict=True))
+    description = "\n".join(f"- {name}: {run.data.source}: {part}" for name, part in zip(NAMES, parts, strict=True))
     train, validation, test = parts
     return StreamMaterial(Space(tokenizer.vocab_size, run.length.tokens), train, validation, test, tokenizer, description)
 
@@ -54,8 +59,7 @@ def read_stream_of(source: str, tokenizer: Tokenizer, data: DataConfig, length: 
     """A source as one stream, in the manner of these settings."""
     if data.split == "raw":
         return raw_stream(read_raw(source), tokenizer)
-    texts = read_texts(source, column=data.column, unit=data.unit, separator=data.separator, keep_empty=data.empty == "keep")
-    return text_stream(texts.texts, tokenizer, ends=length.ends)
+    return text_stream(read_whole(data, source).texts, tokenizer, ends=length.ends)
 
 
 def _raw(run: TrainRun) -> tuple[Tokenizer, list[TextStream]]:
@@ -67,5 +71,4 @@ def _raw(run: TrainRun) -> tuple[Tokenizer, list[TextStream]]:
 
 def _texts(splits: Splits, run: TrainRun) -> tuple[Tokenizer, list[TextStream]]:
     tokenizer = choose_tokenizer(run.vocabulary, splits.train)
-    parts = (splits.train, splits.validation, splits.test)
-    return tokenizer, [text_stream(part.texts, tokenizer, ends=run.length.ends) for part in parts]
+    return tokenizer, [text_stream(part.texts, tokenizer, ends=run.length.ends) for part in splits]
