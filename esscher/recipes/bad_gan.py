@@ -11,7 +11,7 @@ from esscher.recipes.bad_gan_rows import TOLD, make_row, over_draws
 from esscher.recipes.bad_gan_studies import FewLabelStudy, few_label_studies
 from esscher.recipes.eforcing_report import validations
 from esscher.recipes.energy_gan_images import pixels
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure, save_grid
 from esscher.reports.planar import boundary_panels

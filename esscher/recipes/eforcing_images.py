@@ -10,7 +10,7 @@ from typing import Any
 from esscher.recipes.eforcing_report import validations
 from esscher.recipes.image_rows import COMPLETED, SAMPLES, over_seeds, run_studies
 from esscher.recipes.image_studies import ImageStudy, image_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure
 from esscher.reports.plots import curves

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.stream_report import stream_sections
 from esscher.recipes.stream_rows import Study
 from esscher.reports.document import Picture, Section, Table, write_report

@@ -10,7 +10,7 @@ from typing import Any
 
 from esscher.recipes.eforcing_report import validations
 from esscher.recipes.eforcing_studies import SMOOTH
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.translation_energies import energy_rows
 from esscher.recipes.translation_rows import (
     exposure_rows,

@@ -14,7 +14,7 @@ from esscher.recipes import energy_gan_images as on_images
 from esscher.recipes.energy_gan_images import image_games, make_image_row
 from esscher.recipes.energy_gan_options import OPTIONS, make_option_row
 from esscher.recipes.energy_gan_rows import MODELS, make_row, shown_of
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure
 from esscher.reports.planar import planar_panels

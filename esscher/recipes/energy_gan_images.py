@@ -6,7 +6,6 @@ the discriminator before it learns. `small` is what one core does in minutes; `p
 released code. Everything is kept in the run folder, and a finished row is not made again.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,14 @@ from esscher.adversarial.points import Points
 from esscher.adversarial.probes import by_energy, mean_gap, probe_error
 from esscher.data.image_points import as_points
 from esscher.data.images import read_images, split_images
-from esscher.estimate import Estimate
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import CIFAR, MNIST
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import ROW, kept, place_of
 from esscher.reports.pictures import save_grid
 from esscher.settings.training import Pace, TrainingConfig
-from esscher.storage import write_json
-from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
-ROW, MADE, MEAN, RANKED = "row.json", "made.png", "mean.png", "ranked.png"
+MADE, MEAN, RANKED = "made.png", "mean.png", "ranked.png"
 MODELS = ("random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 RANKED_CLASS, RANKED_EACH = 1, 24  # the ones, as published
 DRAWN = 1_000
@@ -115,7 +111,8 @@ def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) ->
     if images not in games or model not in MODELS:
         raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(MODELS)}.")
     place, plan = place_of(out / images, model, seed), games[images]
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         train, test = _points(plan)
         game = plan.nets.build(inference=model == "EGAN-Ent-VI", rng=Seeded(seed, "networks"))
         steps = 0
@@ -126,9 +123,9 @@ def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) ->
                 resume=True,
             ).steps  # fmt: skip
         told = _told(plan, game, train, test, seed, place)
-        write_json(place / ROW, {"images": images, "model": model, "seed": seed, "steps": steps, **told})
-    row = json.loads((place / ROW).read_text(encoding="utf8"))
-    return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in row.items()}
+        return {"images": images, "model": model, "seed": seed, "steps": steps, **told}
+
+    return kept(place / ROW, make)
 
 
 def _points(plan: ImageGame) -> tuple[Points, Points]:
@@ -153,7 +150,7 @@ def _told(plan: ImageGame, game: Game, train: Points, test: Points, seed: int, p
     save_grid(place / RANKED, pixels(ones.values[shown], low), 12)
     with torch.enable_grad():
         probe = probe_error(game, train.rows(slice(0, plan.probed)), test)
-    return {"probe": probe.to_dict(), "mean image": mean_gap(made, test).to_dict()}
+    return {"probe": probe, "mean image": mean_gap(made, test)}
 
 
 def pixels(images: Tensor, low: float) -> NDArray[np.uint8]:

@@ -5,7 +5,6 @@ of equal capacity, and energies: UniT reads from left to right, BiT from both si
 are measured on the same held-out continuations. A finished row stays in the run folder as `row.json` and is not done again.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,14 +26,13 @@ from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.recipes.residual_studies import STUDIES, Study
+from esscher.recipes.rows import ROW, kept, place_of
 from esscher.samplers.scores import log_prob
 from esscher.settings.tilt import TiltRun
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences
-from esscher.storage import write_json
 from esscher.target import Base, Tilted
 from esscher.training.evaluation import HeldOut
-from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 from esscher.verbs.contrast import LearntEnergy, judged
 from esscher.verbs.models import Model, load_model
@@ -105,19 +103,18 @@ def prepare_ground(study: Study, folder: Path) -> Ground:
 
 def make_row(ground: Ground, name: str, seed: int) -> dict[str, Any]:
     """One row of the table, from the folder if it is there."""
-    folder = ground.folder / f"{name.replace('*', '-pretrained').lower()}-seed{seed}"
-    file = folder / "row.json"
-    if not is_made(file):
+    folder = place_of(ground.folder, name.replace("*", "-pretrained"), seed)
+
+    def make() -> dict[str, Any]:
         if name == "base":
             found = _plain(ground, ground.model.base, _size(ground.model.base))
         elif name in ground.study.controls:
             found = _control(ground, name, seed, folder)
         else:
             found = _energy(ground, name, seed, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"text": ground.study.name, "model": name, "seed": seed, **_plain_values(found)})
-    row: dict[str, Any] = json.loads(file.read_text(encoding="utf8"))
-    return {key: Estimate(**value) if isinstance(value, dict) else value for key, value in row.items()}
+        return {"text": ground.study.name, "model": name, "seed": seed, **found}
+
+    return kept(folder / ROW, make)
 
 
 def _energy(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -225,7 +222,3 @@ def _gains(saved: Mapping[str, Estimate]) -> dict[str, Estimate]:
 
 def _size(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _plain_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.to_dict() if isinstance(value, Estimate) else value for key, value in row.items()}

@@ -5,7 +5,6 @@ The log-probability of every test token
 is kept in the run folder, so rows are compared token by token, and a finished row is not made again.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,11 @@ from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of
 from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun
-from esscher.storage import read_tensors, write_json, write_tensors
+from esscher.storage import read_tensors, write_tensors
 from esscher.training.dynamic import read_learning, said, stream_reader
-from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.verbs.measure_dynamic import statistics_for
 from esscher.verbs.measure_stream import StreamMeasuring
@@ -34,7 +32,7 @@ from esscher.verbs.models import load_model
 from esscher.verbs.stream_material import StreamMaterial
 from esscher.verbs.train import train
 
-ROW, SCORES = "row.json", "scores.safetensors"
+SCORES = "scores.safetensors"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,8 @@ def run_studies(studies: Sequence[Study], out: Path, seeds: int) -> list[dict[st
 def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     """The rows of one trained model, from the folder if they are there."""
     place = place_of(folder, model, seed)
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         result = train(run_of(study, model, seed, folder), resume=True)
         assert isinstance(result.material, StreamMaterial)
         test = _first(result.material.test, study.most)
@@ -92,14 +91,14 @@ def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[st
         size = test.units()[study.unit].double()
         write_tensors(place / SCORES, {**scores, study.unit: size})
         parameters = sum(weight.numel() for weight in result.base.parameters())
-        found = [
+        rows = [
             {"text": study.name, "model": model, "sees": name, "seed": seed, "parameters": parameters,
-             "steps": result.record.steps, "bits": _bits(score, size, study.unit).to_dict()}
+             "steps": result.record.steps, "bits": _bits(score, size, study.unit)}
             for name, score in scores.items()
         ]  # fmt: skip
-        write_json(place / ROW, {"rows": found})
-    rows = json.loads((place / ROW).read_text(encoding="utf8"))["rows"]
-    return [{**row, "bits": Estimate(**row["bits"])} for row in rows]
+        return {"rows": rows}
+
+    return kept(place / ROW, make)["rows"]
 
 
 def compared(study: Study, rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from esscher.metrics.comparison import paired
 from esscher.objectives.tilted_likelihood import TiltedLikelihood
 from esscher.randomness import Seeded
 from esscher.recipes.eforcing_analyses import residual_energy
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.translation_rows import BLEU, judged_by
 from esscher.recipes.translation_studies import TranslationStudy
 from esscher.settings.training import TrainingConfig

@@ -17,7 +17,7 @@ from esscher.metrics.comparison import by_length, paired
 from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import metric_of
 from esscher.randomness import Seeded
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.recipes.translation_studies import TranslationStudy, Way
 from esscher.settings.data import DataConfig
 from esscher.settings.exposure import ExposureSettings

@@ -11,7 +11,7 @@ from esscher.recipes import eforcing_studies as studies
 from esscher.recipes.eforcing_lm import run as run_language
 from esscher.recipes.eforcing_report import validations, with_curves
 from esscher.recipes.eforcing_studies import FORCED, LAYERS, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.stream_rows import Study
 from esscher.settings.data import DataConfig
 

@@ -10,7 +10,7 @@ from esscher.recipes.eforcing_images import run
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN
 from esscher.recipes.image_rows import COMPLETED, SAMPLES, make_row
 from esscher.recipes.image_studies import forcing, image_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 
 
 def test_models_of_a_study_differ_in_their_objective_alone(tmp_path, monkeypatch):

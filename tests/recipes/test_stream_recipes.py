@@ -9,7 +9,7 @@ from esscher.bases.config import TransformerXLConfig
 from esscher.estimate import Estimate
 from esscher.recipes import stream_studies
 from esscher.recipes.local_xl import run as run_local
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.stream_rows import SCORES, Look, Study, compared, over_seeds
 from esscher.recipes.stream_studies import NONE, XL, local_studies, memory_studies
 from esscher.recipes.transformer_xl import run

@@ -1,17 +1,44 @@
-"""Rows of several seeds: the folder of each, and means with an interval for other seeds."""
+"""What all recipes do with the rows of their tables: where each stands, made once and kept, and means over data and seeds."""
 
+import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from esscher.estimate import Estimate
+from esscher.estimators.intervals import interval
+from esscher.storage import write_file
+from esscher.training.processes import is_made
+
+ROW = "row.json"
+ESTIMATE = {field.name for field in fields(Estimate)}
 
 
 def place_of(folder: Path, model: str, seed: int) -> Path:
     """The folder of a trained model."""
     return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+
+def kept(file: Path, make: Callable[[], Any]) -> Any:
+    """What a file says, which is made if it is not there: what JSON has, and estimates."""
+    if not is_made(file):
+        write_file(file, (json.dumps(make(), indent=2, ensure_ascii=False, default=Estimate.to_dict) + "\n").encode())
+    return json.loads(file.read_text(encoding="utf8"), object_hook=lambda one: Estimate(**one) if set(one) == ESTIMATE else one)
+
+
+def mean_of(values: Tensor, *, method: str, unit: str = "") -> Estimate:
+    """The mean of numbers that are drawn alike, with an interval for others like them."""
+    values = values.double()
+
+    def mean(times: Tensor) -> Tensor:
+        return (times[0] * values).sum() / times[0].sum()
+
+    return interval(mean, [(1, len(values))], level=0.95, draws=len(values), method=method, unit=unit)
 
 
 def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
