@@ -22,7 +22,7 @@ from esscher.data.image_points import FewLabels, few_labels
 from esscher.data.images import read_images, split_images
 from esscher.hub import load_base
 from esscher.randomness import Seeded
-from esscher.recipes.image_studies import CIFAR, MNIST
+from esscher.recipes.sources import CIFAR, MNIST, SVHN, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig
 from esscher.settings.images import ImageConfig
@@ -31,7 +31,6 @@ from esscher.settings.training import Pace, TrainingConfig
 from esscher.training.processes import is_made
 from esscher.verbs.train import train
 
-SVHN = MNIST.parent / "svhn"
 QUANTILE, OF_DENSITY = 0.1, 2_000  # the published threshold; images that it is taken from
 Density = tuple[Callable[[Tensor], Tensor], float]
 
@@ -142,7 +141,7 @@ def few_label_studies(scale: str) -> tuple[list[FewLabelStudy], list[str]]:
         return [_published_mnist(), _published_svhn(), _published_cifar()], []
     made = [*(_plane(case) for case in CASES), *_options(), _digits()]
     if not MNIST.exists():
-        return made, [f"{MNIST} is not here; ESSCHER_DATA names another folder that holds it."]
+        return made, [not_here(MNIST)]
     return [*made, _mnist()], []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from esscher.cut import Cut
 from esscher.estimate import Estimate
 from esscher.recipes.rows import kept, place_of
-from esscher.recipes.stream_rows import Study
+from esscher.recipes.stream_studies import StreamStudy
 from esscher.settings.exposure import ExposureSettings
 from esscher.settings.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.training.processes import is_made
@@ -20,7 +20,7 @@ from esscher.verbs.tilt import tilt
 OWN = Cut(max_length=20, given=30)
 
 
-def exposure_row(study: Study, model: str, folder: Path, places: int) -> dict[str, Any]:
+def exposure_row(study: StreamStudy, model: str, folder: Path, places: int) -> dict[str, Any]:
     """The ratio of a model of the first seed beside the one that the study names, and the mean bounds of both."""
     against = place_of(folder, study.against, 0)
 
@@ -33,14 +33,14 @@ def exposure_row(study: Study, model: str, folder: Path, places: int) -> dict[st
     return {"text": study.name, "model": model, **kept(place_of(folder, model, 0) / "exposure.json", find)}
 
 
-def own_row(study: Study, model: str, folder: Path, sequences: int) -> dict[str, Any]:
+def own_row(study: StreamStudy, model: str, folder: Path, sequences: int) -> dict[str, Any]:
     """A model and the level of its own logits as an energy."""
     place = place_of(folder, model, 0)
     row = kept(place / "own.json", lambda: _tilted(study, model, place, "own", sequences))
     return {"text": study.name, "of": model, "energy": "its own level", **row}
 
 
-def residual_row(study: Study, model: str, folder: Path, sequences: int, steps: int) -> dict[str, Any]:
+def residual_row(study: StreamStudy, model: str, folder: Path, sequences: int, steps: int) -> dict[str, Any]:
     """A model and a network that starts from its weights and learns to tell its draws from the data."""
     place = place_of(folder, model, 0)
 
@@ -60,7 +60,7 @@ def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = Non
     return folder
 
 
-def _tilted(study: Study, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
+def _tilted(study: StreamStudy, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
     """Perplexity of continuations of 20 tokens after 30, of the first seed and tilted by an energy."""
     texts = read_splits(study.models[model].data).test.texts
     found = measure_text(load_model(place, energy, OWN), texts, Measuring(sequences=sequences)).found

@@ -24,8 +24,8 @@ from esscher.adversarial.probes import by_energy, mean_gap, probe_error
 from esscher.data.image_points import as_points
 from esscher.data.images import read_images, split_images
 from esscher.randomness import Seeded
-from esscher.recipes.image_studies import CIFAR, MNIST
 from esscher.recipes.rows import ROW, kept, place_of
+from esscher.recipes.sources import CIFAR, MNIST
 from esscher.reports.pictures import save_grid
 from esscher.settings.training import Pace, TrainingConfig
 from esscher.training.trainer import Trainer

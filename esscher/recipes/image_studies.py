@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import CIFAR, MNIST, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig
 from esscher.settings.images import ImageConfig
@@ -17,7 +17,7 @@ from esscher.settings.objective import ObjectiveConfig
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 
-MNIST, CIFAR, DIGITS = DATA / "mnist", DATA / "cifar-10", DataConfig("digits", held_out=0.1)
+DIGITS = DataConfig("digits", held_out=0.1)
 PIXELCNN, GATED, PLUS = "PixelCNN", "Gated PixelCNN", "PixelCNN++"
 SUM, MORE = 3.0, 10.0
 
@@ -50,7 +50,7 @@ def image_studies(scale: str) -> tuple[list[ImageStudy], list[str]]:
         return _published(), []
     made = [_digits()]
     if not MNIST.exists():
-        return made, [f"{MNIST} is not here; ESSCHER_DATA names another folder that holds it."]
+        return made, [not_here(MNIST)]
     return [*made, _mnist_levels(), _mnist_binarised()], []
 
 

@@ -25,7 +25,7 @@ from esscher.estimators.measured import Measured, measure_by
 from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
-from esscher.recipes.residual_studies import STUDIES, Study
+from esscher.recipes.residual_studies import STUDIES, ResidualStudy
 from esscher.recipes.rows import ROW, kept, place_of
 from esscher.samplers.scores import log_prob
 from esscher.settings.tilt import TiltRun
@@ -62,7 +62,7 @@ SHOWN = ("text", "model", "seed", "per token, this test set", "per word", "gain"
 class Ground:
     """What all rows of a study share: the base, text to learn from and to choose by, and the continuations to judge by."""
 
-    study: Study
+    study: ResidualStudy
     folder: Path
     model: Model
     train: Sequences
@@ -85,13 +85,13 @@ def run(*, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[s
     return {"rows": shown, "paper": PAPER, "left out": [{"left out": one} for one in left_out]}
 
 
-def names(study: Study, seeds: int) -> list[tuple[str, int]]:
+def names(study: ResidualStudy, seeds: int) -> list[tuple[str, int]]:
     """The rows of a study: its base, then every other row with every seed."""
     others = [*study.controls, *study.energies]
     return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
 
 
-def prepare_ground(study: Study, folder: Path) -> Ground:
+def prepare_ground(study: ResidualStudy, folder: Path) -> Ground:
     """Train the base, unless it is a folder already, and read the text."""
     if isinstance(study.base, TrainRun):
         train(study.base, resume=True)

@@ -15,9 +15,11 @@ from torch import Tensor
 from esscher.estimators.rank import singular_curve
 from esscher.hub import load_base
 from esscher.recipes.bottleneck_studies import bottleneck_studies
+from esscher.recipes.report_parts import published
 from esscher.recipes.rows import kept, place_of
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study, over_seeds, run_studies, with_perplexity
+from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
+from esscher.recipes.stream_studies import StreamStudy
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.settings.rank import RankSettings
@@ -61,7 +63,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     }
 
 
-def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
+def study_ranks(study: StreamStudy, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
     """The rank of every model of a study, from its folder if it is known."""
     settings = RankSettings(contexts=100, length=16) if scale == "smoke" else RankSettings(contexts=2_500)
 
@@ -89,7 +91,9 @@ def _rank(place: Path, text: Callable[[], Tensor], settings: RankSettings) -> di
     return {**told, LARGE: int((singular > 1e-4 * singular[0]).sum())}
 
 
-def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]) -> None:
+def _report(
+    out: Path, studies: Sequence[StreamStudy], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]
+) -> None:
     sections = stream_sections(rows)
     for study in studies:
         places = {model: place_of(out / study.name, model, 0) for model in study.models}
@@ -97,10 +101,9 @@ def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any
         picture = Picture(cumulative(curves, x="singular value over the largest", y="share not above it"), "Seed 0.")
         own = Table("Ranks", [row for row in ranks if row["text"] == study.name])
         sections.append(Section(f"{study.name}: ranks", MEANING, [own, picture]))
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
     write_report(
         out / "report.html",
         "The softmax bottleneck",
         "Networks of one size with different heads learn one long text in order, and are measured on the rest of it.",
-        [*sections, published],
+        [*sections, published(PAPER)],
     )

@@ -8,6 +8,7 @@ one that learnt nothing.
 from pathlib import Path
 from typing import Any
 
+from esscher.recipes.report_parts import if_any, published
 from esscher.recipes.xlnet_rows import over_seeds, run_energies, run_studies
 from esscher.recipes.xlnet_studies import xlnet_studies
 from esscher.reports.document import Section, Table, write_report
@@ -35,11 +36,10 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     studies, left_out = xlnet_studies(scale, out)
     rows, energies = run_studies(studies, out, seeds), run_energies(studies, out, seeds)
     over, energies_over = over_seeds(rows, "pretrained"), over_seeds(energies, "energy starts from")
-    tables = [Table("Tasks", rows), *([Table("Tasks, over seeds", over)] if over else [])]
-    more = [Table("Energies", energies, ENERGIES), *([Table("Energies, over seeds", energies_over)] if energies_over else [])]
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
+    tables = [Table("Tasks", rows), *if_any(Table("Tasks, over seeds", over))]
+    more = [Table("Energies", energies, ENERGIES), *if_any(Table("Energies, over seeds", energies_over))]
     about = "One network, pretrained on one text in several ways, then fine-tuned alike."
-    sections = [Section("Tasks", MEANING, tables), Section("As an energy", "", more), published]
+    sections = [Section("Tasks", MEANING, tables), Section("As an energy", "", more), published(PAPER)]
     write_report(out / "report.html", "XLNet: any order", about, sections)
     return {
         "rows": rows,

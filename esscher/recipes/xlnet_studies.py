@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import DATA, not_here
 from esscher.recipes.xlnet_data import PARTS, write_books, write_docstrings
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
@@ -58,7 +58,7 @@ def xlnet_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
         return [_published()], []
     missing = [place for place in (BOOKS, XQUAD) if not place.exists()]
     if missing:
-        return [], [f"{one} is not here; ESSCHER_DATA names another folder that holds it." for one in missing]
+        return [], [not_here(one) for one in missing]
     return [small_study(out)], []
 
 
