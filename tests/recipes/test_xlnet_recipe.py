@@ -7,7 +7,7 @@ import pytest
 
 from esscher.recipes import xlnet_studies as studies
 from esscher.recipes.local_xlnet import run as run_local
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.xlnet import run
 from esscher.recipes.xlnet_data import WORDS, write_books
 from esscher.recipes.xlnet_rows import make_row
