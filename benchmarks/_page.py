@@ -26,24 +26,39 @@ def page(texts: Mapping[str, str], records: Mapping[str, Mapping[str, Any]]) -> 
     runs.sort(key=lambda run: run["began"])
     parts = [HEAD]
     if len(runs) > 1:
-        parts.append(f"**The sections below come from {len(runs)} runs**, told apart in the table.")
-    parts += [_run(number, run) for number, run in enumerate(runs, 1)]
+        parts.append(f"**The sections come from {len(runs)} runs**, told apart below.")
+    parts.append(markdown([_told_run(number, run) for number, run in enumerate(runs, 1)]))
+    parts += [_warning(number, run["load"]) for number, run in enumerate(runs, 1) if run["load"] > BUSY]
     rows = [
-        {"section": f"[{name}](#{name})", "minutes": record["seconds"] / 60, "repeats": record["repeats"],
+        {"section": f"[{name}](#{name})", "minutes": minutes(record["seconds"]), "repeats": record["repeats"],
          "run": runs.index(record["run"]) + 1}
         for name, record in measured.items()
     ]  # fmt: skip
-    if rows:
-        total = {"section": "all", "minutes": sum(row["minutes"] for row in rows)}
-        parts.append(markdown([*rows, total]))
-    return "\n\n".join([*parts, *(section(name, text, records[name]) for name, text in texts.items())]) + "\n"
+    total = {"section": "all", "minutes": minutes(sum(record["seconds"] for record in measured.values()))}
+    parts.append(markdown([*rows, total]))
+    parts += [section(name, text, records[name]) for name, text in texts.items()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _told_run(number: int, run: Mapping[str, Any]) -> dict[str, Any]:
+    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+    told = {"run": number, "command": f"`{run['command']}`", "began": run["began"], "threads": run["threads"]}
+    return told | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
+
+
+def _warning(number: int, load: float) -> str:
+    return f"**Other work was running when run {number} began (load {load}, above {BUSY}): its times are not to be relied on.**"
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f}"
 
 
 def section(name: str, text: str, record: Mapping[str, Any]) -> str:
     """One benchmark: what is compared, the command, its tables; or why there are none, or none newer."""
     parts = [f"## {name}", text]
     if "tables" in record:
-        parts.append(f"`{command(name, record)}`, {record['run']['began']}, {told(record['seconds'] / 60)} minutes.")
+        parts.append(f"`{command(name, record)}`, {record['run']['began']}, {minutes(record['seconds'])} minutes.")
     if "failed" in record:
         failed = record["failed"]
         kept = "the tables are those of the run before" if "tables" in record else "there is no earlier result"
@@ -60,7 +75,9 @@ def command(name: str, record: Mapping[str, Any]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table; numbers to the right."""
+    """Rows as a table, nothing if there are none; numbers to the right."""
+    if not rows:
+        return ""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numeric = [all(not isinstance(row.get(key), str) for row in rows) for key in columns]
     lines = [columns, ["---:" if right else "---" for right in numeric]]
@@ -86,16 +103,6 @@ def _number(value: float, scale: float) -> str:
     if 0 < size < 0.01:
         return f"{value:.1e}"
     return f"{value:,.{0 if size >= 100 else 1 if size >= 20 else 2 if size >= 1 else 3}f}"
-
-
-def _run(number: int, run: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    busy = f" **Other work was running: above {BUSY}, times are not to be relied on.**" if run["load"] > BUSY else ""
-    return (
-        f"- Run {number}: `{run['command']}`, {run['began']}, {run['threads']} threads\n"
-        f"- Machine: {run['machine']}; load average at the start {run['load']}.{busy}\n"
-        f"- Versions: {versions}"
-    )
 
 
 def _one_line(text: str) -> str:
