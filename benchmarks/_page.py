@@ -100,7 +100,9 @@ def _number(value: float, scale: float) -> str:
     size = abs(scale)
     if not math.isfinite(size):
         return str(value)
-    if 0 < size < 0.01:
+    if value == 0:
+        return "0"
+    if size < 0.01:
         return f"{value:.1e}"
     return f"{value:,.{0 if size >= 100 else 1 if size >= 20 else 2 if size >= 1 else 3}f}"
 

@@ -40,7 +40,7 @@ def measured(model: Path, repeats: int) -> list[Row]:
 def _visit(address: str) -> dict[str, tuple[float, float]]:
     """Opening the page, then another draw: seconds until the first candidates and until all."""
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
 
         def wait(begun: float, first: str) -> tuple[float, float]:
@@ -61,17 +61,11 @@ def _visit(address: str) -> dict[str, tuple[float, float]]:
     return {"opening the page": opened, "drawing again": again}
 
 
-def chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        raise MissingPartError("There is no `chromium` on the path. Install it, for instance from the system's packages.")
-    return found
-
-
 def tables(repeats: int) -> list[Table]:
-    missing = [str(model) for model in QUICKSTART if not model.exists()]
+    missing = [f"{model} (run `make quickstart`, about 5 minutes)" for model in QUICKSTART if not model.exists()]
+    if shutil.which("chromium") is None:
+        missing.append("`chromium` on the path (install it, for instance from the system's packages)")
     if missing:
-        raise MissingPartError(f"{' and '.join(missing)} are not here: run `make quickstart` first (about 5 minutes).")
-    chromium()
+        raise MissingPartError(f"What it needs is not on this machine: {', '.join(missing)}.")
     rows = [row for model in QUICKSTART for row in measured(model, repeats)]
     return [Table("until the first candidates, and until the whole pool", rows)]

@@ -104,9 +104,9 @@ def test_ratios_are_taken_within_a_repeat():
 
 def test_numbers_are_told_with_the_digits_they_deserve():
     found = [
-        told(one) for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
+        told(one) for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
     ]
-    assert found == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "12,345", "text", "", "100 [80, 120]"]
+    assert found == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "0", "12,345", "text", "", "100 [80, 120]"]
 
 
 def test_a_process_of_its_own_tells_its_peak_and_its_failure():
