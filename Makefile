@@ -12,7 +12,7 @@ help:
 	@echo "make test         set up, then lint and run the fast tests (under 10 minutes on 2 cores)"
 	@echo "make slow         the tests that take longer"
 	@echo "make lint         ruff, mypy and the layer contract"
-	@echo "make bench        measure against peers, side by side"
+	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 
 venv: $(READY)
