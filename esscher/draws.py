@@ -56,6 +56,10 @@ class Draws:
         share = torch.softmax(self.log_weight.double(), -1)
         return 1 / (share**2).sum(-1)
 
+    def prompts(self) -> Sequences:
+        """The prompt of each row of weights."""
+        return self.x.rows(slice(0, None, self.log_weight.shape[1])).prompts()
+
     def columns(self, chosen: slice) -> "Draws":
         """Some of the draws of every prompt; they cost their share, and what was proposed is left behind."""
         prompts, draws = self.log_weight.shape

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,14 @@ class Space:
         if self.eos is not None and not 0 <= self.eos < self.vocab_size:
             raise ValueError(f"The end symbol {self.eos} is not one of the {self.vocab_size} tokens.")
 
-    def ends(self, token: Int[Tensor, "B"]) -> Bool[Tensor, "B"]:
+    def ends(self, token: Int[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
         """True where a point stops with this token; never, when the space has no end symbol."""
         return torch.zeros_like(token, dtype=torch.bool) if self.eos is None else token == self.eos
+
+    def ended(self, x: "Sequences") -> Bool[Tensor, "B"]:
+        """True where the last token of a row's point is the end symbol."""
+        last = pad(x.tokens, (0, 1)).gather(1, (x.stop - 1).clamp(min=0)[:, None])[:, 0]
+        return (x.lengths > 0) & self.ends(last)
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,18 @@ class Sequences:
     def rows(self, index: Int[Tensor, "K"] | Bool[Tensor, "B"] | slice) -> "Sequences":
         return Sequences(self.tokens[index], self.start[index], self.stop[index])
 
+    def split(self, size: int) -> "list[Sequences]":
+        """The rows in their order, `size` at a time."""
+        return [self.rows(slice(first, first + size)) for first in range(0, len(self), size)]
+
     def prompts(self) -> "Sequences":
         """The same rows with empty points: what a sampler is given."""
         width = int(self.start.max()) if len(self) else 0
         return Sequences(self.tokens[:, :width], self.start, self.start)
+
+    def prompt_names(self) -> list[tuple[int, ...]]:
+        """The prompt of each row, as a name to compare."""
+        return [tuple(row[:start]) for row, start in zip(self.tokens.tolist(), self.start.tolist(), strict=True)]
 
     def repeat(self, times: int) -> "Sequences":
         """Each row `times` times, copies side by side."""
@@ -113,6 +127,20 @@ def distinct_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
     return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
 
 
+def refuse_foreign(x: Sequences, space: Space, what: str = "sequences") -> None:
+    """An error if a row is no point of the space, so that no base could draw it."""
+    ended, ends = space.ended(x), (x.counted & space.ends(x.tokens)).sum(-1)
+    whole = torch.where(ended, x.lengths <= space.max_length, x.lengths == space.max_length)
+    wrong = (~whole | (ends != ended)).nonzero()[:, 0]
+    if len(wrong):
+        row = int(wrong[0])
+        raise ValueError(
+            f"{len(wrong)} of {len(x)} {what} are no points of the base's space, the first in row {row} with "
+            f"{int(x.lengths[row])} tokens: a point has {space.max_length}, or ends earlier with the end symbol ({space.eos}). "
+            f"Nothing was computed; cut the data by the base's own rule."
+        )
+
+
 def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Float[Tensor, "B L"]:
     """What is told by column, by the position in the point instead; 0 after its end."""
     position = torch.arange(length, device=x.tokens.device)
@@ -133,5 +161,5 @@ def at_columns(x: Sequences, values: Float[Tensor, "B L *rest"]) -> Float[Tensor
 def concatenate(batches: Sequence[Sequences]) -> Sequences:
     """All rows of the batches in order, padded to the widest."""
     width = max(x.tokens.shape[1] for x in batches)
-    tokens = [torch.nn.functional.pad(x.tokens, (0, width - x.tokens.shape[1])) for x in batches]
+    tokens = [pad(x.tokens, (0, width - x.tokens.shape[1])) for x in batches]
     return Sequences(torch.cat(tokens), torch.cat([x.start for x in batches]), torch.cat([x.stop for x in batches]))

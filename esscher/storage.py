@@ -39,11 +39,7 @@ class SavingError(OSError):
 
 def write_file(path: Path, content: bytes) -> None:
     """Put `content` at `path`, at once."""
-
-    def fill(where: Path) -> None:
-        where.write_bytes(content)
-
-    _replace(path, fill, len(content))
+    _replace(path, lambda where: where.write_bytes(content), len(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -167,7 +163,7 @@ def saving_failed(path: Path, error: Exception, size: int) -> SavingError:
     return SavingError(number or errno.EIO, f"Could not write {path} ({size:,} bytes; {free:,} free): {reason}.")
 
 
-def _replace(path: Path, fill: Callable[[Path], None], size: int) -> None:
+def _replace(path: Path, fill: Callable[[Path], object], size: int) -> None:
     beside = path.with_name(f".{path.name}.{rank()}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -58,9 +58,9 @@ class Beam:
         return Decoded(x, found.log_base[rows, best], score[rows, best])
 
 
-def greedy(longest: int | None = None) -> Beam:
+def greedy() -> Beam:
     """The likeliest token at each step."""
-    return Beam(1, 0.0, longest)
+    return Beam(1, 0.0)
 
 
 def check_beam(width: int, length_penalty: float, longest: int | None) -> None:
@@ -81,10 +81,7 @@ def beam_search(
     check_beam(width, length_penalty, longest)
     length = base.space.max_length if longest is None else min(longest, base.space.max_length)
     together = max(1, rows_at_once(base.space) // width)
-    parts = [
-        _search(base, prompts.rows(slice(first, first + together)), width, length_penalty, length)
-        for first in range(0, len(prompts), together)
-    ]
+    parts = [_search(base, some, width, length_penalty, length) for some in prompts.split(together)]
     if not parts:
         return Candidates(prompts, torch.zeros(0, width), torch.zeros(0, width))
     log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))

@@ -14,7 +14,6 @@ from torch import Tensor
 from esscher.decoding.decoder import Decoded
 from esscher.draws import Draws, Sampler
 from esscher.randomness import Rng
-from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences
 from esscher.target import Tilted
@@ -27,11 +26,11 @@ Gain = Callable[[Sequences], Tensor]
 class Drawn:
     """A draw of the target by chance; the sampler's draws must carry no weights, as those of a pool do not."""
 
-    sampler: Sampler = field(default_factory=Ancestral)
+    sampler: Sampler
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> Decoded:
         draws = self.sampler(target, prompts, 1, rng=rng)
-        if bool((draws.log_weight != draws.log_weight[:, :1]).any()):
+        if bool((draws.log_weight != 0).any()):
             raise ValueError("These draws are weighted, so one of them alone says nothing. Nothing was decoded; use a pool.")
         return _decoded(draws, torch.zeros(len(prompts), dtype=torch.long), draws.log_base)
 
@@ -40,7 +39,7 @@ class Drawn:
 class Best:
     """The draw with the highest log a(x) / length^penalty - E(x), of so many draws of the base."""
 
-    draws: int = 10
+    draws: int
     length_penalty: float = 0.0
 
     def __post_init__(self) -> None:
@@ -58,7 +57,7 @@ class MinimumRisk:
     """The draw that is best on average if the truth is any of the draws; weighted draws count by their weight."""
 
     gain: Gain
-    draws: int = 32
+    draws: int
     sampler: Sampler = field(default_factory=Importance)
 
     def __post_init__(self) -> None:

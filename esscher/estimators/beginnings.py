@@ -80,8 +80,7 @@ class _Weights:
 
 def whole_points(x: Sequences, space: Space) -> Bool[Tensor, "B"]:
     """True where a row's point is complete: it ends with the end symbol, or has no room left."""
-    last = x.tokens[torch.arange(len(x), device=x.tokens.device), (x.stop - 1).clamp(min=0)]
-    return (x.lengths >= space.max_length) | ((x.lengths > 0) & space.ends(last))
+    return (x.lengths >= space.max_length) | space.ended(x)
 
 
 def _rest(target: Tilted, x: Sequences, draws: int, rng: Rng) -> Float[Tensor, "B N"]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.randomness import Rng
-from esscher.samplers.scores import by_rows
+from esscher.samplers.scores import beside, by_rows
 from esscher.space import Sequences
 from esscher.target import Base
 
@@ -45,10 +45,6 @@ class ContextLosses:
         one = torch.ones(self.places, dtype=torch.float64)
         return [ratio_of_sums(row, one, level=level, of="places", unit="nats per token") for row in self.losses[model]]
 
-    def relative_gain(self, model: str, shorter: int, hardest: float) -> float:
-        """g of the length after the one at this place among the lengths, on the hardest share of tokens."""
-        return _gain(torch.stack(list(self.losses.values())), list(self.losses).index(model), shorter, hardest)
-
     def effective_length(self, model: str, hardest: float, *, level: float = 0.95, rng: Rng) -> Estimate:
         """The relative effective context length; the longest length of all where longer ones would still help."""
         group, which = torch.stack(list(self.losses.values())), list(self.losses).index(model)
@@ -67,6 +63,7 @@ class ContextLosses:
 
 
 def _gain(group: Float[Tensor, "M C n"], which: int, shorter: int, hardest: float) -> float:
+    """g of the length after the one at this place among the lengths, on the hardest share of tokens."""
     best = group[:, shorter].amin(0)
     hard = best.topk(max(1, round(hardest * len(best)))).indices
     before, after = best[hard].mean(), torch.minimum(best, group[which, shorter + 1])[hard].mean()
@@ -82,14 +79,13 @@ def context_losses(
             f"Lengths of context grow from 0 or more, and every place has the longest before it: got {list(lengths)}, and a "
             f"place after {int(places.min())} tokens. Nothing was measured."
         )
-    device = next((p.device for p in base.parameters()), None) if isinstance(base, torch.nn.Module) else None
     found: list[Tensor] = []
     for length in lengths:
         used = length if sees is None else min(length, sees)
         window = places[:, None] + torch.arange(-used, 1)
         row = torch.full((len(places),), used)
         x = Sequences(tokens[window], row, row + 1)
-        found.append(-by_rows(lambda rows: base.log_probs(rows).sum(-1), x if device is None else x.to(device)))
+        found.append(-by_rows(lambda rows: base.log_probs(rows).sum(-1), beside(base, x)))
     return torch.stack(found)
 
 

@@ -13,13 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.estimate import Estimate
+from esscher.estimators.bootstrap import AT_ONCE, bootstrap_counts
 from esscher.estimators.populations import NAMES, Name, Population, Populations
 from esscher.randomness import Rng
 from esscher.samplers.scores import log_weight
 from esscher.target import Tilted
 
 BINS, RESAMPLES = 40, 400
-AT_ONCE = 2**22  # numbers that bootstraps hold at a time
 Values = Mapping[Name, Float[Tensor, "_"]]  # a number for each row of a population
 
 
@@ -49,24 +49,15 @@ def compare_energies(target: Tilted, found: Populations, *, level: float = 0.95,
         _refuse_infinite(name, values[name])
     ratio = {name: found.ratio(name, values[name]) for name in NAMES}
     mean = {name: found.estimate(ratio[name], level=level, method="mean", unit="nats") for name in NAMES}
-    others: tuple[Name, ...] = ("base", "joint")
-    above = {
-        name: found.estimate(
-            lambda *counts, name=name: ratio[name](*counts) - ratio["data"](*counts),
-            level=level,
-            method="difference of means",
-            unit="nats",
-        )
-        for name in others
-    }
-    distance = {name: wasserstein(found, name, values, level=level, rng=rng.stream(name), unit="nats") for name in others}
+    above = found.above_data(ratio, level=level, method="difference of means", unit="nats")
+    distance = {name: wasserstein(found, name, values, level=level, rng=rng.stream(name), unit="nats") for name in above}
     return EnergyComparison(mean, above, distance, histogram(found, values))
 
 
-def histogram(found: Populations, values: Values, bins: int = BINS) -> Histogram:
+def histogram(found: Populations, values: Values) -> Histogram:
     """Bins of equal width over all values; a single value gets one bin around it."""
     every = torch.cat([values[name] for name in NAMES])
-    low, high = float(every.min()), float(every.max())
+    low, high, bins = float(every.min()), float(every.max()), BINS
     if high - low < 1e-9:
         low, high, bins = low - 0.5, high + 0.5, 1
     edges = torch.linspace(low, high, bins + 1, dtype=torch.float64)
@@ -79,7 +70,7 @@ def histogram(found: Populations, values: Values, bins: int = BINS) -> Histogram
 
 
 def wasserstein(
-    found: Populations, name: Name, values: Values, *, level: float = 0.95, rng: Rng, resamples: int = RESAMPLES, unit: str = ""
+    found: Populations, name: Name, values: Values, *, level: float, rng: Rng, resamples: int = RESAMPLES, unit: str = ""
 ) -> Estimate:
     """Wasserstein's distance of a number's distribution in the data and in another population: the integral of |F - G|.
 
@@ -101,7 +92,7 @@ def wasserstein(
     at_once = max(1, AT_ONCE // found.size)
     while len(errors) < resamples:
         times = min(at_once, resamples - len(errors))
-        moved = gap([_resampled(size, times, rng) for _, size in found.sources])
+        moved = gap([bootstrap_counts(size, times, rng=rng) for _, size in found.sources])
         errors += ((moved - seen).abs() * width).sum(-1).tolist()
     half = sorted(errors)[min(resamples, math.ceil(level * (resamples + 1))) - 1]
     method = found.described(f"Wasserstein distance, half-width from {resamples} bootstraps of its error")
@@ -113,12 +104,6 @@ def _cumulative(own: Population, counts: list[Tensor], column: Int[Tensor, "M"],
     weight = own.weight * counts[own.source][:, own.replicate]
     total = torch.zeros(len(weight), places, dtype=torch.float64).index_add(1, column, weight)
     return total.cumsum(-1) / weight.sum(-1, keepdim=True)
-
-
-def _resampled(size: int, times: int, rng: Rng) -> Float[Tensor, "{times} {size}"]:
-    """How often each replicate occurs in each of some bootstrap samples."""
-    chosen = rng.categorical(torch.zeros(1, size, dtype=torch.float64), times * size).view(times, size)
-    return torch.zeros(times, size, dtype=torch.float64).scatter_add(1, chosen, torch.ones(times, size, dtype=torch.float64))
 
 
 def _refuse_infinite(name: str, energies: Tensor) -> None:

@@ -88,9 +88,8 @@ def levels_of(base: Base, rows: Population) -> Levels:
     """The levels of a population, a few rows at a time."""
     x = rows.x
     at_once = rows_for_levels(base, x.tokens.shape[1])
-    parts = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)]
     width = int(x.lengths.max())
-    level = torch.cat([by_position(part, scores_and_levels(base, part)[1].double(), width).cpu() for part in parts])
+    level = torch.cat([by_position(part, scores_and_levels(base, part)[1].double(), width).cpu() for part in x.split(at_once)])
     return Levels(level, torch.arange(width) < x.lengths.cpu()[:, None], rows.weight, rows.replicate)
 
 

@@ -56,8 +56,7 @@ class ExposureRatio:
 @torch.no_grad()
 def own_scores(base: Base, x: Sequences, *, greedy: bool = True, rng: Rng) -> OwnScores:
     """The true tokens of `x` after the base's own outputs: the likeliest at each step, or drawn by `rng`."""
-    at_once = rows_at_once(base.space)
-    parts = [_run(base, x.rows(slice(first, first + at_once)), greedy, rng) for first in range(0, len(x), at_once)]
+    parts = [_run(base, some, greedy, rng) for some in x.split(rows_at_once(base.space))]
     length = int(x.lengths.max())
     grown = [torch.nn.functional.pad(each, (0, length - each.shape[1])) for part in parts for each in part]
     return OwnScores(torch.cat(grown[::2]), torch.cat(grown[1::2]))

@@ -116,7 +116,7 @@ def _least_mean(y: Float[Tensor, "n"], alpha: float) -> float:
         capital = torch.log1p(stake * (y / m - 1)).sum(-1)
         return float(torch.logsumexp(capital, 0)) - math.log(STAKES) < limit
 
-    return _first_allowed(allowed, 0.0, float(y.mean()))
+    return _first_allowed(allowed, float(y.mean()))
 
 
 def _check_bounds(log_weight: Float[Tensor, "C n"], low: float, high: float) -> None:
@@ -137,8 +137,8 @@ def _guaranteed(log_weight: Float[Tensor, "n"], low: float, high: float, level: 
     limit = math.log(2 / (1 - level))
     stake = _stakes(y, limit)
     mean = float(y.mean())
-    least = _first_allowed(lambda m: _log_capital(y - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, 0.0, mean)
-    most = 1 - _first_allowed(lambda m: _log_capital((1 - y) - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, 0.0, 1 - mean)
+    least = _first_allowed(lambda m: _log_capital(y - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, mean)
+    most = 1 - _first_allowed(lambda m: _log_capital((1 - y) - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, 1 - mean)
     ends = [high + math.log(floor + (1 - floor) * m) if m > 0 or low > -math.inf else -math.inf for m in (least, mean, most)]
     n = len(log_weight)
     method = f"betting, exact at {n} draws, for log weights in [{low:.4g}, {high:.4g}]"
@@ -159,8 +159,9 @@ def _log_capital(gain: Float[Tensor, "n"], stake: Float[Tensor, "n"]) -> float:
     return float(torch.log1p(stake * gain).sum())
 
 
-def _first_allowed(allowed: Callable[[float], bool], low: float, high: float) -> float:
-    """The least m in [low, high] that is not ruled out; the capital falls as m grows."""
+def _first_allowed(allowed: Callable[[float], bool], high: float) -> float:
+    """The least m in [0, high] that is not ruled out; the capital falls as m grows."""
+    low = 0.0
     if high <= low or not allowed(high):
         return high
     for _ in range(BISECTIONS):

@@ -40,7 +40,7 @@ def interval(
     value = float(found.detach())
     moves = [_scaled(effect.detach()) for effect in effects]
     error = math.sqrt(sum(float(move.square().sum()) for move in moves))
-    if error == 0 or not found.requires_grad:
+    if error == 0:
         return Estimate(value, value, value, level, draws, method, unit)
     directions = [move / error for move in moves]
     skewness = sum(float(direction.pow(3).sum()) for direction in directions)

@@ -10,7 +10,6 @@ import torch
 from esscher.draws import Draws, Sampler
 from esscher.estimate import Estimate
 from esscher.estimators.log_z import log_z, log_z_spread
-from esscher.estimators.methods import bounded_cross_entropy, guaranteed_cross_entropy
 from esscher.estimators.perplexity import (
     Test,
     Units,
@@ -22,8 +21,8 @@ from esscher.estimators.perplexity import (
     tilted_cross_entropy,
     units_of,
 )
+from esscher.estimators.perplexity_bounds import bounded_cross_entropy, guaranteed_cross_entropy
 from esscher.estimators.reliability import Reliability, reliability
-from esscher.estimators.replicates import prompt_names
 from esscher.estimators.scored import scored
 from esscher.randomness import Rng
 from esscher.space import Sequences
@@ -100,7 +99,7 @@ def measure(
     """
     if target.energy is flat:
         return Measured(cross_entropy(Tilted(target.base), x, units=units, test=test, level=level))
-    first = torch.tensor(list({name: row for row, name in reversed(list(enumerate(prompt_names(x))))}.values()))
+    first = torch.tensor(list({name: row for row, name in reversed(list(enumerate(x.prompt_names())))}.values()))
     drawn = sampler(target, x.prompts().rows(first), draws, rng=rng)
     return measure_by(drawn, target, x, units=units, bounds=bounds, test=test, level=level)
 

@@ -8,7 +8,6 @@ the base, and the likeliest of the joint in a pilot sample whose draws are not u
 is exact, by enumeration. The bias of a ratio of means is left in; it falls as 1 / draws.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -69,7 +68,7 @@ def next_tokens(
         return _exact(share, target, prompt, top)
     pilot = Importance()(target, prompt, PILOT * draws, rng=rng.stream("pilot"))
     shown = _shown(share, _first_tokens(pilot, target.space), top)
-    strata = [_only([token], target.space) for token in shown]
+    strata = [_only(token, target.space) for token in shown]
     others = ~torch.stack(strata).any(0)
     if float(share[others].sum()) > 0:
         strata.append(others)
@@ -116,7 +115,7 @@ def _exact(share: Float[Tensor, "V"], target: Tilted, prompt: Sequences, top: in
     if bool(joint.isnan().any()):
         raise ValueError("The energy forbids every token after this prompt, so nothing can follow. Nothing was computed.")
     shown = _shown(share, joint, top)
-    others = ~torch.stack([_only([one], target.space) for one in shown]).any(0)
+    others = ~torch.stack([_only(one, target.space) for one in shown]).any(0)
     rows = [NextToken(one, Estimate.exact(float(share[one])), Estimate.exact(float(joint[one]))) for one in shown]
     if bool(others.any()):
         rows.append(NextToken(None, Estimate.exact(float(share[others].sum())), Estimate.exact(float(joint[others].sum()))))
@@ -136,8 +135,8 @@ def _first_tokens(pilot: Draws, space: Space) -> Float[Tensor, "V"]:
     return torch.bincount(token, share, minlength=space.vocab_size)
 
 
-def _only(tokens: Sequence[int], space: Space) -> Bool[Tensor, "V"]:
-    return torch.zeros(space.vocab_size, dtype=torch.bool).index_fill(0, torch.tensor(tokens, dtype=torch.long), True)
+def _only(token: int, space: Space) -> Bool[Tensor, "V"]:
+    return torch.arange(space.vocab_size) == token
 
 
 def _check(target: Tilted, prompt: Sequences, top: int, draws: int) -> None:

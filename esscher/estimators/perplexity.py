@@ -14,7 +14,7 @@ Two sources of chance, and what is a replicate:
 
 With several prompts the bias of each log Z does not average out and is corrected to first order, where draws are
 independent. Left out: the choice of units, which are numbers of words or bytes in each sequence, counted by you; other
-ways to an interval (`methods`), and the perplexity at each position (`steps`).
+ways to an interval (`perplexity_bounds`), and the perplexity at each position (`steps`).
 """
 
 import math
@@ -80,29 +80,12 @@ def cross_entropy(
     `draws` estimate log Z for every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`;
     rows with equal prompts are pooled.
     """
+    counts = units_of(x, units)
     if target.energy is flat:
-        return base_cross_entropy(log_prob(target.base, x), units_of(x, units), test=test, level=level)
+        return base_cross_entropy(log_prob(target.base, x), counts, test=test, level=level)
     if draws is None:
         raise ValueError("A tilted model's perplexity needs draws that estimate log Z. Nothing was measured; pass draws=.")
-    units = units_of(x, units)
-    return tilted_cross_entropy(scored(target, x, draws), units, test=test, level=level)
-
-
-def improvement(
-    target: Tilted,
-    x: Sequences,
-    draws: Draws,
-    *,
-    units: Units | None = None,
-    test: Test = "sample",
-    level: float = 0.95,
-) -> dict[str, Estimate]:
-    """Nats per unit that tilting saves: the cross-entropy of the base less that of the tilted model.
-
-    The two share the test sequences, so on real text this difference is far better known than either of them.
-    """
-    units = units_of(x, units)
-    return saved_by_tilting(scored(target, x, draws), units, test=test, level=level)
+    return tilted_cross_entropy(scored(target, x, draws), counts, test=test, level=level)
 
 
 def base_cross_entropy(log_base: Float[Tensor, "B"], units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
@@ -120,7 +103,10 @@ def tilted_cross_entropy(score: Scored, units: Units, *, test: Test, level: floa
 
 
 def saved_by_tilting(score: Scored, units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
-    """`improvement` from scores that are known."""
+    """Nats per unit that tilting saves: the cross-entropy of the base less that of the tilted model.
+
+    The two share the test sequences, so on real text this difference is far better known than either of them.
+    """
     check_test(test)
     lost = {name: _of_tilted(score, -score.log_weight, count.double(), name, test, level) for name, count in units.items()}
     return {name: replace(nats, value=-nats.value, low=-nats.high, high=-nats.low) for name, nats in lost.items()}

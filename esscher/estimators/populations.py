@@ -17,6 +17,7 @@ occur in the data. What is a replicate:
 Left out: what a first-order correction leaves of the bias, which counts where few draws hold the weight (`effective`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,7 +29,7 @@ from esscher.draws import Draws
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import Statistic, interval
 from esscher.estimators.proportions import proportion
-from esscher.estimators.replicates import check_weights, prompt_names
+from esscher.estimators.replicates import check_weights
 from esscher.randomness import Rng
 from esscher.space import Sequences, distinct_prompts
 
@@ -86,6 +87,15 @@ class Populations:
             statistic, self.sources, level=level, draws=self.size, method=self.described(method), verdicts=verdicts
         )
 
+    def above_data(self, ratio: Mapping[Name, Statistic], *, level: float, method: str, unit: str = "") -> dict[Name, Estimate]:
+        """How much a ratio of the base, and one of the joint, is above that of the data."""
+
+        def less(one: Statistic, other: Statistic) -> Statistic:
+            return lambda *counts: one(*counts) - other(*counts)
+
+        others: tuple[Name, ...] = ("base", "joint")
+        return {name: self.estimate(less(ratio[name], ratio["data"]), level=level, method=method, unit=unit) for name in others}
+
     def effective(self, *, level: float = 0.95) -> Estimate:
         """Effective draws of the joint among those of a prompt, on average over prompts."""
         found = self.draws.effective()
@@ -120,7 +130,7 @@ def populations(x: Sequences, draws: Draws) -> Populations:
     """The data `x`, and base draws with weights exp(-E) after `distinct_prompts(x)[0]`, as `Importance()` gives them."""
     prompts, context = distinct_prompts(x)
     count, each = draws.log_weight.shape
-    if prompt_names(draws.x.rows(slice(0, None, each))) != prompt_names(prompts):
+    if draws.prompts().prompt_names() != prompts.prompt_names():
         raise ValueError(
             f"The {count} prompts of the draws are not the {len(prompts)} of the data, in their order. Nothing was compared; "
             f"draw after `distinct_prompts(x)[0]`."
@@ -132,13 +142,13 @@ def populations(x: Sequences, draws: Draws) -> Populations:
     once = torch.ones(len(x), dtype=torch.float64)
     equal = (times / each).expand(count, each).reshape(-1)
     tilted = (times * _corrected(draws.log_weight)).view(-1)
+    sources: tuple[tuple[int, int], ...] = ((1, count),)
+    rows, own, source = context, torch.arange(count).repeat_interleave(each), 0
     if count == 1:
-        rows, own = torch.arange(len(x)), torch.arange(each)
-        sides = Population(x, once, rows, 0), Population(draws.x, equal, own, 1), Population(draws.x, tilted, own, 1)
-        return Populations(*sides, ((1, len(x)), (1, each)), draws)
-    own = torch.arange(count).repeat_interleave(each)
-    sides = Population(x, once, context, 0), Population(draws.x, equal, own, 0), Population(draws.x, tilted, own, 0)
-    return Populations(*sides, ((1, count),), draws)
+        sources = ((1, len(x)), (1, each))
+        rows, own, source = torch.arange(len(x)), torch.arange(each), 1
+    base, joint = (Population(draws.x, weight, own, source) for weight in (equal, tilted))
+    return Populations(Population(x, once, rows, 0), base, joint, sources, draws)
 
 
 def _corrected(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P N"]:

@@ -22,7 +22,7 @@ from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.estimate import Estimate
 from esscher.estimators.blocks import BLOCKS
 from esscher.estimators.intervals import interval
-from esscher.samplers.scores import rows_of
+from esscher.samplers.scores import beside, rows_of
 from esscher.space import Sequences
 from esscher.target import Base
 
@@ -61,15 +61,10 @@ def next_log_probs(base: Base, tokens: Int[Tensor, "N"], places: Int[Tensor, "n"
             f"Every place of a text of {len(tokens):,} tokens has {length} before it, and there is at least one: got "
             f"{len(places)} places from {int(places.min()) if len(places) else None} on. Nothing was computed."
         )
-    device = next((p.device for p in base.parameters()), None) if isinstance(base, torch.nn.Module) else None
     row = torch.full((len(places),), length)
     prompts = Sequences(tokens[places[:, None] + torch.arange(-length, 0)], row, row)
     step = max(1, min(rows_of(length + 1), LOGITS_AT_ONCE // base.space.vocab_size))
-    found = []
-    for first in range(0, len(places), step):
-        some = prompts.rows(slice(first, first + step))
-        found.append(base.begin(some if device is None else some.to(device))[0].cpu())
-    return torch.cat(found)
+    return torch.cat([base.begin(beside(base, some))[0].cpu() for some in prompts.split(step)])
 
 
 def spread_of(log_probs: Float[Tensor, "n V"], *, level: float = 0.95) -> Spread:

@@ -53,13 +53,4 @@ def _of_size(found: Populations, n: int, level: float) -> UniqueNgrams:
         ratios[name] = found.ratio(name, different, every)
     method = f"different {n}-grams of a point over all of them"
     ratio = {name: found.share(ratios[name], level=level, method=method, verdicts=False) for name in NAMES}
-    others: tuple[Name, ...] = ("base", "joint")
-    above = {
-        name: found.estimate(_less(ratios[name], ratios["data"]), level=level, method=f"difference of {method}")
-        for name in others
-    }
-    return UniqueNgrams(n, ratio, above)
-
-
-def _less(one: Statistic, other: Statistic) -> Statistic:
-    return lambda *counts: one(*counts) - other(*counts)
+    return UniqueNgrams(n, ratio, found.above_data(ratios, level=level, method=f"difference of {method}"))

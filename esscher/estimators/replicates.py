@@ -18,7 +18,6 @@ from torch import Tensor
 from esscher.draws import Draws
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
-from esscher.space import Sequences
 
 Prompts = Literal["same", "fixed", "sample"]
 
@@ -31,15 +30,18 @@ Bias = Callable[..., Tensor]
 
 def per_prompt(draws: Draws) -> list[Draws]:
     """The draws of each prompt by themselves, without `info`."""
-    n = draws.log_weight.shape[1]
-    rows = range(len(draws.log_weight))
-    return [_part(draws, slice(row, row + 1), slice(row * n, row * n + n), cost=draws.cost // len(rows)) for row in rows]
-
-
-def _part(draws: Draws, prompt: slice, points: slice, *, cost: int) -> Draws:
-    return Draws(
-        draws.x.rows(points), draws.log_weight[prompt], draws.log_base[prompt], draws.estimates_z, draws.independent, cost
-    )
+    prompts, n = draws.log_weight.shape
+    return [
+        Draws(
+            draws.x.rows(slice(row * n, row * n + n)),
+            draws.log_weight[row : row + 1],
+            draws.log_base[row : row + 1],
+            draws.estimates_z,
+            draws.independent,
+            cost=draws.cost // prompts,
+        )
+        for row in range(prompts)
+    ]
 
 
 def estimate(
@@ -105,7 +107,7 @@ def _of_runs(draws: Draws, statistic: PerPrompt, columns: list[Tensor], level: f
 
 def check_same(draws: Draws) -> None:
     """All rows have one prompt."""
-    different = len(set(prompt_names(draws.x.rows(slice(0, None, draws.log_weight.shape[1])))))
+    different = len(set(draws.prompts().prompt_names()))
     if different > 1:
         raise ValueError(
             f"The draws belong to {different} different prompts, so they do not estimate one number. Nothing was "
@@ -122,11 +124,6 @@ def check_weights(draws: Draws) -> None:
             f"energy forbids them all. Nothing was estimated; draw more, or propose from a base that meets the constraint "
             f"more often."
         )
-
-
-def prompt_names(x: Sequences) -> list[tuple[int, ...]]:
-    """The prompt of each row, as a name to compare."""
-    return [tuple(row[:start]) for row, start in zip(x.tokens.tolist(), x.start.tolist(), strict=True)]
 
 
 DEPENDENT = (

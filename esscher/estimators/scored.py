@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.draws import Draws
-from esscher.estimators.replicates import check_weights, prompt_names
+from esscher.estimators.replicates import check_weights
 from esscher.samplers.scores import log_prob, log_weight
 from esscher.space import Sequences
 from esscher.target import Tilted
@@ -54,8 +54,8 @@ def scored(target: Tilted, x: Sequences, draws: Draws) -> Scored:
 
 def _contexts(x: Sequences, draws: Draws) -> tuple[Int[Tensor, "B"], Int[Tensor, "P"]]:
     """Numbers for the prompts of the test sequences and of the draws."""
-    wanted = prompt_names(x)
-    given = prompt_names(draws.x.rows(slice(0, None, draws.log_weight.shape[1])))
+    wanted = x.prompt_names()
+    given = draws.prompts().prompt_names()
     number = {name: place for place, name in enumerate(dict.fromkeys(given))}
     missing = [name for name in wanted if name not in number]
     unused = set(given) - set(wanted)

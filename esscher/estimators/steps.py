@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.continued import Continued, rest_of
@@ -29,7 +29,7 @@ from esscher.estimators.replicates import check_weights
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import rows_at_once
 from esscher.samplers.scores import log_weight, rows_of
-from esscher.space import Sequences, Space, distinct_prompts
+from esscher.space import Sequences, by_position, distinct_prompts, refuse_foreign
 from esscher.target import Base, Tilted
 
 PAUSE = 10.0  # seconds between two words about progress
@@ -66,7 +66,9 @@ def per_step(
     `enumerate_last=False` draws before the last position too, where the vocabulary is too large to score every token.
     """
     check_test(test)
-    _check_points(x, target.space)
+    if len(x) == 0:
+        raise ValueError("The test set is empty. Nothing was measured.")
+    refuse_foreign(x, target.space, "test sequences")
     prefixes = _Prefixes(target, x, sampler, draws, enumerate_last, log_weight(target, x), rng)
     surprise, context = -_log_probs(target.base, x), distinct_prompts(x)[1].cpu()
     lengths = x.lengths.cpu()
@@ -262,26 +264,5 @@ def _moved(found: Estimate, by: float, method: str | None = None) -> Estimate:
 @torch.no_grad()
 def _log_probs(base: Base, x: Sequences) -> Float[Tensor, "B L"]:
     """log a(x_t | x_<t) by position in the point, 0 after its end."""
-    place = torch.arange(int(x.lengths.max()), device=x.tokens.device)
-    found = []
-    at_once = min(rows_at_once(base.space), rows_of(x.tokens.shape[1]))
-    for some in torch.split(torch.arange(len(x), device=x.tokens.device), at_once):
-        rows = x.rows(some)
-        column = rows.start[:, None] + place
-        every = base.log_probs(rows).double().gather(1, column.clamp(max=x.tokens.shape[1] - 1))
-        found.append(torch.where(column < rows.stop[:, None], every, 0.0).cpu())
-    return torch.cat(found)
-
-
-def _check_points(x: Sequences, space: Space) -> None:
-    if len(x) == 0:
-        raise ValueError("The test set is empty. Nothing was measured.")
-    last: Bool[Tensor, "B"] = space.ends(x.tokens.gather(1, (x.stop - 1).clamp(min=0)[:, None])[:, 0])
-    wrong = (x.lengths < 1) | (x.lengths > space.max_length) | ((x.lengths < space.max_length) & ~last)
-    if bool(wrong.any()):
-        row = int(wrong.nonzero()[0, 0])
-        raise ValueError(
-            f"{int(wrong.sum())} of {len(x)} test sequences are no points of the space, the first in row {row} with "
-            f"{int(x.lengths[row])} tokens: a point has {space.max_length}, or ends earlier with the end symbol ({space.eos}). "
-            f"Nothing was measured; cut the test set by the base's own rule."
-        )
+    longest, at_once = int(x.lengths.max()), min(rows_at_once(base.space), rows_of(x.tokens.shape[1]))
+    return torch.cat([by_position(rows, base.log_probs(rows).double(), longest).cpu() for rows in x.split(at_once)])

@@ -16,9 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.estimate import Estimate
+from esscher.estimators.bootstrap import AT_ONCE, bootstrap_counts
 from esscher.randomness import Rng
-
-AT_ONCE = 2**22  # entries of the table of resampled counts
 
 
 @runtime_checkable
@@ -84,11 +83,7 @@ def _resampled(counts: Float[Tensor, "L S"], level: float, resamples: int, rng: 
     parts = []
     for first in range(0, resamples, step):
         rows = min(step, resamples - first)
-        drawn = rng.categorical(torch.zeros(1, texts, dtype=torch.float64), rows * texts).view(rows, texts)
-        times = torch.zeros(rows, texts, dtype=torch.float64).scatter_add_(
-            1, drawn, torch.ones_like(drawn, dtype=torch.float64)
-        )
-        parts.append(times @ counts)
+        parts.append(bootstrap_counts(texts, rows, rng=rng) @ counts)
     return torch.cat(parts)
 
 

@@ -23,6 +23,7 @@ from esscher.randomness import Rng
 
 AT_ONCE = 2**22  # entries of the table of swaps
 ROUNDING = 1e-9  # a difference that is none
+SWAPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def paired(
     *,
     level: float = 0.95,
     resamples: int = 1_000,
-    swaps: int = 10_000,
+    swaps: int = SWAPS,
     rng: Rng,
 ) -> Paired:
     """How much the first translation is above the second, with an interval and a p-value."""
@@ -102,7 +103,6 @@ def judge(
     bounds: Sequence[int] = (25, 50),
     level: float = 0.95,
     resamples: int = 1_000,
-    swaps: int = 10_000,
     rng: Rng,
 ) -> tuple[Verdict, ...]:
     """A translation by several metrics, by length where sources are given and beside another where there is one."""
@@ -116,7 +116,7 @@ def judge(
             groups = _groups(counts, sources, bounds, level=level, resamples=resamples, rng=chance)
         if against is not None:
             second = metric.count(against, references)
-            other = _paired(counts, second, level=level, resamples=resamples, swaps=swaps, rng=chance)
+            other = _paired(counts, second, level=level, resamples=resamples, swaps=SWAPS, rng=chance)
         found.append(Verdict(metric, value, groups, other))
     return tuple(found)
 
@@ -126,7 +126,7 @@ def swap_p_value(
     first: Float[Tensor, "L S"],
     second: Float[Tensor, "L S"],
     *,
-    swaps: int = 10_000,
+    swaps: int = SWAPS,
     level: float = 0.95,
     rng: Rng,
 ) -> Estimate:

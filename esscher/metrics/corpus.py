@@ -7,6 +7,7 @@ their own) and other settings; values with them are better asked of sacrebleu it
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -22,9 +23,9 @@ ORDERS = 4  # of the n-grams of BLEU
 class WordErrorRate:
     """Insertions, deletions and substitutions in percent of a reference's words, between blanks; the nearest one counts."""
 
-    name: str = "word error rate"
-    unit: str = "%"
-    sign: int = -1
+    name: ClassVar[str] = "word error rate"
+    unit: ClassVar[str] = "%"
+    sign: ClassVar[int] = -1
 
     def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
         distance = library("rapidfuzz.distance", "Word error rate").Levenshtein.distance
@@ -37,14 +38,17 @@ class WordErrorRate:
     def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
         return 100 * sums[..., 0] / sums[..., 1].clamp(min=1)
 
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        return "words between blanks, the nearest reference"
+
 
 @dataclass(frozen=True)
 class Bleu:
     """BLEU of `sacrebleu` with its own tokenizer and smoothing; counts are lengths, matches and totals of n-grams."""
 
-    name: str = "BLEU"
-    unit: str = ""
-    sign: int = 1
+    name: ClassVar[str] = "BLEU"
+    unit: ClassVar[str] = ""
+    sign: ClassVar[int] = 1
 
     def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 10"]:
         scorer = library("sacrebleu.metrics", "BLEU").BLEU(effective_order=True)  # no advice; the same counts
@@ -62,14 +66,17 @@ class Bleu:
         score = 100 * (precision.log().mean(-1) + brevity).exp()
         return torch.where((matches.sum(-1) > 0) & (ours > 0), score, 0.0)
 
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        return _signature(library("sacrebleu.metrics", "BLEU").BLEU(), "BLEU", references)
+
 
 @dataclass(frozen=True)
 class Chrf:
     """chrF, or chrF++ with words up to order 2; of several references the one with the best score counts."""
 
     words: int = 0
-    unit: str = ""
-    sign: int = 1
+    unit: ClassVar[str] = ""
+    sign: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
@@ -96,14 +103,18 @@ class Chrf:
         ours, theirs, both = (sums[..., kind::3].unbind(-1) for kind in range(3))
         return f_score(zip(ours, theirs, both, strict=True))
 
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        scorer = library("sacrebleu.metrics", self.name).CHRF(word_order=self.words)
+        return _signature(scorer, "chrF2" + "+" * self.words, references)
+
 
 @dataclass(frozen=True)
 class TranslationEditRate:
     """Insertions, deletions, substitutions and shifts in percent of the words of a reference (Snover et al., 2006)."""
 
-    name: str = "TER"
-    unit: str = "%"
-    sign: int = -1
+    name: ClassVar[str] = "TER"
+    unit: ClassVar[str] = "%"
+    sign: ClassVar[int] = -1
 
     def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
         """Edits towards the nearest reference, and the mean length of the references."""
@@ -116,30 +127,13 @@ class TranslationEditRate:
         edits, words = sums[..., 0], sums[..., 1]
         return 100 * torch.where(words > 0, edits / words, (edits > 0).double())
 
-
-def bleu_signature(references: Sequence[Sequence[str]]) -> str:
-    """How sacrebleu describes its BLEU with as many references."""
-    return _signature(library("sacrebleu.metrics", "BLEU").BLEU(), "BLEU", references)
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        return _signature(library("sacrebleu.metrics", "TER").TER(), "TER", references)
 
 
-def chrf_signature(references: Sequence[Sequence[str]]) -> str:
-    """How sacrebleu describes its chrF with as many references."""
-    return _signature(library("sacrebleu.metrics", "chrF").CHRF(), "chrF2", references)
-
-
-def chrf_words_signature(references: Sequence[Sequence[str]]) -> str:
-    """How sacrebleu describes its chrF++ with as many references."""
-    return _signature(library("sacrebleu.metrics", "chrF++").CHRF(word_order=2), "chrF2++", references)
-
-
-def ter_signature(references: Sequence[Sequence[str]]) -> str:
-    """How sacrebleu describes its TER with as many references."""
-    return _signature(library("sacrebleu.metrics", "TER").TER(), "TER", references)
-
-
-def _signature(scorer: object, name: str, references: Sequence[Sequence[str]]) -> str:
-    """The scorer knows its signature once it has seen a line for each number of references."""
+def _signature(scorer: Any, name: str, references: Sequence[Sequence[str]]) -> str:
+    """How sacrebleu describes its scorer, which knows that once it has seen a line for each number of references."""
     sizes = sorted({len(one) for one in references})
     streams = [["a" if place < size else None for size in sizes] for place in range(sizes[-1])]
-    scorer.corpus_score(["a"] * len(sizes), streams)  # type: ignore[attr-defined]
-    return f"{name}|{scorer.get_signature()}"  # type: ignore[attr-defined]
+    scorer.corpus_score(["a"] * len(sizes), streams)
+    return f"{name}|{scorer.get_signature()}"

@@ -21,18 +21,16 @@ from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
 from esscher.estimators.proportions import proportion
 
-LEVEL = 0.95
+LEVEL = 0.95  # of all intervals here
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
-def accuracy(right: Sequence[bool], groups: Sequence[str], *, level: float = LEVEL) -> Estimate:
+def accuracy(right: Sequence[bool], groups: Sequence[str]) -> Estimate:
     """The share of predictions that are right."""
-    return share([float(one) for one in right], groups, level=level, method="accuracy")
+    return share([float(one) for one in right], groups, method="accuracy")
 
 
-def share(
-    values: Sequence[float], groups: Sequence[str], *, level: float = LEVEL, method: str, verdicts: bool = True
-) -> Estimate:
+def share(values: Sequence[float], groups: Sequence[str], *, method: str, verdicts: bool = True) -> Estimate:
     """The mean of numbers in [0, 1], which are `verdicts` where they are 0 or 1."""
     number, count = _numbered(groups)
     told = torch.tensor(list(values), dtype=torch.float64)
@@ -43,21 +41,21 @@ def share(
 
     method = _method(method, len(told), count)
     if count < 2:
-        return Estimate(float(told.mean()), 0.0, 1.0, level, len(told), f"{method}: no interval")
-    return proportion(mean, [(1, count)], level=level, draws=len(told), method=method, verdicts=verdicts)
+        return Estimate(float(told.mean()), 0.0, 1.0, LEVEL, len(told), f"{method}: no interval")
+    return proportion(mean, [(1, count)], level=LEVEL, draws=len(told), method=method, verdicts=verdicts)
 
 
-def macro_f1(predicted: Sequence[int], right: Sequence[int], groups: Sequence[str], *, level: float = LEVEL) -> Estimate:
+def macro_f1(predicted: Sequence[int], right: Sequence[int], groups: Sequence[str]) -> Estimate:
     """The mean over classes of 2 hits / (predicted + right); a class that is neither is left out."""
 
     def value(table: Float[Tensor, "C C"]) -> Tensor:
         size = table.sum(0) + table.sum(1)
         return (2 * table.diagonal()[size > 0] / size[size > 0]).mean()
 
-    return _of_table(value, predicted, right, groups, level, "mean F1 of the classes")
+    return _of_table(value, predicted, right, groups, "mean F1 of the classes")
 
 
-def matthews(predicted: Sequence[int], right: Sequence[int], groups: Sequence[str], *, level: float = LEVEL) -> Estimate:
+def matthews(predicted: Sequence[int], right: Sequence[int], groups: Sequence[str]) -> Estimate:
     """The correlation of predicted and right classes (Gorodkin, 2004); 0 where either is always the same."""
 
     def value(table: Float[Tensor, "C C"]) -> Tensor:
@@ -65,22 +63,22 @@ def matthews(predicted: Sequence[int], right: Sequence[int], groups: Sequence[st
         spread = (total**2 - own.square().sum()) * (total**2 - told.square().sum())
         return (table.diagonal().sum() * total - own @ told) / spread.clamp(min=1e-12).sqrt() * (spread > 1e-12)
 
-    return _of_table(value, predicted, right, groups, level, "Matthews' correlation")
+    return _of_table(value, predicted, right, groups, "Matthews' correlation")
 
 
-def pearson(predicted: Sequence[float], right: Sequence[float], groups: Sequence[str], *, level: float = LEVEL) -> Estimate:
+def pearson(predicted: Sequence[float], right: Sequence[float], groups: Sequence[str]) -> Estimate:
     """The correlation of two numbers."""
-    return _correlation(predicted, right, groups, level, "Pearson's correlation", lambda weight, x: x)
+    return _correlation(predicted, right, groups, "Pearson's correlation", lambda weight, x: x)
 
 
-def spearman(predicted: Sequence[float], right: Sequence[float], groups: Sequence[str], *, level: float = LEVEL) -> Estimate:
+def spearman(predicted: Sequence[float], right: Sequence[float], groups: Sequence[str]) -> Estimate:
     """The correlation of their ranks; equal numbers have equal ranks."""
 
     def ranks(weight: Float[Tensor, "N"], x: Float[Tensor, "N"]) -> Tensor:
         below = (x[:, None] > x).double() + (x[:, None] == x).double() / 2
         return below @ weight
 
-    return _correlation(predicted, right, groups, level, "Spearman's correlation", ranks)
+    return _correlation(predicted, right, groups, "Spearman's correlation", ranks)
 
 
 def plain_words(text: str) -> list[str]:
@@ -129,7 +127,6 @@ def _of_table(
     predicted: Sequence[int],
     right: Sequence[int],
     groups: Sequence[str],
-    level: float,
     method: str,
 ) -> Estimate:
     """A function of the table of predicted and right classes."""
@@ -142,14 +139,13 @@ def _of_table(
         empty = torch.zeros(classes * classes, dtype=torch.float64)
         return value(empty.index_add(0, cell, times[0][number]).view(classes, classes))
 
-    return _bounded(statistic, count, len(ours), level, method)
+    return _bounded(statistic, count, len(ours), method)
 
 
 def _correlation(
     predicted: Sequence[float],
     right: Sequence[float],
     groups: Sequence[str],
-    level: float,
     method: str,
     told: Callable[[Tensor, Tensor], Tensor],
 ) -> Estimate:
@@ -162,18 +158,18 @@ def _correlation(
         spread = ((weight * x * x).sum() * (weight * y * y).sum()).clamp(min=1e-300).sqrt()
         return (weight * x * y).sum() / spread
 
-    return _bounded(statistic, count, len(both[0]), level, method)
+    return _bounded(statistic, count, len(both[0]), method)
 
 
-def _bounded(statistic: Callable[[Tensor], Tensor], count: int, draws: int, level: float, method: str) -> Estimate:
+def _bounded(statistic: Callable[[Tensor], Tensor], count: int, draws: int, method: str) -> Estimate:
     """The estimate of a number in [-1, 1]; of one group without an interval."""
     method = _method(method, draws, count)
     if count < 2:
         value = float(statistic(torch.ones(1, count, dtype=torch.float64)))
-        return Estimate(value, -1.0, 1.0, level, draws, f"{method}: no interval")
-    found = interval(statistic, [(1, count)], level=level, draws=draws, method=method)
+        return Estimate(value, -1.0, 1.0, LEVEL, draws, f"{method}: no interval")
+    found = interval(statistic, [(1, count)], level=LEVEL, draws=draws, method=method)
     low, high = (end if math.isfinite(end) else edge for end, edge in ((found.low, -1.0), (found.high, 1.0)))
-    return Estimate(found.value, max(low, -1.0), min(high, 1.0), level, draws, method)
+    return Estimate(found.value, max(low, -1.0), min(high, 1.0), LEVEL, draws, method)
 
 
 def _numbered(groups: Sequence[str]) -> tuple[Int[Tensor, "N"], int]:

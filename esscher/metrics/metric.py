@@ -11,6 +11,7 @@ Lines may be empty. A line has a reference, or several. Left out: the dependence
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -19,30 +20,28 @@ from torch import Tensor
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
 from esscher.estimators.text_metrics import TextMetric, corpus_difference, corpus_value
-from esscher.metrics.corpus import (
-    Bleu,
-    Chrf,
-    TranslationEditRate,
-    WordErrorRate,
-    bleu_signature,
-    chrf_signature,
-    chrf_words_signature,
-    ter_signature,
-)
-from esscher.metrics.sentences import Meteor, Rouge, meteor_signature, rouge_signature
+from esscher.metrics.corpus import Bleu, Chrf, TranslationEditRate, WordErrorRate
+from esscher.metrics.sentences import Meteor, Rouge
 from esscher.randomness import Rng
 
 References = Sequence[str] | Sequence[Sequence[str]]
 """For each line one text, or several."""
 
 
+class Measure(TextMetric, Protocol):
+    """A metric of texts that can say how its values are got again."""
+
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        """All it takes to get the value again, with as many references of each line."""
+        ...
+
+
 @dataclass(frozen=True)
 class Metric:
-    """A measure of a whole translation, and how to describe it; a mean over lines where not `resampled`."""
+    """A measure of a whole translation by its name; a mean over lines where not `resampled`."""
 
     name: str
-    measure: TextMetric
-    signature: Callable[[Sequence[Sequence[str]]], str]
+    measure: Measure
     resampled: bool = True
 
     def count(self, hypotheses: Sequence[str], references: References) -> "LineCounts":
@@ -50,7 +49,7 @@ class Metric:
         answers = [[one] if isinstance(one, str) else list(one) for one in references]
         _check(hypotheses, answers)
         rows = [self.measure.counts([ours], theirs) for ours, theirs in zip(hypotheses, answers, strict=True)]
-        return LineCounts(self, torch.cat(rows), self.signature(answers))
+        return LineCounts(self, torch.cat(rows), self.measure.signature(answers))
 
     def score(
         self, hypotheses: Sequence[str], references: References, *, level: float = 0.95, resamples: int = 1_000, rng: Rng
@@ -105,20 +104,16 @@ class LineCounts:
         return replace(found, method=f"{self.signature}; {found.method}")
 
 
-def _plain(references: Sequence[Sequence[str]]) -> str:
-    return "words between blanks, the nearest reference"
-
-
 METRICS = {
-    "bleu": Metric("bleu", Bleu(), bleu_signature),
-    "chrf": Metric("chrf", Chrf(), chrf_signature),
-    "chrf++": Metric("chrf++", Chrf(words=2), chrf_words_signature),
-    "ter": Metric("ter", TranslationEditRate(), ter_signature),
-    "wer": Metric("wer", WordErrorRate(), _plain),
-    "rouge1": Metric("rouge1", Rouge("rouge1"), rouge_signature, resampled=False),
-    "rouge2": Metric("rouge2", Rouge("rouge2"), rouge_signature, resampled=False),
-    "rougeL": Metric("rougeL", Rouge("rougeL"), rouge_signature, resampled=False),
-    "meteor": Metric("meteor", Meteor(), meteor_signature, resampled=False),
+    "bleu": Metric("bleu", Bleu()),
+    "chrf": Metric("chrf", Chrf()),
+    "chrf++": Metric("chrf++", Chrf(words=2)),
+    "ter": Metric("ter", TranslationEditRate()),
+    "wer": Metric("wer", WordErrorRate()),
+    "rouge1": Metric("rouge1", Rouge("rouge1"), resampled=False),
+    "rouge2": Metric("rouge2", Rouge("rouge2"), resampled=False),
+    "rougeL": Metric("rougeL", Rouge("rougeL"), resampled=False),
+    "meteor": Metric("meteor", Meteor(), resampled=False),
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from types import ModuleType
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -34,8 +35,8 @@ class Rouge:
     """ROUGE of a kind: `rouge1`, `rouge2` or `rougeL`."""
 
     kind: str
-    unit: str = "%"
-    sign: int = 1
+    unit: ClassVar[str] = "%"
+    sign: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
@@ -48,14 +49,17 @@ class Rouge:
     def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
         return sums[..., 0] / sums[..., 1]
 
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        return f"F1, words in lower case, no stemming, rouge-score {version('rouge-score')}"
+
 
 @dataclass(frozen=True)
 class Meteor:
     """METEOR with the settings of Lavie and Agarwal (2007), words as nltk's tokenizer parts them."""
 
-    name: str = "METEOR"
-    unit: str = "%"
-    sign: int = 1
+    name: ClassVar[str] = "METEOR"
+    unit: ClassVar[str] = "%"
+    sign: ClassVar[int] = 1
 
     def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 2"]:
         part = library("nltk.tokenize", "METEOR").word_tokenize
@@ -66,15 +70,8 @@ class Meteor:
     def value(self, sums: Float[Tensor, "*R 2"]) -> Float[Tensor, "*R"]:
         return sums[..., 0] / sums[..., 1]
 
-
-def rouge_signature(references: Sequence[Sequence[str]]) -> str:
-    """Which ROUGE it is."""
-    return f"F1, words in lower case, no stemming, rouge-score {version('rouge-score')}"
-
-
-def meteor_signature(references: Sequence[Sequence[str]]) -> str:
-    """Which METEOR it is."""
-    return f"alpha 0.9, beta 3, gamma 0.5, WordNet, nltk {version('nltk')}"
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        return f"alpha 0.9, beta 3, gamma 0.5, WordNet, nltk {version('nltk')}"
 
 
 def _meteor() -> ModuleType:

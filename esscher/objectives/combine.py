@@ -17,14 +17,9 @@ Schedule = Callable[[int], float]
 """The weight of a part as a function of the step."""
 
 
-@dataclass(frozen=True)
-class Constant:
-    """Always the same."""
-
-    value: float
-
-    def __call__(self, step: int) -> float:
-        return self.value
+def at_step(weight: float | Schedule, step: int) -> float:
+    """The weight at a step, whether it changes or not."""
+    return weight(step) if callable(weight) else weight
 
 
 @dataclass(frozen=True)
@@ -48,31 +43,12 @@ class Ramp:
 
 
 @dataclass(frozen=True)
-class Decay:
-    """From `first` towards `last`, half of the way every `half_life` steps."""
-
-    first: float
-    half_life: float
-    last: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.half_life <= 0:
-            raise ValueError(f"A half-life is more than 0 steps, not {self.half_life}.")
-
-    def __call__(self, step: int) -> float:
-        return self.last + (self.first - self.last) * 0.5 ** (step / self.half_life)
-
-
-@dataclass(frozen=True)
 class Part:
     """One objective of a sum, with the name that its metrics carry."""
 
     name: str
     objective: Objective
     weight: float | Schedule = 1.0
-
-    def at(self, step: int) -> float:
-        return self.weight(step) if callable(self.weight) else self.weight
 
 
 @dataclass(frozen=True)
@@ -90,7 +66,7 @@ class Combine:
             raise ValueError(f"A sum needs parts with different names, not {names}.")
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        weights = {part.name: part.at(step) for part in self.parts}
+        weights = {part.name: at_step(part.weight, step) for part in self.parts}
         active = [part for part in self.parts if weights[part.name] != 0]
         if not active:
             raise ValueError(f"All parts have weight 0 at step {step}: {', '.join(weights)}. Nothing was computed.")

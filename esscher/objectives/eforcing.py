@@ -32,7 +32,7 @@ from torch import Tensor
 from esscher.bases.logits import scores_and_levels
 from esscher.draws import Sampler
 from esscher.objective import Loss
-from esscher.objectives.combine import Schedule
+from esscher.objectives.combine import Schedule, at_step
 from esscher.objectives.likelihood import Likelihood, loss_of, tokens_of
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import Ancestral
@@ -75,7 +75,7 @@ class EForcing:
         Likelihood(self.label_smoothing)  # refuses what it cannot be
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        weight = self.weight(step) if callable(self.weight) else self.weight
+        weight = at_step(self.weight, step)
         if weight == 0:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
         base = target.base

@@ -3,7 +3,7 @@
     LabelLikelihood()     -log p(class | x)
     SquaredError()        (number - score)^2
     ChoiceLikelihood()    -log p(the right row among those of an example)
-    SpanLikelihood()      -log p(first and last token of the answer, or that there is none)
+    SpanLikelihood(30)    -log p(first and last token of the answer, or that there is none)
     RankingHinge()        max(0, margin - (score of a better row - score of a worse one)), over all pairs of an example
 
 The target is any function from sequences to scores, such as a `esscher.energies.labeller.Labeller`: a column for each class, or
@@ -69,13 +69,10 @@ class Labelled:
 class LabelLikelihood:
     """Mean negative log-likelihood of the classes."""
 
-    label_smoothing: float = 0.0
-
     def __call__(self, target: Scores, data: Labelled, *, rng: Rng, step: int = 0) -> Loss:
         scores = target(data.x)
-        value = cross_entropy(scores, data.label, label_smoothing=self.label_smoothing)
         right = (scores.detach().argmax(-1) == data.label).double().mean()
-        return Loss(value, {"accuracy": float(right)}, len(data))
+        return Loss(cross_entropy(scores, data.label), {"accuracy": float(right)}, len(data))
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class ChoiceLikelihood:
 class SpanLikelihood:
     """Mean negative log-likelihood of answers; none has more than `longest` tokens."""
 
-    longest: int = 30
+    longest: int
 
     def __call__(self, target: Scores, data: Labelled, *, rng: Rng, step: int = 0) -> Loss:
         log_p = span_log_probs(target(data.x), self.longest)

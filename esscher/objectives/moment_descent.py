@@ -3,13 +3,13 @@
 The gradient of the likelihood is the wanted moments minus the model's; the model's are estimated anew before every
 update, in one of two regimes:
 
-    rs      from draws of the base accepted with probability exp <weights, features> / beta: `accepted` of them
-    snis    from the last `buffer` draws of the base, weighed by exp <weights, features>; `fresh` new ones an update
+    rs      from draws of the base accepted with probability exp <weights, features> / beta: `ACCEPTED` of them
+    snis    from the last `BUFFER` draws of the base, weighed by exp <weights, features>; `FRESH` new ones an update
 
 The rate is rate / (1 + epoch), an epoch being `updates` updates, for features of range 1: others are brought to it.
 Draws do not depend on the weights, so they come in large batches, and no draw is offered twice. A run ends when an
 epoch's l1 distance of moments has not fallen (by a hundredth) for `patience` epochs; the weights are the average over the
-last half of the epochs. The interval is the one that Newton's method has on the last `buffer` draws, widened to hold the
+last half of the epochs. The interval is the one that Newton's method has on the last `BUFFER` draws, widened to hold the
 weights found. `esscher.objectives.moment_match` gets there with fewer draws and no settings; this is for comparison.
 """
 
@@ -35,7 +35,10 @@ from esscher.target import Base
 Source = Callable[[int], Tensor]
 """Features [n, F] of so many new draws of the base."""
 FELL = 0.99  # of the least so far: a new least l1 distance is at most this
-LARGEST_BATCH = 2**16  # draws asked of a source at once
+SMALLEST_BATCH, LARGEST_BATCH = 1000, 2**16  # draws asked of a source at once
+ACCEPTED = 10  # rs: draws that an update's moments are the mean of
+FRESH = 100  # snis: new draws of the base for each update
+BUFFER = 50_000  # last draws of the base that are kept
 
 
 def base_source(base: Base, features: Sequence[Feature], *, rng: Rng) -> Source:
@@ -45,22 +48,19 @@ def base_source(base: Base, features: Sequence[Feature], *, rng: Rng) -> Source:
 
 @dataclass(frozen=True)
 class MomentDescent:
-    """Settings of a run; calling it fits. Fields the other regime owns are not used."""
+    """Settings of a run; calling it fits."""
 
     regime: str = "snis"  # or rs
     rate: float = 10.0
     updates: int = 10  # of one epoch
     epochs: int = 200  # at most
     patience: int = 20  # epochs without a new least l1 distance
-    accepted: int = 10  # rs: draws that an update's moments are the mean of
-    fresh: int = 100  # snis: new draws of the base for each update
-    buffer: int = 50_000
     budget: int = 10_000_000  # draws of the base before giving up
 
     def __post_init__(self) -> None:
         if self.regime not in ("rs", "snis"):
             raise ValueError(f"No regime named {self.regime!r}. Choose from: rs, snis.")
-        for name in ("rate", "updates", "epochs", "patience", "accepted", "fresh", "buffer", "budget"):
+        for name in ("rate", "updates", "epochs", "patience", "budget"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is more than 0, not {getattr(self, name)}.")
 
@@ -82,8 +82,8 @@ class MomentDescent:
         them those seen so far are used, and where a draw goes beyond, the update is made anew with wider ones.
         """
         goal = goal_of(names, data, wanted, prior=prior)
-        stream = _Stream(goal.names, source, self.buffer, self.budget)
-        stream.ensure(max(self.fresh, 1000))
+        stream = _Stream(goal.names, source, self.budget)
+        stream.ensure(SMALLEST_BATCH)
         walk = _Walk(self, goal, stream, _Box(goal.names, bounds or {}, stream.recent()), rng)
         while not walk.over():
             walk.epoch()
@@ -94,8 +94,8 @@ class MomentDescent:
 class _Stream:
     """Draws of the base in the order they came: a queue of those not yet offered, and the last ones of all."""
 
-    def __init__(self, names: tuple[str, ...], source: Source, keep: int, budget: int):
-        self.names, self.source, self.keep, self.budget = names, source, keep, budget
+    def __init__(self, names: tuple[str, ...], source: Source, budget: int):
+        self.names, self.source, self.budget = names, source, budget
         self.waiting = torch.zeros(0, len(names), dtype=torch.float64)
         self.kept: deque[Tensor] = deque()
         self.drawn = 0
@@ -111,11 +111,11 @@ class _Stream:
                 f"{self.budget:,}. The weights so far were dropped; raise `budget`, tilt less, or use match_moments, which "
                 f"needs no accepted draws."
             )
-        new = self.source(min(max(missing, 1000), LARGEST_BATCH)).double().cpu()
+        new = self.source(min(max(missing, SMALLEST_BATCH), LARGEST_BATCH)).double().cpu()
         check_values("base's draws", self.names, new)
         self.drawn += len(new)
         self.kept.append(new)
-        while len(self.kept) > 1 and sum(map(len, self.kept)) - len(self.kept[0]) >= self.keep:
+        while len(self.kept) > 1 and sum(map(len, self.kept)) - len(self.kept[0]) >= BUFFER:
             self.kept.popleft()
         self.waiting = torch.cat([self.waiting, new])
 
@@ -125,7 +125,7 @@ class _Stream:
 
     def recent(self) -> Float[Tensor, "n F"]:
         """The last draws of all, offered or not."""
-        return torch.cat(list(self.kept))[-self.keep :]
+        return torch.cat(list(self.kept))[-BUFFER:]
 
 
 class _Box:
@@ -136,11 +136,11 @@ class _Box:
         if unknown:
             raise ValueError(f"No feature named {unknown[0]!r} to bound. The features are {', '.join(names)}.")
         self.names, self.stated = names, torch.tensor([name in bounds for name in names])
-        ranges = [bounds.get(name, (low, high)) for name, low, high in zip(names, *_ends(seen), strict=True)]
+        ends = seen.amin(0).tolist(), seen.amax(0).tolist()
+        ranges = [bounds.get(name, (low, high)) for name, low, high in zip(names, *ends, strict=True)]
         self.low, self.high = torch.tensor(ranges, dtype=torch.float64).T
         self.raised = 0
-        self.widened(seen)
-        self.raised = 0
+        self.widened(seen)  # refuses stated bounds that are none
 
     @property
     def width(self) -> Float[Tensor, "F"]:
@@ -165,10 +165,6 @@ class _Box:
             )
         self.low, self.high, self.raised = torch.minimum(self.low, low), torch.maximum(self.high, high), self.raised + 1
         return True
-
-
-def _ends(rows: Float[Tensor, "n F"]) -> tuple[list[float], list[float]]:
-    return rows.amin(0).tolist(), rows.amax(0).tolist()
 
 
 class _Walk:
@@ -201,29 +197,29 @@ class _Walk:
 
     def _accepted(self) -> Float[Tensor, "F"]:
         """Moments of the next accepted draws; draws after the last accepted one stay for the next update."""
-        missing, seen = self.settings.accepted, 0
+        missing, seen = ACCEPTED, 0
         kept: list[Tensor] = []
         while missing > 0:
             chunk = min(max(32, math.ceil(1.2 * missing / self.acceptance)), LARGEST_BATCH)
             self.stream.ensure(chunk)
             rows = self.stream.waiting[:chunk]
             if self.box.widened(rows):
-                missing, kept = self.settings.accepted, []
+                missing, kept = ACCEPTED, []
             yes = self.rng.accept(rows @ self.weights - self.box.log_bound(self.weights)).nonzero()[:missing, 0]
             kept.append(rows[yes])
             missing -= len(yes)
             used = len(rows) if missing > 0 else int(yes[-1]) + 1
             self.stream.pass_by(used)
             seen += used
-            self.acceptance = (self.settings.accepted - missing + 0.5) / (seen + 1)
+            self.acceptance = (ACCEPTED - missing + 0.5) / (seen + 1)
         return torch.cat(kept).mean(0)
 
     def _weighed(self) -> Float[Tensor, "F"]:
         """Moments of the buffer under the weights, after some fresh draws."""
-        self.stream.ensure(self.settings.fresh)
-        self.stream.pass_by(self.settings.fresh)
+        self.stream.ensure(FRESH)
+        self.stream.pass_by(FRESH)
         rows = self.stream.recent()
-        self.box.widened(rows[-self.settings.fresh :])
+        self.box.widened(rows[-FRESH:])
         return torch.softmax(rows @ self.weights, 0) @ rows
 
     def described(self, exact: MomentFit) -> MomentFit:

@@ -55,10 +55,10 @@ class MomentFit:
     moments_model: tuple[float, ...]
     effective: float  # effective sample size of the base's draws under the fitted weights
     iterations: int
-    moments_data: tuple[float | None, ...] = ()  # None where the moment was given
-    base_samples: int = 0  # draws of the base that the fit cost
-    warnings: tuple[FitWarning, ...] = ()
-    history: tuple[FitStep, ...] = ()
+    moments_data: tuple[float | None, ...]  # None where the moment was given
+    base_samples: int  # draws of the base that the fit cost
+    warnings: tuple[FitWarning, ...]
+    history: tuple[FitStep, ...]
 
     @property
     def l1(self) -> float:
@@ -70,8 +70,7 @@ class MomentFit:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row of a table for each feature."""
-        data = self.moments_data or (None,) * len(self.names)
-        columns = (self.weights, data, self.moments_wanted, self.moments_base, self.moments_model)
+        columns = (self.weights, self.moments_data, self.moments_wanted, self.moments_base, self.moments_model)
         return [
             {
                 "feature": name, "weight": weight, "in the data": seen, "wanted": want, "in the base": base,
@@ -81,7 +80,7 @@ class MomentFit:
         ]  # fmt: skip
 
     def _note(self, name: str) -> str:
-        given = ["given"] if self.moments_data and self.moments_data[self.names.index(name)] is None else []
+        given = ["given"] if self.moments_data[self.names.index(name)] is None else []
         return ", ".join([*given, *(one.kind for one in self.warnings if name in one.features)])
 
 
@@ -94,7 +93,7 @@ def warnings_of(
     speaks against an infinite weight, and 1/3 where one of the data does, too.
     """
     constant = sample.base.amax(0) == sample.base.amin(0)
-    found = [_no_support(goal, name) for name in _chosen(goal, constant)]
+    found = [_no_support(name) for name in _chosen(goal, constant)]
     separable = ((prior_effect > PRIOR_RULES) | _all_at_an_end(goal, sample)) & ~constant
     if bool(separable.any()):
         found.append(_separable(goal, _chosen(goal, separable)))
@@ -113,7 +112,7 @@ def _chosen(goal: Goal, which: Bool[Tensor, "F"]) -> tuple[str, ...]:
     return tuple(name for name, take in zip(goal.names, which.tolist(), strict=True) if take)
 
 
-def _no_support(goal: Goal, name: str) -> FitWarning:
+def _no_support(name: str) -> FitWarning:
     advice = "the same in every draw of the base, so its weight means nothing and is held at 0; draw more, or drop it"
     return FitWarning("no support", (name,), advice)
 

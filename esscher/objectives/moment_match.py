@@ -22,11 +22,9 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from esscher.estimate import Estimate
-from esscher.objectives.moment_fit import FitStep, FitWarning, MomentFit, warnings_of
+from esscher.objectives.moment_fit import FitStep, MomentFit, warnings_of
 from esscher.objectives.moment_goal import Goal, check_values, goal_of, impossible_together, refuse_impossible
 from esscher.objectives.moment_newton import RunOffError, Sample, Solution, newton
-
-__all__ = ["FitStep", "FitWarning", "MomentFit", "match_moments"]
 
 
 def match_moments(
@@ -59,32 +57,19 @@ def match_moments(
     error, degrees = _errors(_effects(goal, sample, found), _ridge_effects(goal, found, pull))
     weights = _estimates(goal, sample, found, error, degrees, level)
     notes = warnings_of(goal, sample, found.share, prior_effect=_prior_effect(goal, sample, found), degrees=degrees)
-    return described(goal, sample, found.share, weights, notes, _history(sample, moments, found), len(found.path) - 1)
-
-
-def described(
-    goal: Goal,
-    sample: Sample,
-    share: Float[Tensor, "N"],
-    weights: tuple[Estimate, ...],
-    warnings: tuple[FitWarning, ...],
-    history: tuple[FitStep, ...],
-    iterations: int,
-) -> MomentFit:
-    """The record of a fit whose model gives the draws these shares."""
-    data = [None if given else float(mean) for given, mean in zip(goal.given.tolist(), goal.moments.tolist(), strict=True)]
+    seen = [None if given else mean for given, mean in zip(goal.given.tolist(), goal.moments.tolist(), strict=True)]
     return MomentFit(
         names=goal.names,
         weights=weights,
-        moments_wanted=tuple(goal.wanted(sample.mean).tolist()),
+        moments_wanted=tuple(moments.tolist()),
         moments_base=tuple(sample.mean.tolist()),
-        moments_model=tuple((share @ sample.base).tolist()),
-        effective=float(1 / (share**2).sum()),
-        iterations=iterations,
-        moments_data=tuple(data),
-        base_samples=history[-1].base_samples if history else sample.drawn,
-        warnings=warnings,
-        history=history,
+        moments_model=tuple((found.share @ sample.base).tolist()),
+        effective=float(1 / (found.share**2).sum()),
+        iterations=len(found.path) - 1,
+        moments_data=tuple(seen),
+        base_samples=sample.drawn,
+        warnings=notes,
+        history=_history(sample, moments, found),
     )
 
 

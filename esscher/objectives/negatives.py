@@ -35,7 +35,7 @@ class StoredNegatives:
 
     def __post_init__(self) -> None:
         each = self.log_base.shape[1]
-        places = {prompt: row for row, prompt in enumerate(_keys(self.x.rows(slice(0, None, each))))}
+        places = {prompt: row for row, prompt in enumerate(self.x.rows(slice(0, None, each)).prompt_names())}
         object.__setattr__(self, "places", places)
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
@@ -52,7 +52,7 @@ class StoredNegatives:
         return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=0)
 
     def _rows(self, prompts: Sequences) -> Int[Tensor, "P"]:
-        found = [self.places.get(key, -1) for key in _keys(prompts)]
+        found = [self.places.get(key, -1) for key in prompts.prompt_names()]
         missing = found.count(-1)
         if missing:
             raise ValueError(
@@ -106,7 +106,3 @@ def load_negatives(file: str | Path, base: Base, *, known: str | None = None) ->
             f"energy would learn to tell the wrong things apart. Nothing was loaded; draw them anew."
         )
     return StoredNegatives(Sequences(found["tokens"], found["start"], found["stop"]), found["log_base"], digest)
-
-
-def _keys(x: Sequences) -> list[tuple[int, ...]]:
-    return [tuple(row[:start]) for row, start in zip(x.tokens.tolist(), x.start.tolist(), strict=True)]

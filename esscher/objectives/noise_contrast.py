@@ -20,13 +20,13 @@ from typing import Literal, get_args
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import pad, softplus
+from torch.nn.functional import softplus
 
 from esscher.draws import Draws, Sampler
 from esscher.objective import Loss
 from esscher.randomness import Rng
 from esscher.samplers.ancestral import Ancestral
-from esscher.space import Sequences, Space, concatenate
+from esscher.space import Sequences, Space, concatenate, refuse_foreign
 from esscher.target import Base, Tilted
 
 Form = Literal["binary", "ranking"]
@@ -125,21 +125,3 @@ def shorter_prompts(x: Sequences, lengths: tuple[int, ...], space: Space, *, rng
         first = torch.where(ends, column, x.tokens.shape[1]).amin(-1) if ends.shape[1] else stop
         stop = torch.minimum(stop, first + 1)
     return Sequences(x.tokens, start, stop)
-
-
-def refuse_foreign(x: Sequences, space: Space) -> None:
-    """An error if a row is no point of the space: the base could never draw it, so telling it apart would teach nothing."""
-    right = x.lengths == space.max_length
-    if space.eos is not None:
-        ends = (x.counted & (x.tokens == space.eos)).sum(-1)
-        last = pad(x.tokens, (0, 1)).gather(1, (x.stop - 1).clamp(min=0)[:, None])[:, 0] == space.eos
-        ended = (x.lengths > 0) & last
-        right = (ends == ended.long()) & (right | (ended & (x.lengths < space.max_length)))
-    wrong = (~right).nonzero()[:, 0]
-    if len(wrong):
-        row = int(wrong[0])
-        raise ValueError(
-            f"{len(wrong)} of {len(x)} sequences are no points of the base's space, the first in row {row} with "
-            f"{int(x.lengths[row])} tokens: a point has {space.max_length}, or ends earlier with the end symbol ({space.eos}). "
-            f"Nothing was learnt; cut the data by the base's own rule."
-        )

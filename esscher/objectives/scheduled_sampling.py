@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from esscher.bases.logits import LogitBase
 from esscher.objective import Loss
-from esscher.objectives.combine import Schedule
+from esscher.objectives.combine import Schedule, at_step
 from esscher.objectives.likelihood import Likelihood, loss_of, tokens_of
 from esscher.randomness import Rng
 from esscher.space import Sequences
@@ -40,7 +40,7 @@ class ScheduledSampling:
         Likelihood(self.label_smoothing)  # refuses what it cannot be
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        share = self.share(step) if callable(self.share) else self.share
+        share = at_step(self.share, step)
         if share == 0:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
         base, counted = target.base, data.counted

@@ -39,7 +39,7 @@ class Words:
 class Spans:
     """How spans are drawn; without `words` every token begins a word."""
 
-    unit: Literal["words", "pieces"] = "words"
+    unit: Literal["words", "pieces"]
     longest: int = 5
     words: Words | None = None
 

@@ -26,8 +26,8 @@ from esscher.energies.building import build_energy
 from esscher.energies.config import EnergyConfig, Reader
 from esscher.estimate import Estimate
 from esscher.estimators.log_z import log_z
-from esscher.estimators.methods import guaranteed_cross_entropy
 from esscher.estimators.perplexity import tilted_cross_entropy, units_of
+from esscher.estimators.perplexity_bounds import guaranteed_cross_entropy
 from esscher.estimators.replicates import per_prompt
 from esscher.estimators.scored import scored
 from esscher.estimators.steps import per_step

@@ -36,8 +36,7 @@ def draw(
     passes = -(-draws // at_once)
     sizes = [draws * (done + 1) // passes - draws * done // passes for done in range(passes)]
     parts = []
-    for first in range(0, len(prompts), together):
-        some = prompts.rows(slice(first, first + together))
+    for some in prompts.split(together):
         log_prob, state = base.begin(some)
         every = torch.arange(len(some), device=log_prob.device)
         for number, size in enumerate(sizes):

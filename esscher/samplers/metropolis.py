@@ -1,10 +1,10 @@
 """Independence Metropolis-Hastings: propose from the base, accept on the ratio of weights."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from esscher.draws import Draws, Sampler
+from esscher.draws import Draws
 from esscher.randomness import Rng
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences
@@ -16,11 +16,10 @@ class Metropolis:
     """The last state of a chain of `steps` proposals, one chain for each draw; biased until the chain forgets its start."""
 
     steps: int
-    candidates: Sampler = field(default_factory=Importance)
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         length = self.steps + 1
-        chains = self.candidates(target, prompts, draws * length, rng=rng)  # proposals do not depend on the state
+        chains = Importance()(target, prompts, draws * length, rng=rng)  # proposals do not depend on the state
         log_weight = chains.log_weight.view(-1, length)
         at = torch.zeros(len(log_weight), dtype=torch.long, device=log_weight.device)
         moves = torch.zeros_like(at)
@@ -31,7 +30,7 @@ class Metropolis:
         if bool((log_weight.gather(1, at[:, None]) == -torch.inf).any()):
             raise ValueError(
                 f"A chain of {self.steps} steps never left the points that the energy forbids. The draws were dropped; "
-                f"raise `steps`, or propose from a base that meets the constraint more often."
+                f"raise `steps`, or use Pool with candidates of a base that meets the constraint more often."
             )
         pick = torch.arange(len(at), device=at.device) * length + at
         shape = (len(prompts), draws)

@@ -47,8 +47,7 @@ class Particles:
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         together = max(1, rows_at_once(target.space) // (draws * 2**self.halvings))
-        groups = (prompts.rows(slice(first, first + together)) for first in range(0, len(prompts), together))
-        return _below_each_other([self._run(target, group, draws, rng) for group in groups])
+        return _below_each_other([self._run(target, group, draws, rng) for group in prompts.split(together)])
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
         cloud = _Cloud(target, prompts, draws * 2**self.halvings, rng)

@@ -85,10 +85,9 @@ class AdaptivePool:
     Prompts whose pilot reaches `largest` candidates first are told by `info["enough"]`.
     """
 
-    effective: float = 8.0
+    effective: float
     smallest: int = 16
     largest: int = 4096
-    candidates: Sampler = field(default_factory=Importance)
     shared: bool = False
 
     def __post_init__(self) -> None:
@@ -106,7 +105,7 @@ class AdaptivePool:
         found = []
         for pool in sorted(set(size.tolist())):
             here = (size == pool).nonzero()[:, 0]
-            sampler = Pool(pool, self.candidates, self.shared)
+            sampler = Pool(pool, shared=self.shared)
             (group,) = sampler.choose(target, prompts.rows(here.to(prompts.tokens.device)), draws, rng=rng)
             candidates = replace(group.candidates, cost=group.candidates.cost + int(cost[here].sum()))
             found.append(replace(group, prompt=here, candidates=candidates, enough=enough[here]))
@@ -121,7 +120,7 @@ class AdaptivePool:
         waiting, wanted, cost = torch.arange(len(prompts)), self.smallest, torch.zeros_like(size)
         while len(waiting):
             rows = prompts.rows(waiting.to(prompts.tokens.device))
-            drawn = self.candidates(target, rows, wanted - int(size[waiting[0]]), rng=rng)
+            drawn = Importance()(target, rows, wanted - int(size[waiting[0]]), rng=rng)
             total[waiting] = torch.logaddexp(total[waiting], torch.logsumexp(drawn.log_weight, -1))
             largest[waiting] = torch.maximum(largest[waiting], drawn.log_weight.amax(-1))
             size[waiting], cost[waiting] = wanted, cost[waiting] - (-drawn.cost // len(waiting))

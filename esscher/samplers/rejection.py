@@ -6,19 +6,20 @@ which `esscher.estimators.divergences.quasi_rejection_gap` estimates how far tha
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws, Sampler
+from esscher.draws import Draws
 from esscher.randomness import Rng
 from esscher.samplers.importance import Importance
 from esscher.space import Sequences, concatenate
 from esscher.target import Tilted
 
 LARGEST_ROUND = 2**16  # candidates drawn before looking again
+PATIENCE = 1_000_000  # candidates for each draw before giving up
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,10 @@ class Rejection:
     """Exact draws, given `log_bound` >= log weight everywhere; a larger weight is an error, never clamped."""
 
     log_bound: float
-    candidates: Sampler = field(default_factory=Importance)
-    patience: int = 1_000_000  # candidates for each draw before giving up
+    patience: int = PATIENCE
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        return _Keeping(self.log_bound, self.candidates, self.patience, strict=True).draw(target, prompts, draws, rng)
+        return _Keeping(self.log_bound, self.patience, strict=True).draw(target, prompts, draws, rng)
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,9 @@ class QuasiRejection:
     """Draws of a near target, nearer with a higher `log_bound` and dearer; biased, by an amount it lets you estimate."""
 
     log_bound: float
-    candidates: Sampler = field(default_factory=Importance)
-    patience: int = 1_000_000
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        return _Keeping(self.log_bound, self.candidates, self.patience, strict=False).draw(target, prompts, draws, rng)
+        return _Keeping(self.log_bound, PATIENCE, strict=False).draw(target, prompts, draws, rng)
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class _Keeping:
     """Rounds of candidates for the prompts that still wait, sized by the acceptance seen so far."""
 
     log_bound: float
-    candidates: Sampler
     patience: int
     strict: bool
 
@@ -68,7 +65,7 @@ class _Keeping:
             waiting = missing.nonzero()[:, 0]
             wanted = 1.1 * int(missing.max()) * (proposed + 1) / (accepted + 1)
             size = math.ceil(min(wanted, max(1, LARGEST_ROUND // len(waiting))))
-            batch = self.candidates(target, prompts.rows(waiting), size, rng=rng)
+            batch = Importance()(target, prompts.rows(waiting), size, rng=rng)
             self._check(batch.log_weight)
             take = rng.accept(batch.log_weight - self.log_bound)
             accepted = int(take.sum())

@@ -30,6 +30,12 @@ def log_weight(target: Tilted, x: Sequences) -> Float[Tensor, "B"]:
     return by_rows(target.log_weight, x)
 
 
+def beside(base: Base, x: Sequences) -> Sequences:
+    """The rows on the device of the base's weights, where it has any."""
+    device = next((p.device for p in base.parameters()), None) if isinstance(base, torch.nn.Module) else None
+    return x if device is None else x.to(device)
+
+
 @torch.no_grad()
 def by_rows(score: Callable[[Sequences], Tensor], x: Sequences, *, at_most: int = MOST_ROWS) -> Float[Tensor, "B"]:
     """Any score of each row, in float64; `score` must not care for padding or for the other rows."""

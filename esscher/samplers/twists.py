@@ -60,19 +60,18 @@ class PrefixEnergy:
 class FittedParticles:
     """Particles with a twist fitted on about `pilot` draws of the base, which are counted in the cost and dropped."""
 
-    block: int = 8
+    block: int
     halvings: int = 0
-    threshold: float = 0.5
     pilot: int = 256
 
     def __post_init__(self) -> None:
-        Particles(None, self.threshold, self.block, self.halvings)  # refuses impossible settings
+        Particles(block=self.block, halvings=self.halvings)  # refuses impossible settings
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         some = prompts.rows(slice(0, max(1, self.pilot // FEWEST)))
         each = max(FEWEST, self.pilot // len(some))
         twist = fitted_twist(target, some, block=self.block, draws=each, rng=rng)
-        found = Particles(twist, self.threshold, self.block, self.halvings)(target, prompts, draws, rng=rng)
+        found = Particles(twist, block=self.block, halvings=self.halvings)(target, prompts, draws, rng=rng)
         return replace(found, cost=found.cost + each * len(some))
 
 

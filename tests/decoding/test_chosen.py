@@ -74,8 +74,9 @@ def test_weighted_draws_and_no_draws_are_refused(base):
         def __call__(self, target, prompts, draws, *, rng):
             return Importance()(target, prompts, 2, rng=rng)
 
-    with pytest.raises(ValueError, match="weighted"):
-        Drawn(Twice())(Tilted(base, short), prompts_of(PROMPTS), rng=Seeded(0))
+    for sampler in (Twice(), Importance()):
+        with pytest.raises(ValueError, match="weighted"):
+            Drawn(sampler)(Tilted(base, short), prompts_of(PROMPTS), rng=Seeded(0))
     for make in (lambda: Best(0), lambda: MinimumRisk(overlap, 0)):
         with pytest.raises(ValueError, match="at least 1 draw, not 0"):
             make()

@@ -12,8 +12,8 @@ from esscher.estimators import guarantee
 from esscher.estimators.guarantee import guaranteed_log_z, guaranteed_mean_log_z
 from esscher.estimators.log_z import log_z_spread, lower_and_upper
 from esscher.estimators.measured import measure, measure_by
-from esscher.estimators.methods import bounded_cross_entropy, guaranteed_cross_entropy
-from esscher.estimators.perplexity import cross_entropy, improvement, units_of
+from esscher.estimators.perplexity import cross_entropy, saved_by_tilting, units_of
+from esscher.estimators.perplexity_bounds import bounded_cross_entropy, guaranteed_cross_entropy
 from esscher.estimators.scored import scored
 from esscher.exact.table import tabulate
 from esscher.randomness import Seeded
@@ -39,7 +39,7 @@ def test_one_call_is_all_of_its_parts():
     found = measure_by(drawn, TARGET, X, bounds=BOUNDS)
     assert found.base == cross_entropy(Tilted(TARGET.base), X)
     assert found.tilted == cross_entropy(TARGET, X, draws=drawn)
-    assert found.saved == improvement(TARGET, X, drawn)
+    assert found.saved == saved_by_tilting(scored(TARGET, X, drawn), units_of(X, None), test="sample", level=0.95)
     assert found.spread == log_z_spread(drawn)
     ways = {(row["model"], row["method"]) for row in found.perplexities()}
     expected = {("base", "interval"), ("tilted", "interval"), ("tilted", "bounds of the paper"), ("tilted", "guarantee")}

@@ -7,15 +7,18 @@ import pytest
 import torch
 from languages import PROMPTS, random_target
 
-from esscher.estimators.perplexity import cross_entropy, improvement, perplexity
+from esscher.draws import Draws
+from esscher.estimate import Estimate
+from esscher.estimators.perplexity import cross_entropy, perplexity, saved_by_tilting, units_of
 from esscher.estimators.replicates import per_prompt
+from esscher.estimators.scored import scored
 from esscher.exact.enumeration import enumerate_points
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
-from esscher.space import Space, concatenate, empty_prompts, prompts_of, sequences
+from esscher.space import Sequences, Space, concatenate, empty_prompts, prompts_of, sequences
 from esscher.target import Tilted
 from esscher.testing import assert_covers
 
@@ -182,11 +185,14 @@ def test_few_sequences_never_promise_a_perplexity_below_one():
     assert cross_entropy(Tilted(base), x, level=0.999)["token"].low == 0
 
 
+def saved(x: Sequences, draws: Draws) -> Estimate:
+    return saved_by_tilting(scored(TARGET, x, draws), units_of(x, None), test="sample", level=0.95)["token"]
+
+
 def test_what_tilting_saves_is_the_difference_of_cross_entropies():
     x, draws = held_out(200, 3), Importance()(TARGET, empty_prompts(1), 2000, rng=Seeded(5))
     base, tilted = cross_entropy(Tilted(TARGET.base), x)["token"], cross_entropy(TARGET, x, draws=draws)["token"]
-    saved = improvement(TARGET, x, draws)["token"]
-    assert saved.value == pytest.approx(base.value - tilted.value)
+    assert saved(x, draws).value == pytest.approx(base.value - tilted.value)
 
 
 def test_what_tilting_saves_is_covered_at_the_stated_rate():
@@ -194,5 +200,5 @@ def test_what_tilting_saves_is_covered_at_the_stated_rate():
     log_a = TARGET.base.log_probs(X).sum(-1)
     truth = float((LOG_P.exp() * (LOG_P - log_a)).sum() / (LOG_P.exp() * X.lengths).sum())
     runs = Importance()(TARGET, empty_prompts(150), 500, rng=Seeded(7))
-    found = [improvement(TARGET, held_out(100, seed), one)["token"] for seed, one in enumerate(per_prompt(runs))]
+    found = [saved(held_out(100, seed), one) for seed, one in enumerate(per_prompt(runs))]
     assert_covers(sum(one.covers(truth) for one in found), len(found), 0.95)

@@ -211,5 +211,7 @@ def test_refusals():
         per_step(TARGET, x, Particles(), 8, rng=Seeded(0))
     with pytest.raises(ValueError, match="1 of 1 test sequences are no points"):
         per_step(TARGET, sequences([[1, 1]]), Importance(), 8, rng=Seeded(0))
+    with pytest.raises(ValueError, match="1 of 2 test sequences are no points"):
+        per_step(TARGET, sequences([[1, 0], [0, 1, 0]]), Importance(), 8, rng=Seeded(0))
     with pytest.raises(ValueError, match="test set is empty"):
         per_step(TARGET, x.rows(slice(0, 0)), Importance(), 8, rng=Seeded(0))

@@ -5,7 +5,7 @@ import torch
 from languages import random_automaton
 
 from esscher.objective import Loss
-from esscher.objectives.combine import Combine, Constant, Decay, Part, Ramp
+from esscher.objectives.combine import Combine, Part, Ramp
 from esscher.randomness import Seeded
 from esscher.space import Space, sequences
 from esscher.target import Tilted
@@ -22,15 +22,10 @@ def fixed(value, count=1):
 
 
 def test_schedules():
-    assert [Constant(2.0)(step) for step in (0, 9)] == [2.0, 2.0]
     assert [Ramp(0.0, 1.0, begin=2, end=6)(step) for step in (0, 2, 3, 4, 6, 9)] == [0.0, 0.0, 0.25, 0.5, 1.0, 1.0]
     assert [Ramp(0.0, 1.0, begin=2, end=2)(step) for step in (1, 2)] == [0.0, 1.0]
-    assert [Decay(8.0, half_life=2.0)(step) for step in (0, 2, 4)] == [8.0, 4.0, 2.0]
-    assert Decay(8.0, half_life=2.0, last=4.0)(2) == 6.0
     with pytest.raises(ValueError, match="ends at step 1, before it begins"):
         Ramp(0.0, 1.0, begin=2, end=1)
-    with pytest.raises(ValueError, match="half-life"):
-        Decay(1.0, half_life=0.0)
 
 
 def test_sum_of_gradients_and_metrics_by_name():

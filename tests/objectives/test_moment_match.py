@@ -6,7 +6,8 @@ import pytest
 import torch
 from objectives.moments import MOMENTS, NAMES, TRUE, VALUES, Samples, samples, star
 
-from esscher.objectives.moment_match import MomentFit, match_moments
+from esscher.objectives.moment_fit import MomentFit
+from esscher.objectives.moment_match import match_moments
 from esscher.testing import assert_covers
 
 GIVEN = dict(zip(NAMES, MOMENTS.tolist(), strict=True))

@@ -16,12 +16,12 @@ from esscher.energies.features import LogLinear, contains, length
 from esscher.exact.automaton import Automaton
 from esscher.exact.enumeration import count_points, enumerate_points
 from esscher.objective import Loss
-from esscher.objectives.noise_contrast import NoiseContrast, refuse_foreign, shorter_prompts
+from esscher.objectives.noise_contrast import NoiseContrast, shorter_prompts
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
+from esscher.space import Sequences, Space, empty_prompts, prompts_of, refuse_foreign, sequences
 from esscher.target import Tilted
 from esscher.testing import check_objective, every_outcome
 from esscher.testing.statistics import point_number

@@ -8,7 +8,6 @@ Both treat the test sequences as fixed: whether other text would give another nu
 """
 
 import math
-from collections.abc import Callable
 
 from torch import Tensor
 
@@ -28,8 +27,7 @@ def bounded_cross_entropy(score: Scored, units: Units) -> dict[str, Estimate]:
     lower, upper = lower_and_upper(score.drawn)
     found = {}
     for name, count in units.items():
-        nats = _per(score, count)
-        low, high = float(nats(lower)), float(nats(upper))
+        low, high = (float((score.surprise + log_z[score.context]).sum() / count.double().sum()) for log_z in (lower, upper))
         method = f"{BOUNDS}; {score.drawn.shape[1]} draws for each of {score.contexts} fixed prompts, {COUNTED}"
         middle = (low + high) / 2
         found[name] = Estimate(middle, low, high, math.nan, score.drawn.numel(), method, f"nats per {name}")
@@ -54,8 +52,3 @@ def guaranteed_cross_entropy(
         method = f"{log_z.method}; fixed test set, {COUNTED}"
         found[name] = Estimate(value, low, high, level, score.drawn.numel(), method, f"nats per {name}")
     return found
-
-
-def _per(score: Scored, count: Tensor) -> Callable[[Tensor], Tensor]:
-    """Nats per unit as a function of log Z of each context."""
-    return lambda log_z: (score.surprise + log_z[score.context]).sum() / count.double().sum()
