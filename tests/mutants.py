@@ -113,7 +113,7 @@ def table() -> None:
         method="share noticed",
     )
     print(
-        f"\nnoticed: {share.value:.1%}, 95 % interval {share.low:.1%} to {share.high:.1%}; other ends: {total.keys() - set(KINDS)}"
+        f"\nnoticed: {share.value:.1%}, 95 % interval {share.low:.1%} to {share.high:.1%}; others: {total.keys() - set(KINDS)}"
     )
 
 
