@@ -5,13 +5,14 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help venv quickstart test slow lint bench docs clean
+.PHONY: help venv quickstart test slow lint mutants bench docs clean
 
 help:
 	@echo "make quickstart   set up, then train, tilt, measure, sample and report on embedded data (about 5 minutes)"
 	@echo "make test         set up, then lint and run the fast tests (under 10 minutes on 2 cores)"
 	@echo "make slow         the tests that take longer"
 	@echo "make lint         ruff, mypy and the layer contract"
+	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about an hour)"
 	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 
@@ -39,6 +40,10 @@ lint: $(READY)
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
 
+mutants: $(READY)
+	@$(RUN) tests/mutants.py run
+	@$(RUN) tests/mutants.py table
+
 bench: $(READY)
 	$(RUN) -m benchmarks
 
@@ -47,4 +52,4 @@ docs: $(READY)
 	@echo site/index.html
 
 clean:
-	rm -rf $(VENV) site build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) mutants site build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
