@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -145,11 +145,11 @@ def refuse_foreign(x: Sequences, space: Space, what: str = "sequences") -> None:
         )
 
 
-def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Float[Tensor, "B L"]:
+def by_position(x: Sequences, values: Shaped[Tensor, "B T"], length: int) -> Shaped[Tensor, "B L"]:
     """What is told by column, by the position in the point instead; 0 after its end."""
     position = torch.arange(length, device=x.tokens.device)
     column = (x.start[:, None] + position).clamp(max=max(0, x.tokens.shape[1] - 1))
-    return torch.where(position < x.lengths[:, None], values.gather(1, column), 0.0)
+    return torch.where(position < x.lengths[:, None], values.gather(1, column), 0)
 
 
 def at_columns(x: Sequences, values: Float[Tensor, "B L *rest"]) -> Float[Tensor, "B T *rest"]:

@@ -35,7 +35,7 @@ from esscher.bases.causal_lm import (
 from esscher.bases.logits import in_pieces
 from esscher.heads.softmax import exact
 from esscher.networks.opening import answered
-from esscher.space import Sequences, Space, at_columns, distinct_prompts, sequences
+from esscher.space import Sequences, Space, at_columns, by_position, distinct_prompts, sequences
 from esscher.target import State
 
 NEEDED = ("input_ids", "attention_mask", "decoder_input_ids", "encoder_outputs", "past_key_values")
@@ -158,8 +158,8 @@ class Seq2SeqLM(nn.Module):
         sources, which = distinct_prompts(x)
         source = _given(*(one.index_select(0, which) for one in self._encode(sources)))
         logits = self.model(**source, decoder_input_ids=ids, use_cache=False).logits
-        tokens = x.tokens.gather(1, (x.start[:, None] + position).clamp(max=x.tokens.shape[1] - 1))
-        return logits.to(exact(logits.dtype)), torch.where(position < x.lengths[:, None], tokens, IGNORED)
+        asked = torch.where(position < x.lengths[:, None], by_position(x, x.tokens, ids.shape[1]), IGNORED)
+        return logits.to(exact(logits.dtype)), asked
 
     def _pieces(self, x: Sequences) -> list[Sequences]:
         """Rows of which logits are made at once."""

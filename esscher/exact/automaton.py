@@ -65,7 +65,10 @@ class Weighted:
 
     def starts(self, x: Sequences) -> Int[Tensor, "B"]:
         """The state after each row's prompt."""
-        return read_prompts(self.reading, x)
+        state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
+        for t in range(int(x.start.max()) if len(x) else 0):
+            state = torch.where(t < x.start, self.reading[state, x.tokens[:, t]], state)
+        return state
 
     def log_weight(self, x: Sequences) -> Float[Tensor, "B"]:
         """The log-weight of each point."""
@@ -99,7 +102,7 @@ class Automaton:
         return Weighted(self.emit, self.move, self.space, read=self.read)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Int[Tensor, "B"]]:
-        state = read_prompts(self.move if self.read is None else self.read, prompts)
+        state = self.weighted().starts(prompts)
         return self.emit[state], state
 
     def advance(self, state: Int[Tensor, "B"], token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], Int[Tensor, "B"]]:
@@ -110,8 +113,7 @@ class Automaton:
         return state[index]
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        state = read_prompts(self.move if self.read is None else self.read, x)
-        columns = []
+        state, columns = self.weighted().starts(x), []
         for t in range(x.tokens.shape[1]):
             columns.append(self.emit[state, x.tokens[:, t]])
             state = torch.where(t < x.start, state, self.move[state, x.tokens[:, t]])
@@ -197,14 +199,6 @@ class Normalised:
                 f"to anything of at most {self.space.max_length} tokens. Nothing was drawn or scored; drop these prompts."
             )
         return state
-
-
-def read_prompts(read: Int[Tensor, "S V"], x: Sequences) -> Int[Tensor, "B"]:
-    """The state that each row's prompt leads to from state 0."""
-    state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
-    for t in range(int(x.start.max()) if len(x) else 0):
-        state = torch.where(t < x.start, read[state, x.tokens[:, t]], state)
-    return state
 
 
 def added_up(

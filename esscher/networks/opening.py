@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from esscher.space import Sequences
+from esscher.space import Sequences, by_position
 
 
 def opened(x: Sequences, opening: int) -> Int[Tensor, "B U"]:
@@ -18,8 +18,5 @@ def opened(x: Sequences, opening: int) -> Int[Tensor, "B U"]:
 def answered(x: Sequences, opening: int) -> Int[Tensor, "B L"]:
     """The opening symbol and the tokens of each point but its last; what follows the end of a point becomes token 0."""
     longest = int(x.lengths.max()) if len(x) else 0
-    position = torch.arange(max(0, longest - 1), device=x.tokens.device)
-    column = (x.start[:, None] + position).clamp(max=max(0, x.tokens.shape[1] - 1))
-    inside = position < x.lengths[:, None]
-    tokens = torch.where(inside, x.tokens.gather(1, column), 0)
+    tokens = by_position(x, x.tokens, max(0, longest - 1))
     return torch.nn.functional.pad(tokens, (1, 0), value=opening)[:, :longest]

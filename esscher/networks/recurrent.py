@@ -24,7 +24,7 @@ class RecurrentNetwork(RecurrentStack):
 
     def __init__(self, config: RecurrentConfig, vocab_size: int):
         super().__init__()
-        self.config, self.vocab_size = config, vocab_size
+        self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
         width = vocab_size + 1 if config.embedding is None else config.embedding
         cells = nn.LSTM if config.cell == "lstm" else nn.GRU
         between = config.dropout if config.layers > 1 else 0.0
@@ -36,11 +36,7 @@ class RecurrentNetwork(RecurrentStack):
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T H"]:
-        return self.read(opened(x, self.vocab_size)[:, :-1], self.open(len(x)))[0]
-
-    @property
-    def opening(self) -> int:
-        return self.vocab_size
+        return self.read(opened(x, self.opening)[:, :-1], self.open(len(x)))[0]
 
     def open(self, rows: int) -> tuple[Tensor, ...]:
         """Nothing read: hidden vectors of 0, and cells of 0 for the LSTM."""

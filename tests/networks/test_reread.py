@@ -7,7 +7,7 @@ from networks import CONFIGS
 from esscher.bases.network import build_base
 from esscher.networks.reread import Reread
 from esscher.randomness import Seeded
-from esscher.space import Space
+from esscher.space import Space, empty_prompts
 from esscher.testing import check_base
 
 KINDS = ["lstm, vectors", "transformer, learned", "transformer-xl, short sight", "xlnet", "encoder-decoder"]
@@ -25,8 +25,6 @@ def test_the_laws_of_a_base(kind):
 def test_training_mode_is_left_as_it_was():
     base = build_base(CONFIGS["transformer, rotary"], Space(3, 4), rng=Seeded(1)).train()
     base.network.embedding.eval()
-    from esscher.space import empty_prompts
-
     Reread(base.network).begin(empty_prompts(2), 4)
     assert base.network.blocks[0].training and not base.network.embedding.training
 
