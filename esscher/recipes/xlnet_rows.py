@@ -14,7 +14,7 @@ from esscher.hub import save_base
 from esscher.hub.folder import CONFIG
 from esscher.randomness import Seeded
 from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of
-from esscher.recipes.xlnet_studies import NOTHING, EnergyStudy, XLNetStudy
+from esscher.recipes.xlnet_studies import NOTHING, STARTS, EnergyStudy, XLNetStudy
 from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.training.processes import is_made
@@ -43,7 +43,7 @@ def run_energies(studies: Sequence[XLNetStudy], out: Path, seeds: int) -> list[d
         for study in studies
         if study.energies is not None
         for seed in range(seeds)
-        for start in study.energies.starts
+        for start in STARTS
     ]
 
 
