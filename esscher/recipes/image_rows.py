@@ -15,7 +15,7 @@ from torch import Tensor
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import ImageStudy
-from esscher.recipes.rows import ROW, kept, mean_of, means_over_seeds, place_of
+from esscher.recipes.rows import ROW, kept, mean_of, means_over_seeds, place_of, size_of
 from esscher.reports.pictures import save_grid
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scores import log_prob
@@ -55,7 +55,7 @@ def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str
             "images": study.name,
             "model": model,
             "seed": seed,
-            "parameters": sum(weight.numel() for weight in result.base.parameters()),
+            "parameters": size_of(result.base),
             "steps": result.record.steps,
             "test": _bits(scores["test"], size),
             "train": _bits(scores["train"], size),

@@ -24,7 +24,7 @@ from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.recipes.residual_studies import ResidualStudy
-from esscher.recipes.rows import ROW, kept, place_of
+from esscher.recipes.rows import ROW, kept, place_of, size_of
 from esscher.samplers.scores import log_prob
 from esscher.settings.tilt import TiltRun
 from esscher.settings.train import TrainRun
@@ -73,7 +73,7 @@ def make_row(ground: Ground, name: str, seed: int) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         if name == "base":
-            found = _plain(ground, ground.model.base, _size(ground.model.base))
+            found = _plain(ground, ground.model.base, size_of(ground.model.base))
         elif name in ground.study.controls:
             found = _control(ground, name, seed, folder)
         else:
@@ -108,7 +108,7 @@ def _energy(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, Any
     learnt = cast(nn.Module, found.target.energy)
     fixed = measure_by(found.measured.draws, found.target, ground.test, units=ground.units, test="fixed")
     return {
-        "parameters": _size(ground.model.base) + _size(learnt),
+        "parameters": size_of(ground.model.base) + size_of(learnt),
         **_columns(found.measured, fixed),
         "steps": found.record.best_step,
     }
@@ -147,7 +147,7 @@ def _control(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, An
         folder=folder,
         resume=True,
     )
-    size = _size(base) + _size(learner) if name == "RALM" else _size(learner)
+    size = size_of(base) + size_of(learner) if name == "RALM" else size_of(learner)
     return {**_plain(ground, cast(Base, control), size), "steps": record.best_step}
 
 
@@ -184,7 +184,3 @@ def _gains(saved: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """Nats saved for each token, and by how much less each word is perplexing."""
     word = saved["word"].map(lambda nats: float(-torch.expm1(torch.tensor(-nats, dtype=torch.float64))), unit="per word")
     return {"saved": saved["token"], "gain": word}
-
-
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

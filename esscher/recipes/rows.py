@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
@@ -22,6 +22,11 @@ ESTIMATE = {field.name for field in fields(Estimate)}
 def place_of(folder: Path, model: str, seed: int) -> Path:
     """The folder of a trained model."""
     return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+
+def size_of(model: nn.Module) -> int:
+    """The parameters of a model."""
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def kept(file: Path, make: Callable[[], Any]) -> Any:

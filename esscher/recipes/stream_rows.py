@@ -20,7 +20,7 @@ from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
-from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of
+from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of, size_of
 from esscher.recipes.stream_studies import Look, StreamStudy
 from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun
@@ -56,7 +56,7 @@ def make_rows(study: StreamStudy, model: str, seed: int, folder: Path) -> list[d
         scores = {look.name: _scores(place, look, test) for look in study.ways(model)}
         size = test.units()[study.unit].double()
         write_tensors(place / SCORES, {**scores, study.unit: size})
-        parameters = sum(weight.numel() for weight in result.base.parameters())
+        parameters = size_of(result.base)
         rows = [
             {"text": study.name, "model": model, "sees": name, "seed": seed, "parameters": parameters,
              "steps": result.record.steps, "bits": _bits(score, size, study.unit)}
