@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.sources import DATA, not_here
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
 from esscher.recipes.stream_studies import Look, StreamStudy
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
@@ -100,10 +100,8 @@ def _tuned(models: dict[str, TrainRun], rates: dict[str, float]) -> dict[str, Tr
 
 
 def _penn_treebank() -> StreamStudy:
-    name = "ptb-text-only/ptb_text_only"
-    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
     length = LengthConfig(70, stream=True, segments="random")
-    awd = TrainRun("", data, TokenizerConfig("word", 10_000), length, BaseChoice("awd-lstm"), PUBLISHED)
+    awd = TrainRun("", PENN_TREEBANK, TokenizerConfig("word", 10_000), length, BaseChoice("awd-lstm"), PUBLISHED)
     mos = replace(
         awd.base, embedding=280, inner=960, width=620, between_dropout=0.225, latent_dropout=0.29, output="softmaxes",
         components=15, floor=1e-8,
@@ -118,11 +116,9 @@ def _penn_treebank() -> StreamStudy:
 
 
 def _wikitext() -> StreamStudy:
-    name = "Salesforce/wikitext:wikitext-2-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
     length = LengthConfig(70, stream=True, segments="random")
     base = BaseChoice("awd-lstm", input_dropout=0.65, between_dropout=0.2)
-    awd = TrainRun("", data, TokenizerConfig("word", 33_278), length, base, PUBLISHED)
+    awd = TrainRun("", wikitext(2), TokenizerConfig("word", 33_278), length, base, PUBLISHED)
     mos = replace(
         base, embedding=300, inner=1_150, width=650, input_dropout=0.55, latent_dropout=0.29, output="softmaxes",
         components=15, floor=1e-8,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from esscher.recipes.sources import DATA, not_here
-from esscher.recipes.stream_studies import StreamStudy
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
+from esscher.recipes.stream_studies import WIKITEXT_XL, StreamStudy
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.objective import ObjectiveConfig
@@ -98,10 +98,8 @@ def _ablation(scale: str) -> tuple[str, TrainRun, ObjectiveConfig, Mapping[str, 
         return "docstrings", run, ObjectiveConfig("eforcing", after_steps=4), SMALLEST, 1_000
     if scale == "small":
         return "a book", TrainRun("", BOOK, TOKENS, SEGMENT, XL, replace(TRAINING, epochs=10)), FORCING_ONCE, BACKBONES, None
-    name = "ptb-text-only/ptb_text_only"
-    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
     training = TrainingConfig(epochs=100, batch_size=20, learning_rate=1e-3, clip=0.25, patience=20)
-    run = TrainRun("", data, TokenizerConfig("word", 10_000), replace(SEGMENT, tokens=70), XL, training)
+    run = TrainRun("", PENN_TREEBANK, TokenizerConfig("word", 10_000), replace(SEGMENT, tokens=70), XL, training)
     return "Penn Treebank", run, ObjectiveConfig("eforcing", after_epochs=15, negatives=50), PUBLISHED, None
 
 
@@ -174,14 +172,9 @@ def _smoke() -> StreamStudy:
 
 def _published() -> StreamStudy:
     """WikiText-103 with Transformer-XL, negatives of 50 tokens, E-Forcing from the tenth epoch on."""
-    name = "Salesforce/wikitext:wikitext-103-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
-    base = BaseChoice(
-        "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
-        cutoffs=(20_000, 40_000, 200_000),
-    )  # fmt: skip
     training = TrainingConfig(
         epochs=100, batch_size=28, optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, patience=20,
     )  # fmt: skip
-    run = TrainRun("", data, TokenizerConfig("word", 267_735), replace(SEGMENT, tokens=150), base, training)
+    words = TokenizerConfig("word", 267_735)
+    run = TrainRun("", wikitext(103), words, replace(SEGMENT, tokens=150), WIKITEXT_XL, training)
     return StreamStudy("WikiText-103", "token", _objectives(run, replace(FORCING, after_epochs=10, negatives=50)), {}, PLAIN)

@@ -25,7 +25,7 @@ from esscher.data.image_points import as_points
 from esscher.data.images import read_images, split_images
 from esscher.randomness import Seeded
 from esscher.recipes.rows import ROW, kept, place_of
-from esscher.recipes.sources import CIFAR, MNIST
+from esscher.recipes.sources import MNIST, cifar, mnist
 from esscher.reports.pictures import save_grid
 from esscher.settings.training import Pace, TrainingConfig
 from esscher.training.trainer import Trainer
@@ -79,11 +79,11 @@ def image_games(scale: str) -> dict[str, ImageGame]:
         return {"MNIST": _published_digits(), "CIFAR-10": _published_cifar()}
     if not MNIST.exists():
         return {"digits": digits}
-    mnist = replace(
+    larger = replace(
         digits, source=str(MNIST), nets=ImageNets(), training=replace(training, steps=2_500, save_every=500),
         gate=Gate(-10.0, 0.1),  # with -1.2 the generator runs off into noise at once, and the discriminator waits for ever
     )  # fmt: skip
-    return {"digits": digits, "MNIST": mnist}
+    return {"digits": digits, "MNIST": larger}
 
 
 def _published_digits() -> ImageGame:
@@ -91,8 +91,7 @@ def _published_digits() -> ImageGame:
         epochs=20, batch_size=200, learning_rate=1e-4, optimiser="adam", clip=None, schedule="exponential", lowest=0.8**20
     )
     nets = ImageNets(width=64, features=1024)
-    source = str(MNIST) if MNIST.exists() else "ylecun/mnist"
-    return ImageGame(source, nets, training, 4.0, 0.1, Gate(-1.2, 0.1), Pace(25.0, 0.0), Pace(1.0, 0.0))
+    return ImageGame(mnist(), nets, training, 4.0, 0.1, Gate(-1.2, 0.1), Pace(25.0, 0.0), Pace(1.0, 0.0))
 
 
 def _published_cifar() -> ImageGame:
@@ -101,8 +100,7 @@ def _published_cifar() -> ImageGame:
         hold=0.5,
     )  # fmt: skip
     nets = ImageNets((3, 32, 32), 128, 1024, 100, -1.0, positive=True)
-    source = str(CIFAR) if CIFAR.exists() else "uoft-cs/cifar10"
-    return ImageGame(source, nets, training, 4.0, 0.1, None, Pace(1.0, 0.5), Pace(0.1, 0.5), smoothness=0.01)
+    return ImageGame(cifar(), nets, training, 4.0, 0.1, None, Pace(1.0, 0.5), Pace(0.1, 0.5), smoothness=0.01)
 
 
 def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from esscher.recipes.sources import DATA, not_here
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.dynamic import DynamicConfig
@@ -136,6 +136,12 @@ def _smoke(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], a
 PAPER_TRAINING = TrainingConfig(optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, evaluate_every=4_000)
 
 
+WIKITEXT_XL = BaseChoice(
+    "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
+    cutoffs=(20_000, 40_000, 200_000),
+)  # fmt: skip
+
+
 def _enwik8(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> StreamStudy:
     """12 layers, 41 million parameters, on the whole enwik8 (a file of 100,000,000 bytes in the working folder)."""
     base = BaseChoice(
@@ -175,20 +181,15 @@ def _published() -> list[StreamStudy]:
 
 
 def _wikitext() -> StreamStudy:
-    name = "Salesforce/wikitext:wikitext-103-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
-    words = TokenizerConfig("word", vocab_size=267_735)
-    base = BaseChoice(
-        "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
-        cutoffs=(20_000, 40_000, 200_000),
-    )  # fmt: skip
+    data, words = wikitext(103), TokenizerConfig("word", vocab_size=267_735)
     large = BaseChoice(
         "transformer-xl", width=1024, layers=18, heads=16, head_width=64, feedforward=4096, dropout=0.2, memory=384,
         attention_dropout=0.2, cutoffs=(20_000, 40_000, 200_000), shrink=4, untied=True,
     )  # fmt: skip
     models = {
         "16 layers": TrainRun(
-            "", data, words, LengthConfig(150, stream=True), base, replace(PAPER_TRAINING, steps=200_000, batch_size=60)
+            "", data, words, LengthConfig(150, stream=True), WIKITEXT_XL,
+            replace(PAPER_TRAINING, steps=200_000, batch_size=60),
         ),
         "18 layers": TrainRun(
             "", data, words, LengthConfig(384, stream=True), large,
@@ -223,13 +224,12 @@ def _billion_words() -> StreamStudy:
 
 
 def _penn_treebank() -> StreamStudy:
-    name = "ptb-text-only/ptb_text_only"
     base = BaseChoice(
         "transformer-xl", width=380, layers=16, heads=10, head_width=38, feedforward=900, dropout=0.45, memory=70,
         attention_dropout=0.2, variational=True,
     )  # fmt: skip
     run = TrainRun(
-        "", DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence"), TokenizerConfig("word", 10_000),
+        "", PENN_TREEBANK, TokenizerConfig("word", 10_000),
         LengthConfig(70, stream=True, segments="random"), base,
         replace(PAPER_TRAINING, steps=60_000, batch_size=20, average=0.7),
     )  # fmt: skip
