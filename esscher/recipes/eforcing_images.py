@@ -7,10 +7,10 @@ what draws and completed halves look like.
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.image_rows import COMPLETED, SAMPLES, over_seeds, run_studies
+from esscher.recipes.image_rows import COMPLETED, SAMPLES, run_studies
 from esscher.recipes.image_studies import ImageStudy, image_studies
 from esscher.recipes.report_parts import if_any, learning, published
-from esscher.recipes.rows import place_of
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure
 
@@ -37,7 +37,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All models of this scale, with every seed."""
     studies, left_out = image_studies(scale)
     rows = run_studies(studies, out, seeds)
-    over = over_seeds(rows)
+    over = means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
     tables = [Table("Models", rows), *if_any(Table("Over seeds", over))]
     sections = [_section(study, out / study.name) for study in studies]
     about = "One network and set of images, and what it is trained to minimise."

@@ -6,7 +6,6 @@ drawn, by the same draws.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from esscher.estimate import Estimate
 from esscher.exact.languages import motif_process
 from esscher.objectives.eforcing import EForcing
 from esscher.randomness import Rng, Seeded
-from esscher.recipes.rows import kept, mean_of
+from esscher.recipes.rows import mean_of
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.exhaustive import Exhaustive
@@ -54,11 +53,6 @@ def gradient_rows(batches: int, steps: int) -> list[dict[str, Any]]:
                 found = torch.stack([_gradient(base, objective, some, Seeded(2).stream(one)) for one in range(batches)])
                 rows.append({"base": name, "sequences": size, "next token": way, **_compared(found, exact)})
     return rows
-
-
-def saved_gradient_rows(file: Path, batches: int, steps: int) -> list[dict[str, Any]]:
-    """The rows of a file, which is made if it is not there."""
-    return kept(file, lambda: {"rows": gradient_rows(batches, steps)})["rows"]
 
 
 def gradient_section(rows: Sequence[Mapping[str, Any]]) -> Section:

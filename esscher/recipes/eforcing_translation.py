@@ -10,17 +10,9 @@ from typing import Any
 
 from esscher.recipes.eforcing_studies import SMOOTH
 from esscher.recipes.report_parts import if_any, learning, published
-from esscher.recipes.rows import place_of
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.recipes.translation_energies import energy_rows
-from esscher.recipes.translation_rows import (
-    exposure_rows,
-    judged_by,
-    length_rows,
-    metric_rows,
-    over_seeds,
-    read_decoded,
-    run_studies,
-)
+from esscher.recipes.translation_rows import exposure_rows, judged_by, length_rows, metric_rows, read_decoded, run_studies
 from esscher.recipes.translation_studies import TranslationStudy, translation_studies
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
 
@@ -35,7 +27,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     sequences = 20 if scale == "smoke" else 400
     exposure = [{"pairs": study.name, **row} for study in studies for row in exposure_rows(study, out / study.name, sequences)]
     energies = energy_rows(studies[0], SMOOTH, out, steps=4 if scale == "smoke" else 300) if studies else []
-    over = over_seeds(rows)
+    over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
     sections = [_section(study, out / study.name) for study in studies]
     about = "One network and set of pairs, and what it is trained to minimise; all are judged by test sentences they never saw."
     tables = [Table("Systems", rows), *if_any(Table("Over seeds", over)), Table("Exposure", exposure, RATIO)]

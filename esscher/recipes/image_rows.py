@@ -6,7 +6,6 @@ not made again; so are its grids, draws and completed halves.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from esscher.estimate import Estimate
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import ImageStudy
-from esscher.recipes.rows import ROW, kept, mean_of, means_over_seeds, place_of, size_of
+from esscher.recipes.rows import ROW, kept, mean_of, place_of, run_at, size_of
 from esscher.reports.pictures import save_grid
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scores import log_prob
@@ -42,10 +41,10 @@ def run_studies(studies: Sequence[ImageStudy], out: Path, seeds: int) -> list[di
 
 def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str, Any]:
     """The row of one model, trained, judged and drawn from, or from the folder if that was done."""
-    place, run = place_of(folder, model, seed), study.models[model]
+    place = place_of(folder, model, seed)
 
     def make() -> dict[str, Any]:
-        result = train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+        result = train(run_at(study.models[model], place, seed), resume=True)
         test = result.points.test.rows(slice(0, study.most))
         scores = {"test": log_prob(result.base, test), "train": log_prob(result.base, evenly(result.points.train, len(test)))}
         write_tensors(place / SCORES, {name: score.double() for name, score in scores.items()})
@@ -63,11 +62,6 @@ def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str
         }
 
     return kept(place / ROW, make)
-
-
-def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each model."""
-    return means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
 
 
 def _saved(study: ImageStudy, row: Mapping[str, Any], folder: Path) -> Estimate | None:

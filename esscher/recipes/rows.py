@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from esscher.estimate import Estimate
 from esscher.estimators.intervals import interval
+from esscher.settings.train import TrainRun
 from esscher.storage import write_file
 from esscher.training.processes import is_made
 
@@ -22,6 +23,11 @@ ESTIMATE = {field.name for field in fields(Estimate)}
 def place_of(folder: Path, model: str, seed: int) -> Path:
     """The folder of a trained model."""
     return folder / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+
+def run_at(run: TrainRun, place: Path, seed: int) -> TrainRun:
+    """The run with a folder and a seed."""
+    return replace(run, out=str(place), training=replace(run.training, seed=seed))
 
 
 def size_of(model: nn.Module) -> int:
@@ -46,15 +52,6 @@ def mean_of(values: Tensor, *, method: str, unit: str = "") -> Estimate:
     return interval(mean, [(1, len(values))], level=0.95, draws=len(values), method=method, unit=unit)
 
 
-def mean_over_seeds(values: Sequence[float], unit: str) -> Estimate:
-    """The mean of numbers of several seeds."""
-    from scipy.special import stdtrit
-
-    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 0.975)) * error
-    return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", unit)
-
-
 def means_over_seeds(
     rows: Sequence[Mapping[str, Any]], by: Sequence[str], numbers: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
@@ -72,5 +69,13 @@ def means_over_seeds(
 
 
 def _mean(group: Sequence[Mapping[str, Any]], name: str) -> Estimate | None:
+    """The mean of a number of several seeds, if they have it."""
+    from scipy.special import stdtrit
+
     first = group[0][name]
-    return None if first is None else mean_over_seeds([row[name].value for row in group], first.unit)
+    if first is None:
+        return None
+    values = [row[name].value for row in group]
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    return Estimate(mean, mean - half, mean + half, 0.95, len(values), f"Student's t over {len(values)} seeds", first.unit)

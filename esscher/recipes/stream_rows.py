@@ -20,7 +20,7 @@ from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
-from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of, size_of
+from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of, run_at, size_of
 from esscher.recipes.stream_studies import Look, StreamStudy
 from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun
@@ -98,7 +98,7 @@ def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def run_of(study: StreamStudy, model: str, seed: int, folder: Path) -> TrainRun:
     """How a model is trained with a seed, and where."""
     run = study.models[model]
-    here = replace(run, out=str(place_of(folder, model, seed)), training=replace(run.training, seed=seed))
+    here = run_at(run, place_of(folder, model, seed), seed)
     return here if run.start is None else replace(here, start=str(place_of(folder, run.start, seed)))
 
 

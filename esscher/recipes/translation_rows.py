@@ -5,7 +5,7 @@ finished row is not made again.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from esscher.metrics.comparison import by_length, paired
 from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import metric_of
 from esscher.randomness import Rng, Seeded
-from esscher.recipes.rows import means_over_seeds, place_of
+from esscher.recipes.rows import place_of, run_at
 from esscher.recipes.translation_studies import TranslationStudy
 from esscher.settings.data import DataConfig
 from esscher.settings.exposure import ExposureSettings
@@ -49,9 +49,9 @@ def run_studies(studies: Sequence[TranslationStudy], out: Path, seeds: int) -> l
 
 def make_system(study: TranslationStudy, system: str, seed: int, folder: Path) -> None:
     """Train and decode, unless that was done."""
-    place, run = place_of(folder, system, seed), study.systems[system]
+    place = place_of(folder, system, seed)
     if not is_made(place / RESULTS):
-        train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+        train(run_at(study.systems[system], place, seed), resume=True)
     test = judged_by(study)
     for name, way in study.ways.items():
         if not is_made(_file(place, name)):
@@ -133,11 +133,6 @@ def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list
             assert found.ratio is not None
             rows.append({"system": system, "ratio": found.ratio.ratio, "bound": found.model.mean})
     return rows
-
-
-def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each system and way."""
-    return means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
 
 
 def read_decoded(place: Path, name: str) -> list[str]:

@@ -3,7 +3,7 @@
 A finished row stays in the folder of the run as `row.json` and is not made again; one that was stopped goes on.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,8 @@ from esscher.data.tokenizers import load_tokenizer
 from esscher.hub import save_base
 from esscher.hub.folder import CONFIG
 from esscher.randomness import Seeded
-from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of
-from esscher.recipes.xlnet_studies import NOTHING, STARTS, EnergyStudy, XLNetStudy
+from esscher.recipes.rows import ROW, kept, place_of, run_at
+from esscher.recipes.xlnet_studies import NOTHING, STARTS, XLNetStudy
 from esscher.settings.train import TrainRun
 from esscher.space import Space
 from esscher.training.processes import is_made
@@ -67,7 +67,7 @@ def pretrain(study: XLNetStudy, name: str, seed: int, folder: Path) -> Path:
     """The folder of the pretrained network; of none, of its first weights."""
     run, place = study.pretrained[name], place_of(folder, name, seed) / PRETRAINED
     if not is_made(place / (CONFIG if name == NOTHING else RESULTS)):
-        here = replace(run, out=str(place), training=replace(run.training, seed=seed))
+        here = run_at(run, place, seed)
         if name == NOTHING:
             _first_weights(here, place)
         else:
@@ -82,7 +82,9 @@ def make_energy_row(study: XLNetStudy, start: str, seed: int, folder: Path) -> d
         raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
 
     def make() -> dict[str, Any]:
-        base = make_base(energies, folder)
+        base = folder / "base"
+        if not is_made(base / RESULTS):
+            train(replace(energies.base, out=str(base)), resume=True)
         choice = replace(energies.tilt.energy, start=str(pretrain(study, start, seed, folder)))
         made = tilt(str(base), replace(energies.tilt, out=str(place), energy=choice, seed=seed), resume=True)
         assert isinstance(made, LearntEnergy) and made.measured.tilted is not None and made.measured.saved is not None
@@ -94,19 +96,6 @@ def make_energy_row(study: XLNetStudy, start: str, seed: int, folder: Path) -> d
         return {**row, **{name: value for name, value in told.items() if value is not None}}
 
     return kept(place / ROW, make)
-
-
-def make_base(energies: EnergyStudy, folder: Path) -> Path:
-    """The base that energies tilt."""
-    place = folder / "base"
-    if not is_made(place / RESULTS):
-        train(replace(energies.base, out=str(place)), resume=True)
-    return place
-
-
-def over_seeds(rows: Sequence[Mapping[str, Any]], by: str) -> list[dict[str, Any]]:
-    """The mean over seeds of every number, for each name in the column `by` that has several seeds."""
-    return means_over_seeds(rows, (by,))
 
 
 def _first_weights(run: TrainRun, place: Path) -> None:
