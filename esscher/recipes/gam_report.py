@@ -67,7 +67,7 @@ def _weak(rows: Rows) -> Section:
 
 
 def _comparisons(weights: Rows, ways: Rows, ground: Ground) -> Section:
-    distances = {one["row"]["regime"]: one["curve"] for one in weights}
+    distances = {one["row"]["regime"]: tuple(one["curve"]) for one in weights}
     drawn = [{"name": row["way"], "nats above the entropy": row["CE student"].value - ground.entropy} for row in ways]
     shares = [{"name": row["way"], "motif in student": row["motif in student"].value} for row in ways]
     return Section(
