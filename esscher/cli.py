@@ -86,13 +86,23 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app.meta(arguments)
+        if not _helped(arguments):
+            app.meta(arguments)
     except KeyboardInterrupt:
         _fail("Stopped by the keyboard. What was saved is kept; training goes on with --resume.", arguments, 130)
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         if os.environ.get("ESSCHER_DEBUG"):
             raise
         _fail(_message(error), arguments, 1)
+
+
+def _helped(arguments: list[str]) -> bool:
+    """Print the help of a verb, if nothing else is asked: as cyclopts would, but without looking for a setting named help."""
+    *verbs, last = arguments or [""]
+    if last not in app.help_flags or app.parse_commands(verbs)[2]:
+        return False
+    app.help_print(verbs)
+    return True
 
 
 def _message(error: Exception) -> str:

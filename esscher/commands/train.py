@@ -10,7 +10,7 @@ from esscher.settings.train import TrainRun
 
 app = App(
     name="train",
-    usage="Usage: esscher train --out STR [OPTIONS]",  # told here, it need not be found among all settings once more
+    usage="esscher train --out STR [OPTIONS]",  # told here, it need not be found among all settings once more
     help_epilogue="Example: esscher train --out runs/mine --data.source my.txt --training.epochs 5",
 )
 

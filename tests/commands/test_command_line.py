@@ -6,8 +6,9 @@ import sys
 
 import pytest
 from calling import answer, call
+from cyclopts.help import format_usage
 
-from esscher.cli import VERBS, main
+from esscher.cli import VERBS, app, main
 
 TINY = [
     *("--data.source", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"),
@@ -39,6 +40,26 @@ def test_help_imports_no_torch_and_shows_an_example(arguments):
     assert done.returncode == 0, done.stderr
     assert "Usage: esscher" in done.stdout
     assert arguments == ["--help"] or "Example: esscher" in done.stdout
+
+
+def test_a_usage_that_is_told_is_the_one_that_would_be_found():
+    told = 0
+    for verb in VERBS:
+        chain, path, _ = app.parse_commands([verb])
+        with app.app_stack(path):
+            usage = path[-1].usage
+            assert usage is None or usage == format_usage(app, chain, execution_path=path).plain.strip()
+        told += usage is not None
+    assert told == 1
+
+
+def test_help_is_found_beside_other_words_too(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    whole = call(capsys, "exact", "motif", "--help")
+    assert whole[0] == 0 and "--mixture" in whole[1]
+    assert call(capsys, "exact", "motif", "--length", "3", "-h") == call(capsys, "exact", "--help", "motif") == whole
+    code, _, err = call(capsys, "exact", "motiv", "--help")
+    assert code != 0 and "motiv" in err
 
 
 def test_exact_motif_prints_the_contract(capsys):
