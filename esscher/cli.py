@@ -97,11 +97,22 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _helped(arguments: list[str]) -> bool:
-    """Print the help of a verb, if nothing else is asked: as cyclopts would, but without looking for a setting named help."""
-    *verbs, last = arguments or [""]
-    if last not in app.help_flags or app.parse_commands(verbs)[2]:
+    """Print a page of help, if one is asked for: of a verb the sentence of the overview, then what its own docstring says.
+
+    cyclopts would show the sentence alone, and go through all settings once more, to see whether one is named help.
+    """
+    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if not set(app.help_flags) & set(given):
         return False
-    app.help_print(verbs)
+    named, path, unknown = app.parse_commands([one for one in given if one not in (*app.help_flags, *app.version_flags)])
+    verb = path[-1]
+    if verb.default_command is None and unknown:
+        return False
+    if verb.default_command is not None:
+        said, doc = verb.help.partition("\n\n")[0], verb.default_command.__doc__ or ""
+        more = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
+        verb.help = more if more.startswith(said) else f"{said}\n\n{more}"
+    app.help_print(named)
     return True
 
 

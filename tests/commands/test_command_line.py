@@ -69,10 +69,18 @@ def test_a_usage_that_is_told_is_the_one_that_would_be_found():
 def test_help_is_found_beside_other_words_too(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     whole = call(capsys, "exact", "motif", "--help")
-    assert whole[0] == 0 and "--mixture" in whole[1]
+    assert whole[0] == 0 and "--mixture" in whole[1] and whole[1].count("Strings of one length") == 1
     assert call(capsys, "exact", "motif", "--length", "3", "-h") == call(capsys, "exact", "--help", "motif") == whole
     code, _, err = call(capsys, "exact", "motiv", "--help")
     assert code != 0 and "motiv" in err
+
+
+def test_a_page_of_help_has_the_sentence_of_the_overview_and_then_the_verbs_own_words(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    pages = [call(capsys, "measure", *before, "--help")[1] for before in ((), (), ("--seed", "3"))]
+    assert pages[0] == pages[1] == pages[2]
+    assert pages[0].index(VERBS["measure"]) < pages[0].index("Longer texts than the model's points are cut")
+    assert "Longer texts" not in call(capsys, "--help")[1]
 
 
 def test_exact_motif_prints_the_contract(capsys):
