@@ -5,7 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Json, Seed
+from esscher.commands.output import Answer, show
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.images import ImageConfig
 from esscher.settings.train import TrainRun

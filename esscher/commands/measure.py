@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
-from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, show
+from esscher.commands.flags import BaseFolder, Column, Cutting, EnergyFolder, Json, Level, Quiet, Seed, Sharded, UnitAsLearnt
+from esscher.commands.measure_dynamic import dynamic_answer, refuse_beside_dynamic
+from esscher.commands.output import Answer, keep, show
 from esscher.cut import Cut
+from esscher.data.sources import Unit
 from esscher.settings.dynamic import DynamicConfig
 
 if TYPE_CHECKING:
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
     from esscher.estimators.measured import Measured
     from esscher.verbs.measure import Measuring
     from esscher.verbs.models import Model
-
-Unit = Literal["line", "paragraph", "document"]
 
 app = App(name="measure", help_epilogue="Example: esscher measure runs/first --data my.txt")
 
@@ -45,10 +45,10 @@ class Reading:
 
 @app.default
 def measure(
-    model: Annotated[Path, Parameter(help="Folder of the base.")],
+    model: BaseFolder,
     *,
     data: Annotated[str, Parameter(help="A text, jsonl or parquet file, a folder, a pattern, or a Hugging Face name.")],
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
+    energy: EnergyFolder = None,
     draws: Annotated[
         int | None, Parameter(help="Draws for log Z: by default 4000 where all texts have one prompt, else 64 after each.")
     ] = None,
@@ -61,19 +61,16 @@ def measure(
         bool, Parameter(negative="", help="Draw at the last position too, instead of scoring every token of the vocabulary.")
     ] = False,
     plot: Annotated[Path | None, Parameter(help="Draw the perplexity by position into this file, such as steps.png.")] = None,
-    column: Annotated[str, Parameter(help="Of jsonl, parquet and Hugging Face data.")] = "text",
+    column: Column = "text",
     target: Annotated[
         str | None, Parameter(help="Translations of the data: a file, its ending, or a column beside --column.")
     ] = None,
-    unit: Annotated[
-        Unit | None,
-        Parameter(help="What a text is in a text file: a line, or what it was for a model that learnt from a stream."),
-    ] = None,
+    unit: UnitAsLearnt = None,
     fixed: Annotated[
         bool, Parameter(negative="", help="The interval for just these texts, instead of for all text like them.")
     ] = False,
-    level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    level: Level = 0.95,
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     reading: Annotated[Reading, Parameter(name="*")] = Reading(),  # noqa: B008 (frozen)
     dynamic: Annotated[
         bool, Parameter(negative="", help="Learn from each piece of the text after it was scored, beside the model at rest.")
@@ -82,7 +79,7 @@ def measure(
     out: Annotated[Path | None, Parameter(help="Folder that keeps draws; a measuring that broke goes on.")] = None,
     sharded: Sharded = False,
     seed: Seed = 0,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not.
@@ -91,7 +88,6 @@ def measure(
     With --dynamic its weights learn from the text as it is read, as --adapt tells. With --target the data are sources, and
     what counts are their translations.
     """
-    from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
     from esscher.training.progress import choose_progress
     from esscher.verbs.measure import Measuring, measure_text

@@ -1,6 +1,5 @@
 """esscher sample: draw from a model, tilted or not, and show what was chosen from what."""
 
-import json as json_format
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, plain, show
+from esscher.commands.flags import BaseFolder, Cutting, EnergyFolder, Json, Quiet, Seed, Sharded
+from esscher.commands.output import Answer, show, write_lines
 from esscher.commands.sample_images import Picturing, image_answer
 from esscher.cut import Cut
 from esscher.launch import first_process, rank, started
@@ -86,19 +86,19 @@ class Drawing:
 
 @app.default
 def sample(
-    model: Annotated[Path, Parameter(help="Folder of the base.")],
+    model: BaseFolder,
     *,
     prompt: Annotated[tuple[str, ...], Parameter(help="Text to go on from; may be given several times.")] = (),
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
+    energy: EnergyFolder = None,
     drawing: Annotated[Drawing, Parameter(name="*")] = Drawing(),  # noqa: B008 (frozen)
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     picturing: Annotated[Picturing, Parameter(name="*")] = Picturing(),  # noqa: B008 (frozen)
     show_: Annotated[int, Parameter(name="--show", help="Candidates of each prompt to show, beside those chosen.")] = 8,
     out: Annotated[
         Path | None, Parameter(help="File for the draws, one JSON object a line; of images, the grid (samples.png).")
     ] = None,
     sharded: Sharded = False,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -126,7 +126,7 @@ def sample(
     texts = list(prompt) or [""]
     found = _shared(partial(_draw, sampler, loaded, drawing, texts, quiet=quiet), drawing.draws, len(texts), seed=seed)
     if out is not None and first_process():
-        _write(out, found.samples)
+        write_lines(out, found.samples)
     facts = {"model": model, "energy": energy, "sampler": name, "seed": seed, **found.facts, "out": out}
     tables = found.everything(texts) if json else found.for_people(texts, show_)
     show(Answer("esscher sample", facts, tables, found.notes), as_json=json)
@@ -228,10 +228,3 @@ def _notes_on_prompts(loaded: "Model", lengths: Sequence[int]) -> list[str]:
     if not loaded.given or not other:
         return []
     return [f"The model was made for prompts of {loaded.given} tokens; {len(other)} of these have others, such as {other[0]}."]
-
-
-def _write(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    from esscher.storage import write_file
-
-    lines = [json_format.dumps(plain(row), ensure_ascii=False) for row in rows]
-    write_file(out, ("\n".join(lines) + "\n").encode())

@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from esscher.networks.blocks import INITIAL_STD
 from esscher.energies.labeller_config import LabellerConfig, Summary
 from esscher.energies.network import pooled, windowed
 from esscher.energies.readers import Read, Reader

@@ -5,10 +5,14 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Json, Level, Seed
+from esscher.commands.output import Answer, show
 from esscher.settings.context import ContextSettings
 
-app = App(name="context")
+app = App(
+    name="context",
+    help_epilogue="Example: esscher analyse context runs/first runs/second --data my.txt --plot context.png",
+)
 
 
 @app.default
@@ -17,14 +21,11 @@ def context(
     data: Annotated[str, Parameter(help="One long text: a file, a folder, a pattern, or a Hugging Face name.")],
     settings: Annotated[ContextSettings, Parameter(name="*")] = ContextSettings(),  # noqa: B008 (frozen)
     plot: Annotated[Path | None, Parameter(help="Also draw the loss by length of context into this file.")] = None,
-    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
+    level: Level = 0.95,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Perplexity by length of context, and the relative effective context length of each model in the group.
-
-    Example: esscher analyse context runs/first runs/second --data my.txt --plot context.png
-    """
+    """Perplexity by length of context, and the relative effective context length of each model in the group."""
     from esscher.estimators.context_length import HARDEST, THRESHOLD
     from esscher.estimators.perplexity import as_perplexity
     from esscher.randomness import Seeded

@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from esscher.commands.output import Answer
 from esscher.cut import Cut
+from esscher.data.sources import Unit
 from esscher.settings.dynamic import DynamicConfig
-
-Unit = Literal["line", "paragraph", "document"]
 
 
 def dynamic_answer(

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json, Level, Quiet
+from esscher.commands.output import Answer, show
 from esscher.settings.rank import RankSettings
 
 if TYPE_CHECKING:
     from esscher.verbs.rank import RankOf
 
-app = App(name="rank")
+app = App(name="rank", help_epilogue="Example: esscher analyse rank runs/softmax runs/mixture --data my.txt --plot rank.png")
 
 
 @app.default
@@ -20,14 +21,11 @@ def rank(
     data: Annotated[str, Parameter(help="A text: a file, a folder, a pattern, or a Hugging Face name.")],
     settings: Annotated[RankSettings, Parameter(name="*")] = RankSettings(),  # noqa: B008 (frozen)
     plot: Annotated[Path | None, Parameter(help="Also draw the singular values into this file.")] = None,
-    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    level: Level = 0.95,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """Numerical rank of the next-token log-probabilities, and the mean divergence of the distributions of two contexts.
-
-    Example: esscher analyse rank runs/softmax runs/mixture --data my.txt --plot rank.png
-    """
+    """Numerical rank of the next-token log-probabilities, and the mean divergence of the distributions of two contexts."""
     from esscher.training.progress import choose_progress
     from esscher.verbs.rank import compare_ranks
 

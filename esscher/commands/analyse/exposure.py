@@ -1,11 +1,12 @@
 """esscher analyse exposure: how far the prefixes that a model makes lie from those of the data."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Column, Cutting, Json, Level, Quiet, Seed, UnitAsLearnt
+from esscher.commands.output import Answer, show
 from esscher.cut import Cut
 from esscher.settings.exposure import ExposureSettings
 
@@ -29,25 +30,20 @@ def exposure(
         Parameter(help="A file, a folder, a pattern, or a Hugging Face name; by default what was held out in training."),
     ] = None,
     settings: Annotated[ExposureSettings, Parameter(name="*")] = ExposureSettings(),  # noqa: B008 (frozen)
-    column: Annotated[str, Parameter(help="Of jsonl, parquet and Hugging Face data.")] = "text",
-    unit: Annotated[
-        Literal["line", "paragraph", "document"] | None,
-        Parameter(help="What a text is in a text file: a line, or what it was for a model that learnt from a stream."),
-    ] = None,
+    column: Column = "text",
+    unit: UnitAsLearnt = None,
     separator: Annotated[str | None, Parameter(help="A string between the texts, in text files.")] = None,
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     plot: Annotated[Path | None, Parameter(help="Also draw the numbers by position into this file.")] = None,
-    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
+    level: Level = 0.95,
     seed: Seed = 0,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """A lower bound on how far a model's own prefixes are from the data's, by position, with the level of its logits as critic.
 
     With --against also the share of positions where the true token is likelier after the model's own outputs than after the
     baseline's: above one half the model is better.
-
-    Example: esscher analyse exposure runs/eforcing --against runs/plain --data my.txt --plot exposure.png
     """
     from esscher.training.progress import choose_progress
     from esscher.verbs.exposure import TextSource, find_exposure
