@@ -70,7 +70,7 @@ class Headed(nn.Module):
 class TableHead(nn.Module):
     """What heads share whose weight is the first rows of a `table` of input vectors, or, without one, their own."""
 
-    weight: nn.Parameter  # absent with a table
+    weight: Tensor  # absent with a table
 
     def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None):
         super().__init__()
