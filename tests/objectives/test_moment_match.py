@@ -1,10 +1,12 @@
 """Fitted weights against exact ones: coverage of their intervals, and wrong versions that the comparison catches."""
 
+import math
 import time
 
 import pytest
 import torch
 from objectives.moments import MOMENTS, NAMES, TRUE, VALUES, Samples, samples, star
+from scipy import stats
 
 from esscher.objectives.moment_fit import MomentFit
 from esscher.objectives.moment_match import match_moments
@@ -157,3 +159,54 @@ def test_where_only_the_ridge_speaks_the_interval_is_as_wide_as_it():
     plain, seldom = fit.weights
     assert seldom.value < 0 and seldom.covers(0.0) and 1.5 < (seldom.high - seldom.low) / 2 < 8
     assert (plain.high - plain.low) / 2 < 0.12  # what the data decide is as sharp as before
+
+
+def ones(count: int, of: int) -> torch.Tensor:
+    return (torch.arange(of) < count).double()[:, None]
+
+
+def woolf(*counts: int, level: float) -> float:
+    """Half of Student's interval for a difference of log-odds, from the numbers of observations in its cells (Woolf, 1955)."""
+    square, fourth = sum(1 / n for n in counts), sum(1 / n**3 for n in counts)
+    return float(stats.t.ppf((1 + level) / 2, 2 * square**2 / fourth)) * math.sqrt(square)
+
+
+@pytest.mark.parametrize("level", [0.9, 0.99])
+def test_the_interval_of_a_share_is_that_of_log_odds(level):
+    base, data = ones(30, 200), ones(12, 20)
+    (given,) = match_moments(["a"], base, wanted={"a": 0.6}, level=level).weights
+    assert given.value == pytest.approx(math.log(0.6 / 0.4) - math.log(30 / 170))
+    assert given.high - given.value == pytest.approx(given.value - given.low) == pytest.approx(woolf(30, 170, level=level))
+    (seen,) = match_moments(["a"], base, data, prior=0.0, level=level).weights
+    assert seen.value == pytest.approx(given.value)
+    assert seen.high - seen.value == pytest.approx(woolf(30, 170, 12, 8, level=level))
+    assert (given.level, given.draws, given.unit) == (level, 200, "")
+    assert given.method == "Newton on 200 base draws, infinitesimal jackknife"
+    assert seen.method == "Newton on 200 base draws and 20 data, infinitesimal jackknife"
+
+
+def test_the_prior_and_the_ridge_enter_the_error_as_observations():
+    """The draws' part is the derivative by their counts; half an observation joins the data, and one of the weight."""
+    base, data, prior, ridge = ones(30, 200), ones(12, 20), 0.5, 0.8
+
+    def fit(log_weight: torch.Tensor):
+        return match_moments(["a"], base, data, log_weight=log_weight, prior=prior, ridge=ridge, level=0.9)
+
+    even = torch.zeros(200, dtype=torch.float64)
+    found = fit(even)
+
+    def derivative(row: int) -> float:
+        ends = [even.index_fill(0, torch.tensor([row]), math.log(1 + step)) for step in (1e-4, -1e-4)]
+        return (float(fit(ends[0]).tensor()) - float(fit(ends[1]).tensor())) / 2e-4
+
+    drawn = [derivative(0)] * 30 + [derivative(199)] * 170
+    (model,), (wanted,) = found.moments_model, found.moments_wanted
+    assert wanted == pytest.approx((12 + 0.5 * 0.15) / 20.5)
+    inverse = 1 / (model * (1 - model) + 1 / (ridge**2 * 20))
+    seen = [(one - wanted) / 20.5 * inverse for one in [1.0] * 12 + [0.0] * 8]
+    joined = [math.sqrt(prior / 200) * (one - wanted) / 20.5 * inverse for one in [1.0] * 30 + [0.0] * 170]
+    known = math.sqrt(1 / (ridge**2 * 20) / 20) * inverse
+    square = sum(one**2 for one in drawn + seen + joined) + known**2
+    degrees = 2 * square**2 / sum(one**4 for one in drawn + seen + joined)
+    half = float(stats.t.ppf(0.95, degrees)) * math.sqrt(square)
+    assert found.weights[0].high - found.weights[0].value == pytest.approx(half, rel=1e-5)

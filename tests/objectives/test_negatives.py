@@ -6,7 +6,8 @@ from languages import PROMPTS, random_automaton, taste
 from networks import CONFIGS, lively
 
 from esscher.draws import Sampler
-from esscher.objectives.negatives import StoredNegatives, load_negatives, store_negatives
+from esscher.energies.origin import base_digest
+from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, name_of, store_negatives
 from esscher.objectives.noise_contrast import NoiseContrast
 from esscher.randomness import Seeded
 from esscher.space import Space, prompts_of, sequences
@@ -80,3 +81,31 @@ def test_errors():
     with pytest.raises(ValueError, match="at least 1 negative"):
         store_negatives(base, DATA, 0, rng=Seeded(0))
     assert isinstance(stored, StoredNegatives)
+
+
+def test_tables_of_one_base_are_joined_by_prompts_or_by_draws():
+    base = random_automaton(SPACE)
+    after = [store_negatives(base, sequences([[1]], [prompt]), 3, rng=Seeded(1), known="a") for prompt in ([1], [2, 1])]
+    both = joined(after)
+    assert both.log_base.shape == (2, 3) and both.digest == "a" and list(both.places) == [(1,), (2, 1)]
+    assert torch.allclose(both.log_base.view(-1), base.log_probs(both.x).sum(-1))
+    more = joined([after[0], store_negatives(base, sequences([[1]], [[1]]), 2, rng=Seeded(2), known="a")])
+    assert more.log_base.shape == (1, 5) and list(more.places) == [(1,)]
+    assert torch.allclose(more.log_base.view(-1), base.log_probs(more.x).sum(-1))
+    fewer = store_negatives(base, sequences([[1]], [[2]]), 2, rng=Seeded(2), known="a")
+    for wrong in ([after[0], fewer], [after[0], store_negatives(base, sequences([[1]]), 3, rng=Seeded(2), known="b")]):
+        with pytest.raises(ValueError, match="are not joined"):
+            joined(wrong)
+
+
+def test_a_table_costs_nothing_and_is_known_by_its_base(tmp_path):
+    base = lively(CONFIGS["gru, one-hot"], SPACE)
+    stored = store_negatives(base, DATA, 3, rng=Seeded(0))
+    found = stored(Tilted(base), DATA.prompts(), 2, rng=Seeded(0))
+    assert (found.cost, found.estimates_z, found.independent) == (0, True, True) and not bool(found.log_weight.any())
+    assert stored.digest == base_digest(base) and name_of(random_automaton(SPACE)) == ""
+    store_negatives(base, DATA, 3, rng=Seeded(0), known="x").save(tmp_path / "x.safetensors")
+    again = load_negatives(tmp_path / "x.safetensors", base, known="x")
+    assert again.digest == "x" and again.x.points() == stored.x.points() and torch.equal(again.log_base, stored.log_base)
+    with pytest.raises(ValueError, match=r"another base \(digest x, and this one has y\)"):
+        load_negatives(tmp_path / "x.safetensors", base, known="y")
