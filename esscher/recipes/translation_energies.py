@@ -23,6 +23,7 @@ from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 from esscher.verbs.models import Model
 from esscher.verbs.tilt import read_sets
+from esscher.verbs.training_data import read_parallel
 from esscher.verbs.translate import load_translator
 
 ALONE, FEATURES, NETWORK = "base alone", "features, weights by the source", "network on base and energy"

@@ -29,7 +29,8 @@ from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.verbs.exposure import TextSource, find_exposure
 from esscher.verbs.models import Model
-from esscher.verbs.train import RESULTS, train
+from esscher.verbs.run_folder import RESULTS
+from esscher.verbs.train import train
 from esscher.verbs.training_data import read_parallel
 from esscher.verbs.translate import build_decoder, load_translator, translate
 

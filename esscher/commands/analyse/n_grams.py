@@ -38,7 +38,12 @@ def n_grams(
     _, found, facts = draw_beside(model, energy, source, size, cut, seed, quiet)
     result = unique_ngrams(found, range(1, longest + 1), level=level)
     if plot is not None:
-        lines = {name: [row.ratio[name] for row in result] for name in NAMES}
-        facts["plot"] = save_picture(estimates_by([row.n for row in result], lines, x="n", y="ratio of unique n-grams"), plot)
+        figure = estimates_by(
+            [row.n for row in result],
+            {name: [row.ratio[name] for row in result] for name in NAMES},
+            x="n",
+            y="ratio of unique n-grams",
+        )
+        facts["plot"] = save_picture(figure, plot)
     rows = [{"n": row.n, **row.ratio, **{f"{name} above data": value for name, value in row.above.items()}} for row in result]
     show(Answer("esscher analyse n-grams", facts, {"unique_ngrams": rows}, advice(found.effective())), as_json=json)
