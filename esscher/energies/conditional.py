@@ -64,8 +64,7 @@ class PromptNetwork(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, prompts: Sequences) -> Float[Tensor, "B F"]:
-        inside = torch.arange(prompts.tokens.shape[1], device=prompts.tokens.device) < prompts.start[:, None]
-        read = nn.functional.pad(torch.where(inside, prompts.tokens, 0), (1, 0), value=self.vocab_size)
+        read = nn.functional.pad(torch.where(prompts.inside, prompts.tokens, 0), (1, 0), value=self.vocab_size)
         states, _ = self.reader(self.embedding(read))
         last = states[torch.arange(len(read), device=read.device), prompts.start]
         return self.head(torch.tanh(self.hidden(last)))

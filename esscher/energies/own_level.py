@@ -48,8 +48,7 @@ class OwnLevel:
 
     def after(self, x: Sequences) -> Float[Tensor, "B"]:
         """The level of the logits that follow a prefix: those of its next token, which need not be there."""
-        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-        longer = pad(torch.where(inside, x.tokens, 0), (0, 1))  # whatever the next token is, its level is the same
+        longer = pad(torch.where(x.inside, x.tokens, 0), (0, 1))  # whatever the next token is, its level is the same
         return self._level(Sequences(longer, x.start, x.stop + 1), x.stop)
 
     def _level(self, x: Sequences, column: Int[Tensor, "B"]) -> Float[Tensor, "B"]:

@@ -67,7 +67,7 @@ class PermutedLikelihood:
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
         base = any_order(target.base)
         tokens_of(data)
-        inside, token = _inside(data), data.tokens < base.space.vocab_size
+        inside, token = data.inside, data.tokens < base.space.vocab_size
         rows = [self._row(*row, rng) for row in zip(data.tokens, inside, token, data.counted & token, strict=True)]
         rank, chosen = (torch.stack(parts) for parts in zip(*rows, strict=True))
         targets, asked = _gathered(data.tokens, chosen)
@@ -119,7 +119,7 @@ class Denoising:
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
         base = any_order(target.base)
         tokens_of(data)
-        size, inside = base.space.vocab_size, _inside(data)
+        size, inside = base.space.vocab_size, data.inside
         may = data.counted & (data.tokens < size)
         hidden = _some(may, self.share, rng)
         shares = torch.tensor([[1 - KEPT - ANOTHER, KEPT, ANOTHER]]).log()
@@ -140,10 +140,6 @@ def any_order(base: Base) -> AnyOrderBase:
         raise ValueError(f"A {type(base).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet.")
     assert base.any_order is not None
     return base
-
-
-def _inside(data: Sequences) -> Bool[Tensor, "B T"]:
-    return torch.arange(data.tokens.shape[1], device=data.tokens.device) < data.stop[:, None]
 
 
 def _some(may: Bool[Tensor, "B T"], share: float, rng: Rng) -> Bool[Tensor, "B T"]:

@@ -119,9 +119,8 @@ def one_below_the_other(parts: Sequence[Draws]) -> Draws:
 
 
 def _name(prompts: Sequences, draws: int, target: Tilted) -> str:
-    inside = torch.arange(prompts.tokens.shape[1], device=prompts.tokens.device) < prompts.start[:, None]
     sizes = torch.tensor([draws, target.space.max_length])
-    return digest({"tokens": torch.where(inside, prompts.tokens, 0), "start": prompts.start, "sizes": sizes})
+    return digest({"tokens": torch.where(prompts.inside, prompts.tokens, 0), "start": prompts.start, "sizes": sizes})
 
 
 def write_draws(file: Path, draws: Draws) -> None:

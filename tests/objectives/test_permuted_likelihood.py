@@ -82,8 +82,8 @@ def test_prompts_are_seen_padding_is_not_and_only_points_are_targets():
 
 
 def _parts(x, size):
-    inside, token = module._inside(x), x.tokens < size
-    return zip(x.tokens, inside, token, x.counted & token, strict=True)
+    token = x.tokens < size
+    return zip(x.tokens, x.inside, token, x.counted & token, strict=True)
 
 
 def test_blocks_see_no_later_block_and_symbols_are_never_targets():
