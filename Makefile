@@ -5,15 +5,16 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help venv quickstart test slow lint mutants bench docs clean
+.PHONY: help venv quickstart test slow coverage lint mutants bench docs clean
 
 help:
 	@echo "make quickstart   set up, then train, tilt, measure, sample and report on embedded data (about 5 minutes)"
 	@echo "make test         set up, then lint and run the fast tests (under 10 minutes on 2 cores)"
 	@echo "make slow         the tests that take longer"
+	@echo "make coverage     which lines the fast tests run"
 	@echo "make lint         ruff, mypy and the layer contract"
 	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about an hour)"
-	@echo "make bench        measure against peers, side by side"
+	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 
 venv: $(READY)
@@ -33,6 +34,12 @@ test: lint
 
 slow: $(READY)
 	$(RUN) -m pytest -m slow
+
+coverage: $(READY)
+	$(RUN) -m coverage erase
+	$(RUN) -m coverage run -m pytest -n 2 --dist worksteal
+	@$(RUN) -m coverage combine --quiet
+	@$(RUN) -m coverage report --skip-covered --sort=cover
 
 lint: $(READY)
 	@$(VENV)/bin/ruff check .

@@ -1,8 +1,8 @@
 """Tests and documentation run alike: shapes in signatures are checked, code blocks of the pages are executed.
 
 Blocks of one page share their names, in order. A `shell` block runs in a folder of its own page. One that only calls esscher
-runs in forks of a process that has loaded it, but for those of the README, which a new shell runs. One thread a worker,
-because workers share the cores.
+runs in forks of a process that has loaded it, but for those of the README, which a new shell runs. Blocks of other languages:
+`tests/pages.py`. One thread a worker, because workers share the cores.
 """
 
 import os
@@ -23,6 +23,7 @@ install_import_hook("esscher", "checking.typechecker")
 import pytest
 import torch
 from forks import call_esscher, calls_of_esscher
+from pages import read_commands, write_file
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
@@ -53,7 +54,12 @@ def own_folder(tmp_path_factory):
 
 
 pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), CodeBlockParser(language="shell", evaluator=run_shell)],
+    parsers=[
+        PythonCodeBlockParser(),
+        CodeBlockParser(language="shell", evaluator=run_shell),
+        CodeBlockParser(language="bash", evaluator=lambda example: read_commands(str(example.parsed))),
+        CodeBlockParser(language="yaml", evaluator=lambda example: write_file(str(example.parsed))),
+    ],
     patterns=["*.md"],
     fixtures=["own_folder"],
 ).pytest()

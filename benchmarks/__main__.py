@@ -1,21 +1,29 @@
-"""`python -m benchmarks [NAME ...]`: every benchmark of this folder, or those named, one after the other."""
+"""`python -m benchmarks [NAME ...]`: every benchmark of this folder, or those named, one after the other, into RESULTS.md."""
 
-import subprocess
+import argparse
+import shlex
 import sys
 from pathlib import Path
+
+from benchmarks._runner import known, run, write_page
 
 HERE = Path(__file__).parent
 
 
 def main() -> None:
-    known = sorted(file.stem for file in HERE.glob("*.py") if not file.stem.startswith("_"))
-    chosen = sys.argv[1:] or known
-    unknown = [name for name in chosen if name not in known]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="measure only these; the sections of the others stay")
+    parser.add_argument("--repeats", type=int, help="for all of them, instead of what each has by default")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--page", action="store_true", help="measure nothing; write the page from what is kept")
+    given = parser.parse_args()
+    if given.page:
+        return write_page(HERE)
+    unknown = [name for name in given.names if name not in known(HERE)]
     if unknown:
-        sys.exit(f"No benchmark named {unknown[0]!r}. Choose from: {', '.join(known)}.")
-    for name in chosen:
-        print(f"\n{name}", flush=True)
-        subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
+        sys.exit(f"No benchmark named {unknown[0]!r}. Choose from: {', '.join(known(HERE))}.")
+    command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    sys.exit(not run(HERE, given.names or list(known(HERE)), given.repeats, given.threads, command))
 
 
 if __name__ == "__main__":

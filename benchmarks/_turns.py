@@ -1,52 +1,84 @@
-"""How sides are compared: in turns, each round one repeat; and how much memory a run adds at its peak."""
+"""How sides are compared: in turns, each round one repeat; ratios within a repeat; the memory that a run adds at its peak."""
 
+import multiprocessing
+import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-Run = Callable[[], None]
+Run = Callable[[], Any]
+Row = dict[str, Any]
+Seconds = dict[str, list[float]]
 
 
-def in_turns(runs: dict[str, Run], repeats: int, clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
+@dataclass(frozen=True)
+class Table:
+    """Rows as the page shows them; a value is text, a number, or a `spread`."""
+
+    title: str
+    rows: list[Row]
+
+
+class MissingPartError(Exception):
+    """Something that a benchmark needs is not on this machine; the text says what, and how to get it."""
+
+
+def in_turns(runs: Mapping[str, Run], repeats: int) -> Seconds:
     """Seconds of each run in each repeat, the runs taking turns; the first round warms up and is dropped."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: Seconds = {name: [] for name in runs}
     for _ in range(repeats + 1):
         for name, run in runs.items():
-            begun = clock()
-            run()
-            seconds[name].append(clock() - begun)
+            seconds[name].append(timed(run)[1])
     return {name: some[1:] for name, some in seconds.items()}
 
 
-def faster(seconds: dict[str, list[float]]) -> list[dict[str, object]]:
-    """A row for each side: its milliseconds, and how many times as fast as the first one it is, within each repeat."""
-    first = next(iter(seconds.values()))
-    rows: list[dict[str, object]] = []
-    for side, some in seconds.items():
-        ratio = [one / other for one, other in zip(first, some, strict=True)]
-        row: dict[str, object] = {"side": side, "milliseconds": round(1000 * statistics.median(some), 1)}
-        rows.append(
-            row
-            | {"times as fast": round(statistics.median(ratio), 2), "low": round(min(ratio), 2), "high": round(max(ratio), 2)}
-        )
-    return rows
+def timed(run: Run) -> tuple[Any, float]:
+    """What a run gives, and its seconds: the processor's with one thread (other work then matters less), else the clock's."""
+    clock = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
+    begun = clock()
+    given = run()
+    return given, clock() - begun
+
+
+def versus(seconds: Seconds, ours: str, peer: str, amount: Mapping[str, float] | None = None, unit: str = "ms") -> Row:
+    """Columns that say how fast we are beside a peer: milliseconds, or what each does in a second if amounts are given."""
+
+    def speed(side: str) -> float:
+        middle = statistics.median(seconds[side])
+        return 1000 * middle if amount is None else amount[side] / middle
+
+    work = amount or dict.fromkeys(seconds, 1.0)
+    ratio = [work[ours] / one / (work[peer] / other) for one, other in zip(seconds[ours], seconds[peer], strict=True)]
+    return {
+        "ours": ours,
+        "peer": peer,
+        f"{unit}, ours": speed(ours),
+        f"{unit}, peer": speed(peer),
+        "times as fast": spread(ratio),
+    }
 
 
 def spread(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
-def peak_elsewhere(script: str, threads: int, work: str, side: str) -> float:
-    """The `peak` that a script tells of one side in a process of its own, by its option --gain."""
-    command = [sys.executable, script, "--threads", str(threads), "--gain", work, side]
-    return round(float(subprocess.run(command, check=True, capture_output=True, text=True).stdout), 1)
+def elsewhere(function: Callable[..., Any], *given: Any) -> Any:
+    """What a function gives in a new process; if that process fails or dies, this raises."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(function, *given).result()
 
 
-def peak(run: Run) -> float:
-    """Megabytes that a run needs at its peak over what this process has, which should not have computed yet (Linux)."""
+def peak_elsewhere(make: Callable[..., Run], *given: Any) -> float:
+    """Megabytes that a made run needs at its peak over what its process had, in a process of its own (Linux)."""
+    return elsewhere(_peak, make, given)
+
+
+def _peak(make: Callable[..., Run], given: tuple[Any, ...]) -> float:
+    run = make(*given)
     Path("/proc/self/clear_refs").write_text("5")  # forget earlier peaks
     before = _resident("VmRSS")
     run()

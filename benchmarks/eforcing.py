@@ -1,25 +1,16 @@
 """The cost of a step of E-Forcing against one of plain likelihood, on the same base and the same tokens.
 
-    python benchmarks/eforcing.py [--repeats 5] [--threads 2] [--json]
-
 A step is what the trainer does: loss, gradient, clipping, AdamW. E-Forcing's draws as many points as the batch has with the
 model as it is, and scores them with a gradient beside the data. Batches have about 4,000 tokens and draws 50, as published;
 the data's segments have 150, as Transformer-XL's were, or 50, the dearest case: every token of the data then has one that was
-drawn. The bases: a Transformer, an LSTM, a Transformer-XL in the midst of streams, whose draws go on from its memory, and
-an LSTM with a mixture of softmaxes. Scheduled sampling in its form of one pass more is the usual peer. The sides take turns in
-this process; the ratio is taken within a repeat.
+drawn, which makes two passes with a gradient and 50 steps that draw. The bases: a Transformer, an LSTM, a Transformer-XL in
+the midst of streams, whose draws go on from its memory, and an LSTM with a mixture of softmaxes. Scheduled sampling in its
+form of one pass more is the usual peer; of a mixture it needs all logits.
 """
 
-import argparse
-import json
-import platform
-import sys
-import time
-
 import torch
-from _turns import Run, in_turns, spread
-from rich.console import Console
 
+from benchmarks._turns import Row, Run, Table, in_turns, spread
 from esscher.bases.carried import Carried
 from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig, TransformerXLConfig
 from esscher.bases.network import build_base
@@ -28,13 +19,14 @@ from esscher.objectives.eforcing import EForcing
 from esscher.objectives.likelihood import Likelihood
 from esscher.objectives.scheduled_sampling import ScheduledSampling
 from esscher.randomness import Seeded
-from esscher.reports.tables import rich_table
 from esscher.samplers.ancestral import Ancestral
 from esscher.space import Sequences, Space
 from esscher.target import Base, Tilted
 
+REPEATS = 3
 VOCAB, DRAWN = 5_000, 50
 LAYOUTS = {"27 x 150": (27, 150), "80 x 50": (80, 50)}
+WANTED = {("E-Forcing", "27 x 150"): "at most 2.5"}
 BASES: dict[str, BaseConfig] = {
     "Transformer, 4 x 256": TransformerConfig(256, 4, 4, 1024),
     "LSTM, 2 x 400": RecurrentConfig("lstm", 400, 2, embedding=400, tied=True),
@@ -73,35 +65,18 @@ def run_of(base_name: str, layout: str, objective: Objective) -> Run:
     return run
 
 
-def compare(base: str, layout: str, repeats: int, threads: int) -> list[dict[str, object]]:
-    print(base, layout, file=sys.stderr, flush=True)
-    runs = {side: run_of(base, layout, objective) for side, objective in SIDES.items()}
-    seconds = in_turns(runs, repeats, time.process_time if threads == 1 else time.perf_counter)
-    rows = []
-    for side, some in seconds.items():
-        ratio = spread([one / plain for one, plain in zip(some, seconds["likelihood"], strict=True)])
-        times = {f"times likelihood{', ' + name if name != 'median' else ''}": round(one, 2) for name, one in ratio.items()}
-        rows.append(
-            {"base": base, "tokens": layout, "step": side, "milliseconds": round(1000 * spread(some)["median"]), **times}
-        )
-    return rows
+def compare(base: str, layout: str, repeats: int) -> list[Row]:
+    seconds = in_turns({side: run_of(base, layout, objective) for side, objective in SIDES.items()}, repeats)
+    plain = seconds.pop("likelihood")
+    return [
+        {"base": base, "segments": layout, "step": side, "ms": 1000 * spread(some)["median"],
+         "ms, likelihood": 1000 * spread(plain)["median"],
+         "times likelihood": spread([one / other for one, other in zip(some, plain, strict=True)]),
+         "wanted": WANTED.get((side, layout))}
+        for side, some in seconds.items()
+    ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--bases", nargs="*", default=list(BASES), choices=list(BASES), metavar="BASE")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    rows = [row for base in given.bases for layout in LAYOUTS for row in compare(base, layout, given.repeats, given.threads)]
-    if given.json:
-        print(json.dumps(rows))
-        return
-    versions = f"torch {torch.__version__}, Python {platform.python_version()}, {given.threads} threads"
-    Console().print(rich_table(f"A step, vocabulary {VOCAB:,} ({versions})", rows))
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    rows = [row for layout in LAYOUTS for base in BASES for row in compare(base, layout, repeats)]
+    return [Table(f"a step, vocabulary {VOCAB:,}, draws of {DRAWN} tokens", rows)]

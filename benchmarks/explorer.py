@@ -1,44 +1,26 @@
 """How long a visitor of the explorer waits: from opening the page, and from asking for another draw, to the first candidates.
 
-    python benchmarks/explorer.py [MODEL ...] [--repeats 5]
-
-Headless Chromium looks at `esscher explore MODEL` (by default the two models of `make quickstart`), which has been loaded
-before; `whole` is until the last candidate of the pool is there.
+Headless Chromium, on the same cores as the server, looks at `esscher explore` of the two models of `make quickstart`, which
+has been loaded before; `whole` is until the last candidate of the pool is there. It needs runs/quickstart and Chromium.
 """
 
-import argparse
 import shutil
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import sync_playwright
-from rich.console import Console
 
-from esscher.reports.tables import rich_table
+from benchmarks._turns import MissingPartError, Row, Table, spread
 
-QUICKSTART = [Path("runs/quickstart/motif"), Path("runs/quickstart/docstrings")]
+REPEATS = 5
+QUICKSTART = (Path("runs/quickstart/motif"), Path("runs/quickstart/docstrings"))
 ROWS = "document.querySelectorAll('#candidates tbody tr').length"
 DRAWN = f"{ROWS} > 0 && !document.querySelector('#verdict').innerText.includes('still drawing')"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How long a visitor of the explorer waits.")
-    parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--repeats", type=int, default=5)
-    asked = parser.parse_args()
-    models = asked.models or [model for model in QUICKSTART if model.exists()]
-    if not models:
-        print("The models of the quick start are not here; run `make quickstart` first. Nothing was measured.")
-        return
-    rows = [row for model in models for row in measured(model, asked.repeats)]
-    Console().print(rich_table("seconds until the first candidates, and until the whole pool", rows))
-
-
-def measured(model: Path, repeats: int) -> list[dict[str, Any]]:
+def measured(model: Path, repeats: int) -> list[Row]:
     """Both waits for one model, in a browser of its own each time."""
     server = subprocess.Popen([sys.executable, "-m", "esscher", "explore", str(model)], stdout=subprocess.PIPE, text=True)
     try:
@@ -49,8 +31,8 @@ def measured(model: Path, repeats: int) -> list[dict[str, Any]]:
         server.terminate()
         server.wait()
     return [
-        {"model": model.name, "what": what, "first": _told([one[what][0] for one in found]),
-         "whole": _told([one[what][1] for one in found])}
+        {"model": model.name, "what": what, "first, s": spread([one[what][0] for one in found]),
+         "whole, s": spread([one[what][1] for one in found])}
         for what in found[0]
     ]  # fmt: skip
 
@@ -79,9 +61,11 @@ def _visit(address: str) -> dict[str, tuple[float, float]]:
     return {"opening the page": opened, "drawing again": again}
 
 
-def _told(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.2f} [{min(seconds):.2f}, {max(seconds):.2f}]"
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    missing = [f"{model} (run `make quickstart`, about 5 minutes)" for model in QUICKSTART if not model.exists()]
+    if shutil.which("chromium") is None:
+        missing.append("`chromium` on the path (install it, for instance from the system's packages)")
+    if missing:
+        raise MissingPartError(f"What it needs is not on this machine: {', '.join(missing)}.")
+    rows = [row for model in QUICKSTART for row in measured(model, repeats)]
+    return [Table("until the first candidates, and until the whole pool", rows)]

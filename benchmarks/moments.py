@@ -1,22 +1,17 @@
 """Seconds and base samples that fitted weights cost: Newton, and the two stochastic regimes of the paper.
 
-    python benchmarks/moments.py [--repeats 5] [--threads 1] [--json]
-
 First the fit of three features that are 0 or 1 on 2,000 draws of the base and 2,000 data, once the samples exist: the
 figure to hold against other libraries. Then rs, snis and Newton on one problem with known weights: strings of 30 fair
 bits, a motif wanted in 90 % of them that about 1 in 100 has, and two features that should not matter. Newton is given
 40,000 draws. The error is the largest of the three weights, against the exact ones.
 """
 
-import argparse
-import json
 import statistics
 import time
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks._turns import Row, Table, spread
 from esscher.energies.features import Feature
 from esscher.exact import features as tallies
 from esscher.exact.languages import white_noise
@@ -26,6 +21,7 @@ from esscher.objectives.moment_fit import MomentFit
 from esscher.objectives.moment_match import match_moments
 from esscher.randomness import Seeded
 
+REPEATS = 3
 WANTED = [0.1, 0.5, 0.6]
 DRAWS = 40_000
 
@@ -43,7 +39,7 @@ def three_shares(repeats: int) -> list[float]:
     return seconds
 
 
-def regimes(repeats: int) -> list[dict[str, object]]:
+def regimes(repeats: int) -> list[Row]:
     """A row for each way: base samples, seconds with and without drawing them, and the worst error of a weight."""
     noise = white_noise(2, 30)
     exact = [
@@ -56,7 +52,7 @@ def regimes(repeats: int) -> list[dict[str, object]]:
     return [_row(way, noise, exact, names, star, repeats) for way in ("rs", "snis", "newton")]
 
 
-def _row(way, noise, exact, names, star, repeats) -> dict[str, object]:
+def _row(way, noise, exact, names, star, repeats) -> Row:
     wanted, costs, seconds, drawing, errors = dict(zip(names, WANTED, strict=True)), [], [], [], []
     for seed in range(repeats):
         source = base_source(noise, [Feature(one.name, one) for one in exact], rng=Seeded(seed))
@@ -75,9 +71,8 @@ def _row(way, noise, exact, names, star, repeats) -> dict[str, object]:
         drawing.append(spent)
         costs.append(fit.base_samples)
         errors.append(float((fit.tensor() - star).abs().max()))
-    seconds, drawing, errors = (round(statistics.median(found), 3) for found in (seconds, drawing, errors))
-    samples = int(statistics.median(costs))
-    return {"way": way, "base samples": samples, "seconds": seconds, "of them drawing": drawing, "worst error": errors}
+    row = {"way": way, "base samples": int(statistics.median(costs)), "seconds": spread(seconds)}
+    return row | {"of them drawing": spread(drawing), "worst error of a weight": spread(errors)}
 
 
 def _fit(way, names, source, wanted, seed) -> MomentFit:
@@ -86,29 +81,10 @@ def _fit(way, names, source, wanted, seed) -> MomentFit:
     return MomentDescent(way)(names, source, wanted=wanted, rng=Seeded(seed, "accept"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    first, *rest = three_shares(options.repeats)
-    rows = regimes(options.repeats)
-    if options.json:
-        print(json.dumps({"first": first, "median": statistics.median(rest), "regimes": rows}))
-        return
-    console = Console()
-    console.print(
-        f"3 features on 2,000 draws and 2,000 data: {1000 * statistics.median(rest):.1f} ms (first {1000 * first:.1f})"
-    )
-    table = Table(title="three weights, medians", title_justify="left")
-    for key in rows[0]:
-        table.add_column(key, justify="right")
-    for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    console.print(table)
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    first, *rest = three_shares(repeats)
+    fit = {"first, ms": 1000 * first, "later, ms": spread([1000 * one for one in rest])}
+    return [
+        Table("a fit of three features on 2,000 draws and 2,000 data", [fit]),
+        Table("three weights by three ways", regimes(repeats)),
+    ]

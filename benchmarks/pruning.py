@@ -1,26 +1,20 @@
 """What pruning by blocks saves: base sequences for the same error of Z, particles against independent draws.
 
-    python benchmarks/pruning.py [--runs 400] [--steps 800] [--json]
-
 Laboratory: 4 letters, 9 tokens, a bigram base, and two rules that it cannot know. `throughout`: no letter is that of two
 places before, so every prefix tells something. `end`: the last letter is the first, so that a prefix tells nothing. For each
 rule an energy of either kind is trained by noise contrast on 4,000 sequences. Every sampler estimates Z from about 64
-sequences' worth of the base's tokens, `runs` times. The space is enumerated: Z is exact, and so is the variance of
-independent draws, which a sample of them underrates wherever it missed the rare heavy points. `error` is the mean square of
-Z found / Z - 1 over runs times their cost, `saved` how many times as many base sequences independent draws need for it, above
-1 a saving, with the interval of a bootstrap over the runs; the pilot of the fitted twist (256 sequences, once) is not
-counted. `off` is the mean of Z found / Z - 1 in standard errors: far from 0 when the runs missed heavy points, too.
+sequences' worth of the base's tokens, once a repeat. The space is enumerated: Z is exact, and so is the variance of
+independent draws, which a sample of them underrates wherever it missed the rare heavy points. `error` is the mean square of Z
+found / Z - 1 over repeats times their cost, `saved` how many times as many base sequences independent draws need for it, above
+1 a saving, with the 95 % interval of a bootstrap over the repeats; the pilot of the fitted twist (256 sequences, once) is not
+counted. `off` is the mean of Z found / Z - 1 in standard errors: far from 0 when the repeats missed heavy points, too.
 `gained` is what the energy learnt: nats a sequence over the base, on its training data; the rules are worth 2.0 (`throughout`)
 and 1.4 (`end`).
 """
 
-import argparse
-import json
-import sys
-
 import torch
-from rich.console import Console
 
+from benchmarks._turns import Row, Table
 from esscher.bases.config import TransformerConfig
 from esscher.bases.ngram import fit_ngram
 from esscher.draws import Sampler
@@ -29,7 +23,6 @@ from esscher.energies.config import EnergyConfig
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.noise_contrast import NoiseContrast
 from esscher.randomness import Seeded
-from esscher.reports.tables import rich_table
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.scores import log_prob, log_weight
@@ -39,7 +32,8 @@ from esscher.space import Sequences, Space, empty_prompts
 from esscher.target import Tilted
 from esscher.training.trainer import Trainer
 
-LETTERS, LENGTH, BLOCK, DATA, COST = 4, 9, 3, 4000, 64
+REPEATS = 400
+LETTERS, LENGTH, BLOCK, DATA, COST, STEPS = 4, 9, 3, 4000, 64, 800
 SPACE = Space(LETTERS, LENGTH)
 
 
@@ -55,13 +49,13 @@ def data_of(rule: str, rng: Seeded) -> Sequences:
     return Sequences(letters, torch.zeros(DATA, dtype=torch.long), torch.full((DATA,), LENGTH))
 
 
-def trained(rule: str, reader: str, steps: int) -> tuple[Tilted, Sequences]:
+def trained(rule: str, reader: str) -> tuple[Tilted, Sequences]:
     data = data_of(rule, Seeded(0, rule))
     base = fit_ngram(data, SPACE, order=2)
     network = TransformerConfig(width=16, layers=1, heads=2, feedforward=32)
     energy = build_energy(EnergyConfig(reader, pooling="sum", network=network), base, rng=Seeded(1))  # type: ignore[arg-type]
     target = Tilted(base, energy)
-    settings = TrainingConfig(steps=steps, batch_size=100, learning_rate=0.01, optimiser="adam", schedule="cosine")
+    settings = TrainingConfig(steps=STEPS, batch_size=100, learning_rate=0.01, optimiser="adam", schedule="cosine")
     Trainer(settings, quiet=True)(NoiseContrast(), target, data, modules=energy)
     energy.eval()
     return target, data
@@ -86,43 +80,23 @@ def exactly(target: Tilted) -> tuple[float, float]:
     return float(log_z), float((torch.logsumexp(log_base + 2 * log_tilt, 0) - 2 * log_z).exp()) - 1
 
 
-def rows_of(rule: str, reader: str, runs: int, steps: int) -> list[dict[str, object]]:
-    print(f"{rule}, {reader}", file=sys.stderr, flush=True)
-    target, data = trained(rule, reader, steps)
+def rows_of(rule: str, reader: str, repeats: int) -> list[Row]:
+    target, data = trained(rule, reader)
     log_z, variance = exactly(target)
     gained = float(log_weight(target, data).mean()) - log_z
-    again = Seeded(3).categorical(torch.zeros(400, runs), runs)
-    rows: list[dict[str, object]] = []
+    again = Seeded(3).categorical(torch.zeros(400, repeats), repeats)
+    rows = []
     for name, (sampler, draws) in samplers(target).items():
-        found = sampler(target, empty_prompts(runs), draws, rng=Seeded(4))
-        gap = (found.log_z() - log_z).exp() - 1
-        saved = variance / (gap[again].square().mean(-1) * found.cost / runs)
-        low, high = torch.quantile(saved, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        error = float(gap.square().mean()) * found.cost / runs
-        row: dict[str, object] = {"rule": rule, "energy": reader, "gained": gained, "log_z": log_z, "exact_error": variance}
-        row |= {"sampler": name, "cost": found.cost / runs, "effective": float(found.effective().mean())}
-        row |= {"off": float(gap.mean() / gap.std()) * runs**0.5, "error": error}
-        rows.append(row | {"saved": variance / error, "low": low, "high": high})
+        found = sampler(target, empty_prompts(repeats), draws, rng=Seeded(4))
+        gap, cost = (found.log_z() - log_z).exp() - 1, found.cost / repeats
+        low, high = torch.quantile(variance / (gap[again].square().mean(-1) * cost), gap.new_tensor([0.025, 0.975])).tolist()
+        error = float(gap.square().mean()) * cost
+        row: Row = {"rule": rule, "energy": reader, "gained, nats": gained, "exact error": variance, "sampler": name}
+        row |= {"cost": cost, "effective": float(found.effective().mean()), "off": float(gap.mean() / gap.std()) * repeats**0.5}
+        rows.append(row | {"error": error, "saved": {"median": variance / error, "low": low, "high": high}})
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=400)
-    parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    rows = [
-        row
-        for rule in ("throughout", "end")
-        for reader in ("unidirectional", "bidirectional")
-        for row in rows_of(rule, reader, chosen.runs, chosen.steps)
-    ]
-    if chosen.json:
-        print(json.dumps(rows))
-    else:
-        Console(width=180).print(rich_table("pruning", rows))
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    cases = [(rule, reader) for rule in ("throughout", "end") for reader in ("unidirectional", "bidirectional")]
+    return [Table("base sequences for the same error of Z", [row for case in cases for row in rows_of(*case, repeats)])]

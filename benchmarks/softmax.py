@@ -1,34 +1,24 @@
 """Time and memory of scores that never keep all logits, against cross-entropy of a linear layer; and of the adaptive softmax.
 
-    python benchmarks/softmax.py [--repeats 5] [--threads 2] [--json]
-
 Forward and backward of a mean loss over 2,048 rows of width 256 and a vocabulary of 10,000, hidden vectors and weights both
 learning; the same with another gradient for each row (weights of an importance sample), where the sums over rows are made
 twice; the forward pass alone without gradient; and an adaptive softmax of 30,000 tokens (cutoffs 3,000 and 10,000, shrink 4)
-against the plain one, tokens as frequent as by Zipf. The sides take turns in this process. Seconds are the CPU's with one
-thread, the clock's otherwise; the ratio is taken within a repeat. Memory is what the process gained at its peak over what it
-had, vectors and weights themselves not counted, each side in a process of its own.
+against the plain one, tokens as frequent as by Zipf. Memory is what the process gained at its peak over what it had, vectors
+and weights themselves not counted, each side in a process of its own.
 """
 
-import argparse
-import json
-import os
-import platform
-import sys
-import time
 from collections.abc import Callable
 
 import torch
-from _turns import Run, faster, in_turns, peak, peak_elsewhere
-from rich.console import Console
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from esscher.bases.adaptive import AdaptiveSoftmax
-from esscher.bases.softmax import softmax_score
+from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, versus
+from esscher.heads.adaptive import AdaptiveSoftmax
+from esscher.heads.softmax import softmax_score
 from esscher.randomness import Seeded
-from esscher.reports.tables import rich_table
 
+REPEATS = 5
 ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 10_000), 4
 
 
@@ -92,35 +82,17 @@ def runs(work: str) -> dict[str, Run]:
     }
 
 
-WORK = ("learning", "learning, weighted", "scoring", "adaptive")
+def run_of(work: str, side: str) -> Run:
+    return runs(work)[side]
 
 
-def compare(work: str, repeats: int, threads: int) -> list[dict[str, object]]:
-    print(work, file=sys.stderr, flush=True)
-    seconds = in_turns(runs(work), repeats, time.process_time if threads == 1 else time.perf_counter)
-    return [
-        {"work": work, **row, "megabytes": peak_elsewhere(__file__, threads, work, str(row["side"]))} for row in faster(seconds)
-    ]
+def compare(work: str, repeats: int) -> list[Row]:
+    seconds = in_turns(runs(work), repeats)
+    memory = {side: peak_elsewhere(run_of, work, side) for side in seconds}
+    peer, *sides = seconds
+    return [{"work": work, **versus(seconds, side, peer), "MB, ours": memory[side], "MB, peer": memory[peer]} for side in sides]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
-    parser.add_argument("--gain", nargs=2, metavar=("WORK", "SIDE"), help="only the megabytes of one side")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    if options.gain:
-        work, side = options.gain
-        print(peak(runs(work)[side]))
-        return
-    rows = [row for work in WORK for row in compare(work, options.repeats, options.threads)]
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.threads} threads"
-    Console(width=140).print(rich_table(f"softmax ({machine})", rows))
-    if options.json:
-        print(json.dumps({"machine": machine, "torch": torch.__version__, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    works = ("learning", "learning, weighted", "scoring", "adaptive")
+    return [Table(f"{ROWS:,} rows of width {WIDTH}", [row for work in works for row in compare(work, repeats)])]

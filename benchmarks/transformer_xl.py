@@ -1,45 +1,30 @@
 """Transformer-XL against its published layout and GPT-2: training, evaluating a stream, sampling, local attention.
 
-    python benchmarks/transformer_xl.py [--repeats 5] [--threads 2] [--parts train evaluate sample local] [--json]
-
-All sides run in this process, in turns: 4 layers, width 256, 4 heads, inner width 1024, vocabulary 10,000. Training: segments
-and memory of 128, 16 rows, forward, backward and one AdamW step; the peak of memory is that of a process of its own that does
-two such steps, above what it held before them (Linux). Evaluating: one stream with an attention length of 128 to 1,600,
-against GPT-2 with fused attention that reads a window of that length for every token. Sampling: 128 tokens after one symbol
-against `generate`. Local attention: forward and backward in chunks of 64 of given queries, keys and values, against full
-relative attention at 2,048 positions (ours, and in the published layout), then alone up to 16,384. Medians, with the smallest
-and the largest of the repeats; ratios within each repeat.
+4 layers, width 256, 4 heads, inner width 1,024, vocabulary 10,000, float32. Training: segments and memory of 128, 16 rows,
+forward, backward and one AdamW step; memory is what a process of its own gained at its peak in two such steps over what it
+held before them (Linux). Evaluating: one stream with an attention length of 128 to 1,600, against GPT-2 with fused attention
+that reads a window of that length for every token. Sampling: 128 tokens after one symbol against `generate`; the gap is the
+largest between the log-probability of a draw and its score. Local attention: forward and backward in chunks of 64 of given
+queries, keys and values, against full relative attention at 2,048 positions (ours, and in the published layout), then alone up
+to 16,384: linear.
 """
 
-import argparse
-import json
-import multiprocessing
-import os
-import platform
-import warnings
-from collections.abc import Callable
-from multiprocessing import Queue
-from typing import Any
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-
 import torch
-import transformers
-from _published_layout import PublishedLayout
-from _turns import in_turns, peak, spread
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks._drawing import HEADS, INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
+from benchmarks._published_layout import PublishedLayout
+from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, spread, versus
 from esscher.bases.config import TransformerXLConfig
-from esscher.bases.mixers import RelativeAttention, Sight
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.relative import sinusoids
+from esscher.networks.mixers import RelativeAttention, Sight
+from esscher.networks.relative import sinusoids
 from esscher.randomness import Seeded
-from esscher.samplers.ancestral import draw
 from esscher.space import Space, empty_prompts
 
-VOCAB, WIDTH, LAYERS, HEADS, INNER, SEGMENT, ROWS, TOKENS = 10_000, 256, 4, 4, 1024, 128, 16, 128
-LENGTHS = (128, 400, 800, 1_600)
+REPEATS = 5
+VOCAB, SEGMENT, ROWS, TOKENS = 10_000, 128, 16, 128
+LENGTHS = {128: "growing", 400: None, 800: "at least 250", 1_600: None}
+PEERS = {"published layout": "at least 1.5", "GPT-2": "at least 1, with 70 % of the memory"}
 CHUNK, LONG = 64, (2_048, 4_096, 8_192, 16_384)
 
 
@@ -48,15 +33,7 @@ def ours(reach: int | None = None) -> NetworkBase:
     return build_base(config, Space(VOCAB, TOKENS), rng=Seeded(0)).eval()
 
 
-def gpt2(positions: int) -> transformers.GPT2LMHeadModel:
-    config = transformers.GPT2Config(
-        vocab_size=VOCAB, n_positions=positions, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_inner=INNER, resid_pdrop=0.0,
-        embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=None, pad_token_id=0, attn_implementation="sdpa",
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config).eval()
-
-
-def training(side: str) -> Callable[[], None]:
+def training(side: str) -> Run:
     """One update on a segment, the memory of the one before it being full."""
     tokens = Seeded(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT)
     if side == "ours":
@@ -74,7 +51,7 @@ def training(side: str) -> Callable[[], None]:
         def loss() -> torch.Tensor:
             return peer(tokens.T, tokens.T, past)[0]
     else:
-        model = gpt2(SEGMENT).train()
+        model = gpt2(VOCAB, SEGMENT).train()
         modules = model
 
         def loss() -> torch.Tensor:
@@ -90,49 +67,25 @@ def training(side: str) -> Callable[[], None]:
     return run
 
 
-def tell_peak(make: Callable[..., Callable[[], None]], given: tuple[Any, ...], times: int, found: "Queue[float]") -> None:
-    """Put the megabytes that so many runs need at their peak."""
-    run = make(*given)
-
-    def several() -> None:
-        for _ in range(times):
-            run()
-
-    found.put(peak(several))
+def twice(side: str) -> Run:
+    run = training(side)
+    return lambda: (run(), run())
 
 
-def peak_elsewhere(make: Callable[..., Callable[[], None]], *given: Any, times: int = 1) -> float:
-    """The peak of runs in a process of their own."""
-    context = multiprocessing.get_context("spawn")
-    found: Queue[float] = context.Queue()
-    process = context.Process(target=tell_peak, args=(make, given, times, found))
-    process.start()
-    megabytes = found.get()
-    process.join()
-    return megabytes
+def train(repeats: int) -> list[Row]:
+    sides = ["ours", *PEERS]
+    seconds = in_turns({side: training(side) for side in sides}, repeats)
+    memory = {side: peak_elsewhere(twice, side) for side in sides}
+    tokens = dict.fromkeys(sides, ROWS * SEGMENT)
+    return [
+        {**versus(seconds, "ours", peer, tokens, "tokens/s"), "MB, ours": memory["ours"], "MB, peer": memory[peer],
+         "wanted": wanted}
+        for peer, wanted in PEERS.items()
+    ]  # fmt: skip
 
 
-def compare(runs: dict[str, Callable[[], None]], work: dict[str, float], repeats: int) -> dict[str, object]:
-    """Work a second of each, and how many times faster ours is within each repeat."""
-    seconds = in_turns(runs, repeats)
-    speed = {name: [work[name] / one for one in some] for name, some in seconds.items()}
-    return {
-        name: {
-            "per_second": spread(some),
-            "ours_is_faster": spread([a / b for a, b in zip(speed["ours"], some, strict=True)]),
-        }
-        for name, some in speed.items()
-    }
-
-
-def train(repeats: int) -> dict[str, object]:
-    sides = ["ours", "published layout", "GPT-2"]
-    found = compare({side: training(side) for side in sides}, dict.fromkeys(sides, ROWS * SEGMENT), repeats)
-    return {"tokens": found, "peak_megabytes": {side: peak_elsewhere(training, side, times=2) for side in sides}}
-
-
-def evaluate(length: int, repeats: int) -> dict[str, object]:
-    base, model, rows = ours(length), gpt2(length), 2 * max(SEGMENT, length // 2)
+def evaluate(length: int, repeats: int) -> Row:
+    base, model, rows = ours(length), gpt2(VOCAB, length), 2 * max(SEGMENT, length // 2)
     text = torch.randint(VOCAB, (1, length + 2 * rows), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         memory = base.read(base.open(1), text[:, :length])[1]
@@ -149,30 +102,19 @@ def evaluate(length: int, repeats: int) -> dict[str, object]:
             logits = model(input_ids=text[:, first : first + length], use_cache=False, logits_to_keep=1).logits
             logits.log_softmax(-1)
 
-    return compare({"ours": stream, "sliding GPT-2": slide}, {"ours": 2 * rows, "sliding GPT-2": 3}, repeats)
+    seconds = in_turns({"ours": stream, "sliding GPT-2": slide}, repeats)
+    found = versus(seconds, "ours", "sliding GPT-2", {"ours": 2 * rows, "sliding GPT-2": 3}, "tokens/s")
+    return {"attention length": length, **found, "wanted": LENGTHS[length]}
 
 
-def sample(batch: int, repeats: int) -> dict[str, object]:
-    base, model, begin, rng = ours(), gpt2(2 * TOKENS), torch.zeros(batch, 1, dtype=torch.long), Seeded(1)
-
-    def mine() -> None:
-        draw(base, empty_prompts(1), batch, rng=rng)
-
-    @torch.no_grad()
-    def peer() -> None:
-        model.generate(begin, attention_mask=torch.ones_like(begin), do_sample=True, top_k=0, min_new_tokens=TOKENS,
-                       max_new_tokens=TOKENS)  # fmt: skip
-
-    x, log_prob = draw(base, empty_prompts(1), batch, rng=Seeded(2))
-    with torch.no_grad():
-        gap = float((base.log_probs(x).double().sum(-1) - log_prob[0]).abs().max())
-    return {
-        **compare({"ours": mine, "generate": peer}, dict.fromkeys(("ours", "generate"), batch * TOKENS), repeats),
-        "gap": gap,
-    }
+def sample(batch: int, repeats: int) -> Row:
+    base, model = ours(), gpt2(VOCAB, 2 * TOKENS)
+    seconds = in_turns({"ours": drawn(base, empty_prompts(1), batch), "generate": generated(model, batch, TOKENS)}, repeats)
+    found = versus(seconds, "ours", "generate", dict.fromkeys(seconds, batch * TOKENS), "tokens/s")
+    return {"rows": batch, **found, "wanted": "at least 2", "gap, nats": gap(base, empty_prompts(1), batch)}
 
 
-def mixing(length: int, chunk: int | None) -> Callable[[], None]:
+def mixing(length: int, chunk: int | None) -> Run:
     """Forward and backward of the attention of one row, without the projections before and after it."""
     each = WIDTH // HEADS
     shapes = (HEADS, 1, length, each), (2, HEADS, 1, length, each), (2, HEADS, each)
@@ -190,7 +132,7 @@ def mixing(length: int, chunk: int | None) -> Callable[[], None]:
     return run
 
 
-def plain_mixing(length: int) -> Callable[[], None]:
+def plain_mixing(length: int) -> Run:
     """The same attention to everything in the published layout: scores [query, key, row, head], the shift by a copy."""
     with Seeded(0).governs_torch():
         query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
@@ -207,69 +149,26 @@ def plain_mixing(length: int) -> Callable[[], None]:
     return run
 
 
-def local(repeats: int) -> dict[str, object]:
-    sides = {
-        "ours": mixing(LONG[0], CHUNK),
-        "full, ours": mixing(LONG[0], None),
-        "full, published layout": plain_mixing(LONG[0]),
-    }
-    both = compare(sides, dict.fromkeys(sides, 1), repeats)
-    alone = in_turns({str(n): mixing(n, CHUNK) for n in LONG}, repeats)
-    memory = {str(n): peak_elsewhere(mixing, n, CHUNK) for n in LONG}
-    return {"at 2,048": both, "seconds": {n: spread(some) for n, some in alone.items()}, "peak_megabytes": memory}
+def local(repeats: int) -> list[Row]:
+    wanted = {"full, published layout": "at least 12", "full, ours": None}
+    runs = {"chunks of 64": mixing(LONG[0], CHUNK), "full, ours": mixing(LONG[0], None)}
+    seconds = in_turns({**runs, "full, published layout": plain_mixing(LONG[0])}, repeats)
+    return [{**versus(seconds, "chunks of 64", peer), "wanted": told} for peer, told in wanted.items()]
 
 
-def show(found: dict[str, object]) -> None:
-    table = Table("what", "side", "a second", "ours is faster by", "other")
-
-    def text(one: dict[str, float], digits: int) -> str:
-        return f"{one['median']:,.{digits}f} [{one['low']:,.{digits}f}, {one['high']:,.{digits}f}]"
-
-    def rows(what: str, sides: dict, others: dict | None = None) -> None:
-        for side, one in sides.items():
-            if isinstance(one, dict):
-                other = f"{others[side]:,.0f} MB" if others else ""
-                table.add_row(what, side, text(one["per_second"], 1), text(one["ours_is_faster"], 2), other)
-            else:
-                table.add_row(what, side, "", "", f"{one:.0e}")
-
-    for what, part in found.items():
-        if what == "train":
-            rows(what, part["tokens"], part["peak_megabytes"])
-        elif what == "local":
-            rows("local, 2,048", part["at 2,048"])
-            for length, one in part["seconds"].items():
-                table.add_row(
-                    "local", f"{int(length):,}", "", "", f"{text(one, 3)} s, {part['peak_megabytes'][length]:,.0f} MB"
-                )
-        elif isinstance(part, dict) and what != "machine":
-            rows(what, part)
-    Console(width=140).print(table)
+def local_alone(repeats: int) -> list[Row]:
+    seconds = in_turns({str(length): mixing(length, CHUNK) for length in LONG}, repeats)
+    return [
+        {"positions": n, "ms": spread([1000 * one for one in seconds[str(n)]]), "MB": peak_elsewhere(mixing, n, CHUNK)}
+        for n in LONG
+    ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--parts", nargs="+", default=["train", "evaluate", "sample", "local"])
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    warnings.filterwarnings("ignore")
-    transformers.logging.set_verbosity_error()
-    found: dict[str, object] = {
-        "machine": {"processor": platform.processor(), "threads": given.threads, "torch": torch.__version__}
-    }
-    if "train" in given.parts:
-        found["train"] = train(given.repeats)
-    if "evaluate" in given.parts:
-        found |= {f"evaluate, {length:,}": evaluate(length, given.repeats) for length in LENGTHS}
-    if "sample" in given.parts:
-        found |= {f"sample, {batch} at once": sample(batch, given.repeats) for batch in (1, 32)}
-    if "local" in given.parts:
-        found["local"] = local(given.repeats)
-    print(json.dumps(found)) if given.json else show(found)
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    return [
+        Table(f"training, segments and memory of {SEGMENT}, {ROWS} rows", train(repeats)),
+        Table("evaluating a stream", [evaluate(length, repeats) for length in LENGTHS]),
+        Table(f"sampling {TOKENS} tokens", [sample(batch, repeats) for batch in (1, 32)]),
+        Table(f"local attention at {LONG[0]:,} positions", local(repeats)),
+        Table("local attention alone", local_alone(repeats)),
+    ]

@@ -1,42 +1,27 @@
 """Beam search and draws of an encoder-decoder model against `generate` of `transformers`, and our own network beside Marian.
 
-    python benchmarks/translation.py [--repeats 3] [--threads 2] [--parts beam draws own train] [--json]
-
-All sides take turns in this process. 64 sources of 12 tokens, targets of 20 without an end symbol, so that all do as much:
-
-beam    a T5, a BART and a Marian of `transformers` (3 + 3 layers, width 256, 4 heads, vocabulary 4,000): beams of 5 by
-        `generate` and by `beam_search`, whose log-probabilities must agree
-draws   16 draws of each source by `generate` and by `draw`, from the same models
-own     beams of 5 of our encoder-decoder of the same size, beside Marian's by `generate`
-train   a step of likelihood, forward and backward, of ours and of Marian's, on 128 pairs
-
-Medians, with the smallest and the largest of the repeats; ratios are taken within each repeat.
+64 sources of 12 tokens, targets of 20 without an end symbol, so that all do as much: beams of 5, and 16 draws of each source,
+of a T5, a BART and a Marian of `transformers` (3 + 3 layers, width 256, 4 heads, vocabulary 4,000) by `generate` and by ours,
+whose best beams must be as probable (the gap is by how much `generate` was better, a token); beams of 5 of our encoder-decoder
+of the same size beside Marian's by `generate`; and a step of likelihood, forward and backward, of ours and of Marian's, on 128
+pairs.
 """
-
-import argparse
-import json
-import os
-import platform
-import warnings
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
-from _turns import Run, faster, in_turns
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
+from benchmarks._drawing import drawn
+from benchmarks._turns import Row, Run, Table, in_turns, versus
 from esscher.bases.config import EncoderDecoderConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.bases.seq2seq_lm import Seq2SeqLM, seq2seq_lm
 from esscher.decoding.beam import beam_search
 from esscher.randomness import Seeded
-from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, prompts_of, sequences
+from esscher.space import Space, prompts_of, sequences
 from esscher.target import Base
 
+REPEATS = 3
 VOCAB, WIDTH, LAYERS, HEADS, INNER = 4_000, 256, 3, 4, 1_024
 SOURCES, LENGTH, TOKENS, BEAMS, DRAWS, PAIRS = 64, 12, 20, 5, 16, 128
 PAD = 0
@@ -93,16 +78,6 @@ def searched(base: Base) -> Run:
     return run
 
 
-def drawn(base: Base) -> Run:
-    prompts, rng = prompts_of(sources()), Seeded(2)
-    return lambda: _void(draw(base, prompts, DRAWS, rng=rng)[0])
-
-
-def _void(x: Sequences) -> None:
-    if int(x.lengths.min()) != TOKENS:
-        raise RuntimeError("draw gave shorter targets: the comparison is void.")
-
-
 def gap(model: nn.Module, base: Seq2SeqLM) -> float:
     """By how much the best beam of `generate` is above ours in log-probability per token, at most over sources."""
     ids = torch.tensor(sources())
@@ -114,35 +89,33 @@ def gap(model: nn.Module, base: Seq2SeqLM) -> float:
     return float((theirs.double() - beam_search(base, prompts_of(sources()), BEAMS).score[:, 0]).max())
 
 
-def beam_rows(repeats: int) -> list[dict[str, object]]:
+def beam_rows(repeats: int) -> list[Row]:
     rows = []
     for name, model in models().items():
         base = seq2seq_lm(model, max_length=TOKENS, eos=None)
-        runs = {"generate": generated(model, num_beams=BEAMS), "beam_search": searched(base)}
-        found = faster(in_turns(runs, repeats))
-        rows += [
-            {"work": f"{BEAMS} beams, {name}", **row, "worst gap, nats a token": round(gap(model, base), 6)} for row in found
-        ]
+        seconds = in_turns({"generate": generated(model, num_beams=BEAMS), "beam_search": searched(base)}, repeats)
+        found = versus(seconds, "beam_search", "generate")
+        rows.append({"work": f"{BEAMS} beams, {name}", **found, "gap, nats": gap(model, base)})
     return rows
 
 
-def draw_rows(repeats: int) -> list[dict[str, object]]:
+def draw_rows(repeats: int) -> list[Row]:
     rows = []
     for name, model in models().items():
-        runs = {
-            "generate": generated(model, do_sample=True, top_k=0, num_return_sequences=DRAWS),
-            "draw": drawn(seq2seq_lm(model, max_length=TOKENS, eos=None)),
-        }
-        rows += [{"work": f"{DRAWS} draws, {name}", **row} for row in faster(in_turns(runs, repeats))]
+        peer = generated(model, do_sample=True, top_k=0, num_return_sequences=DRAWS)
+        mine = drawn(seq2seq_lm(model, max_length=TOKENS, eos=None), prompts_of(sources()), DRAWS)
+        found = versus(in_turns({"generate": peer, "draw": mine}, repeats), "draw", "generate")
+        rows.append({"work": f"{DRAWS} draws, {name}", **found})
     return rows
 
 
-def own_rows(repeats: int) -> list[dict[str, object]]:
-    runs = {"generate, Marian": generated(models()["Marian"], num_beams=BEAMS), "beam_search, ours": searched(ours())}
-    return [{"work": f"{BEAMS} beams", **row} for row in faster(in_turns(runs, repeats))]
+def own_row(repeats: int) -> Row:
+    peer = generated(models()["Marian"], num_beams=BEAMS)
+    seconds = in_turns({"generate, Marian": peer, "beam_search, our network": searched(ours())}, repeats)
+    return {"work": f"{BEAMS} beams", **versus(seconds, "beam_search, our network", "generate, Marian")}
 
 
-def train_rows(repeats: int) -> list[dict[str, object]]:
+def train_row(repeats: int) -> Row:
     marian, base = models()["Marian"].train(), ours().train()
     given, said = sources(PAIRS), [row + row[: TOKENS - LENGTH] for row in sources(PAIRS)]
     ids, labels, x = torch.tensor(given), torch.tensor(said), sequences(said, given)
@@ -155,32 +128,10 @@ def train_rows(repeats: int) -> list[dict[str, object]]:
         base.zero_grad()
         (-base.log_probs(x).sum() / labels.numel()).backward()
 
-    return [{"work": f"a step on {PAIRS} pairs", **row} for row in faster(in_turns({"Marian": theirs, "ours": own}, repeats))]
+    seconds = in_turns({"Marian": theirs, "our network": own}, repeats)
+    return {"work": f"a step on {PAIRS} pairs", **versus(seconds, "our network", "Marian")}
 
 
-PARTS = {"beam": beam_rows, "draws": draw_rows, "own": own_rows, "train": train_rows}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--json", action="store_true", help="one JSON object on the last line")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    transformers.logging.set_verbosity_error()
-    warnings.simplefilter("ignore")
-    rows = [row for part in options.parts for row in PARTS[part](options.repeats)]
-    table = Table(*dict.fromkeys(key for row in rows for key in row))
-    for row in rows:
-        table.add_row(*(str(row.get(column.header, "")) for column in table.columns))
-    Console(width=140).print(table)
-    if options.json:
-        versions = {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__}
-        machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {options.threads} threads"
-        print(json.dumps({"machine": machine, "versions": versions, "rows": rows}))
-
-
-if __name__ == "__main__":
-    main()
+def tables(repeats: int) -> list[Table]:
+    rows = [*beam_rows(repeats), *draw_rows(repeats), own_row(repeats), train_row(repeats)]
+    return [Table(f"{SOURCES} sources of {LENGTH} tokens, targets of {TOKENS}", rows)]

@@ -61,7 +61,7 @@ _HOMES = {
     "esscher.settings.train": ("TrainRun",),
     "esscher.settings.training": ("TrainingConfig",),
     "esscher.verbs.train": ("train",),
-    "esscher.verbs.tilt": ("fit_energy",),
+    "esscher.verbs.fitting": ("fit_energy",),
     "esscher.settings.tilt": ("FitConfig",),
     "esscher.verbs.distillation": ("distil",),
     "esscher.settings.distil": ("DistilConfig",),

@@ -86,13 +86,34 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        app.meta(arguments)
+        if not _helped(arguments):
+            app.meta(arguments)
     except KeyboardInterrupt:
         _fail("Stopped by the keyboard. What was saved is kept; training goes on with --resume.", arguments, 130)
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         if os.environ.get("ESSCHER_DEBUG"):
             raise
         _fail(_message(error), arguments, 1)
+
+
+def _helped(arguments: list[str]) -> bool:
+    """Print a page of help, if one is asked for: of a verb the sentence of the overview, then what its own docstring says.
+
+    cyclopts would show the sentence alone, and go through all settings once more, to see whether one is named help.
+    """
+    given = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if not set(app.help_flags) & set(given):
+        return False
+    named, path, unknown = app.parse_commands([one for one in given if one not in (*app.help_flags, *app.version_flags)])
+    verb = path[-1]
+    if verb.default_command is None and unknown:
+        return False
+    if verb.default_command is not None:
+        said, doc = verb.help.partition("\n\n")[0], verb.default_command.__doc__ or ""
+        more = "\n\n".join(" ".join(paragraph.split()) for paragraph in doc.split("\n\n"))
+        verb.help = more if more.startswith(said) else f"{said}\n\n{more}"
+    app.help_print(named)
+    return True
 
 
 def _message(error: Exception) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -60,6 +60,11 @@ class Sequences:
         """True where a token belongs to the point, so where its log-probability counts."""
         position = torch.arange(self.tokens.shape[1], device=self.tokens.device)
         return (position >= self.start[:, None]) & (position < self.stop[:, None])
+
+    @property
+    def inside(self) -> Bool[Tensor, "B T"]:
+        """True where a token belongs to the prompt or to the point, and not to the padding."""
+        return torch.arange(self.tokens.shape[1], device=self.tokens.device) < self.stop[:, None]
 
     @property
     def lengths(self) -> Int[Tensor, "B"]:
@@ -121,8 +126,7 @@ def empty_prompts(count: int) -> Sequences:
 def distinct_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
     """Each different prompt of the rows once, and for each row which of them it has."""
     prompts = x.prompts()
-    inside = torch.arange(prompts.tokens.shape[1], device=x.tokens.device) < prompts.start[:, None]
-    keys = torch.cat([prompts.start[:, None], torch.where(inside, prompts.tokens, 0)], 1)
+    keys = torch.cat([prompts.start[:, None], torch.where(prompts.inside, prompts.tokens, 0)], 1)
     distinct, which = torch.unique(keys, dim=0, return_inverse=True)
     return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
 
@@ -141,11 +145,11 @@ def refuse_foreign(x: Sequences, space: Space, what: str = "sequences") -> None:
         )
 
 
-def by_position(x: Sequences, values: Float[Tensor, "B T"], length: int) -> Float[Tensor, "B L"]:
+def by_position(x: Sequences, values: Shaped[Tensor, "B T"], length: int) -> Shaped[Tensor, "B L"]:
     """What is told by column, by the position in the point instead; 0 after its end."""
     position = torch.arange(length, device=x.tokens.device)
     column = (x.start[:, None] + position).clamp(max=max(0, x.tokens.shape[1] - 1))
-    return torch.where(position < x.lengths[:, None], values.gather(1, column), 0.0)
+    return torch.where(position < x.lengths[:, None], values.gather(1, column), 0)
 
 
 def at_columns(x: Sequences, values: Float[Tensor, "B L *rest"]) -> Float[Tensor, "B T *rest"]:

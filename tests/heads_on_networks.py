@@ -79,12 +79,6 @@ CASES = {
     for network, head, tied in product(NETWORKS, HEADS, (True, False))
     if not (tied and "one-hot" in network)
 } | {f"{network} + {head}": replace(PIXELS[network], **HEADS[head]) for network, head in product(PIXELS, HEADS)}
-ONCE = {**NETWORKS, **DEEPER, **PIXELS}
-STREAMING = {  # what a memory holds is the same for output weights of one's own
-    case: config
-    for case, config in {**CASES, **DEEPER}.items()
-    if not isinstance(config, TransformerConfig) and "pixelcnn" not in case and (config.tied or "one-hot" in case)
-}
 
 
 def slowly_solved(cases):

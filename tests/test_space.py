@@ -1,9 +1,21 @@
-"""Batches of points: what is told by column, told by position, and back."""
+"""Batches of points: their pieces, prompts and ends; what is told by column, told by position, and back."""
 
 import pytest
 import torch
 
-from esscher.space import at_columns, by_position, sequences
+from esscher.space import Space, at_columns, by_position, concatenate, sequences
+
+
+def test_pieces_prompts_and_ends():
+    """The end symbol of a prompt ends no point, nor does one inside a point; a point of length 0 has no end."""
+    x = sequences([[1, 0], [0], [], [0, 1], [2, 1]], prompts=[[], [3, 0], [0], [], [0]])
+    assert x.prompt_names() == [(), (3, 0), (0,), (), (0,)]
+    pieces = x.split(2)
+    assert [len(piece) for piece in pieces] == [2, 2, 1] and x.rows(slice(0, 0)).split(2) == []
+    assert concatenate(pieces).points() == x.points() and concatenate(pieces).prompt_names() == x.prompt_names()
+    assert Space(4, 3, eos=0).ended(x).tolist() == [True, True, False, False, False]
+    assert not Space(4, 3).ended(x).any()
+    assert Space(4, 3, eos=0).ended(sequences([[], []])).tolist() == [False, False]
 
 
 def test_by_position_leaves_prompts_and_what_follows_a_point():

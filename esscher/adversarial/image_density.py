@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from esscher.bases.network import NetworkBase
-from esscher.bases.pixel_network import PixelNetwork
+from esscher.networks.pixel_network import PixelNetwork
 
 AT_ONCE = 100  # images whose density is computed together
 

@@ -52,16 +52,16 @@ def along(curves: list[Float[Tensor, "m 2"]], deviation: float) -> PlanarClasses
     return PlanarClasses(Planar(weight, mean, torch.full((len(mean), 2), deviation**2, dtype=torch.float64)), of)
 
 
-def four_spins(count: int = 30) -> PlanarClasses:
+def four_spins() -> PlanarClasses:
     """Arms that wind by half a turn."""
-    radius = torch.linspace(0.5, 2, count, dtype=torch.float64)
+    radius = torch.linspace(0.5, 2, 30, dtype=torch.float64)
     angles = [math.pi * (radius - 0.5) / 1.5 + arm * math.pi / 2 for arm in range(4)]
     return along([radius[:, None] * torch.stack([angle.cos(), angle.sin()], -1) for angle in angles], 0.08)
 
 
-def two_circles(count: int = 60) -> PlanarClasses:
+def two_circles() -> PlanarClasses:
     """Circles of radius 1 and 2."""
-    angle = 2 * math.pi * torch.arange(count, dtype=torch.float64) / count
+    angle = 2 * math.pi * torch.arange(60, dtype=torch.float64) / 60
     circle = torch.stack([angle.cos(), angle.sin()], -1)
     return along([circle, 2 * circle], 0.12)
 

@@ -5,7 +5,7 @@ Letters: N images to learn from, M to judge by, F features, K classes.
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from esscher.adversarial.networks import Game, in_pieces
@@ -20,7 +20,7 @@ PENALTY, ROUNDS = 1e-3, 100
 
 def probe_error(game: Game, train: Points, test: Points) -> Estimate:
     """The share of test points, in percent, whose class a linear classifier of the discriminator's features tells wrong."""
-    own, other = (in_pieces(_Features(game), points.values, 1_000).double() for points in (train, test))
+    own, other = (in_pieces(game.discriminator.body, points.values, 1_000).double() for points in (train, test))
     mean, deviation = own.mean(0), own.std(0).clamp(min=1e-6)
     assert train.labels is not None and test.labels is not None
     weight = fit_linear((own - mean) / deviation, train.labels)
@@ -78,17 +78,6 @@ def mean_gap(made: Points, real: Points) -> Estimate:
 def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[Tensor, "F"]:
     """The square of the mean of rows drawn alike, from products of two that differ."""
     return ((count @ x).square() - count.square() @ x.square()) / (count.sum().square() - count.square().sum())
-
-
-class _Features(nn.Module):
-    """The features of a discriminator as a network."""
-
-    def __init__(self, game: Game):
-        super().__init__()
-        self.discriminator = game.discriminator
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.discriminator.features(x)
 
 
 def _with_one(x: Float[Tensor, "N F"]) -> Float[Tensor, "N G"]:

@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from esscher.bases.network import Memory, NetworkBase, ResumingNetwork, StreamingNetwork
-from esscher.bases.xlnet import Arrangement, XLNetNetwork, after_lead
+from esscher.bases.network import NetworkBase
+from esscher.networks.network import Memory, ResumingNetwork, StreamingNetwork
+from esscher.networks.xlnet import Arrangement, XLNetNetwork, after_lead
 from esscher.space import Sequences, Space
 from esscher.target import State
 
@@ -130,8 +131,7 @@ class Carried:
 
     def _follow(self, x: Sequences) -> tuple[Float[Tensor, "B T D"], Int[Tensor, "B T"]]:
         """Hidden vectors before each token, and the tokens, padding being token 0."""
-        inside = torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-        tokens = torch.where(inside, x.tokens, 0)
+        tokens = torch.where(x.inside, x.tokens, 0)
         hidden, after = self.base.follow(self._memory(len(x)), tokens)
         if len(x) == self._rows:
             self._read = tokens, after

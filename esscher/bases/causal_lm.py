@@ -27,12 +27,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad
 
-from esscher.bases.opening import opened
-from esscher.bases.softmax import LOGITS_AT_ONCE
+from esscher.bases.logits import in_pieces
+from esscher.heads.softmax import exact
+from esscher.networks.opening import opened
 from esscher.space import Sequences, Space
 from esscher.target import State
 
 LONGEST_BY_DEFAULT = 256
+NEEDED = ("input_ids", "attention_mask", "past_key_values")
 IGNORED = -100  # the target of positions that are not scored
 
 
@@ -53,21 +55,9 @@ class CausalLM(nn.Module):
 
     def __init__(self, model: nn.Module, space: Space, opening: int):
         super().__init__()
-        takes = inspect.signature(model.forward).parameters
-        missing = [name for name in ("input_ids", "attention_mask", "past_key_values") if name not in takes]
-        if missing:
-            raise ValueError(
-                f"{type(model).__name__} takes no {missing[0]}, so it cannot be read token by token here. Nothing was made; "
-                f"use a model of AutoModelForCausalLM that has a key-value cache."
-            )
-        size = text_config(model).vocab_size
-        if size != space.vocab_size or not 0 <= opening < size:
-            raise ValueError(
-                f"The model speaks {size} tokens; the space has {space.vocab_size}, and the opening token is {opening}. "
-                f"Nothing was made; take the space of `causal_lm`."
-            )
+        self._takes = takes_of(model, NEEDED, "a model of AutoModelForCausalLM that has a key-value cache")
+        check_tokens(model, space, opening, "causal_lm")
         self.model, self.space, self.opening = model, space, opening
-        self._takes = frozenset(takes)
         self._shares: bool | None = None  # whether steps may share prompts; found by the first of them
 
     @property
@@ -83,9 +73,7 @@ class CausalLM(nn.Module):
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         self._longest(x)
-        at_once = max(1, LOGITS_AT_ONCE // (self.space.vocab_size * max(1, x.tokens.shape[1])))
-        pieces = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)] or [x]
-        return torch.cat([self._score(piece) for piece in pieces])
+        return torch.cat([self._score(piece) for piece in in_pieces(x, self.space.vocab_size, x.tokens.shape[1])])
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -105,7 +93,7 @@ class CausalLM(nn.Module):
             logits = self.model(past_key_values=cache, use_cache=True, **given).logits[:, -1]
         if self._shares:
             cache = shared_prompt.share(cache, len(ids), room - 1, ids.device)
-        return log_softmax(_exact(logits), -1), _State(cache, mask, prompts.start + 1, longest + 1)
+        return log_softmax(logits.to(exact(logits.dtype)), -1), _State(cache, mask, prompts.start + 1, longest + 1)
 
     @torch.no_grad()
     def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
@@ -120,7 +108,7 @@ class CausalLM(nn.Module):
                 output = shared_prompt.step(self.model, state.cache, **given)
             else:
                 output = self.model(past_key_values=state.cache, use_cache=True, **given)
-        log_prob = log_softmax(_exact(output.logits[:, -1]), -1)
+        log_prob = log_softmax(output.logits[:, -1].to(exact(output.logits.dtype)), -1)
         return log_prob, replace(state, length=state.length + 1, filled=filled)
 
     @torch.no_grad()
@@ -139,7 +127,7 @@ class CausalLM(nn.Module):
         counted = x.counted
         used = counted.any(0).nonzero()[:, 0]
         if len(used) == 0:
-            return torch.zeros(counted.shape, dtype=self._dtype, device=counted.device)
+            return torch.zeros(counted.shape, dtype=exact(self.model.dtype), device=counted.device)
         first, longest = int(used[0]), int(used[-1]) + 1
         logits = self._read(x, first, longest)
         answers = torch.where(counted, x.tokens, IGNORED)[:, first:longest]
@@ -150,15 +138,11 @@ class CausalLM(nn.Module):
         """Logits of the columns from `first` up to `longest`; only these pass through the output weights, if the model lets."""
         width = longest - first
         if len(x) == 0 or width == 0:
-            return torch.zeros(len(x), width, self.space.vocab_size, dtype=self._dtype, device=x.tokens.device)
+            return torch.zeros(len(x), width, self.space.vocab_size, dtype=exact(self.model.dtype), device=x.tokens.device)
         ids = opened(Sequences(x.tokens[:, :longest], x.start, x.stop), self.opening)[:, :-1]
         keep = {"logits_to_keep": width} if "logits_to_keep" in self._takes else {}
         output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
-        return _exact(output.logits[:, -width:])
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.promote_types(self.model.dtype, torch.float32)
+        return output.logits[:, -width:].to(exact(output.logits.dtype))
 
     def _longest(self, x: Sequences) -> int:
         longest = int(x.stop.max()) if len(x) else 0
@@ -198,6 +182,28 @@ def causal_lm(
     return CausalLM(model, Space(config.vocab_size, length, eos), known[0])
 
 
+def takes_of(model: nn.Module, needed: Sequence[str], otherwise: str) -> frozenset[str]:
+    """What a model can be called with; refuses one without something that is needed."""
+    takes = inspect.signature(model.forward).parameters
+    missing = [name for name in needed if name not in takes]
+    if missing:
+        raise ValueError(
+            f"{type(model).__name__} takes no {missing[0]}, so it cannot be read token by token here. Nothing was made; use "
+            f"{otherwise}."
+        )
+    return frozenset(takes)
+
+
+def check_tokens(model: Any, space: Space, opening: int, maker: str) -> None:
+    """Refuse a space, or an opening token, that is not the model's."""
+    size = text_config(model).vocab_size
+    if size != space.vocab_size or not 0 <= opening < size:
+        raise ValueError(
+            f"The model speaks {size} tokens; the space has {space.vocab_size}, and the opening token is {opening}. Nothing "
+            f"was made; take the space of `{maker}`."
+        )
+
+
 def end_symbols(model: Any) -> list[int]:
     """The end symbols that a model states, the first one first; often one, sometimes none."""
     return stated_symbols(model, "eos_token_id")
@@ -225,11 +231,6 @@ def _aligned_right(ids: Int[Tensor, "B T"], length: Int[Tensor, "B"]) -> tuple[I
     """Rows moved to their right end, and the position of each token; padding has positions below 0."""
     position = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - length)[:, None]
     return ids.gather(1, position.clamp(min=0)), position
-
-
-def _exact(logits: Tensor) -> Tensor:
-    """Logits in at least single precision, in which they are normalised."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from esscher.bases.logits import LogitBase
-from esscher.bases.softmax import LOGITS_AT_ONCE
+from esscher.bases.logits import LogitBase, at_tokens, in_pieces
 from esscher.space import Sequences, Space
 from esscher.target import State
 
@@ -45,9 +44,7 @@ class Corrected(nn.Module):
         return fixed + self.correction.logits(x)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        at_once = max(1, LOGITS_AT_ONCE // (self.space.vocab_size * max(1, x.tokens.shape[1])))
-        pieces = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)] or [x]
-        return torch.cat([self._score(piece) for piece in pieces])
+        return torch.cat([self._score(piece) for piece in in_pieces(x, self.space.vocab_size, x.tokens.shape[1])])
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         return _joined(self._held[0].begin(prompts), self.correction.begin(prompts))
@@ -61,8 +58,7 @@ class Corrected(nn.Module):
     def _score(self, x: Sequences) -> Float[Tensor, "B T"]:
         if x.tokens.numel() == 0:
             return torch.zeros(x.tokens.shape, device=x.tokens.device)
-        found = log_softmax(self.logits(x), -1).gather(-1, torch.where(x.counted, x.tokens, 0)[..., None])[..., 0]
-        return torch.where(x.counted, found, 0.0)
+        return at_tokens(log_softmax(self.logits(x), -1), x)
 
 
 def _joined(one: tuple[Tensor, State], other: tuple[Tensor, State]) -> tuple[Float[Tensor, "B V"], State]:

@@ -29,7 +29,7 @@ from esscher.bases.config import (
     XLNetConfig,
 )
 from esscher.bases.network import NetworkBase, build_base, build_network
-from esscher.bases.transformer import TransformerNetwork
+from esscher.networks.transformer import TransformerNetwork
 from esscher.randomness import Rng
 
 ATTENDS = (TransformerConfig, TransformerXLConfig, DeqConfig, XLNetConfig, EncoderDecoderConfig)

@@ -77,7 +77,7 @@ class HiddenMarkov:
             log_prob, belief = self.read(belief, tokens[:, t])
             columns.append(log_prob[:, None])
         log_probs = torch.cat(columns, 1)
-        _refuse_impossible(x, (log_probs == -torch.inf) & ~x.counted & _inside(x), "prompts")
+        _refuse_impossible(x, (log_probs == -torch.inf) & ~x.counted & x.inside, "prompts")
         return torch.where(x.counted, log_probs, 0.0)
 
     def beliefs(self, prompts: Sequences) -> Float[Tensor, "B S"]:
@@ -116,13 +116,13 @@ class Smoothed(NamedTuple):
 def hidden_posterior(model: HiddenMarkov, x: Sequences) -> Float[Tensor, "B T S"]:
     """log p(hidden state of each token | the whole row, prompt and point); 0 in padding."""
     seen = smooth(model, x)
-    _refuse_impossible(x, (seen.log_prob == -torch.inf) & _inside(x), "rows")
-    return torch.where(_inside(x)[..., None], seen.before + seen.outlook, 0.0)
+    _refuse_impossible(x, (seen.log_prob == -torch.inf) & x.inside, "rows")
+    return torch.where(x.inside[..., None], seen.before + seen.outlook, 0.0)
 
 
 def smooth(model: HiddenMarkov, x: Sequences) -> Smoothed:
     """Read rows forward, then backward: sums over all hidden paths."""
-    belief, tokens, inside = model.initial.expand(len(x), -1), _unpadded(x), _inside(x)
+    belief, tokens, inside = model.initial.expand(len(x), -1), _unpadded(x), x.inside
     before = belief.new_empty(*tokens.shape, model.states)
     log_prob = before.new_empty(tokens.shape)
     for t in range(tokens.shape[1]):
@@ -188,7 +188,7 @@ def fit_hidden_markov(
 
 def _check_data(data: Sequences, space: Space, states: int, smoothing: float) -> int:
     """How many tokens the rows have; an error where nothing can be learnt from them."""
-    used = data.tokens[_inside(data)]
+    used = data.tokens[data.inside]
     if not len(used):
         raise ValueError(f"There is nothing to fit: the {len(data)} sequences have no token. Give sequences with points.")
     if int(used.max()) >= space.vocab_size or int(used.min()) < 0:
@@ -211,7 +211,7 @@ def _first_guess(data: Sequences, space: Space, states: int, rng: Rng) -> Hidden
         place = rng.categorical(torch.zeros(1, GRAIN), rows * columns).view(rows, columns)
         return (-((place.double() + 0.5) / GRAIN).log()).log()
 
-    frequency = torch.bincount(data.tokens[_inside(data)], minlength=space.vocab_size).double() + 1
+    frequency = torch.bincount(data.tokens[data.inside], minlength=space.vocab_size).double() + 1
     return _normalised(random(1, states)[0], random(states, states), random(states, space.vocab_size) + frequency.log(), space)
 
 
@@ -238,7 +238,7 @@ def _expect(model: HiddenMarkov, blocks: list[Sequences]) -> _Counts:
     initial, transition, emission = (torch.zeros_like(table) for table in (model.initial, model.transition, model.emission))
     log_likelihood = 0.0
     for x in blocks:
-        seen, inside = smooth(model, x), _inside(x)
+        seen, inside = smooth(model, x), x.inside
         posterior = (seen.before + seen.outlook).exp()
         log_likelihood += float(seen.log_prob[inside].sum())
         initial += posterior[:, 0].sum(0)
@@ -260,14 +260,9 @@ def log_product(a: Float[Tensor, "B S"], b: Float[Tensor, "S C"]) -> Float[Tenso
     return log_total
 
 
-def _inside(x: Sequences) -> Bool[Tensor, "B T"]:
-    """True where a token belongs to the prompt or the point."""
-    return torch.arange(x.tokens.shape[1], device=x.tokens.device) < x.stop[:, None]
-
-
 def _unpadded(x: Sequences) -> Int[Tensor, "B T"]:
     """The tokens; padding becomes token 0, whatever it held."""
-    return torch.where(_inside(x), x.tokens, 0)
+    return torch.where(x.inside, x.tokens, 0)
 
 
 def _refuse_impossible(x: Sequences, lost: Bool[Tensor, "B T"], what: str) -> None:

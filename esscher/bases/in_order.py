@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from esscher.bases.network import NetworkBase
-from esscher.bases.xlnet import XLNetNetwork, XLNetState
+from esscher.networks.xlnet import XLNetNetwork, XLNetState
 from esscher.space import Sequences
 
 

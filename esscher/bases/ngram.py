@@ -65,8 +65,7 @@ def fit_ngram(data: Sequences, space: Space, order: int) -> NGram:
         raise ValueError(f"An n-gram model has order 1 or more, not {order}.")
     if not bool(data.counted.any()):
         raise ValueError(f"There is nothing to fit: the {len(data)} sequences have no token. Give sequences with points.")
-    inside = torch.arange(data.tokens.shape[1]) < data.stop[:, None]
-    used = data.tokens[inside]
+    used = data.tokens[data.inside]
     if int(used.max()) >= space.vocab_size or int(used.min()) < 0:
         raise ValueError(f"The data have token {int(used.max())} and the space only {space.vocab_size}: another tokenizer?")
     levels = _levels(data, space, order)
@@ -105,8 +104,7 @@ def _levels(data: Sequences, space: Space, order: int) -> list[_Contexts]:
     rows, width = data.tokens.shape
     begin = torch.full((rows, 1), space.vocab_size)
     previous = torch.cat([begin, data.tokens], 1)[:, :width]  # the token before each place, the beginning among them
-    inside = torch.arange(width) < data.stop[:, None]
-    none = torch.zeros(1, dtype=torch.long)
+    inside, none = data.inside, torch.zeros(1, dtype=torch.long)
     levels = [_Contexts(torch.where(inside, 0, -1), none, none, none)]
     for _ in range(1, order):
         below = levels[-1].at

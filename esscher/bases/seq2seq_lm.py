@@ -15,8 +15,6 @@ is that of the targets. What it leaves out: gradients through steps, models with
 are not their scores, because they tell positions by padding symbols (M2M100, ProphetNet): these are refused.
 """
 
-import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,10 +23,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from esscher.bases.causal_lm import IGNORED, LONGEST_BY_DEFAULT, first_stated, stepping, text_config
-from esscher.bases.opening import answered
-from esscher.bases.softmax import LOGITS_AT_ONCE, exact
-from esscher.space import Sequences, Space, at_columns, distinct_prompts, sequences
+from esscher.bases.causal_lm import (
+    IGNORED,
+    LONGEST_BY_DEFAULT,
+    check_tokens,
+    first_stated,
+    stepping,
+    takes_of,
+    text_config,
+)
+from esscher.bases.logits import in_pieces
+from esscher.heads.softmax import exact
+from esscher.networks.opening import answered
+from esscher.space import Sequences, Space, at_columns, by_position, distinct_prompts, sequences
 from esscher.target import State
 
 NEEDED = ("input_ids", "attention_mask", "decoder_input_ids", "encoder_outputs", "past_key_values")
@@ -50,19 +57,9 @@ class Seq2SeqLM(nn.Module):
 
     def __init__(self, model: nn.Module, space: Space, opening: int):
         super().__init__()
-        takes = inspect.signature(model.forward).parameters
-        missing = [name for name in NEEDED if name not in takes]
-        if missing:
-            raise ValueError(
-                f"{type(model).__name__} takes no {missing[0]}, so it cannot be read token by token here. Nothing was made; "
-                f"use a text model of AutoModelForSeq2SeqLM that has a key-value cache, or causal_lm for one without encoder."
-            )
-        size = spoken_tokens(model)
-        if size != space.vocab_size or not 0 <= opening < size:
-            raise ValueError(
-                f"The model speaks {size} tokens; the space has {space.vocab_size}, and the opening token is {opening}. "
-                f"Nothing was made; take the space of `seq2seq_lm`."
-            )
+        otherwise = "a text model of AutoModelForSeq2SeqLM that has a key-value cache, or causal_lm for one without encoder"
+        takes_of(model, NEEDED, otherwise)
+        check_tokens(model, space, opening, "seq2seq_lm")
         self.model, self.space, self.opening = model, space, opening
         self._shares: bool | None = None  # whether steps may share sources; found by the first of them
 
@@ -147,8 +144,8 @@ class Seq2SeqLM(nn.Module):
     def _encode(self, x: Sequences) -> tuple[Float[Tensor, "B S D"], Int[Tensor, "B S"]]:
         """What the encoder makes of the sources, and where they have tokens; padding is the model's own symbol for it."""
         prompts, padding = x.prompts(), getattr(self.model.config, "pad_token_id", None)
-        inside = torch.arange(prompts.tokens.shape[1], device=x.tokens.device) < prompts.start[:, None]
-        ids, mask = torch.where(inside, prompts.tokens, 0 if padding is None else padding), inside.long()
+        ids = torch.where(prompts.inside, prompts.tokens, 0 if padding is None else padding)
+        mask = prompts.inside.long()
         return self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state, mask
 
     def _read(self, x: Sequences) -> tuple[Float[Tensor, "B L V"], Int[Tensor, "B L"]]:
@@ -161,16 +158,14 @@ class Seq2SeqLM(nn.Module):
         sources, which = distinct_prompts(x)
         source = _given(*(one.index_select(0, which) for one in self._encode(sources)))
         logits = self.model(**source, decoder_input_ids=ids, use_cache=False).logits
-        tokens = x.tokens.gather(1, (x.start[:, None] + position).clamp(max=x.tokens.shape[1] - 1))
-        return logits.to(exact(logits.dtype)), torch.where(position < x.lengths[:, None], tokens, IGNORED)
+        asked = torch.where(position < x.lengths[:, None], by_position(x, x.tokens, ids.shape[1]), IGNORED)
+        return logits.to(exact(logits.dtype)), asked
 
-    def _pieces(self, x: Sequences) -> Iterator[Sequences]:
+    def _pieces(self, x: Sequences) -> list[Sequences]:
         """Rows of which logits are made at once."""
         longest = int(x.lengths.max()) if len(x) else 0
         self._check(x, longest)
-        at_once = max(1, LOGITS_AT_ONCE // (self.space.vocab_size * max(1, longest)))
-        for first in range(0, max(1, len(x)), at_once):
-            yield x.rows(slice(first, first + at_once))
+        return in_pieces(x, self.space.vocab_size, longest)
 
     def _check(self, x: Sequences, longest: int) -> None:
         """Sources of at least one token, and nothing longer than the model can read."""

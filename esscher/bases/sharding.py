@@ -5,8 +5,8 @@
 It then scores, learns and draws as before, in turns with the other processes (`esscher.bases.turns`). The parts are torch's
 (FSDP2, `fully_shard`), and so are gradients: summed over the processes, each keeping its part.
 
-Networks of ours draw by whole passes (`esscher.bases.reread`), since what their states keep are all weights. Layers that
-`esscher.bases.layers` does not tell apart are gathered together.
+Networks of ours draw by whole passes (`esscher.networks.reread`), since what their states keep are all weights. Layers that
+`esscher.networks.layers` does not tell apart are gathered together.
 """
 
 import warnings
@@ -18,11 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from esscher.bases.causal_lm import CausalLM
-from esscher.bases.layers import layers
 from esscher.bases.network import NetworkBase
-from esscher.bases.reread import Reread
 from esscher.bases.turns import TURNS
 from esscher.launch import started
+from esscher.networks.layers import layers
+from esscher.networks.reread import Reread
 
 WHOLE = ("hidden", "output", "score", "score_and_level", "surveyed", "open", "read", "predicted")  # what needs weights of ours
 

@@ -24,7 +24,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from esscher.bases.owners import Owners
+from esscher.heads.softmax import exact
+from esscher.networks.owners import Owners
 
 NAME = "esscher_shared_prompt"
 WORTH_SHARING = 8  # slots; two products for so few cost more than a copy
@@ -101,7 +102,8 @@ class SharedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         chosen = SharedLayer((keys, values), owners, self.room)
         chosen.filled = chosen.read = self.filled
         if self.own is not None:
-            own_keys, own_values = (_rows(part, keys.shape[1], index, self.filled) for part in self.own)
+            of_rows = (part.view(-1, keys.shape[1], *part.shape[1:]) for part in self.own)
+            own_keys, own_values = (rows_of(part, index, self.filled, self.room).flatten(0, 1) for part in of_rows)
             chosen.own = own_keys, own_values
         return chosen
 
@@ -120,13 +122,18 @@ def attend(
     layer = getattr(key, "esscher_layer", None)
     if layer is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    unknown = [name for name, given in kwargs.items() if name not in HARMLESS and given is not None]
+    unknown = unknown_in(kwargs)
     if unknown:
-        raise NotSharedError(f"its attention is given {', '.join(unknown)}")
+        raise NotSharedError(f"its attention is given {unknown}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer.read = layer.filled
     seen = _attend_both(query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1]), layer, attention_mask, scale)
     return seen.flatten(1, 2)[:, None], None
+
+
+def unknown_in(settings: dict[str, Any]) -> str:
+    """What attention is told that changes it, by name."""
+    return ", ".join(name for name, given in settings.items() if name not in HARMLESS and given is not None)
 
 
 def _attend_both(
@@ -141,7 +148,7 @@ def _attend_both(
     score *= scale
     if mask is not None:
         score = score.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else score + mask
-    share = score.softmax(-1, dtype=torch.promote_types(score.dtype, torch.float32)).to(score.dtype)
+    share = score.softmax(-1, dtype=exact(score.dtype)).to(score.dtype)
     own = torch.bmm(share.flatten(0, 1)[..., slots:], values).view(*query.shape[:3], -1)
     return own.add_(_per_prompt(share[..., :slots], before_values, owners)) if slots else own
 
@@ -153,12 +160,11 @@ def _per_prompt(rows: Float[Tensor, "B H G X"], factor: Float[Tensor, "P H X Y"]
     return owners.restore(product.transpose(1, 2))
 
 
-def _rows(part: Tensor, heads: int, index: Int[Tensor, "K"], filled: int) -> Tensor:
-    """The chosen rows of [B H, room, D], copied; slots that are not filled stay unwritten."""
-    old = part.view(-1, heads, *part.shape[1:])
-    new = old.new_empty(len(index), *old.shape[1:])
-    new[:, :, :filled] = old[:, :, :filled].index_select(0, index)
-    return new.flatten(0, 1)
+def rows_of(part: Float[Tensor, "B H S D"], index: Int[Tensor, "K"], filled: int, room: int) -> Float[Tensor, "K H R D"]:
+    """The chosen rows with so much room, copied; slots that are not filled stay unwritten."""
+    new = part.new_empty(len(index), part.shape[1], room, part.shape[3])
+    new[:, :, :filled] = part[:, :, :filled].index_select(0, index)
+    return new
 
 
 def share(cache: Cache, rows: int, room: int, device: torch.device) -> Cache:

@@ -24,8 +24,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from esscher.bases.owners import Owners
-from esscher.bases.shared_prompt import HARMLESS, NotSharedError, in_force
+from esscher.bases.shared_prompt import NotSharedError, in_force, rows_of, unknown_in
+from esscher.networks.owners import Owners
 
 NAME = "esscher_shared_source"
 
@@ -92,7 +92,7 @@ class TargetLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def begun(cls, keys: Tensor, values: Tensor, room: int) -> "TargetLayer":
         """The layer after its first step, with room for so many positions in all."""
         rows, filled = torch.arange(len(keys), device=keys.device), keys.shape[2]
-        return cls(_moved(keys, rows, filled, room), _moved(values, rows, filled, room), filled)
+        return cls(rows_of(keys, rows, filled, room), rows_of(values, rows, filled, room), filled)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         pass
@@ -117,15 +117,8 @@ class TargetLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def select(self, index: Int[Tensor, "K"]) -> "TargetLayer":
         """The chosen rows in memory of their own."""
         assert self.keys is not None and self.values is not None
-        keys, values = (_moved(part, index, self.filled, part.shape[2]) for part in (self.keys, self.values))
+        keys, values = (rows_of(part, index, self.filled, part.shape[2]) for part in (self.keys, self.values))
         return TargetLayer(keys, values, self.filled)
-
-
-def _moved(part: Float[Tensor, "B H R D"], index: Int[Tensor, "K"], filled: int, room: int) -> Float[Tensor, "K H U D"]:
-    """The chosen rows with so much room; places that are not filled stay unwritten."""
-    new = part.new_empty(len(index), part.shape[1], room, part.shape[3])
-    new[:, :, :filled] = part[:, :, :filled].index_select(0, index)
-    return new
 
 
 def attend(
@@ -145,9 +138,9 @@ def attend(
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, position_bias=position_bias, **kwargs
         )
-    unknown = [name for name, given in kwargs.items() if name not in HARMLESS and given is not None]
+    unknown = unknown_in(kwargs)
     if unknown or attention_mask is not None or query.shape[2] != 1:
-        raise NotSharedError(f"its attention to the source is given {', '.join(unknown) or 'a mask, or several positions'}")
+        raise NotSharedError(f"its attention to the source is given {unknown or 'a mask, or several positions'}")
     reading.times += 1
     allowed = reading.inside
     if position_bias is not None:

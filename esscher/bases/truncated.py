@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.bases.logits import LogitBase
-from esscher.bases.softmax import LOGITS_AT_ONCE
+from esscher.bases.logits import LogitBase, at_tokens, in_pieces
 from esscher.space import Sequences, Space
 from esscher.target import Base, State
 
@@ -56,9 +55,8 @@ class Truncated:
         return self.base.select(state, index)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        at_once = max(1, LOGITS_AT_ONCE // (self.space.vocab_size * max(1, x.tokens.shape[1])))
-        pieces = [x.rows(slice(first, first + at_once)) for first in range(0, len(x), at_once)] or [x]
-        return torch.cat([self._score(piece) for piece in pieces])
+        pieces = in_pieces(x, self.space.vocab_size, x.tokens.shape[1])
+        return torch.cat([at_tokens(self.logits(piece), piece) for piece in pieces])
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Log-probabilities of every token where x is counted, 0 elsewhere; in one pass if the base can."""
@@ -66,11 +64,6 @@ class Truncated:
             whole = self._truncate(self.base.logits(x))
             return torch.where(x.counted[..., None], whole, 0.0)
         return self._by_steps(x)
-
-    def _score(self, x: Sequences) -> Float[Tensor, "B T"]:
-        counted = x.counted
-        token = torch.where(counted, x.tokens, 0)
-        return torch.where(counted, self.logits(x).gather(2, token[..., None])[..., 0], 0.0)
 
     def _by_steps(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """`logits` of a base that can only step."""

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Json, Level, Seed
+from esscher.commands.output import Answer, show
 from esscher.explorer.serving import Serving, serve
 
 app = App(
@@ -27,7 +28,7 @@ def compare(
     energy_b: Annotated[Path | None, Parameter(help="Energy that tilts B.")] = None,
     out: Annotated[Path | None, Parameter(help="Folder of pairs and votes; a comparison that was stopped goes on.")] = None,
     results: Annotated[Path | None, Parameter(help="Print what the votes in this folder come to, and stop.")] = None,
-    level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
+    level: Level = 0.95,
     serving: Annotated[Serving, Parameter(name="*")] = Serving(),  # noqa: B008 (frozen)
     seed: Seed = 0,
     json: Json = False,

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Json, Seed
+from esscher.commands.output import Answer, show
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.images import ImageConfig
 from esscher.settings.train import TrainRun
@@ -33,11 +34,11 @@ def data(
 ) -> None:
     """The sets that training would see, with the sizes of their points."""
     from esscher.randomness import Seeded
-    from esscher.verbs.image_material import image_material
-    from esscher.verbs.material import prepare
+    from esscher.verbs.training_data import prepare
+    from esscher.verbs.training_images import prepare_images
 
     run = TrainRun("unused", look.data, look.tokenizer, look.length, images=look.images)
-    material = image_material(run) if run.of_images else prepare(run, rng=Seeded(seed).stream("data"))
+    material = prepare_images(run) if run.of_images else prepare(run, rng=Seeded(seed).stream("data"))
     sets = {"train": material.train, "validation": material.validation, "test": material.test}
     rows = [
         {

@@ -1,12 +1,13 @@
 """esscher distil: a tilted model as a plain one."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json, Quiet, Resume, RunSeed, seeded
+from esscher.commands.output import Answer, keep, show
 from esscher.settings.distil import DistilRun
 
 app = App(name="distil", help_epilogue="Example: esscher distil runs/first --energy runs/cats --out runs/plain-cats")
@@ -17,17 +18,15 @@ def distil(
     model: Annotated[str, Parameter(help="Folder of the base.")],
     *,
     run: Annotated[DistilRun, Parameter(name="*")],
-    resume: Annotated[bool, Parameter(negative="", help="Go on where the distillation in --out was stopped.")] = False,
-    seed: Annotated[int | None, Parameter(help="Short for --training.seed; printed back.")] = None,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    resume: Resume = False,
+    seed: RunSeed = None,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """The student is a model folder like any other; how near it came to the tilted model is printed with an interval."""
-    from esscher.commands.keeping import keep
     from esscher.verbs.distil import make_student
 
-    if seed is not None:
-        run = replace(run, training=replace(run.training, seed=seed))
+    run = seeded(run, seed)
     result = make_student(model, run, resume=resume, quiet=quiet)
     found = result.distilled
     facts: dict[str, Any] = {

@@ -6,7 +6,8 @@ from importlib import metadata
 
 from cyclopts import App
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json
+from esscher.commands.output import Answer, show
 
 app = App(name="env", help_epilogue="Example: esscher env --json")
 

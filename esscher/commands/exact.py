@@ -5,12 +5,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json
+from esscher.commands.output import Answer, show
 
 app = App(name="exact", help_epilogue="Example: esscher exact motif --motif 10001011111000 --length 30 --mixture 0.9")
 
 
-@app.command(sort_key=0)
+@app.command(sort_key=0, help_epilogue="Example: esscher exact motif --motif 01011101101 --length 30 --json")
 def motif(
     *,
     motif: Annotated[str, Parameter(help="The string that must appear.")],
@@ -19,10 +20,7 @@ def motif(
     mixture: Annotated[float, Parameter(help="Share of strings with the motif in the mixture process.")] = 0.9,
     json: Json = False,
 ) -> None:
-    """Strings of one length that contain a motif: their number and the entropies of the processes, in nats.
-
-    Example: esscher exact motif --motif 01011101101 --length 30 --json
-    """
+    """Strings of one length that contain a motif: their number and the entropies of the processes, in nats."""
     from esscher.exact.counting import check_motif, count_strings, process_entropy
 
     check_motif(motif, length, alphabet, mixture)
@@ -44,7 +42,7 @@ def motif(
     show(Answer("motif process (exact, nats; the end symbol counts)", facts, {}), as_json=json)
 
 
-@app.command(sort_key=1)
+@app.command(sort_key=1, help_epilogue="Example: esscher exact language '(0|10)*1?' --length 20")
 def language(
     pattern: Annotated[str, Parameter(help="A regular expression over the alphabet.")],
     *,
@@ -55,10 +53,7 @@ def language(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Strings of one length that match a pattern: how many, their share, the entropy of a uniform choice among them.
-
-    Example: esscher exact language "(0|10)*1?" --length 20
-    """
+    """Strings of one length that match a pattern: how many, their share, the entropy of a uniform choice among them."""
     from esscher.exact.expectation import entropy
     from esscher.exact.languages import matching_strings
 
@@ -76,7 +71,7 @@ def language(
     show(Answer("strings that match (exact, nats; the end symbol counts)", facts, {}), as_json=json)
 
 
-@app.command(sort_key=2)
+@app.command(sort_key=2, help_epilogue="Example: esscher exact ngram --data my.txt --order 3")
 def ngram(
     *,
     data: Annotated[str, Parameter(help="As for esscher train: docstrings, a path, a Hugging Face name.")] = "docstrings",
@@ -84,10 +79,7 @@ def ngram(
     length: Annotated[int, Parameter(help="Longest text, the end symbol counted; longer ones are cut.")] = 100,
     json: Json = False,
 ) -> None:
-    """A character n-gram model of real text: its own entropy and mean length, exactly, and its perplexity on held-out text.
-
-    Example: esscher exact ngram --data my.txt --order 3
-    """
+    """A character n-gram model of real text: its own entropy and mean length, exactly, and its perplexity on held-out text."""
     from esscher.bases.ngram import fit_ngram
     from esscher.estimators.perplexity import cross_entropy
     from esscher.exact.expectation import entropy, mean_length
@@ -95,7 +87,7 @@ def ngram(
     from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
     from esscher.settings.train import TrainRun
     from esscher.target import Tilted
-    from esscher.verbs.material import prepare
+    from esscher.verbs.training_data import prepare
 
     run = TrainRun("unused", DataConfig(source=data), TokenizerConfig("character"), LengthConfig(length))
     material = prepare(run, rng=Seeded(0))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY
+from esscher.commands.flags import ENERGY, BaseFolder, Cutting
 from esscher.cut import Cut
 from esscher.explorer.serving import Serving, serve
 
@@ -22,7 +22,7 @@ EXAMPLES, BEGINNING = 4, 12  # prompts to pick from, and their characters
 
 @app.default
 def explore(
-    model: Annotated[Path, Parameter(help="Folder of the base.")],
+    model: BaseFolder,
     *,
     energy: Annotated[
         Path | None, Parameter(help=f"{ENERGY} By default the folder `energy` in the base's, if there is one.")
@@ -31,7 +31,7 @@ def explore(
         Path | None, Parameter(help="Folder of a distilled model to show beside; by default `student` in the base's.")
     ] = None,
     prompt: Annotated[tuple[str, ...], Parameter(help="A prompt to pick from; may be given several times.")] = (),
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     serving: Annotated[Serving, Parameter(name="*")] = Serving(),  # noqa: B008 (frozen)
 ) -> None:
     """Type a prompt and see candidates by weight, base against joint token by token, log Z with its interval and verdict,

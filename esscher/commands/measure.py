@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.dynamic import dynamic_answer, refuse_beside_dynamic
-from esscher.commands.output import ENERGY, Answer, Json, Seed, Sharded, show
+from esscher.commands.flags import BaseFolder, Column, Cutting, EnergyFolder, Json, Level, Quiet, Seed, Sharded, UnitAsLearnt
+from esscher.commands.measure_dynamic import dynamic_answer, refuse_beside_dynamic
+from esscher.commands.output import Answer, keep, show
 from esscher.cut import Cut
-from esscher.settings.data import DataConfig, LengthConfig
+from esscher.data.sources import Unit
 from esscher.settings.dynamic import DynamicConfig
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from esscher.estimators.measured import Measured
     from esscher.verbs.measure import Measuring
     from esscher.verbs.models import Model
-
-Unit = Literal["line", "paragraph", "document"]
 
 app = App(name="measure", help_epilogue="Example: esscher measure runs/first --data my.txt")
 
@@ -46,10 +45,10 @@ class Reading:
 
 @app.default
 def measure(
-    model: Annotated[Path, Parameter(help="Folder of the base.")],
+    model: BaseFolder,
     *,
     data: Annotated[str, Parameter(help="A text, jsonl or parquet file, a folder, a pattern, or a Hugging Face name.")],
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
+    energy: EnergyFolder = None,
     draws: Annotated[
         int | None, Parameter(help="Draws for log Z: by default 4000 where all texts have one prompt, else 64 after each.")
     ] = None,
@@ -62,19 +61,16 @@ def measure(
         bool, Parameter(negative="", help="Draw at the last position too, instead of scoring every token of the vocabulary.")
     ] = False,
     plot: Annotated[Path | None, Parameter(help="Draw the perplexity by position into this file, such as steps.png.")] = None,
-    column: Annotated[str, Parameter(help="Of jsonl, parquet and Hugging Face data.")] = "text",
+    column: Column = "text",
     target: Annotated[
         str | None, Parameter(help="Translations of the data: a file, its ending, or a column beside --column.")
     ] = None,
-    unit: Annotated[
-        Unit | None,
-        Parameter(help="What a text is in a text file: a line, or what it was for a model that learnt from a stream."),
-    ] = None,
+    unit: UnitAsLearnt = None,
     fixed: Annotated[
         bool, Parameter(negative="", help="The interval for just these texts, instead of for all text like them.")
     ] = False,
-    level: Annotated[float, Parameter(help="How often the interval covers the truth.")] = 0.95,
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    level: Level = 0.95,
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     reading: Annotated[Reading, Parameter(name="*")] = Reading(),  # noqa: B008 (frozen)
     dynamic: Annotated[
         bool, Parameter(negative="", help="Learn from each piece of the text after it was scored, beside the model at rest.")
@@ -83,7 +79,7 @@ def measure(
     out: Annotated[Path | None, Parameter(help="Folder that keeps draws; a measuring that broke goes on.")] = None,
     sharded: Sharded = False,
     seed: Seed = 0,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Longer texts than the model's points are cut, and counted; end symbols count, prompts do not.
@@ -92,10 +88,9 @@ def measure(
     With --dynamic its weights learn from the text as it is read, as --adapt tells. With --target the data are sources, and
     what counts are their translations.
     """
-    from esscher.commands.keeping import keep
     from esscher.data.images import load_codec
     from esscher.training.progress import choose_progress
-    from esscher.verbs.measure import Measuring, measure_set
+    from esscher.verbs.measure import Measuring, measure_text
     from esscher.verbs.models import load_model
 
     if plot is not None and (steps == 0 or energy is None):
@@ -146,7 +141,7 @@ def measure(
         return
     loaded = load_model(model, energy, cut, sharded=sharded)
     made, told = _points(loaded, data, column, unit, target)
-    result = measure_set(loaded, made, settings, say=choose_progress(quiet).say)
+    result = measure_text(loaded, made, settings, say=choose_progress(quiet).say)
     found = result.found
     facts: dict[str, Any] = {
         "model": model, "energy": energy, "data": told, "measured_on": result.measured_on, "seed": seed,
@@ -192,10 +187,10 @@ def _points(model: "Model", data: str, column: str, unit: Unit | None, target: s
 
         texts = read_texts(data, column=column, unit=unit or "line")
         return model.read(texts.texts), str(texts)
-    from esscher.data.parallel import pair_points, read_pairs
+    from esscher.data.parallel import read_pairs
 
     pairs = read_pairs(data, target, column=column)
-    made = pair_points(pairs, model.tokenizer, longest=model.base.space.max_length)
+    made = model.read_pairs(pairs)
     return made, f"{pairs}, {made.cut:,} of them too long and left out"
 
 
@@ -213,11 +208,11 @@ def _stream(
     """What is found where the text is read as one stream; None where it is not to be."""
     from esscher.bases.network import with_sight
     from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
-    from esscher.verbs.models import load_model, trained_on_streams
-    from esscher.verbs.stream_material import read_stream_of
+    from esscher.verbs.models import load_model
+    from esscher.verbs.run_folder import manner_of, trained_on_streams
+    from esscher.verbs.training_streams import read_stream_of
 
-    learnt = trained_on_streams(model)
-    if learnt is None and reading == Reading():
+    if trained_on_streams(model) is None and reading == Reading():
         return None
     if asked:
         raise ValueError(
@@ -227,7 +222,7 @@ def _stream(
     base = loaded.streaming
     if reading.reach is not None or reading.clamp is not None:
         base = with_sight(base, reach=reading.reach, clamp=reading.clamp)
-    own, length = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
+    own, length = manner_of(model)
     text = read_stream_of(data, loaded.tokenizer, replace(own, column=column, unit=unit or own.unit), length)
     settings = StreamMeasuring(
         reading.streams, reading.segment or length.tokens, reading.warm, "fixed" if fixed else "sample", level

@@ -1,4 +1,4 @@
-"""How verbs print: a table for people, or one JSON object as the last line for programs.
+"""What verbs tell: printed, as tables for people or one JSON object as the last line for programs; and kept in files.
 
 What is printed for people goes to standard output too; progress and notes go to standard error.
 """
@@ -6,21 +6,12 @@ What is printed for people goes to standard output too; progress and notes go to
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from esscher.estimate import Estimate
 from esscher.launch import first_process
-
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")]
-Seed = Annotated[int, Parameter(name="--seed", help="One seed for everything random; printed back.")]
-Sharded = Annotated[
-    bool, Parameter(name="--sharded", negative="", help="Share out the base's weights among the processes of torchrun.")
-]
-ENERGY = "Folder of the energy that tilts the base; or `own`, the level of the base's own logits."
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,31 @@ def show(answer: Answer, *, as_json: bool) -> None:
         console.print(rich_table(name, rows))
     for note in answer.notes:
         console.print(note, markup=False)
+
+
+def keep(answer: Answer, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> Answer:
+    """Leave `report.html` for people and `answer.json` for programs in the folder, or only the second where a page is there
+    already; the answer then says where it is.
+
+    A folder that cannot be written to costs the report, never the answer, which says so.
+    """
+    from esscher.reports.run_report import Run, versions, write_run
+
+    if not first_process():
+        return answer
+    run = Run(answer.title, answer.facts, answer.tables, list(answer.notes), plain(settings), versions())
+    try:
+        report = write_run(folder, run, plain(dict(vars(run))), own_page=own_page)
+    except OSError as error:
+        return replace(answer, notes=[*answer.notes, f"No report was left in {folder}: {error}. The numbers are whole."])
+    return replace(answer, facts={**answer.facts, "report": report})
+
+
+def write_lines(file: Path, rows: Sequence[Any]) -> None:
+    """One JSON object a line, the file whole or not there."""
+    from esscher.storage import write_file
+
+    write_file(file, "".join(f"{json.dumps(plain(row), ensure_ascii=False)}\n" for row in rows).encode())
 
 
 def plain(value: Any) -> Any:

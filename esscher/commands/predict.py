@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json
+from esscher.commands.output import Answer, show, write_lines
 
 if TYPE_CHECKING:
     from esscher.data.examples import Row
@@ -39,7 +40,7 @@ def predict(
     examples = examples_of(loaded.task, _rows(loaded, text, data), loaded.columns, data or "what was given")
     answers = loaded.predict(examples)
     if out is not None:
-        _write(out, answers)
+        write_lines(out, answers)
     known = all(one.right is not None for one in examples)
     measured = loaded.labelling.measured(answers, examples) if known else {}
     tables: dict[str, Sequence[Any]] = {"answers": answers} if out is None or json else {}
@@ -62,11 +63,3 @@ def _rows(model: "Finetuned", texts: Sequence[str], data: str | None) -> "list[R
         )
     lines = texts if data is None else [line for line in read_lines(Path(data)) if line.strip()]
     return [{columns.text: line} for line in lines]
-
-
-def _write(out: Path, answers: Sequence[Any]) -> None:
-    from json import dumps
-
-    from esscher.storage import write_file
-
-    write_file(out, "".join(f"{dumps(one, ensure_ascii=False)}\n" for one in answers).encode())

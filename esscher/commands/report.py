@@ -5,7 +5,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json
+from esscher.commands.output import Answer, show
 
 app = App(name="report", help_epilogue="Example: esscher report runs/first runs/second --out first-and-second.html")
 

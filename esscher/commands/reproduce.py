@@ -7,7 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, plain, show
+from esscher.commands.flags import Json, Quiet
+from esscher.commands.output import Answer, keep, plain, show
 from esscher.launch import first_process
 from esscher.recipes import RECIPES, find
 
@@ -25,7 +26,7 @@ def reproduce(
     out: Annotated[Path | None, Parameter(help="Folder of the run; runs/NAME-SCALE by default. A broken run goes on.")] = None,
     seeds: Annotated[int, Parameter(help="How many seeds to run.")] = 1,
     data: Annotated[str | None, Parameter(help="A text of your own, for recipes that take one.")] = None,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Run one recipe; its rows, the paper's and the report stay in the run folder."""
@@ -33,7 +34,6 @@ def reproduce(
         rows = [{"name": r.name, "paper": r.paper, "scales": list(r.scales), "about": r.about} for r in RECIPES.values()]
         show(Answer("recipes", {}, {"recipes": rows}), as_json=json)
         return
-    from esscher.commands.keeping import keep
     from esscher.training.progress import progress_as
 
     recipe = find(name)

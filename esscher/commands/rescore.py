@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY, Answer, Json, Seed, show
+from esscher.commands.flags import EnergyFolder, Json, Level, Quiet, Seed
+from esscher.commands.output import Answer, show, write_lines
 
 if TYPE_CHECKING:
     from esscher.data.nbest import NBest
@@ -52,13 +53,13 @@ def rescore(
     lists: Annotated[Path, Parameter(help="File of n-best lists, jsonl or jsonl.gz; or one that --out wrote.")],
     *,
     base: Annotated[Path | None, Parameter(help="Folder of the base; none, to use just the scores in the lists.")] = None,
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
+    energy: EnergyFolder = None,
     reading: Annotated[Lists, Parameter(name="*")] = Lists(),  # noqa: B008 (frozen)
     files: Annotated[Files, Parameter(name="*")] = Files(),  # noqa: B008 (frozen)
     metric: Annotated[Literal["wer", "bleu"], Parameter(help="What weights are tuned for, and systems judged by.")] = "wer",
     eos: Annotated[str | None, Parameter(help="The token that ends a text, if not what a Hugging Face folder says.")] = None,
-    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    level: Level = 0.95,
+    quiet: Quiet = False,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
@@ -148,15 +149,12 @@ def _read_weights(file: Path) -> dict[str, float]:
 
 
 def _write(files: Files, weights: dict[str, float], chosen: dict[str, str]) -> None:
-    import json
-
-    from esscher.storage import write_file, write_json
+    from esscher.storage import write_json
 
     if files.weights_out is not None:
         write_json(files.weights_out, weights)
     if files.chosen is not None:
-        lines = (json.dumps({"id": name, "text": text}, ensure_ascii=False) + "\n" for name, text in chosen.items())
-        write_file(files.chosen, "".join(lines).encode())
+        write_lines(files.chosen, [{"id": name, "text": text} for name, text in chosen.items()])
 
 
 def _answer(found: "Rescored | None", metric: str, facts: dict[str, Any]) -> Answer:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, Seed, show
+from esscher.commands.flags import Json, Level, Seed
+from esscher.commands.output import Answer, show
 
 if TYPE_CHECKING:
     from esscher.metrics.comparison import Verdict
@@ -34,7 +35,7 @@ def score(
     bounds: Annotated[
         tuple[int, ...], Parameter(consume_multiple=True, negative="", help="Words of a source at which lengths are parted.")
     ] = (25, 50),
-    level: Annotated[float, Parameter(help="How often the intervals cover the truth.")] = 0.95,
+    level: Level = 0.95,
     resamples: Annotated[
         int, Parameter(help="Of the lines, for the intervals of BLEU, chrF, TER and word error rate.")
     ] = 1_000,

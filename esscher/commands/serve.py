@@ -1,11 +1,10 @@
 """esscher serve: a model, tilted or not, behind an endpoint that speaks OpenAI's completions."""
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY
+from esscher.commands.flags import BaseFolder, Cutting, EnergyFolder
 from esscher.cut import Cut
 from esscher.serving.config import ServeConfig
 
@@ -14,10 +13,10 @@ app = App(name="serve", help_epilogue="Example: esscher serve runs/first --energ
 
 @app.default
 def serve(
-    model: Annotated[Path, Parameter(help="Folder of the base.")],
+    model: BaseFolder,
     *,
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
-    cut: Annotated[Cut, Parameter(name="*")] = Cut(),  # noqa: B008 (frozen)
+    energy: EnergyFolder = None,
+    cut: Cutting = Cut(),  # noqa: B008 (frozen)
     limits: Annotated[ServeConfig, Parameter(name="*")] = ServeConfig(),  # noqa: B008 (frozen)
 ) -> None:
     """Each draw is chosen by the energy among candidates of the base. Requests beyond the limits, and what a tilted model

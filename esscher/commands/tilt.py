@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import Answer, Json, show
+from esscher.commands.flags import Json, Quiet, Resume
+from esscher.commands.output import Answer, keep, show
 from esscher.settings.tilt import TiltRun
 
 if TYPE_CHECKING:
@@ -25,13 +26,12 @@ def tilt(
     model: Annotated[str, Parameter(help="Folder of the base.")],
     *,
     run: Annotated[TiltRun, Parameter(name="*")],
-    resume: Annotated[bool, Parameter(negative="", help="Go on where the training in --out was stopped.")] = False,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    resume: Resume = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Without features, a network learns to tell text from the base's own draws. With them, each gets a weight under which it
     is as frequent as in the data, or as you say."""
-    from esscher.commands.keeping import keep
     from esscher.verbs.fitting import FittedEnergy
     from esscher.verbs.tilt import tilt as tilt_base
 
@@ -58,8 +58,8 @@ def _fitted(model: str, run: TiltRun, found: "FittedEnergy") -> Answer:
 
 def _learnt(model: str, run: TiltRun, found: "LearntEnergy") -> Answer:
     from esscher.estimators.perplexity import as_perplexity
-    from esscher.verbs.image_material import IMAGE
     from esscher.verbs.measure_images import image_rows
+    from esscher.verbs.training_images import IMAGE
 
     measured = found.measured
     models = {"base": measured.base, "tilted": measured.tilted or {}}

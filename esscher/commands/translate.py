@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from esscher.commands.output import ENERGY, Answer, Json, Seed, show
+from esscher.commands.flags import EnergyFolder, Json, Quiet, Seed
+from esscher.commands.output import Answer, show
 from esscher.launch import started
 from esscher.settings.translate import DecodingConfig
 
@@ -29,10 +30,10 @@ def translate(
     out: Annotated[Path | None, Parameter(help="File for the translations; standard output if not given.")] = None,
     resume: Annotated[bool, Parameter(negative="", help="Go on where --out ends.")] = False,
     references: Annotated[Path | None, Parameter(help="The right translation of each line; adds BLEU and chrF.")] = None,
-    energy: Annotated[Path | None, Parameter(help=ENERGY)] = None,
+    energy: EnergyFolder = None,
     decoding: Annotated[DecodingConfig, Parameter(name="*")] = DecodingConfig(),  # noqa: B008 (frozen)
     seed: Seed = 0,
-    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Every line has its translation at the same place. An empty line stays empty, and a source longer than those that the

@@ -54,12 +54,12 @@ class Example:
     key: str
 
 
-def read_rows(source: str, split: str = "train") -> list[Row]:
+def read_rows(source: str) -> list[Row]:
     """All rows of a source."""
     files = find_files(source)
     if not files:
         refuse_absent(source)
-        return list(hub_rows(source, split))
+        return list(hub_rows(source))
     rows = [row for file in files for row in _file(file)]
     if not rows:
         raise ValueError(f"{source} holds no row. Nothing was read; check the file.")

@@ -31,7 +31,6 @@ DIGITS = "digits"
 CODEC = "codec.json"
 Bytes = NDArray[np.uint8]
 Binarised = Literal["threshold", "random"]
-PARTS = ("train", "test")
 NAMES = {"x": ("images", "image", "x", "data"), "y": ("labels", "label", "y")}
 
 

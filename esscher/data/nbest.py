@@ -12,13 +12,14 @@ this library did. Read too, and not written: {"id", "ref", "hyps": [[score, text
 """
 
 import gzip
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from esscher.data.sources import hashed
 
 SCORE = "score"  # the name of the only score of candidates
 LIST_KEYS = ("id", "reference", "candidates", "scored_by")
@@ -94,7 +95,7 @@ def split_by_id(lists: Sequence[NBest], share: float) -> tuple[tuple[NBest, ...]
     """About this share of the lists, and the others; its id alone decides where a list goes, whatever others there are."""
     if not 0 < share < 1:
         raise ValueError(f"The share to tune on lies between 0 and 1, not {share}. Nothing was done; 0.5 is usual.")
-    first = [_place(one.id) < share for one in lists]
+    first = [hashed(one.id) < share for one in lists]
     if len(set(first)) < 2:
         raise ValueError(
             f"{len(lists)} lists are too few to tune on {share:g} of them and test on the others: one part is empty. Nothing "
@@ -102,10 +103,6 @@ def split_by_id(lists: Sequence[NBest], share: float) -> tuple[tuple[NBest, ...]
         )
     parts = [tuple(one for one, mine in zip(lists, first, strict=True) if mine is part) for part in (True, False)]
     return parts[0], parts[1]
-
-
-def _place(name: str) -> float:
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:

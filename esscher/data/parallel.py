@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from esscher.data.sources import KINDS, ending, file_rows, find_files, hub_rows, part_of, read_lines, refuse_absent
+from esscher.data.sources import KINDS, NAMES, ending, file_rows, find_files, hub_rows, part_of, read_lines, refuse_absent
 from esscher.data.text import TextSet
 from esscher.data.tokenizers import OWN_NAME, Tokenizer
 from esscher.space import Sequences, sequences
 
 TRANSLATION = "translation"  # the column of data sets that holds all languages
-NAMES = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,12 @@ class Pairs:
         return f"{self.name}: {len(self):,} pair{'s' * (len(self) != 1)}{empty}"
 
 
-def read_pairs(source: str, target: str, *, column: str = "text", split: str = "train") -> Pairs:
+def read_pairs(source: str, target: str, *, column: str = "text") -> Pairs:
     """All pairs of a source; `target` is the other file, its ending, or the column beside `column`."""
     files = find_files(source)
     if not files:
         refuse_absent(source)
-        return _kept(_columns(hub_rows(source, split), column, target, source), source)
+        return _kept(_columns(hub_rows(source), column, target, source), source)
     if len(files) > 1:
         raise ValueError(f"{source!r} names {len(files)} files, and pairs come from one. Nothing was read; name one file.")
     (file,) = files

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Unit = Literal["line", "paragraph", "document"]
+NAMES = ("train", "validation", "test")
 
 KINDS = {
     ".txt": "text",
@@ -46,8 +47,7 @@ class Texts:
         return f"{self.source}: {len(self):,} text{'s' * (len(self) != 1)}{empty}"
 
 
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """Texts to learn from, to choose by, and to judge by."""
 
     train: Texts
@@ -61,7 +61,6 @@ def read_texts(
     column: str = "text",
     unit: Unit = "line",
     separator: str | None = None,
-    split: str = "train",
     keep_empty: bool = False,
 ) -> Texts:
     """All texts of a source; `column` matters for jsonl, parquet and the hub, `unit` and `separator` for text files.
@@ -76,7 +75,7 @@ def read_texts(
             rows = (part.strip() for row in rows for part in row.split(separator))
         return _keep(rows, source, ("part" if separator is not None else unit) if kind == "text" else "text", keep_empty)
     refuse_absent(source)
-    return _keep(_column(hub_rows(source, split), column, source), source, "text", keep_empty)
+    return _keep(_column(hub_rows(source), column, source), source, "text", keep_empty)
 
 
 def find_files(source: str) -> list[Path]:
@@ -129,9 +128,7 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
 
     A text stays where it is when others come or go, and equal texts stay together.
     """
-    if not 0 < held_out < 0.5:
-        raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
-    places: tuple[list[str], list[str], list[str]] = ([], [], [])
+    places = _places(held_out)
     for text in texts.texts:
         places[part_of(text, held_out)].append(text)
     if not all(places):
@@ -140,14 +137,18 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
             f"({len(places[0])}), validation ({len(places[1])}), test ({len(places[2])}) is empty. Give more texts, "
             f"files of their own for validation and test, or a larger share."
         )
-    names = ("train", "validation", "test")
-    return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, names, strict=True)))
+    return _splits(texts, places)
 
 
 def part_of(text: str, held_out: float) -> int:
     """Where the hash of a text puts it: 0 to train, 1 to validation, 2 to test, a share `held_out` to either of these."""
-    number = int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big") / 2**64
+    number = hashed(text)
     return 1 if number < held_out else 2 if number < 2 * held_out else 0
+
+
+def hashed(text: str) -> float:
+    """A number from 0 to 1 that is a function of the text alone."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big") / 2**64
 
 
 def split_by_place(texts: Texts, *, held_out: float = 0.05) -> Splits:
@@ -155,9 +156,7 @@ def split_by_place(texts: Texts, *, held_out: float = 0.05) -> Splits:
 
     For few long texts: what is held out is as connected as the rest.
     """
-    if not 0 < held_out < 0.5:
-        raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
-    places: tuple[list[str], list[str], list[str]] = ([], [], [])
+    places = _places(held_out)
     for text in texts.texts:
         ends = [0, *(_line_end(text, round(share * len(text))) for share in (1 - 2 * held_out, 1 - held_out)), len(text)]
         for place, first, last in zip(places, ends, ends[1:], strict=False):
@@ -167,8 +166,18 @@ def split_by_place(texts: Texts, *, held_out: float = 0.05) -> Splits:
         raise ValueError(
             f"{texts.source} is too short to hold out {100 * held_out:g} % twice by place. Give more text, or a larger share."
         )
-    names = ("train", "validation", "test")
-    return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, names, strict=True)))
+    return _splits(texts, places)
+
+
+def _places(held_out: float) -> tuple[list[str], list[str], list[str]]:
+    """Where the texts of the three parts go, for a share that leaves something of each."""
+    if not 0 < held_out < 0.5:
+        raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
+    return [], [], []
+
+
+def _splits(texts: Texts, places: Sequence[Sequence[str]]) -> Splits:
+    return Splits(*(Texts(tuple(place), f"{texts.source} ({name})") for place, name in zip(places, NAMES, strict=True)))
 
 
 def _line_end(text: str, place: int) -> int:
@@ -221,8 +230,8 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
         yield row[column]
 
 
-def hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a data set by its name on the hub: `name`, `name:config`, or `name:config:split`."""
+def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
+    """The rows of a data set by its name on the hub: `name`, `name:config`, or `name:config:split`, which replaces `split`."""
     import datasets
 
     path, config, own = (*name.split(":", 2), "", "")[:3]

@@ -38,6 +38,10 @@ class TextSet:
     def tokens(self) -> Int[Tensor, "B"]:
         return self.x.lengths
 
+    def units(self) -> dict[str, Tensor]:
+        """What each point is worth, by unit."""
+        return {"token": self.tokens, "word": self.words, "byte": self.bytes}
+
     def __str__(self) -> str:
         cut = f", {self.cut:,} of them cut" if self.cut else ""
         sizes = f"{int(self.tokens.sum()):,} tokens, {int(self.words.sum()):,} words, {int(self.bytes.sum()):,} bytes"

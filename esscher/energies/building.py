@@ -11,13 +11,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from esscher.bases.blocks import INITIAL_STD
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.config import BaseConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_network
-from esscher.bases.pixel_network import PixelNetwork
-from esscher.bases.transformer import TransformerNetwork
-from esscher.bases.xlnet import XLNetNetwork
 from esscher.energies.adapters import with_adapters
 from esscher.energies.config import EnergyConfig, without_starting_point
 from esscher.energies.encoder import TextReader, encoder_of_tokens, load_encoder, with_dropout
@@ -25,6 +21,10 @@ from esscher.energies.network import NetworkEnergy
 from esscher.energies.pretrained import read_tokenizer
 from esscher.energies.readers import NetworkReader, PretrainedReader, SharedReader, reader_of_base
 from esscher.energies.reading import Decode
+from esscher.networks.blocks import INITIAL_STD
+from esscher.networks.pixel_network import PixelNetwork
+from esscher.networks.transformer import TransformerNetwork
+from esscher.networks.xlnet import XLNetNetwork
 from esscher.randomness import Rng, Seeded
 from esscher.target import Base
 

@@ -73,11 +73,10 @@ class Cached:
         return keys
 
 
-def cached(feature: Feature, *, reads_prompt: bool | None = None, most: int = MOST) -> Feature:
+def cached(feature: Feature, *, most: int = MOST) -> Feature:
     """The same feature, remembering up to `most` points.
 
     Whether it reads the prompt is known of features of text and of tokens, and taken as yes of any other function.
     """
-    if reads_prompt is None:
-        reads_prompt = feature.of.with_prompt if isinstance(feature.of, OfText) else not isinstance(feature.of, OfTokens)
+    reads_prompt = feature.of.with_prompt if isinstance(feature.of, OfText) else not isinstance(feature.of, OfTokens)
     return Feature(feature.name, Cached(feature.name, feature.of, reads_prompt=reads_prompt, most=most))

@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from esscher.energies.declaration import KINDS
 from esscher.energies.pretrained import longest_text, read_tokenizer, read_weights
 
-MEASURES = ("probability", "logit")
+MEASURES = KINDS["classifier"].measures
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from esscher.energies.features import Feature, values
+from esscher.energies.features import Feature, told_apart, values
 from esscher.randomness import Rng, Seeded
 from esscher.space import Sequences, distinct_prompts
 
@@ -23,10 +23,7 @@ class ConditionalLogLinear(nn.Module):
 
     def __init__(self, features: Sequence[Feature], network: nn.Module):
         super().__init__()
-        names = [feature.name for feature in features]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Each feature needs a name of its own; got {names}.")
-        self.features, self.network = tuple(features), network
+        self.features, self.network = told_apart(features), network
         reads = getattr(network, "vocab_size", None)
         if isinstance(reads, int):
             self.vocab_size = reads

@@ -36,6 +36,14 @@ def values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "B F"]:
     return torch.stack(columns, -1) if columns else empty
 
 
+def told_apart(features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """The features, or an error where two have one name."""
+    names = [feature.name for feature in features]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Each feature needs a name of its own; got {names}.")
+    return tuple(features)
+
+
 class LogLinear(nn.Module):
     """E(x) = -<weights, features(x)>."""
 
@@ -43,13 +51,10 @@ class LogLinear(nn.Module):
 
     def __init__(self, features: Sequence[Feature], weights: Float[Tensor, "F"] | None = None):
         super().__init__()
-        names = [feature.name for feature in features]
-        if len(set(names)) < len(names):
-            raise ValueError(f"Each feature needs a name of its own; got {names}.")
-        self.features = tuple(features)
-        weights = torch.zeros(len(names), dtype=torch.float64) if weights is None else weights.double()
-        if weights.shape != (len(names),):
-            raise ValueError(f"{len(names)} features need as many weights, not {tuple(weights.shape)}.")
+        self.features = told_apart(features)
+        weights = torch.zeros(len(features), dtype=torch.float64) if weights is None else weights.double()
+        if weights.shape != (len(features),):
+            raise ValueError(f"{len(features)} features need as many weights, not {tuple(weights.shape)}.")
         self.weights = nn.Parameter(weights)
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:

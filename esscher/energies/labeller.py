@@ -20,9 +20,9 @@ from torch.nn.functional import normalize
 from esscher.energies.labeller_config import LabellerConfig, Summary
 from esscher.energies.network import pooled, windowed
 from esscher.energies.readers import Read, Reader
+from esscher.networks.blocks import INITIAL_STD
 from esscher.space import Sequences
 
-INITIAL_STD = 0.02
 LEVELS = (1.0, *(round(0.9 - 0.2 * step, 1) for step in range(10)))  # of likeness, the first for equal words
 WIDTHS = (1e-3, *([0.1] * 10))
 LEAST, SCALE = 1e-10, 0.01  # of a soft count, and of its logarithm, as published

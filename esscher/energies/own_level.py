@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.logits import LevelBase, scores_and_levels
-from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.cut import Cut
 from esscher.energies.reading import Decode
+from esscher.heads.softmax import LOGITS_AT_ONCE
 from esscher.space import Sequences
 from esscher.target import Base
 

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.causal_lm import CausalLM
-from esscher.bases.network import EncoderNetwork, Network, NetworkBase
-from esscher.bases.opening import opened
+from esscher.bases.network import NetworkBase
+from esscher.networks.network import EncoderNetwork, Network
+from esscher.networks.opening import opened
 from esscher.space import Sequences
 from esscher.target import Base
 

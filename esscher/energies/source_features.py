@@ -21,20 +21,22 @@ Lexicon = Mapping[str, frozenset[str]]
 NUMBER = re.compile(r"\d+")
 
 
-def length_ratio(decode: Decode, *, usual: float = 1.0, name: str = "length ratio") -> Feature:
+def length_ratio(decode: Decode, *, usual: float = 1.0) -> Feature:
     """How far the number of words is from `usual` times that of the source: the absolute logarithm of their ratio."""
-    return _beside(name, decode, lambda source, target: abs(math.log((_size(target) + 1) / (usual * _size(source) + 1))))
+    return _beside(
+        "length ratio", decode, lambda source, target: abs(math.log((_size(target) + 1) / (usual * _size(source) + 1)))
+    )
 
 
-def copied(decode: Decode, *, name: str = "copied") -> Feature:
+def copied(decode: Decode) -> Feature:
     """The share of the source's numbers and names that the translation has too; 1 where there is none.
 
     A name is a word with a capital that does not begin the sentence.
     """
-    return _beside(name, decode, lambda source, target: _share(_lasting(source), set(WORD.findall(target))))
+    return _beside("copied", decode, lambda source, target: _share(_lasting(source), set(WORD.findall(target))))
 
 
-def coverage(decode: Decode, lexicon: Lexicon, *, name: str = "coverage") -> Feature:
+def coverage(decode: Decode, lexicon: Lexicon) -> Feature:
     """The share of the source's words that are in the lexicon of which a translation stands there; 1 where none is in it."""
 
     def judge(source: str, target: str) -> float:
@@ -42,7 +44,7 @@ def coverage(decode: Decode, lexicon: Lexicon, *, name: str = "coverage") -> Fea
         known = [word for word in _words(source) if word in lexicon]
         return sum(not lexicon[word].isdisjoint(said) for word in known) / len(known) if known else 1.0
 
-    return _beside(name, decode, judge)
+    return _beside("coverage", decode, judge)
 
 
 def lexicon_of(sources: Sequence[str], targets: Sequence[str], *, least: int = 3, dice: float = 0.2) -> Lexicon:

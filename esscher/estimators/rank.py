@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.bases.softmax import LOGITS_AT_ONCE
 from esscher.estimate import Estimate
 from esscher.estimators.blocks import BLOCKS
 from esscher.estimators.intervals import interval
+from esscher.heads.softmax import LOGITS_AT_ONCE
 from esscher.samplers.scores import beside, rows_of
 from esscher.space import Sequences
 from esscher.target import Base

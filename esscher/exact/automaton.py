@@ -65,19 +65,14 @@ class Weighted:
 
     def starts(self, x: Sequences) -> Int[Tensor, "B"]:
         """The state after each row's prompt."""
-        return read_prompts(self.reading, x)
+        state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
+        for t in range(int(x.start.max()) if len(x) else 0):
+            state = torch.where(t < x.start, self.reading[state, x.tokens[:, t]], state)
+        return state
 
     def log_weight(self, x: Sequences) -> Float[Tensor, "B"]:
         """The log-weight of each point."""
-        state, total = self.starts(x), torch.zeros(len(x), dtype=self.emit.dtype, device=self.emit.device)
-        ended = torch.zeros_like(state, dtype=torch.bool)
-        for t in range(x.tokens.shape[1]):
-            token, inside = x.tokens[:, t], x.counted[:, t]
-            total = torch.where(inside, total + self.emit[state, token], total)
-            state = torch.where(inside, self.move[state, token], state)
-            ended = ended | (inside & self.space.ends(token))
-        is_cut = ~ended & (x.lengths == self.space.max_length)
-        return torch.where(is_cut, total + self.cut[state], total)
+        return added_up(x, self.space, self.starts(x), self.move, self.emit, self.cut)
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ class Automaton:
         return Weighted(self.emit, self.move, self.space, read=self.read)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Int[Tensor, "B"]]:
-        state = read_prompts(self.move if self.read is None else self.read, prompts)
+        state = self.weighted().starts(prompts)
         return self.emit[state], state
 
     def advance(self, state: Int[Tensor, "B"], token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], Int[Tensor, "B"]]:
@@ -118,8 +113,7 @@ class Automaton:
         return state[index]
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        state = read_prompts(self.move if self.read is None else self.read, x)
-        columns = []
+        state, columns = self.weighted().starts(x), []
         for t in range(x.tokens.shape[1]):
             columns.append(self.emit[state, x.tokens[:, t]])
             state = torch.where(t < x.start, state, self.move[state, x.tokens[:, t]])
@@ -207,12 +201,23 @@ class Normalised:
         return state
 
 
-def read_prompts(read: Int[Tensor, "S V"], x: Sequences) -> Int[Tensor, "B"]:
-    """The state that each row's prompt leads to from state 0."""
-    state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
-    for t in range(int(x.start.max()) if len(x) else 0):
-        state = torch.where(t < x.start, read[state, x.tokens[:, t]], state)
-    return state
+def added_up(
+    x: Sequences,
+    space: Space,
+    state: Int[Tensor, "B"],
+    move: Int[Tensor, "S V"],
+    value: Float[Tensor, "S V"],
+    final: Float[Tensor, "S"],
+) -> Float[Tensor, "B"]:
+    """The values along the path of each point from its state on; one that is cut at `max_length` adds a final one."""
+    total, ended = torch.zeros(len(x), dtype=value.dtype, device=value.device), torch.zeros_like(state, dtype=torch.bool)
+    for t in range(x.tokens.shape[1]):
+        token, inside = x.tokens[:, t], x.counted[:, t]
+        total = torch.where(inside, total + value[state, token], total)
+        state = torch.where(inside, move[state, token], state)
+        ended = ended | (inside & space.ends(token))
+    is_cut = ~ended & (x.lengths == space.max_length)
+    return torch.where(is_cut, total + final[state], total)
 
 
 def _counted_only(x: Sequences, columns: list[Tensor], like: Tensor) -> Float[Tensor, "B T"]:

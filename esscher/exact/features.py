@@ -15,6 +15,7 @@ from torch import Tensor
 
 from esscher.exact import acceptors
 from esscher.exact.acceptors import Acceptor
+from esscher.exact.automaton import added_up
 from esscher.space import Sequences, Space
 
 
@@ -29,15 +30,7 @@ class Tally:
     final: Float[Tensor, "S"]
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
-        state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
-        total, ended = torch.zeros(len(x), dtype=torch.float64), torch.zeros(len(x), dtype=torch.bool)
-        for t in range(x.tokens.shape[1]):
-            token, inside = x.tokens[:, t], x.counted[:, t]
-            total = torch.where(inside, total + self.value[state, token], total)
-            state = torch.where(inside, self.move[state, token], state)
-            ended = ended | (inside & self.space.ends(token))
-        is_cut = ~ended & (x.lengths == self.space.max_length)
-        return torch.where(is_cut, total + self.final[state], total)
+        return added_up(x, self.space, torch.zeros_like(x.start), self.move, self.value, self.final)
 
 
 def indicator(name: str, acceptor: Acceptor, space: Space) -> Tally:

@@ -45,15 +45,15 @@ def product(moves: Sequence[Int[Tensor, "_ V"]], reads: Sequence[Int[Tensor, "_ 
             moved[:, eos] = code
         return moved
 
-    begun = _closure(torch.tensor([0]), lambda code: step(reads, code))
-    known = _closure(begun, move_on)
+    begun = closure(torch.tensor([0]), lambda code: step(reads, code))
+    known = closure(begun, move_on)
     order = known.argsort()
     moved, read = (order[torch.searchsorted(known[order], table)] for table in (move_on(known), step(reads, begun)))
     stay = torch.arange(len(begun), len(known))[:, None].expand(-1, moved.shape[1])
     return Product(known[:, None] // stride % size, moved, torch.cat([read, stay]))
 
 
-def _closure(known: Int[Tensor, "K"], step: Callable[[Tensor], Tensor]) -> Int[Tensor, "S"]:
+def closure(known: Int[Tensor, "K"], step: Callable[[Tensor], Tensor]) -> Int[Tensor, "S"]:
     """All that steps lead to, what was known first."""
     wave = known
     while len(wave):

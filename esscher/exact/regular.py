@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from esscher.exact.acceptors import Acceptor
+from esscher.exact.products import closure
 from esscher.space import Space
 
 _WRAP = {"full": "{}", "search": ".*{}.*", "end": ".*{}"}
@@ -108,11 +109,7 @@ def _written_out(atom: str, characters: list[str]) -> str:
 
 def _trim(move: Int[Tensor, "S V"], accepting: Tensor) -> Acceptor:
     """Without the states that no token leads to."""
-    known = wave = torch.tensor([0])
-    while len(wave):
-        reached = torch.unique(move[wave])
-        wave = reached[~torch.isin(reached, known)]
-        known = torch.cat([known, wave])
+    known = closure(torch.tensor([0]), lambda states: move[states])
     number = torch.zeros(len(move), dtype=torch.long)
     number[known] = torch.arange(len(known))
     return Acceptor(number[move[known]], accepting[known])

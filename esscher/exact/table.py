@@ -69,7 +69,7 @@ class Table:
                 f"A prefix leaves room for a token: its length is from 0 to {self.space.max_length - 1}, not {length}."
             )
         total = self._log_prefix[length][..., None]
-        return torch.where(total > -torch.inf, self._log_tokens(length) - total, -torch.inf)
+        return torch.where(total > -torch.inf, self._join(length, self._log_prefix[length + 1]) - total, -torch.inf)
 
     def log_probs(self, x: Sequences, prompt: Int[Tensor, "B"] | None = None) -> Float[Tensor, "B T"]:
         """log p(x_t | x_<t) of any points, where counted; `prompt` says after which prompt of the table (None: the first).
@@ -108,9 +108,6 @@ class Table:
         for length in range(self.space.max_length - 1, -1, -1):
             masses.append(torch.logsumexp(self._join(length, masses[-1]), -1))
         return masses[::-1]
-
-    def _log_tokens(self, length: int) -> Float[Tensor, "P M V"]:
-        return self._join(length, self._log_prefix[length + 1])
 
     def _join(self, length: int, longer: Float[Tensor, "P L"]) -> Float[Tensor, "P M V"]:
         """log p of each prefix and one more token: of the longer prefixes, and of the points that end there."""

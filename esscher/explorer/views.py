@@ -21,7 +21,6 @@ from esscher.estimators.energy_histograms import EnergyComparison, compare_energ
 from esscher.estimators.next_token import NextToken, NextTokens, next_tokens
 from esscher.estimators.steps import per_step
 from esscher.randomness import Rng, Seeded
-from esscher.reports.candidates import Candidate, candidates_of, pool_rows
 from esscher.reports.token_names import pieces, token_name
 from esscher.samplers.ancestral import draw
 from esscher.samplers.choice import SamplerSettings, choose_sampler
@@ -31,8 +30,10 @@ from esscher.samplers.scores import log_prob, log_weight
 from esscher.samplers.twists import Foresees
 from esscher.space import Sequences, prompts_of, sequences
 from esscher.target import Tilted, flat
-from esscher.verbs.comparison import gather, some_of
+from esscher.verbs.candidates import Candidate, candidates_of, pool_rows
+from esscher.verbs.comparison import gather
 from esscher.verbs.models import Model
+from esscher.verbs.subsets import some_of
 from esscher.verbs.tilt import read_sets, source_of
 
 SAMPLERS = ("pool", "adaptive-pool", "particles")

@@ -11,50 +11,9 @@ Tokenizers are those of `transformers` already, and need no import.
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from esscher.hub.network_lm import (
-    MODELS,
-    EsscherAwdLstmConfig,
-    EsscherAwdLstmForCausalLM,
-    EsscherDeqConfig,
-    EsscherDeqForCausalLM,
-    EsscherEnasConfig,
-    EsscherEnasForCausalLM,
-    EsscherGruConfig,
-    EsscherGruForCausalLM,
-    EsscherLstmConfig,
-    EsscherLstmForCausalLM,
-    EsscherTransformerConfig,
-    EsscherTransformerForCausalLM,
-    EsscherTransformerXLConfig,
-    EsscherTransformerXLForCausalLM,
-    EsscherTrellisNetConfig,
-    EsscherTrellisNetForCausalLM,
-    EsscherXLNetConfig,
-    EsscherXLNetForCausalLM,
-    network_lm,
-)
+from esscher.hub.network_lm import MODELS, network_lm
 
-__all__ = [
-    "EsscherAwdLstmConfig",
-    "EsscherAwdLstmForCausalLM",
-    "EsscherDeqConfig",
-    "EsscherDeqForCausalLM",
-    "EsscherEnasConfig",
-    "EsscherEnasForCausalLM",
-    "EsscherGruConfig",
-    "EsscherGruForCausalLM",
-    "EsscherLstmConfig",
-    "EsscherLstmForCausalLM",
-    "EsscherTransformerConfig",
-    "EsscherTransformerForCausalLM",
-    "EsscherTransformerXLConfig",
-    "EsscherTransformerXLForCausalLM",
-    "EsscherTrellisNetConfig",
-    "EsscherTrellisNetForCausalLM",
-    "EsscherXLNetConfig",
-    "EsscherXLNetForCausalLM",
-    "network_lm",
-]
+__all__ = ["network_lm"]
 
 for _kind, (_config, _model) in MODELS.items():
     AutoConfig.register(_kind, _config, exist_ok=True)

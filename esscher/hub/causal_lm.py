@@ -3,7 +3,6 @@
 How such folders are read and written is told in `esscher.hub.foreign`; a model that looks ahead is refused.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 from esscher.bases.causal_lm import CausalLM, causal_lm, end_symbols, text_config
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import plain_sampling
-from esscher.hub.foreign import read_model, read_ours, read_tokenizer
+from esscher.hub.foreign import read_model, read_points
 
 
 def load_causal_lm(
@@ -21,15 +20,10 @@ def load_causal_lm(
     """The base of a folder with this config, and its tokenizer when it has one; `eos` names another end symbol."""
     model = read_model(folder, config, "causal", device)
     _refuse_look_ahead(folder, model)
-    ours = read_ours(folder)
-    stated = end_symbols(model) if ours is None else [] if ours[0].eos is None else [ours[0].eos]
-    tokenizer = read_tokenizer(folder, text_config(model).vocab_size, eos, stated)
+    ours, tokenizer = read_points(folder, text_config(model).vocab_size, end_symbols(model), eos)
     if ours is None:
         return causal_lm(model, eos="model" if tokenizer is None else tokenizer.eos), tokenizer
-    space, opening = ours
-    if eos is not None and tokenizer is not None:
-        space = replace(space, eos=tokenizer.eos)
-    return CausalLM(model, space, opening), tokenizer
+    return CausalLM(model, *ours), tokenizer
 
 
 def sampling_of(base: CausalLM) -> dict[str, Any]:

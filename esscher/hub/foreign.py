@@ -7,7 +7,7 @@ whose weights are incomplete is refused.
 
 import os
 import shutil
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,21 @@ def read_model(folder: Path, config: dict[str, Any], kind: str, device: torch.de
     return model
 
 
-def read_ours(folder: Path) -> tuple[Space, int] | None:
+def read_points(folder: Path, size: int, ends: list[int], eos: str | None) -> tuple[tuple[Space, int] | None, Tokenizer | None]:
+    """The space and the opening token of a folder that was saved here, and the tokenizer of one that has some.
+
+    Of a folder from elsewhere `size` is the number of the model's tokens, `ends` its end symbols; `eos` names another one.
+    """
+    ours = _read_ours(folder)
+    if ours is not None:
+        size, ends = ours[0].vocab_size, [] if ours[0].eos is None else [ours[0].eos]
+    tokenizer = _read_tokenizer(folder, size, eos, ends)
+    if ours is not None and eos is not None and tokenizer is not None:
+        ours = replace(ours[0], eos=tokenizer.eos), ours[1]
+    return ours, tokenizer
+
+
+def _read_ours(folder: Path) -> tuple[Space, int] | None:
     """The space and the opening token that the folder remembers, if it was saved here."""
     file = folder / OURS
     if not file.is_file():
@@ -88,7 +102,7 @@ def read_ours(folder: Path) -> tuple[Space, int] | None:
     return Space(**stated), ours["opening"]
 
 
-def read_tokenizer(folder: Path, size: int, eos: str | None, stated: list[int]) -> Tokenizer | None:
+def _read_tokenizer(folder: Path, size: int, eos: str | None, stated: list[int]) -> Tokenizer | None:
     """The tokenizer of a folder, if it has one, for a model of so many tokens; `stated` are the model's end symbols."""
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         with quiet():

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from esscher.bases.network import Network
+from esscher.networks.network import Network
 from esscher.space import Sequences
 from esscher.target import State
 

@@ -28,13 +28,14 @@ from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from esscher.bases.config import BaseConfig, from_dict, name
-from esscher.bases.network import Network, NetworkBase, build_network
-from esscher.bases.transformer import TransformerNetwork, turns
+from esscher.bases.network import NetworkBase, build_network
 from esscher.hub.card import Card
 from esscher.hub.folder import CARD, PREFIX, plain_sampling
 from esscher.hub.network_cache import NetworkLayer, check_positions, layer_in, rows_of
-from esscher.hub.networks import config_of, write_card
+from esscher.hub.networks import CLASSES, config_of, write_card
 from esscher.hub.opening import opening_symbol
+from esscher.networks.network import Network
+from esscher.networks.transformer import TransformerNetwork, turns
 from esscher.space import Sequences, Space
 
 IGNORED = -100  # the label of what is not scored
@@ -93,7 +94,7 @@ class NetworkLMConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class NetworkLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-call]
-    """A network that tells the next token, for `transformers`; its kinds below are made known to the Auto classes."""
+    """A network that tells the next token, for `transformers`; its kinds (`MODELS`) are made known to the Auto classes."""
 
     config: Any
     network: Any
@@ -216,125 +217,15 @@ class NetworkLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-ca
                 initialization.copy_(weight, fresh.get_parameter(key).to(weight.device))
 
 
-class EsscherLstmConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a stacked LSTM."""
-
-    model_type = "esscher-lstm"
-
-
-class EsscherGruConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a stacked GRU."""
-
-    model_type = "esscher-gru"
+def _classes(kind: str, name: str) -> tuple[type[NetworkLMConfig], type[NetworkLM]]:
+    """The config and the model of a kind of network, which `transformers` tells apart by their classes."""
+    names = {"__module__": __name__, "__doc__": f"Of a network of kind {kind}."}
+    config = type(name.replace("ForCausalLM", "Config"), (NetworkLMConfig,), {**names, "model_type": PREFIX + kind})
+    return config, type(name, (NetworkLM,), {**names, "config_class": config})
 
 
-class EsscherAwdLstmConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of an AWD-LSTM."""
-
-    model_type = "esscher-awd-lstm"
-
-
-class EsscherEnasConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a cell of ENAS."""
-
-    model_type = "esscher-enas"
-
-
-class EsscherTrellisNetConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a TrellisNet."""
-
-    model_type = "esscher-trellisnet"
-
-
-class EsscherTransformerConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a causal Transformer."""
-
-    model_type = "esscher-transformer"
-
-
-class EsscherTransformerXLConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a Transformer-XL."""
-
-    model_type = "esscher-transformer-xl"
-
-
-class EsscherDeqConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of a DEQ-Transformer."""
-
-    model_type = "esscher-deq"
-
-
-class EsscherXLNetConfig(NetworkLMConfig):  # type: ignore[no-untyped-call]
-    """Of an XLNet, from left to right."""
-
-    model_type = "esscher-xlnet"
-
-
-class EsscherLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A stacked LSTM."""
-
-    config_class = EsscherLstmConfig
-
-
-class EsscherGruForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A stacked GRU."""
-
-    config_class = EsscherGruConfig
-
-
-class EsscherAwdLstmForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """An AWD-LSTM."""
-
-    config_class = EsscherAwdLstmConfig
-
-
-class EsscherEnasForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A cell of ENAS."""
-
-    config_class = EsscherEnasConfig
-
-
-class EsscherTrellisNetForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A TrellisNet."""
-
-    config_class = EsscherTrellisNetConfig
-
-
-class EsscherTransformerForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A causal Transformer."""
-
-    config_class = EsscherTransformerConfig
-
-
-class EsscherTransformerXLForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A Transformer-XL."""
-
-    config_class = EsscherTransformerXLConfig
-
-
-class EsscherDeqForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """A DEQ-Transformer."""
-
-    config_class = EsscherDeqConfig
-
-
-class EsscherXLNetForCausalLM(NetworkLM):  # type: ignore[no-untyped-call]
-    """An XLNet, from left to right."""
-
-    config_class = EsscherXLNetConfig
-
-
-MODELS: dict[str, tuple[type[NetworkLMConfig], type[NetworkLM]]] = {
-    "esscher-lstm": (EsscherLstmConfig, EsscherLstmForCausalLM),
-    "esscher-gru": (EsscherGruConfig, EsscherGruForCausalLM),
-    "esscher-awd-lstm": (EsscherAwdLstmConfig, EsscherAwdLstmForCausalLM),
-    "esscher-enas": (EsscherEnasConfig, EsscherEnasForCausalLM),
-    "esscher-trellisnet": (EsscherTrellisNetConfig, EsscherTrellisNetForCausalLM),
-    "esscher-transformer": (EsscherTransformerConfig, EsscherTransformerForCausalLM),
-    "esscher-transformer-xl": (EsscherTransformerXLConfig, EsscherTransformerXLForCausalLM),
-    "esscher-deq": (EsscherDeqConfig, EsscherDeqForCausalLM),
-    "esscher-xlnet": (EsscherXLNetConfig, EsscherXLNetForCausalLM),
-}
+MODELS = {PREFIX + kind: _classes(kind, name) for kind, name in CLASSES.items()}
+globals().update({one.__name__: one for pair in MODELS.values() for one in pair})  # where pickle looks for them
 
 
 def network_lm(base: NetworkBase) -> NetworkLM:

@@ -5,7 +5,6 @@ that cut the two in different ways (Marian: source.spm and target.spm), or numbe
 bring a tokenizer: `esscher.bases.seq2seq_lm` takes such a model with tokens of the tokenizers of `transformers`.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps, decoder_symbols, seq2seq_lm, spoken_tokens
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import plain_sampling
-from esscher.hub.foreign import TOKENIZER_FILES, read_model, read_ours, read_tokenizer
+from esscher.hub.foreign import TOKENIZER_FILES, read_model, read_points
 
 TWO = ("source.spm", "target.spm")
 
@@ -24,16 +23,11 @@ def load_seq2seq_lm(
 ) -> tuple[Seq2SeqLM, Tokenizer | None]:
     """The base of a folder with this config, and its tokenizer when it has one; `eos` names another end symbol."""
     model = read_model(folder, config, "seq2seq", device)
-    ours = read_ours(folder)
-    stated = decoder_symbols(model, "eos_token_id") if ours is None else [] if ours[0].eos is None else [ours[0].eos]
     _refuse_two_tokenizers(folder, model)
-    tokenizer = read_tokenizer(folder, spoken_tokens(model), eos, stated)
+    ours, tokenizer = read_points(folder, spoken_tokens(model), decoder_symbols(model, "eos_token_id"), eos)
     if ours is None:
         return seq2seq_lm(model, eos="model" if tokenizer is None else tokenizer.eos), tokenizer
-    space, opening = ours
-    if eos is not None and tokenizer is not None:
-        space = replace(space, eos=tokenizer.eos)
-    base = Seq2SeqLM(model, space, opening)
+    base = Seq2SeqLM(model, *ours)
     check_steps(base)
     return base, tokenizer
 

@@ -4,7 +4,7 @@
     model = to_transformers(base)
 
 What a model of theirs has twice, a vector for pairs of one segment and one for pairs of two, we have once, as their difference:
-no output depends on more. Our symbols beside the tokens (`esscher.bases.xlnet.SYMBOLS`) are further tokens there, whose
+no output depends on more. Our symbols beside the tokens (`esscher.networks.xlnet.SYMBOLS`) are further tokens there, whose
 probability is 0; those of a model from elsewhere begin as its own <s>, <sep>, <cls> and <mask>. What it leaves out: local
 attention and mixtures, which `transformers` has not.
 """
@@ -22,11 +22,11 @@ from transformers import XLNetLMHeadModel
 
 from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.transformer_xl import XLBlock
-from esscher.bases.xlnet import SYMBOLS, XLNetNetwork
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, write_tokenizer
-from esscher.hub.foreign import OURS, read_model, read_ours, read_tokenizer, save_model
+from esscher.hub.foreign import OURS, read_model, read_points, save_model
+from esscher.networks.transformer_xl import XLBlock
+from esscher.networks.xlnet import SYMBOLS, XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.space import Space
 from esscher.storage import sync_folder, write_json
@@ -42,12 +42,9 @@ def load_xlnet(
 ) -> tuple[NetworkBase, Tokenizer | None]:
     """The base of a folder of `transformers`, and its tokenizer when it has one; `eos` names another end symbol."""
     model = read_model(folder, config, "causal", device)
-    ours, size = read_ours(folder), int(model.config.vocab_size)
-    stated = [] if model.config.eos_token_id is None else [model.config.eos_token_id]
-    if ours is not None:
-        size, stated = ours[0].vocab_size, [] if ours[0].eos is None else [ours[0].eos]
-    tokenizer = read_tokenizer(folder, size, eos, stated)
-    end = (stated[0] if stated else None) if tokenizer is None else tokenizer.eos
+    size, end = int(model.config.vocab_size), model.config.eos_token_id
+    ours, tokenizer = read_points(folder, size, [] if end is None else [end], eos)
+    end = end if tokenizer is None else tokenizer.eos
     return from_transformers(model, Space(size, USUAL_LENGTH, end) if ours is None else ours[0]), tokenizer
 
 

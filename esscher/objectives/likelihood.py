@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.bases.logits import LogitBase, of_logits, scores_and_levels
-from esscher.bases.network import Penalised
+from esscher.networks.network import Penalised
 from esscher.objective import Loss
 from esscher.randomness import Rng
 from esscher.space import Sequences

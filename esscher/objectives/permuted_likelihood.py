@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from esscher.bases.mixers import FAR
-from esscher.bases.xlnet import Arrangement, XLNetNetwork
+from esscher.networks.mixers import FAR
+from esscher.networks.xlnet import Arrangement, XLNetNetwork
 from esscher.objective import Loss
 from esscher.objectives.likelihood import loss_of, tokens_of
 from esscher.objectives.spans import Spans

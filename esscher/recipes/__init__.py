@@ -1,6 +1,13 @@
 """One module a paper or study: `run(*, scale, out, seeds)` gives our rows beside the paper's.
 
-This list is all that `esscher reproduce` knows, and imports no torch. A recipe's module is imported when run.
+This list is all that `esscher reproduce` knows, and imports no torch. A recipe's module is imported when run. Beside it stand
+
+    ..._studies    what is studied at each scale, as settings that are told and not run
+    ..._rows       how one row is made, and kept in its folder so that it is not made again
+    ..._report     its page, where that is long
+
+of this recipe or of several on one subject (stream: one long text; translation; image). What all recipes do with rows, with
+data that a machine may have, and on their pages is in `rows`, `sources` and `report_parts`.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,6 @@ row is not made again; so are generated points, and in the plane the class of ev
 learning, for a curve; nothing is chosen by them, and the weights judged are the last ones.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,15 +21,13 @@ from esscher.adversarial.points import Points
 from esscher.adversarial.probes import error_rate
 from esscher.data.image_points import FewLabels
 from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
 from esscher.randomness import Seeded
 from esscher.recipes.bad_gan_studies import FewLabelStudy, Terms, few_label_studies
-from esscher.recipes.seeds import means_over_seeds, place_of
-from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.processes import is_made
+from esscher.recipes.rows import ROW, kept, mean_of, means_over_seeds, place_of
+from esscher.storage import read_tensors, write_tensors
 from esscher.training.trainer import Trainer
 
-ROW, TOLD = "row.json", "told.safetensors"
+TOLD = "told.safetensors"
 SETTLING, SHOWN, CELLS = 500, 64, 100
 AGAINST = "FM"
 
@@ -39,7 +36,8 @@ def make_row(scale: str, study: str, model: str, draw: int, out: Path) -> dict[s
     """The test error of one model, from the folder if it is there."""
     found = _find(scale, study, model)
     place = place_of(out / found.name, model, draw)
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         sets, terms = found.supply.sets(draw), found.models[model]
         infers = terms is not None and terms.variational > 0
         game = found.nets.build(classes=found.classes, inference=infers, rng=Seeded(draw, "networks"))
@@ -48,9 +46,10 @@ def make_row(scale: str, study: str, model: str, draw: int, out: Path) -> dict[s
         steps = _learn(found, game, sets, terms, draw, place)
         told = in_pieces(game.discriminator, sets.test.values, 1_000).argmax(-1)
         write_tensors(place / TOLD, {"told": told, "wrong": _wrong(told, sets.test), **_shown(game, sets, draw)})
-        write_json(place / ROW, {"points": found.name, "model": model, "draw": draw, "steps": steps})
-    wrong = read_tensors(place / TOLD)["wrong"]
-    return {**json.loads((place / ROW).read_text(encoding="utf8")), "error": error_rate(wrong)}
+        return {"points": found.name, "model": model, "draw": draw, "steps": steps}
+
+    row = kept(place / ROW, make)
+    return {**row, "error": error_rate(read_tensors(place / TOLD)["wrong"])}
 
 
 def make_density(scale: str, study: str, out: Path) -> float:
@@ -69,12 +68,7 @@ def saved(row: Mapping[str, Any], out: Path) -> Estimate:
     """Errors that a model saves against feature matching with the same labels, in percent of the test points."""
     places = (place_of(out / row["points"], model, row["draw"]) for model in (row["model"], AGAINST))
     own, other = (read_tensors(place / TOLD)["wrong"].double() for place in places)
-    gained = 100 * (other - own)
-
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * gained).sum() / times[0].sum()
-
-    return interval(mean, [(1, len(gained))], level=0.95, draws=len(gained), method="points as pairs", unit="%")
+    return mean_of(100 * (other - own), method="points as pairs", unit="%")
 
 
 def _find(scale: str, study: str, model: str | None) -> FewLabelStudy:

@@ -22,7 +22,7 @@ from esscher.data.image_points import FewLabels, few_labels
 from esscher.data.images import read_images, split_images
 from esscher.hub import load_base
 from esscher.randomness import Seeded
-from esscher.recipes.image_studies import CIFAR, MNIST
+from esscher.recipes.sources import DATA, MNIST, cifar, here_or, mnist, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig
 from esscher.settings.images import ImageConfig
@@ -31,7 +31,6 @@ from esscher.settings.training import Pace, TrainingConfig
 from esscher.training.processes import is_made
 from esscher.verbs.train import train
 
-SVHN = MNIST.parent / "svhn"
 QUANTILE, OF_DENSITY = 0.1, 2_000  # the published threshold; images that it is taken from
 Density = tuple[Callable[[Tensor], Tensor], float]
 
@@ -142,7 +141,7 @@ def few_label_studies(scale: str) -> tuple[list[FewLabelStudy], list[str]]:
         return [_published_mnist(), _published_svhn(), _published_cifar()], []
     made = [*(_plane(case) for case in CASES), *_options(), _digits()]
     if not MNIST.exists():
-        return made, [f"{MNIST} is not here; ESSCHER_DATA names another folder that holds it."]
+        return made, [not_here(MNIST)]
     return [*made, _mnist()], []
 
 
@@ -248,7 +247,7 @@ def _mnist() -> FewLabelStudy:
 
 def _published_mnist() -> FewLabelStudy:
     """A batch of 200 is 100 images for the classifier and 100 others for the generator."""
-    source = str(MNIST) if MNIST.exists() else "ylecun/mnist"
+    source = mnist()
     training = TrainingConfig(
         steps=1_200_000, batch_size=200, learning_rate=3e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
         evaluate_every=6_000, keep_best=False, log_every=1_000,
@@ -261,7 +260,7 @@ def _published_mnist() -> FewLabelStudy:
 
 
 def _published_svhn() -> FewLabelStudy:
-    source = str(SVHN) if SVHN.exists() else "ufldl-stanford/svhn:cropped_digits"
+    source = here_or(DATA / "svhn", "ufldl-stanford/svhn:cropped_digits")
     training = TrainingConfig(
         epochs=900, batch_size=64, learning_rate=1e-3, optimiser="adam", clip=None, schedule="linear", hold=2 / 3, lowest=0.1,
         keep_best=False, log_every=500,
@@ -275,7 +274,7 @@ def _published_svhn() -> FewLabelStudy:
 
 
 def _published_cifar() -> FewLabelStudy:
-    source = str(CIFAR) if CIFAR.exists() else "uoft-cs/cifar10"
+    source = cifar()
     training = TrainingConfig(
         epochs=1_200, batch_size=100, learning_rate=6e-4, optimiser="adam", clip=None, schedule="linear", hold=2 / 3,
         keep_best=False, log_every=500,

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.stream_rows import Look, Study
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
+from esscher.recipes.stream_studies import Look, StreamStudy
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.dynamic import DynamicConfig
@@ -25,7 +25,7 @@ TRAINING = TrainingConfig(
 )  # fmt: skip
 
 
-def bottleneck_studies(scale: str) -> tuple[list[Study], list[str]]:
+def bottleneck_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     """The studies of a scale, and what is left out because its text is not here."""
     if scale == "smoke":
         return [_smoke()], []
@@ -36,7 +36,7 @@ def bottleneck_studies(scale: str) -> tuple[list[Study], list[str]]:
         if Path(data.source).exists():
             studies += [one() for one in make]
         else:
-            left_out.append(f"{data.source} is not here; ESSCHER_DATA names another folder that holds it.")
+            left_out.append(not_here(data.source))
     return studies, left_out
 
 
@@ -50,30 +50,30 @@ def _heads(run: TrainRun, softmax: Mapping[str, Any], mixture: Mapping[str, Any]
     return {name: replace(run, base=base) for name, base in bases.items()}
 
 
-def _words() -> Study:
+def _words() -> StreamStudy:
     """The 2,000 most frequent words of books: a softmax over vectors of width 64, mixtures over some of 48."""
     run = TrainRun("", BOOKS, TokenizerConfig("word", 2_000), LengthConfig(35, stream=True), PLAIN, TRAINING)
     models = _heads(run, {"width": 64, "embedding": 64}, {"width": 73, "embedding": 48, "components": 8})
     learning = [Look(learning=DynamicConfig("mos", decay=0.02, batches=300))]
-    return Study("words of books", "token", models, {SOFTMAX: learning, MOS: learning}, SOFTMAX, 20_000)
+    return StreamStudy("words of books", "token", models, {SOFTMAX: learning, MOS: learning}, SOFTMAX, 20_000)
 
 
-def _sweep() -> Study:
+def _sweep() -> StreamStudy:
     """More or fewer components, the layer below as much narrower or wider."""
     mos = _words().models[MOS]
     models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, width=width)) for k, width in SWEEP.items()}
-    return Study("words, components", "token", models, {}, "MoS of 2", 20_000)
+    return StreamStudy("words, components", "token", models, {}, "MoS of 2", 20_000)
 
 
-def _characters() -> Study:
+def _characters() -> StreamStudy:
     """Characters, whose 28 log-probabilities no softmax here is too narrow for: nothing is to be gained."""
     training = replace(TRAINING, steps=1_000, warmup=50)
     run = TrainRun("", LETTERS, TokenizerConfig("character"), LengthConfig(70, stream=True), PLAIN, training)
     models = _heads(run, {"width": 128, "embedding": 128}, {"width": 123, "embedding": 48, "components": 8})
-    return Study("characters", "character", models, {}, SOFTMAX)
+    return StreamStudy("characters", "character", models, {}, SOFTMAX)
 
 
-def _smoke() -> Study:
+def _smoke() -> StreamStudy:
     """Docstrings, which every machine has, networks that learn little, and every part of the whole."""
     base = BaseChoice("awd-lstm", layers=2, inner=16)
     training = TrainingConfig(steps=40, batch_size=8, learning_rate=0.01, evaluate_every=10, average_after=2)
@@ -82,7 +82,7 @@ def _smoke() -> Study:
     models = _heads(run, {"width": 14}, {"width": 12, "embedding": 12, "components": 3})
     again = TrainRun("", run.data, length=length, training=TrainingConfig(steps=10, batch_size=8, average=0.0), start=MOS)
     learning = {MOS: [Look(learning=DynamicConfig("mos", batches=5, columns=20))]}
-    return Study("docstrings", "token", {**models, f"{MOS}, {TUNED}": again}, learning, SOFTMAX, 1_000)
+    return StreamStudy("docstrings", "token", {**models, f"{MOS}, {TUNED}": again}, learning, SOFTMAX, 1_000)
 
 
 PUBLISHED = TrainingConfig(
@@ -99,11 +99,9 @@ def _tuned(models: dict[str, TrainRun], rates: dict[str, float]) -> dict[str, Tr
     return found
 
 
-def _penn_treebank() -> Study:
-    name = "ptb-text-only/ptb_text_only"
-    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
+def _penn_treebank() -> StreamStudy:
     length = LengthConfig(70, stream=True, segments="random")
-    awd = TrainRun("", data, TokenizerConfig("word", 10_000), length, BaseChoice("awd-lstm"), PUBLISHED)
+    awd = TrainRun("", PENN_TREEBANK, TokenizerConfig("word", 10_000), length, BaseChoice("awd-lstm"), PUBLISHED)
     mos = replace(
         awd.base, embedding=280, inner=960, width=620, between_dropout=0.225, latent_dropout=0.29, output="softmaxes",
         components=15, floor=1e-8,
@@ -114,15 +112,13 @@ def _penn_treebank() -> Study:
         MOS: replace(awd, base=mos, training=replace(PUBLISHED, epochs=1_000)),
     }
     looks = {f"{MOS}, {TUNED}": [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.075, epsilon=0.001))]}
-    return Study("Penn Treebank", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 25.0, MOS: 25.0}), looks, SOFTMAX)
+    return StreamStudy("Penn Treebank", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 25.0, MOS: 25.0}), looks, SOFTMAX)
 
 
-def _wikitext() -> Study:
-    name = "Salesforce/wikitext:wikitext-2-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
+def _wikitext() -> StreamStudy:
     length = LengthConfig(70, stream=True, segments="random")
     base = BaseChoice("awd-lstm", input_dropout=0.65, between_dropout=0.2)
-    awd = TrainRun("", data, TokenizerConfig("word", 33_278), length, base, PUBLISHED)
+    awd = TrainRun("", wikitext(2), TokenizerConfig("word", 33_278), length, base, PUBLISHED)
     mos = replace(
         base, embedding=300, inner=1_150, width=650, input_dropout=0.55, latent_dropout=0.29, output="softmaxes",
         components=15, floor=1e-8,
@@ -134,4 +130,4 @@ def _wikitext() -> Study:
         MOS: replace(awd, base=mos, training=many),
     }
     looks = {f"{MOS}, {TUNED}": [Look(learning=DynamicConfig("mos", learning_rate=0.002, decay=0.02, epsilon=0.002))]}
-    return Study("WikiText-2", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 20.0, MOS: 20.0}), looks, SOFTMAX)
+    return StreamStudy("WikiText-2", "token", _tuned(models, {SOFTMAX: 30.0, MOC: 20.0, MOS: 20.0}), looks, SOFTMAX)

@@ -73,7 +73,6 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
                 rows += tally(process.name, size, process.truth, found)
         truth, found = _prompted(PROMPTED_DRAWS, replications, seeds)
     rows += tally("prompted", PROMPTED_DRAWS, truth, found)
-    out.mkdir(parents=True, exist_ok=True)
     result = {"rows": rows, "paper": PAPER}
     (out / "coverage.json").write_text(json.dumps(result, indent=1))
     return result

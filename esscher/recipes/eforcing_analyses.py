@@ -1,29 +1,26 @@
 """What E-Forcing does to a language model beside its perplexity: exposure bias; and what an energy adds, its own or another."""
 
-import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from esscher.cut import Cut
 from esscher.estimate import Estimate
-from esscher.recipes.seeds import place_of
-from esscher.recipes.stream_rows import Study
+from esscher.recipes.rows import kept, place_of
+from esscher.recipes.stream_studies import StreamStudy
 from esscher.settings.exposure import ExposureSettings
 from esscher.settings.tilt import ContrastConfig, ContrastTraining, TiltRun
-from esscher.storage import write_json
 from esscher.training.processes import is_made
 from esscher.verbs.exposure import TextSource, find_exposure
-from esscher.verbs.material import read_splits
 from esscher.verbs.measure import Measuring, measure_text
 from esscher.verbs.models import load_model
 from esscher.verbs.tilt import tilt
+from esscher.verbs.training_data import read_splits
 
 OWN = Cut(max_length=20, given=30)
 
 
-def exposure_row(study: Study, model: str, folder: Path, places: int) -> dict[str, Any]:
+def exposure_row(study: StreamStudy, model: str, folder: Path, places: int) -> dict[str, Any]:
     """The ratio of a model of the first seed beside the one that the study names, and the mean bounds of both."""
     against = place_of(folder, study.against, 0)
 
@@ -33,24 +30,24 @@ def exposure_row(study: Study, model: str, folder: Path, places: int) -> dict[st
         assert found.ratio is not None and found.baseline is not None
         return {"ratio": found.ratio.ratio, "bound": found.model.mean, f"bound, {study.against}": found.baseline.mean}
 
-    return {"text": study.name, "model": model, **_kept(place_of(folder, model, 0) / "exposure.json", find)}
+    return {"text": study.name, "model": model, **kept(place_of(folder, model, 0) / "exposure.json", find)}
 
 
-def own_row(study: Study, model: str, folder: Path, sequences: int) -> dict[str, Any]:
+def own_row(study: StreamStudy, model: str, folder: Path, sequences: int) -> dict[str, Any]:
     """A model and the level of its own logits as an energy."""
     place = place_of(folder, model, 0)
-    row = _kept(place / "own.json", lambda: _tilted(study, model, place, "own", sequences))
+    row = kept(place / "own.json", lambda: _tilted(study, model, place, "own", sequences))
     return {"text": study.name, "of": model, "energy": "its own level", **row}
 
 
-def residual_row(study: Study, model: str, folder: Path, sequences: int, steps: int) -> dict[str, Any]:
+def residual_row(study: StreamStudy, model: str, folder: Path, sequences: int, steps: int) -> dict[str, Any]:
     """A model and a network that starts from its weights and learns to tell its draws from the data."""
     place = place_of(folder, model, 0)
 
     def find() -> dict[str, Estimate]:
         return _tilted(study, model, place, residual_energy(place, place / "energy", steps, OWN), sequences)
 
-    return {"text": study.name, "of": model, "energy": "a network", **_kept(place / "residual.json", find)}
+    return {"text": study.name, "of": model, "energy": "a network", **kept(place / "residual.json", find)}
 
 
 def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = None) -> Path:
@@ -63,17 +60,11 @@ def residual_energy(place: Path, folder: Path, steps: int, cut: Cut | None = Non
     return folder
 
 
-def _tilted(study: Study, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
+def _tilted(study: StreamStudy, model: str, place: Path, energy: str | Path, sequences: int) -> dict[str, Estimate]:
     """Perplexity of continuations of 20 tokens after 30, of the first seed and tilted by an energy."""
     texts = read_splits(study.models[model].data).test.texts
-    found = measure_text(load_model(place, energy, OWN), texts, Measuring(sequences=sequences)).found
+    judged = load_model(place, energy, OWN)
+    found = measure_text(judged, judged.read(texts), Measuring(sequences=sequences)).found
     assert found.tilted is not None and found.saved is not None
     sides = {"model": found.base["token"], "tilted": found.tilted["token"]}
     return {**{name: one.map(math.exp, unit="per token") for name, one in sides.items()}, "saved": found.saved["token"]}
-
-
-def _kept(file: Path, find: Callable[[], dict[str, Estimate]]) -> dict[str, Estimate]:
-    """The numbers of a file, which is made if it is not there."""
-    if not is_made(file):
-        write_json(file, {name: found.to_dict() for name, found in find().items()})
-    return {name: Estimate(**found) for name, found in json.loads(file.read_text(encoding="utf8")).items()}

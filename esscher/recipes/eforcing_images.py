@@ -7,13 +7,12 @@ what draws and completed halves look like.
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.eforcing_report import validations
-from esscher.recipes.image_rows import COMPLETED, SAMPLES, over_seeds, run_studies
+from esscher.recipes.image_rows import COMPLETED, SAMPLES, run_studies
 from esscher.recipes.image_studies import ImageStudy, image_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.report_parts import if_any, learning, published
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure
-from esscher.reports.plots import curves
 
 PAPER = [
     {"images": images, "model": model, "test": test, "train": train, "unit": "bits per dimension"}
@@ -38,24 +37,21 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All models of this scale, with every seed."""
     studies, left_out = image_studies(scale)
     rows = run_studies(studies, out, seeds)
-    over = over_seeds(rows)
-    tables = [Table("Models", rows), *([Table("Over seeds", over)] if over else [])]
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
+    over = means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
+    tables = [Table("Models", rows), *if_any(Table("Over seeds", over))]
     sections = [_section(study, out / study.name) for study in studies]
     about = "One network and set of images, and what it is trained to minimise."
-    write_report(out / "report.html", "E-Forcing on images", about, [Section("Results", MEANING, tables), *sections, published])
+    sections = [Section("Results", MEANING, tables), *sections, published(PAPER)]
+    write_report(out / "report.html", "E-Forcing on images", about, sections)
     return {"rows": rows, "over seeds": over, "paper": PAPER, "left out": [{"left out": one} for one in left_out]}
 
 
 def _section(study: ImageStudy, folder: Path) -> Section:
     """While learning, draws, and completed halves, of the first seed."""
-    lines, grids = {}, []
+    grids = []
     for model in study.models:
         place = place_of(folder, model, 0)
-        steps, losses = zip(*validations(place), strict=True)
-        lines[model] = steps, losses
         grids.append(Picture(file_figure(place / SAMPLES), f"{model}: draws."))
         completed = "an image, its upper half, and what was drawn after that."
         grids.append(Picture(file_figure(place / COMPLETED), f"{model}: {completed}"))
-    learning = Picture(curves(lines, x="step", y="validation, nats per dimension"), "Seed 0.")
-    return Section(study.name, "", [learning, *grids])
+    return Section(study.name, "", [*learning(folder, study.models, "validation, nats per dimension"), *grids])

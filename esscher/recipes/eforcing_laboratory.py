@@ -5,9 +5,7 @@ say something; then the gradient of one batch is estimated many times, with the 
 drawn, by the same draws.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,18 +16,16 @@ from esscher.bases.config import BaseConfig, RecurrentConfig, TransformerConfig
 from esscher.bases.network import NetworkBase, build_base
 from esscher.data.processes import draw_sets
 from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
 from esscher.exact.languages import motif_process
 from esscher.objectives.eforcing import EForcing
 from esscher.randomness import Rng, Seeded
+from esscher.recipes.rows import mean_of
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
-from esscher.storage import write_json
 from esscher.target import Tilted
-from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
 MOTIF, LENGTH, ROWS = "101", 6, (16, 64, 256)
@@ -59,15 +55,6 @@ def gradient_rows(batches: int, steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def saved_gradient_rows(file: Path, batches: int, steps: int) -> list[dict[str, Any]]:
-    """The rows of a file, which is made if it is not there."""
-    if not is_made(file):
-        rows = gradient_rows(batches, steps)
-        write_json(file, {"rows": [{**row, "variance": row["variance"].to_dict()} for row in rows]})
-    stated = json.loads(file.read_text(encoding="utf8"))["rows"]
-    return [{**row, "variance": Estimate(**row["variance"])} for row in stated]
-
-
 def gradient_section(rows: Sequence[Mapping[str, Any]]) -> Section:
     """The table, and how the variance falls with the size of a batch."""
     lines = {}
@@ -95,10 +82,5 @@ def _compared(found: Float[Tensor, "n W"], exact: Float[Tensor, "W"]) -> dict[st
     spread = (found - found.mean(0)).square().sum(1) * len(found) / (len(found) - 1)
     along = found @ exact / exact.norm()
     error = float((along.mean() - exact.norm()) / (along.std() / len(found) ** 0.5))
-
-    def mean(times: Float[Tensor, "1 n"]) -> Tensor:
-        return (times[0] * spread).sum() / times.sum()
-
-    method = f"mean square distance from the mean of {len(found)} batches"
-    variance = interval(mean, [(1, len(found))], level=0.95, draws=len(found), method=method)
+    variance = mean_of(spread, method=f"mean square distance from the mean of {len(found)} batches")
     return {"variance": variance, "error in standard errors": round(error, 2)}

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from esscher.recipes.eforcing_analyses import exposure_row, own_row, residual_row
-from esscher.recipes.eforcing_laboratory import gradient_section, saved_gradient_rows
+from esscher.recipes.eforcing_laboratory import gradient_rows, gradient_section
 from esscher.recipes.eforcing_report import eforcing_report, shown, with_curves
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN, language_studies
+from esscher.recipes.rows import kept
 from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
 from esscher.reports.document import Section, Table
 
@@ -40,7 +41,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     rows = with_perplexity(with_curves(run_studies(studies, out, seeds), studies, out))
     over = with_perplexity(over_seeds(rows))
     batches, steps = (10, 10) if scale == "smoke" else (200, 300)
-    gradients = saved_gradient_rows(out / "gradients.json", batches, steps)
+    gradients = kept(out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
     compared = [study for study in studies if FORCED in study.models]
     places, few = (20, 20) if scale == "smoke" else (400, 200)
     exposure = [exposure_row(study, FORCED, out / study.name, places) for study in compared]

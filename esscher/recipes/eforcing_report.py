@@ -1,26 +1,19 @@
 """The report of recipes on E-Forcing: rows, what each saves, and how the validation loss went from evaluation to evaluation."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.seeds import place_of
+from esscher.recipes.report_parts import learning, published, validations
+from esscher.recipes.rows import place_of
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study
-from esscher.reports.document import Picture, Section, Table, write_report
-from esscher.reports.plots import curves
+from esscher.recipes.stream_studies import StreamStudy
+from esscher.reports.document import Section, write_report
 
-LOSS = "validation, nats per token"
-
-
-def validations(place: Path) -> list[tuple[int, float]]:
-    """The step and the loss of every evaluation of a run, in order."""
-    entries = [json.loads(line) for line in (place / "history.jsonl").read_text(encoding="utf8").splitlines()]
-    return [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]
+LOSS, KEPT = "validation, nats per token", "Seed 0. The weights of the least loss are kept and tested."
 
 
-def with_curves(rows: Sequence[Mapping[str, Any]], studies: Sequence[Study], out: Path) -> list[dict[str, Any]]:
+def with_curves(rows: Sequence[Mapping[str, Any]], studies: Sequence[StreamStudy], out: Path) -> list[dict[str, Any]]:
     """Rows with the least validation loss, where it was, and how much it had risen by the end."""
     found = []
     for row in rows:
@@ -40,7 +33,7 @@ def shown(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def eforcing_report(
     out: Path,
     title: str,
-    studies: Sequence[Study],
+    studies: Sequence[StreamStudy],
     rows: Sequence[Mapping[str, Any]],
     paper: Sequence[Mapping[str, Any]],
     more: Sequence[Section] = (),
@@ -48,12 +41,7 @@ def eforcing_report(
     """Write the page with further sections, and return its path."""
     sections = stream_sections(rows)
     for study in studies:
-        lines = {}
-        for model in study.models:
-            steps, losses = zip(*validations(place_of(out / study.name, model, 0)), strict=True)
-            lines[model] = steps, losses
-        picture = Picture(curves(lines, x="step", y=LOSS), "Seed 0. The weights of the least loss are kept and tested.")
-        sections.append(Section(f"{study.name}: while learning", "A loss that rises is of a text learnt by heart.", [picture]))
+        pictures = learning(out / study.name, study.models, LOSS, KEPT)
+        sections.append(Section(f"{study.name}: while learning", "A loss that rises is of a text learnt by heart.", pictures))
     about = "One network and text, and what it is trained to minimise; all are measured by the likelihood of other text."
-    published = Section("Published", "At the published sizes.", [Table("Results", paper)])
-    return write_report(out / "report.html", title, about, [*sections, *more, published])
+    return write_report(out / "report.html", title, about, [*sections, *more, published(paper)])

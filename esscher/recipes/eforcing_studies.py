@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from esscher.recipes.stream_rows import Study
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
+from esscher.recipes.stream_studies import WIKITEXT_XL, StreamStudy
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.objective import ObjectiveConfig
@@ -42,7 +42,7 @@ SWEPT = {
 }
 
 
-def language_studies(scale: str) -> tuple[list[Study], list[str]]:
+def language_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     """The studies of a scale, and what is left out because its text is not here."""
     if scale == "smoke":
         return [_smoke()], []
@@ -60,15 +60,15 @@ def language_studies(scale: str) -> tuple[list[Study], list[str]]:
     sources = [study.models[PLAIN].data.source for study in made]
     here = [study for study, source in zip(made, sources, strict=True) if source == DOCSTRINGS or Path(source).exists()]
     absent = sorted({source for source in sources if source != DOCSTRINGS and not Path(source).exists()})
-    return here, [f"{source} is not here; ESSCHER_DATA names another folder that holds it." for source in absent]
+    return here, [not_here(source) for source in absent]
 
 
-def backbone_studies(scale: str) -> tuple[list[Study], list[str]]:
+def backbone_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     """Every backbone with likelihood and with E-Forcing; at small scale each token counted once, as `SWEPT` says is better."""
     text, run, forcing, bases, most = _ablation(scale)
     forced = ONCE if forcing.counts == "once" else FORCED
     if scale == "small" and not Path(run.data.source).exists():
-        return [], [f"{run.data.source} is not here; ESSCHER_DATA names another folder that holds it."]
+        return [], [not_here(run.data.source)]
     studies = []
     for name, base in bases.items():
         plain = replace(run, base=base)
@@ -76,7 +76,7 @@ def backbone_studies(scale: str) -> tuple[list[Study], list[str]]:
             plain = replace(plain, training=replace(run.training, learning_rate=FASTER[name]))
         models = {PLAIN: plain, forced: replace(plain, objective=forcing)}
         models = _from_layers(plain) if scale == "small" and name == "DEQ" else models
-        studies.append(Study(f"{text}, {name}", "token", models, {}, PLAIN, most))
+        studies.append(StreamStudy(f"{text}, {name}", "token", models, {}, PLAIN, most))
     return studies, []
 
 
@@ -98,10 +98,8 @@ def _ablation(scale: str) -> tuple[str, TrainRun, ObjectiveConfig, Mapping[str, 
         return "docstrings", run, ObjectiveConfig("eforcing", after_steps=4), SMALLEST, 1_000
     if scale == "small":
         return "a book", TrainRun("", BOOK, TOKENS, SEGMENT, XL, replace(TRAINING, epochs=10)), FORCING_ONCE, BACKBONES, None
-    name = "ptb-text-only/ptb_text_only"
-    data = DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence")
     training = TrainingConfig(epochs=100, batch_size=20, learning_rate=1e-3, clip=0.25, patience=20)
-    run = TrainRun("", data, TokenizerConfig("word", 10_000), replace(SEGMENT, tokens=70), XL, training)
+    run = TrainRun("", PENN_TREEBANK, TokenizerConfig("word", 10_000), replace(SEGMENT, tokens=70), XL, training)
     return "Penn Treebank", run, ObjectiveConfig("eforcing", after_epochs=15, negatives=50), PUBLISHED, None
 
 
@@ -151,37 +149,32 @@ def _objectives(run: TrainRun, forcing: ObjectiveConfig) -> dict[str, TrainRun]:
     }
 
 
-def _compared(name: str, run: TrainRun) -> Study:
+def _compared(name: str, run: TrainRun) -> StreamStudy:
     """Every objective, those that are likelihood for as long as E-Forcing takes."""
     models = _objectives(run, FORCING)
     epochs = round(BEGIN + COST * ((run.training.epochs or 1) - BEGIN))
     longer = {one: replace(models[one], training=replace(models[one].training, epochs=epochs)) for one in (PLAIN, SMOOTH)}
-    return Study(name, "token", {**models, **longer}, {}, PLAIN)
+    return StreamStudy(name, "token", {**models, **longer}, {}, PLAIN)
 
 
-def _swept(name: str, run: TrainRun) -> Study:
+def _swept(name: str, run: TrainRun) -> StreamStudy:
     """E-Forcing that begins elsewhere, or is stronger or weaker; to be chosen by the validation text."""
     models = {PLAIN: run, **{what: replace(run, objective=objective) for what, objective in SWEPT.items()}}
-    return Study(name, "token", models, {}, PLAIN)
+    return StreamStudy(name, "token", models, {}, PLAIN)
 
 
-def _smoke() -> Study:
+def _smoke() -> StreamStudy:
     base = BaseChoice("transformer-xl", width=12, layers=1, heads=2, feedforward=24, memory=12)
     training = TrainingConfig(steps=24, batch_size=8, evaluate_every=8, learning_rate=3e-3, log_every=8)
     run = TrainRun("", DataConfig(), TokenizerConfig("bpe", 300), replace(SEGMENT, tokens=12), base, training)
-    return Study("docstrings", "token", _objectives(run, ObjectiveConfig("eforcing", after_steps=8)), {}, PLAIN, 2_000)
+    return StreamStudy("docstrings", "token", _objectives(run, ObjectiveConfig("eforcing", after_steps=8)), {}, PLAIN, 2_000)
 
 
-def _published() -> Study:
+def _published() -> StreamStudy:
     """WikiText-103 with Transformer-XL, negatives of 50 tokens, E-Forcing from the tenth epoch on."""
-    name = "Salesforce/wikitext:wikitext-103-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
-    base = BaseChoice(
-        "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
-        cutoffs=(20_000, 40_000, 200_000),
-    )  # fmt: skip
     training = TrainingConfig(
         epochs=100, batch_size=28, optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, patience=20,
     )  # fmt: skip
-    run = TrainRun("", data, TokenizerConfig("word", 267_735), replace(SEGMENT, tokens=150), base, training)
-    return Study("WikiText-103", "token", _objectives(run, replace(FORCING, after_epochs=10, negatives=50)), {}, PLAIN)
+    words = TokenizerConfig("word", 267_735)
+    run = TrainRun("", wikitext(103), words, replace(SEGMENT, tokens=150), WIKITEXT_XL, training)
+    return StreamStudy("WikiText-103", "token", _objectives(run, replace(FORCING, after_epochs=10, negatives=50)), {}, PLAIN)

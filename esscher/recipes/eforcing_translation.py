@@ -8,22 +8,13 @@ the source, a network.
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.eforcing_report import validations
 from esscher.recipes.eforcing_studies import SMOOTH
-from esscher.recipes.seeds import place_of
+from esscher.recipes.report_parts import if_any, learning, published
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.recipes.translation_energies import energy_rows
-from esscher.recipes.translation_rows import (
-    exposure_rows,
-    judged_by,
-    length_rows,
-    metric_rows,
-    over_seeds,
-    read_decoded,
-    run_studies,
-)
+from esscher.recipes.translation_rows import exposure_rows, judged_by, length_rows, metric_rows, read_decoded, run_studies
 from esscher.recipes.translation_studies import TranslationStudy, translation_studies
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
-from esscher.reports.plots import curves
 
 PAPER = [{"pairs": "IWSLT14, six directions", "result": "E-Forcing gains about 0.6 to 1 BLEU, greedily and by a beam of 5"}]
 SHOWN = 12
@@ -36,13 +27,12 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     sequences = 20 if scale == "smoke" else 400
     exposure = [{"pairs": study.name, **row} for study in studies for row in exposure_rows(study, out / study.name, sequences)]
     energies = energy_rows(studies[0], SMOOTH, out, steps=4 if scale == "smoke" else 300) if studies else []
-    over = over_seeds(rows)
+    over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
     sections = [_section(study, out / study.name) for study in studies]
     about = "One network and set of pairs, and what it is trained to minimise; all are judged by test sentences they never saw."
-    tables = [Table("Systems", rows), *([Table("Over seeds", over)] if over else []), Table("Exposure", exposure, RATIO)]
+    tables = [Table("Systems", rows), *if_any(Table("Over seeds", over)), Table("Exposure", exposure, RATIO)]
     tables.append(Table("Energies", energies, "Candidates of the base, chosen with and without an energy."))
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
-    write_report(out / "report.html", "Translation", about, [Section("Results", MEANING, tables), *sections, published])
+    write_report(out / "report.html", "Translation", about, [Section("Results", MEANING, tables), *sections, published(PAPER)])
     return {
         "rows": rows,
         "over seeds": over,
@@ -66,11 +56,8 @@ RATIO = (
 
 def _section(study: TranslationStudy, folder: Path) -> Section:
     """By length, by other metrics, while learning, and some translations."""
-    lines, test, way = {}, judged_by(study), next(iter(study.ways))
-    for system in study.systems:
-        steps, losses = zip(*validations(place_of(folder, system, 0)), strict=True)
-        lines[system] = steps, losses
-    learning = Picture(curves(lines, x="step", y="validation, nats per token"), "Seed 0.")
+    test, way = judged_by(study), next(iter(study.ways))
+    losses = learning(folder, study.systems, "validation, nats per token")
     said = {system: read_decoded(place_of(folder, system, 0), way) for system in study.systems}
     examples = [
         f"{name}: {text}"
@@ -84,5 +71,5 @@ def _section(study: TranslationStudy, folder: Path) -> Section:
     ]
     by_length = Table(f"BLEU by words of the source, {way}", length_rows(study, way, folder))
     others = Table(f"Other metrics, {way}", metric_rows(study, way, folder))
-    parts: list[Table | Picture | Lines] = [by_length, others, learning, Lines(f"Translations, {way}", examples)]
+    parts: list[Table | Picture | Lines] = [by_length, others, *losses, Lines(f"Translations, {way}", examples)]
     return Section(study.name, "", parts)

@@ -14,7 +14,7 @@ from esscher.recipes import energy_gan_images as on_images
 from esscher.recipes.energy_gan_images import image_games, make_image_row
 from esscher.recipes.energy_gan_options import OPTIONS, make_option_row
 from esscher.recipes.energy_gan_rows import MODELS, make_row, shown_of
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import means_over_seeds, place_of
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.pictures import file_figure
 from esscher.reports.planar import planar_panels
@@ -45,7 +45,7 @@ MEANING = (
 def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All games on all processes, with every seed."""
     rows = [make_row(scale, process, model, seed, out) for seed in range(seeds) for process in PROCESSES for model in MODELS]
-    over = over_seeds(rows)
+    over = means_over_seeds(rows, ("process", "model"), MAIN)
     figures = {process: planar_panels({model: shown_of(out, process, model, 0) for model in MODELS}) for process in PROCESSES}
     sections = []
     for process, figure in figures.items():
@@ -82,8 +82,3 @@ def _images(images: str, rows: Sequence[Mapping[str, Any]], out: Path) -> Sectio
         ):
             parts.append(Picture(file_figure(place / file), f"{model}: {meaning}."))
     return Section(images, "", parts)
-
-
-def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Means over seeds of the main divergences."""
-    return means_over_seeds(rows, ("process", "model"), MAIN)

@@ -6,7 +6,6 @@ the discriminator before it learns. `small` is what one core does in minutes; `p
 released code. Everything is kept in the run folder, and a finished row is not made again.
 """
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,14 @@ from esscher.adversarial.points import Points
 from esscher.adversarial.probes import by_energy, mean_gap, probe_error
 from esscher.data.image_points import as_points
 from esscher.data.images import read_images, split_images
-from esscher.estimate import Estimate
 from esscher.randomness import Seeded
-from esscher.recipes.image_studies import CIFAR, MNIST
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import ROW, kept, place_of
+from esscher.recipes.sources import MNIST, cifar, mnist
 from esscher.reports.pictures import save_grid
 from esscher.settings.training import Pace, TrainingConfig
-from esscher.storage import write_json
-from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
 
-ROW, MADE, MEAN, RANKED = "row.json", "made.png", "mean.png", "ranked.png"
+MADE, MEAN, RANKED = "made.png", "mean.png", "ranked.png"
 MODELS = ("random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 RANKED_CLASS, RANKED_EACH = 1, 24  # the ones, as published
 DRAWN = 1_000
@@ -83,11 +79,11 @@ def image_games(scale: str) -> dict[str, ImageGame]:
         return {"MNIST": _published_digits(), "CIFAR-10": _published_cifar()}
     if not MNIST.exists():
         return {"digits": digits}
-    mnist = replace(
+    larger = replace(
         digits, source=str(MNIST), nets=ImageNets(), training=replace(training, steps=2_500, save_every=500),
         gate=Gate(-10.0, 0.1),  # with -1.2 the generator runs off into noise at once, and the discriminator waits for ever
     )  # fmt: skip
-    return {"digits": digits, "MNIST": mnist}
+    return {"digits": digits, "MNIST": larger}
 
 
 def _published_digits() -> ImageGame:
@@ -95,8 +91,7 @@ def _published_digits() -> ImageGame:
         epochs=20, batch_size=200, learning_rate=1e-4, optimiser="adam", clip=None, schedule="exponential", lowest=0.8**20
     )
     nets = ImageNets(width=64, features=1024)
-    source = str(MNIST) if MNIST.exists() else "ylecun/mnist"
-    return ImageGame(source, nets, training, 4.0, 0.1, Gate(-1.2, 0.1), Pace(25.0, 0.0), Pace(1.0, 0.0))
+    return ImageGame(mnist(), nets, training, 4.0, 0.1, Gate(-1.2, 0.1), Pace(25.0, 0.0), Pace(1.0, 0.0))
 
 
 def _published_cifar() -> ImageGame:
@@ -105,8 +100,7 @@ def _published_cifar() -> ImageGame:
         hold=0.5,
     )  # fmt: skip
     nets = ImageNets((3, 32, 32), 128, 1024, 100, -1.0, positive=True)
-    source = str(CIFAR) if CIFAR.exists() else "uoft-cs/cifar10"
-    return ImageGame(source, nets, training, 4.0, 0.1, None, Pace(1.0, 0.5), Pace(0.1, 0.5), smoothness=0.01)
+    return ImageGame(cifar(), nets, training, 4.0, 0.1, None, Pace(1.0, 0.5), Pace(0.1, 0.5), smoothness=0.01)
 
 
 def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) -> dict[str, Any]:
@@ -115,7 +109,8 @@ def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) ->
     if images not in games or model not in MODELS:
         raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(MODELS)}.")
     place, plan = place_of(out / images, model, seed), games[images]
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         train, test = _points(plan)
         game = plan.nets.build(inference=model == "EGAN-Ent-VI", rng=Seeded(seed, "networks"))
         steps = 0
@@ -126,9 +121,9 @@ def make_image_row(scale: str, images: str, model: str, seed: int, out: Path) ->
                 resume=True,
             ).steps  # fmt: skip
         told = _told(plan, game, train, test, seed, place)
-        write_json(place / ROW, {"images": images, "model": model, "seed": seed, "steps": steps, **told})
-    row = json.loads((place / ROW).read_text(encoding="utf8"))
-    return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in row.items()}
+        return {"images": images, "model": model, "seed": seed, "steps": steps, **told}
+
+    return kept(place / ROW, make)
 
 
 def _points(plan: ImageGame) -> tuple[Points, Points]:
@@ -153,7 +148,7 @@ def _told(plan: ImageGame, game: Game, train: Points, test: Points, seed: int, p
     save_grid(place / RANKED, pixels(ones.values[shown], low), 12)
     with torch.enable_grad():
         probe = probe_error(game, train.rows(slice(0, plan.probed)), test)
-    return {"probe": probe.to_dict(), "mean image": mean_gap(made, test).to_dict()}
+    return {"probe": probe, "mean image": mean_gap(made, test)}
 
 
 def pixels(images: Tensor, low: float) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from esscher.adversarial.planar import blurred, two_spirals
 from esscher.recipes.energy_gan_rows import Planned, planned, play
 
 Change = Callable[[Planned], Planned]
-FOUR, PAIR, SPIRALS, NN, VI = "four Gaussians", "biased pair", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
+FOUR, SPIRALS, NN, VI = "four Gaussians", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
 
 
 def _game(**fields: Any) -> Change:

@@ -4,7 +4,6 @@ A row's networks, its numbers, the energy on the grid and some draws are kept in
 again. `small` is what two cores do in minutes; `paper` has the steps, rates, weights and gates of the released code.
 """
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,14 +19,13 @@ from esscher.adversarial.grid import Grid, divergence
 from esscher.adversarial.networks import PlanarNets
 from esscher.adversarial.planar import DRAWS, PROCESSES, Planar
 from esscher.adversarial.points import Points
-from esscher.estimate import Estimate
 from esscher.randomness import Seeded
+from esscher.recipes.rows import ROW, kept, place_of
 from esscher.settings.training import Pace, TrainingConfig
-from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.processes import is_made
+from esscher.storage import read_tensors, write_tensors
 from esscher.training.trainer import Trainer
 
-ROW, SHOWN = "row.json", "shown.safetensors"
+SHOWN = "shown.safetensors"
 SHOWN_DRAWS = 2_000
 MODELS = ("GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 
@@ -122,12 +120,13 @@ def _paces(model: str, generator: Pace) -> dict[str, Pace]:
 
 def make_row(scale: str, process: str, model: str, seed: int, out: Path) -> dict[str, Any]:
     """The divergences of one game, from the folder if they are there."""
-    return play(planned(scale, process, model), process, model, seed, place_of(out, process, model, seed))
+    return play(planned(scale, process, model), process, model, seed, place_of_game(out, process, model, seed))
 
 
 def play(plan: Planned, process: str, model: str, seed: int, place: Path) -> dict[str, Any]:
     """The same for any plan, in its own folder."""
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         truth = (plan.truth or PROCESSES[process])()
         data = truth.draw(plan.draws, rng=Seeded(0, "data", process))
         game = plan.nets.build(inference=plan.inference, rng=Seeded(seed, "networks"))
@@ -143,24 +142,23 @@ def play(plan: Planned, process: str, model: str, seed: int, place: Path) -> dic
             "data": grid.density((plan.judge or (lambda: truth))().log_density(grid.centres)), "emp": grid.counted(data),
             "gen": grid.counted(made), "disc": grid.density(-costs),
         }  # fmt: skip
-        found = {
-            f"{a}||{b}": divergence(cells[a], cells[b]).to_dict() for a, b in permutations(("disc", "data", "gen", "emp"), 2)
-        }
+        found = {f"{a}||{b}": divergence(cells[a], cells[b]) for a, b in permutations(("disc", "data", "gen", "emp"), 2)}
         shown = {"true energy": -cells["data"].log_prob, "energy": -cells["disc"].log_prob}
         draws = {"draws": made.values[:SHOWN_DRAWS], "data": data.values[:SHOWN_DRAWS]}
         box = torch.tensor([*grid.low, *grid.high], dtype=torch.float64)
         write_tensors(place / SHOWN, {**shown, **draws, "box": box})
-        write_json(place / ROW, {"process": process, "model": model, "seed": seed, "steps": record.steps, "divergences": found})
-    row = json.loads((place / ROW).read_text(encoding="utf8"))
-    told = {name: Estimate(**value) for name, value in row.pop("divergences").items()}
+        return {"process": process, "model": model, "seed": seed, "steps": record.steps, "divergences": found}
+
+    row = kept(place / ROW, make)
+    told = row.pop("divergences")
     return {**row, **{f"KL({name})": told[name] for name in told}}
 
 
 def shown_of(out: Path, process: str, model: str, seed: int) -> dict[str, torch.Tensor]:
     """What a finished row keeps for its pictures."""
-    return read_tensors(place_of(out, process, model, seed) / SHOWN)
+    return read_tensors(place_of_game(out, process, model, seed) / SHOWN)
 
 
-def place_of(out: Path, process: str, model: str, seed: int) -> Path:
+def place_of_game(out: Path, process: str, model: str, seed: int) -> Path:
     """The folder of a row."""
-    return out / process.lower().replace(" ", "-") / f"{model.lower()}-seed{seed}"
+    return place_of(out / process.lower().replace(" ", "-"), model, seed)

@@ -7,8 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from esscher.estimate import Estimate
-from esscher.recipes.gam import PAPER, Ground
-from esscher.recipes.gam_studies import Study
+from esscher.recipes.gam_rows import Ground
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import BASE, INK, TILTED, bars, curves, sizes
 
@@ -28,20 +27,20 @@ def summary(rows: Rows) -> list[dict[str, Any]]:
     return table
 
 
-def report(path: Path, rows: Rows, studies: dict[str, Study], ground: Ground) -> Path:
-    """Write the page, its first picture beside it as `gam.png`, and return the page's path."""
+def report(path: Path, rows: Rows, weights: Rows, students: Rows, ground: Ground, paper: Rows) -> None:
+    """Write the page, and its first picture beside it as `gam.png`; `weights` and `students` are the two comparisons."""
     picture = _by_size(rows)
     picture.savefig(path.with_name("gam.png"), dpi=160)
-    return write_report(
+    write_report(
         path,
         "Global autoregressive models",
         "Strings that hold a motif. A base r learns from few of them; features of the whole string are weighed so that the "
         "tilted model p shows them as often as the data; a student is distilled from p.",
-        [_main(rows), _weak(rows), _studies(studies, ground)],
+        [_main(rows, paper), _weak(rows), _comparisons(weights, students, ground)],
     )
 
 
-def _main(rows: Rows) -> Section:
+def _main(rows: Rows, paper: Rows) -> Section:
     full = [row for row in rows if row["base"] == FULL]
     return Section(
         "Bases trained to the end",
@@ -49,7 +48,7 @@ def _main(rows: Rows) -> Section:
         "motif by itself already from 500 strings, which the paper's did not, so little is left for the tilt.",
         [
             Table("Ours: averages over motifs and features", summary(rows), RATIOS),
-            Table("The paper's (Table 3, rs)", PAPER, RATIOS),
+            Table("The paper's (Table 3, rs)", paper, RATIOS),
             Picture(_by_size(rows), "Cross-entropy (lines, left) and motif frequency (dashed, right), pure data, ft 1001111."),
             Table("All rows", [_shown(row) for row in full], ROWS),
             Table("Weights", [_weights(row) for row in full], "A feature is 1 where the thing is absent."),
@@ -67,17 +66,17 @@ def _weak(rows: Rows) -> Section:
     )
 
 
-def _studies(studies: dict[str, Study], ground: Ground) -> Section:
-    ways = studies["ways"].rows
+def _comparisons(weights: Rows, ways: Rows, ground: Ground) -> Section:
+    distances = {one["row"]["regime"]: tuple(one["curve"]) for one in weights}
     drawn = [{"name": row["way"], "nats above the entropy": row["CE student"].value - ground.entropy} for row in ways]
     shares = [{"name": row["way"], "motif in student": row["motif in student"].value} for row in ways]
     return Section(
         "Regimes, and ways to distil",
         f"On the base of {ground.source.size:,} strings after {ground.source.trained}, ft 1001111.",
         [
-            Table("Weights by rs, snis and Newton's method", studies["regimes"].rows, "l1 is the distance of moments."),
+            Table("Weights by rs, snis and Newton's method", [one["row"] for one in weights], "l1 is the distance of moments."),
             Picture(
-                curves(studies["regimes"].curves, x="base samples", y="l1 distance of moments", log=True),
+                curves(distances, x="base samples", y="l1 distance of moments", log=True),
                 "The l1 distance of moments as each regime knew it, against the base samples it had drawn.",
             ),
             Table(

@@ -1,138 +1,73 @@
-"""Two comparisons of the paper on global autoregressive models, on one base, and what goes beyond it.
+"""What the recipe on global autoregressive models studies, by scale: processes, sizes of the data, sets of features."""
 
-`regimes`: weights by rs, by snis and by Newton's method, with the base samples and seconds they took. `ways`: the two-stage
-way to a student, the cyclical one, importance weights and policy gradients, on the same number of drawn strings.
-"""
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import json
-import time
-from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from esscher.bases.network import build_base
-from esscher.energies.features import LogLinear
-from esscher.energies.motif_features import NAMES
-from esscher.objectives.moment_descent import MomentDescent, base_source
-from esscher.objectives.moment_fit import MomentFit
-from esscher.objectives.moment_match import match_moments
-from esscher.randomness import Seeded
-from esscher.recipes.gam import FTS, RIDGE, Ground, distil_training, fitted, pack, unpack, with_motif
-from esscher.samplers.ancestral import Ancestral
-from esscher.settings.distil import DistilConfig
-from esscher.settings.training import TrainingConfig
-from esscher.space import empty_prompts
-from esscher.storage import write_json
-from esscher.target import Tilted
-from esscher.training.order import Order
-from esscher.training.processes import is_made
-from esscher.verbs.distillation import distil
-
-CHOSEN = [place for place, bit in enumerate(FTS[0]) if bit == "1"]
+FTS = ("1001111", "1011111", "0111111")
+MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "100010100011")
 
 
 @dataclass(frozen=True)
-class Study:
-    """Rows of a table, and curves by name where there are any."""
+class Source:
+    """A process, how much of it is seen, and for how many updates; None: until 20 evaluations bring nothing."""
 
-    rows: list[dict[str, Any]]
-    curves: Mapping[str, tuple[list[float], list[float]]]
+    motif: str
+    mixture: float  # the share of strings that hold the motif; 1 is the paper's pure process
+    size: int
+    updates: int | None
+    seed: int
 
+    @property
+    def kind(self) -> str:
+        return "pure" if self.mixture == 1 else "mixture"
 
-def regimes(ground: Ground) -> Study:
-    """The three ways to weights, each with its own draws of the base."""
-    file = ground.folder / "regimes.json"
-    if not is_made(file):
-        found = [_regime(ground, name) for name in ("newton", "snis", "rs")]
-        write_json(file, pack(found))
-    found = unpack(json.loads(file.read_text(encoding="utf8")))
-    return Study([one["row"] for one in found], {one["row"]["regime"]: tuple(one["curve"]) for one in found})
+    @property
+    def trained(self) -> str:
+        return "to the end" if self.updates is None else f"{self.updates} updates"
 
-
-def _regime(ground: Ground, name: str) -> dict[str, Any]:
-    names, features = [NAMES[place] for place in CHOSEN], [ground.features[place] for place in CHOSEN]
-    data, half, started = ground.of_data[:, CHOSEN], ground.scale.draws // 2, time.perf_counter()
-    rng = Seeded(ground.source.seed).stream("regime", name)
-    source = base_source(ground.base, features, rng=rng.stream("draws"))
-    if name == "newton":
-        fit = match_moments(names, source(half), data, ridge=RIDGE)
-    else:
-        regime: Any = name
-        settings = MomentDescent(regime, epochs=ground.scale.descent)
-        bounds = dict.fromkeys(names, (0.0, 1.0))
-        fit = settings(names, source, data, bounds=bounds, rng=rng.stream("accept"))
-    seconds = time.perf_counter() - started
-    return {"row": _regime_row(ground, name, fit, seconds), "curve": _curve(fit)}
+    @property
+    def name(self) -> str:
+        brief = "" if self.updates is None else f"-{self.updates}updates"
+        return f"{self.motif}-{self.kind}-{self.size}{brief}-seed{self.seed}"
 
 
-def _regime_row(ground: Ground, name: str, fit: MomentFit, seconds: float) -> dict[str, Any]:
-    """Moments and cross-entropy by the ground's own draws, which no regime has seen."""
-    of_pool = ground.of_pool[:, CHOSEN]
-    weighted = replace(ground.pool, log_weight=(of_pool @ fit.tensor())[None])
-    model = (weighted.log_weight.softmax(-1)[0][:, None] * of_pool).sum(0)
-    target = Tilted(ground.base, LogLinear([ground.features[place] for place in CHOSEN], fit.tensor()))
-    wanted = zip(model.tolist(), fit.moments_wanted, strict=True)
-    return {
-        "regime": name,
-        "weight of m": fit.weights[0],
-        "l1 on other draws": sum(abs(one - two) for one, two in wanted),
-        "base samples": fit.base_samples,
-        "seconds": seconds,
-        "CE p": ground.nats(target, weighted),
-    }
+@dataclass(frozen=True)
+class Scale:
+    """What differs between the scales."""
+
+    length: int
+    width: int
+    updates: int  # of a base, at most
+    draws: int  # of a base: half to fit weights by, half to estimate log Z by, all to distil from
+    distilled: int  # strings that a student learns from
+    distil_epochs: int
+    motifs: tuple[str, ...]
+    sizes: tuple[int, ...]
+    mixtures: tuple[float, ...]
+    fts: tuple[str, ...]
+    few: tuple[int, ...]  # more sizes for the first motif, pure, with the first features
+    descent: int  # epochs of the stochastic regimes, at most
+    brief: int  # updates of bases that are stopped early, for the first motif, pure
+
+    def cells(self, seeds: int) -> Iterator[tuple[Source, tuple[str, ...]]]:
+        """All sources with their feature sets; seeds after the first repeat the first motif, pure, first features."""
+        for motif in self.motifs:
+            for mixture in self.mixtures:
+                for size in self.sizes:
+                    yield Source(motif, mixture, size, None, 0), self.fts
+        for seed in range(1, seeds):
+            for size in self.sizes:
+                yield Source(self.motifs[0], 1.0, size, None, seed), self.fts[:1]
+        for size in self.few:
+            yield Source(self.motifs[0], 1.0, size, None, 0), self.fts[:1]
+        for size in (*self.few[-1:], *self.sizes):
+            yield Source(self.motifs[0], 1.0, size, self.brief, 0), self.fts[:1]
 
 
-def _curve(fit: MomentFit) -> tuple[list[float], list[float]]:
-    return [float(step.base_samples) for step in fit.history], [step.l1 for step in fit.history]
-
-
-def ways(ground: Ground) -> Study:
-    """Students by all ways, on the same number of drawn strings."""
-    names = ("plain", "cyclical", "importance", "policy-gradient, kl", "policy-gradient, reverse-kl", "importance, new weights")
-    rows = []
-    for name in names:
-        file = ground.folder / "ways" / name.replace(", ", "-").replace(" ", "-") / "row.json"
-        if not is_made(file):
-            write_json(file, pack(_way(ground, name, file.parent)))
-        rows.append(unpack(json.loads(file.read_text(encoding="utf8"))))
-    return Study(rows, {})
-
-
-def _way(ground: Ground, name: str, folder: Path) -> dict[str, Any]:
-    method, _, rest = name.partition(", ")
-    tilted = fitted(ground, FTS[0])
-    student, config = deepcopy(ground.result.base), _settings(ground, tilted.fit, method, rest)
-    if rest == "new weights":
-        student = build_base(student.config, student.space, rng=Seeded(ground.source.seed).stream("new"))
-    started = time.perf_counter()
-    found = distil(tilted.teacher, student, empty_prompts(1), config, _training(ground, config), folder=folder, resume=True)
-    own = Ancestral()(Tilted(student), empty_prompts(1), 4000, rng=Seeded(ground.source.seed).stream("own"))
-    return {
-        "way": name,
-        "CE student": ground.nats(Tilted(student)),
-        "motif in student": with_motif(ground, own),
-        "kl to student": found.divergences["kl"],
-        "drawn": found.cost,
-        "worth": [round(stage.effective) for stage in found.stages],
-        "seconds": time.perf_counter() - started,
-    }
-
-
-def _training(ground: Ground, config: DistilConfig) -> TrainingConfig:
-    """As many updates for every way that learns from a fixed set, however many strings are in it."""
-    training = distil_training(ground)
-    order = Order(ground.scale.distilled, training.batch_size, training.seed)
-    updates = training.steps or order.steps(training.epochs or training.usual_epochs)
-    return replace(training, epochs=None, steps=max(1, updates // (config.stages if config.method == "cyclical" else 1)))
-
-
-def _settings(ground: Ground, fit: MomentFit, method: str, rest: str) -> DistilConfig:
-    """As many drawn strings for every way: rejection is asked for as many accepted ones as they should give."""
-    divergence: Any = rest if method == "policy-gradient" else "kl"
-    way: Any = method
-    bound = fit.tensor().clamp(min=0).sum()
-    accepted = int(0.9 * float((ground.of_pool[:, CHOSEN] @ fit.tensor() - bound).exp().sum()))
-    draws = max(20, accepted) if method == "plain" else ground.scale.distilled
-    return DistilConfig(way, draws, ground.scale.draws, 2, divergence, log_bound=float(bound))
+SCALES = {
+    "smoke": Scale(12, 32, 60, 3_000, 1_000, 1, ("1000101",), (200,), (1.0, 0.9), FTS[:1], (), 4, 20),
+    "small": Scale(30, 200, 2_000, 40_000, 20_000, 2, MOTIFS[:2], (500, 5000), (1.0, 0.9), FTS, (100, 200), 40, 250),
+    "paper": Scale(
+        30, 200, 40_000, 400_000, 20_000, 20, MOTIFS, (500, 1000, 5000, 10000, 20000), (1.0, 0.9), FTS, (100, 200), 200, 250
+    ),
+}

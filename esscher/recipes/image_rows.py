@@ -4,32 +4,28 @@ The log-probability of every image is kept in the run folder, so that models are
 not made again; so are its grids, draws and completed halves.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
 from esscher.randomness import Seeded
 from esscher.recipes.image_studies import ImageStudy
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import ROW, kept, mean_of, place_of, run_at, size_of
 from esscher.reports.pictures import save_grid
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scores import log_prob
-from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.processes import is_made
-from esscher.verbs.contrast import evenly
-from esscher.verbs.image_material import read_image_sets
+from esscher.storage import read_tensors, write_tensors
 from esscher.verbs.models import load_model
 from esscher.verbs.paint import drawn_images, paint_images, prompts_of_classes
+from esscher.verbs.subsets import evenly
 from esscher.verbs.train import train
+from esscher.verbs.training_images import read_image_sets
 
-ROW, SCORES, SAMPLES, COMPLETED = "row.json", "scores.safetensors", "samples.png", "completed.png"
+SCORES, SAMPLES, COMPLETED = "scores.safetensors", "samples.png", "completed.png"
 GIVEN, WAYS = 8, 6  # images that are completed, and how often each
 
 
@@ -45,32 +41,27 @@ def run_studies(studies: Sequence[ImageStudy], out: Path, seeds: int) -> list[di
 
 def make_row(study: ImageStudy, model: str, seed: int, folder: Path) -> dict[str, Any]:
     """The row of one model, trained, judged and drawn from, or from the folder if that was done."""
-    place, run = place_of(folder, model, seed), study.models[model]
-    if not is_made(place / ROW):
-        result = train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+    place = place_of(folder, model, seed)
+
+    def make() -> dict[str, Any]:
+        result = train(run_at(study.models[model], place, seed), resume=True)
         test = result.points.test.rows(slice(0, study.most))
         scores = {"test": log_prob(result.base, test), "train": log_prob(result.base, evenly(result.points.train, len(test)))}
         write_tensors(place / SCORES, {name: score.double() for name, score in scores.items()})
         _draw(study, place, seed)
         size = result.base.space.max_length
-        found: dict[str, Any] = {
+        return {
             "images": study.name,
             "model": model,
             "seed": seed,
-            "parameters": sum(weight.numel() for weight in result.base.parameters()),
+            "parameters": size_of(result.base),
             "steps": result.record.steps,
-            "test": _bits(scores["test"], size).to_dict(),
-            "train": _bits(scores["train"], size).to_dict(),
-            "nats": _mean(-scores["test"], "nats per image").to_dict(),
+            "test": _bits(scores["test"], size),
+            "train": _bits(scores["train"], size),
+            "nats": _mean(-scores["test"], "nats per image"),
         }
-        write_json(place / ROW, found)
-    row = json.loads((place / ROW).read_text(encoding="utf8"))
-    return {name: Estimate(**value) if isinstance(value, dict) else value for name, value in row.items()}
 
-
-def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each model."""
-    return means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
+    return kept(place / ROW, make)
 
 
 def _saved(study: ImageStudy, row: Mapping[str, Any], folder: Path) -> Estimate | None:
@@ -99,8 +90,4 @@ def _bits(score: Tensor, size: int) -> Estimate:
 
 def _mean(values: Tensor, unit: str) -> Estimate:
     """The mean over images, with an interval for other images."""
-
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * values.double()).sum() / times[0].sum()
-
-    return interval(mean, [(1, len(values))], level=0.95, draws=len(values), method="images as a sample", unit=unit)
+    return mean_of(values, method="images as a sample", unit=unit)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import MNIST, cifar, mnist, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig
 from esscher.settings.images import ImageConfig
@@ -17,7 +17,7 @@ from esscher.settings.objective import ObjectiveConfig
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 
-MNIST, CIFAR, DIGITS = DATA / "mnist", DATA / "cifar-10", DataConfig("digits", held_out=0.1)
+DIGITS = DataConfig("digits", held_out=0.1)
 PIXELCNN, GATED, PLUS = "PixelCNN", "Gated PixelCNN", "PixelCNN++"
 SUM, MORE = 3.0, 10.0
 
@@ -50,7 +50,7 @@ def image_studies(scale: str) -> tuple[list[ImageStudy], list[str]]:
         return _published(), []
     made = [_digits()]
     if not MNIST.exists():
-        return made, [f"{MNIST} is not here; ESSCHER_DATA names another folder that holds it."]
+        return made, [not_here(MNIST)]
     return [*made, _mnist_levels(), _mnist_binarised()], []
 
 
@@ -131,8 +131,6 @@ def _smoke() -> ImageStudy:
 def _published() -> list[ImageStudy]:
     """MNIST and CIFAR-10 with 256 levels: batches of 4,096 values, Adam, 20 evaluations of patience, as the paper on E-Forcing
     tells; networks as those who made them tell, whose sizes on MNIST nobody does."""
-    cifar = DataConfig(str(CIFAR)) if CIFAR.exists() else DataConfig("uoft-cs/cifar10")
-    mnist = DataConfig(str(MNIST)) if MNIST.exists() else DataConfig("ylecun/mnist")
     training = TrainingConfig(epochs=200, batch_tokens=4_096, optimiser="adam", learning_rate=1e-3, clip=None, patience=20)
     plus = TrainingConfig(epochs=200, batch_size=16, optimiser="adam", learning_rate=1e-3, clip=None, average=0.9)
     small = {
@@ -144,10 +142,10 @@ def _published() -> list[ImageStudy]:
         GATED: BaseChoice("gated-pixelcnn", width=128, layers=15, kernel=5),
     }
     studies = []
-    for name, data, bases, size in (("MNIST", mnist, small, 784), ("CIFAR-10", cifar, large, 3_072)):
+    for name, source, bases, size in (("MNIST", mnist(), small, 784), ("CIFAR-10", cifar(), large, 3_072)):
         decay = round(1 - 2 / size, 5)
         forced = replace(forcing(decay, after=0), after_steps=None, after_epochs=15)
-        run = TrainRun("", data, training=training, images=ImageConfig(256))
+        run = TrainRun("", DataConfig(source), training=training, images=ImageConfig(256))
         models = [objectives(one, replace(run, base=base), forced) for one, base in bases.items()]
         if name == "CIFAR-10":
             models.append(objectives(PLUS, replace(run, base=BaseChoice("pixelcnn++"), training=plus), forced))

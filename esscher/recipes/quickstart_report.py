@@ -1,7 +1,7 @@
 """The report of the quick start: what was done, what was found, how to go on, on one page."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_perplexity
 from esscher.estimators.reliability import Reliability
-from esscher.recipes.quickstart import Half
+from esscher.recipes.quickstart_strings import TiltedStrings
 from esscher.recipes.quickstart_texts import TiltedTexts, text_nats
 from esscher.reports.document import Lines, Picture, Section, Table, write_report
 from esscher.reports.meanings import meaning
@@ -21,12 +21,12 @@ NATS = (
 )
 
 
-def report(path: Path, strings: Half, texts: TiltedTexts) -> Path:
-    """Write the page, its first picture beside it as `quickstart.png`, and return the page's path."""
-    truth = dict(strings.material.truth)["entropy of the process"].value
+def report(path: Path, strings: TiltedStrings, texts: TiltedTexts) -> None:
+    """Write the page, and its first picture beside it as `quickstart.png`."""
+    truth = strings.entropy.value
     picture = intervals(_nats(strings), label="nats per symbol", truth=truth, truth_label="entropy")
     picture.savefig(path.with_name("quickstart.png"), dpi=160)
-    return write_report(
+    write_report(
         path,
         "Esscher, the quick start",
         "A sequence model a(x) that works one symbol at a time was tilted by an energy over whole sequences: "
@@ -35,20 +35,17 @@ def report(path: Path, strings: Half, texts: TiltedTexts) -> Path:
     )
 
 
-def _strings(half: Half) -> Section:
-    truth = dict(half.material.truth)["entropy of the process"]
-    nats = _nats(half)
+def _strings(half: TiltedStrings) -> Section:
+    truth, nats = half.entropy, _nats(half)
     base, tilted = nats["base"], nats["tilted"]
     closed = (base.value - tilted.value) / (base.value - truth.value)
-    motif = half.settings.data.source.removeprefix("motif:")
 
-    def mark(text: str) -> str:
-        return text.replace(motif, f"[{motif}]")
+    def marked(texts: Sequence[str]) -> list[str]:
+        return [text.replace(half.motif, f"[{half.motif}]") for text in texts]
 
-    marked = {name: [mark(text) for text in half.samples[name]] for name in ("base", "tilted")}
     text = (
-        f"{half.material.description} The entropy of this process is known exactly, {truth.value:.5f} nats per symbol, and no "
-        f"model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); then "
+        f"{half.base.points.description} The entropy of this process is known exactly, {truth.value:.5f} nats per symbol, and "
+        f"no model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); then "
         f"features of the whole string were weighed so that the tilted model shows them as often as the data do.\n\n"
         f"Tilting closed {closed:.0%} of the gap between the base and the truth.{_told(half, base, truth)}"
     )
@@ -59,22 +56,16 @@ def _strings(half: Half) -> Section:
             Picture(intervals(nats, label="nats per symbol", truth=truth.value, truth_label="entropy"), NATS),
             Table("Cross-entropy on 5,000 fresh strings", _table(nats, truth), NATS),
             *_features(half),
-            Lines("Strings of the base; the motif in brackets where it appears:", marked["base"]),
-            Lines("Strings of the tilted model:", marked["tilted"]),
-            *(
-                []
-                if half.student is None
-                else [Lines("Strings of the student:", [mark(text) for text in half.student.samples])]
-            ),
+            Lines("Strings of the base; the motif in brackets where it appears:", marked(half.samples["base"])),
+            Lines("Strings of the tilted model:", marked(half.samples["tilted"])),
+            Lines("Strings of the student:", marked(half.student.samples)),
             Picture(_history(half, truth.value), "Training of the base: it stops improving well above the entropy."),
         ],
     )
 
 
-def _told(half: Half, base: Estimate, truth: Estimate) -> str:
+def _told(half: TiltedStrings, base: Estimate, truth: Estimate) -> str:
     """What became of the student."""
-    if half.student is None:
-        return ""
     closed = (base.value - half.student.nats.value) / (base.value - truth.value)
     found = half.student.distilled
     return (
@@ -127,7 +118,7 @@ def _texts(texts: TiltedTexts) -> Section:
     )
 
 
-def _features(half: Half) -> list[Table | Picture]:
+def _features(half: TiltedStrings) -> list[Table | Picture]:
     reliability = half.measured.reliability[0]
     moments = half.tilted.rows()
     shares = [row for row in moments if max(row["in the data"], row["in the base"]) <= 1]
@@ -172,13 +163,13 @@ def _trusted(log_z: Estimate | None, trust: Reliability) -> list[dict[str, Any]]
     ]
 
 
-def _onward(strings: Half, texts: TiltedTexts) -> Section:
+def _onward(strings: TiltedStrings, texts: TiltedTexts) -> Section:
     commands = [
-        f"esscher explore {strings.result.folder}",
+        f"esscher explore {strings.base.folder}",
         f'esscher sample {texts.base.folder} --prompt "Return the" --draws 4',
         f"esscher sample {texts.base.folder} --energy {texts.energy} --draws 4",
-        f"esscher sample {strings.result.folder} --energy {strings.energy} --sampler pool --pool 2000 --draws 4",
-        *([] if strings.student is None else [f"esscher sample {strings.student.folder} --draws 4"]),
+        f"esscher sample {strings.base.folder} --energy {strings.energy} --sampler pool --pool 2000 --draws 4",
+        f"esscher sample {strings.student.folder} --draws 4",
         f"esscher measure {texts.base.folder} --energy {texts.energy} --data your.txt",
         f"esscher tilt {texts.base.folder} --out runs/short --want words=6",
         f"esscher distil {texts.base.folder} --energy runs/short --out runs/short-student",
@@ -187,10 +178,8 @@ def _onward(strings: Half, texts: TiltedTexts) -> Section:
     return Section("How to go on", "The models of this run are ordinary folders. From the same place:", [Lines("", commands)])
 
 
-def _nats(half: Half) -> dict[str, Estimate]:
-    models: dict[str, Mapping[str, Estimate]] = {"base": half.measured.base, "tilted": half.measured.tilted or {}}
-    nats = {name: replace(found["token"], unit="") for name, found in models.items()}
-    return nats if half.student is None else {**nats, "distilled": replace(half.student.nats, unit="")}
+def _nats(half: TiltedStrings) -> dict[str, Estimate]:
+    return {name: replace(value, unit="") for name, value in half.nats().items()}
 
 
 def _table(nats: Mapping[str, Estimate], truth: Estimate) -> list[dict[str, Any]]:
@@ -206,8 +195,8 @@ def _table(nats: Mapping[str, Estimate], truth: Estimate) -> list[dict[str, Any]
     return [*rows, {"model": "the process itself", "nats per symbol": truth, "above the entropy": "0 %", "method": "exact"}]
 
 
-def _history(half: Half, floor: float) -> Any:
-    points = [entry for entry in half.result.record.history if "validation" in entry]
+def _history(half: TiltedStrings, floor: float) -> Any:
+    points = [entry for entry in half.base.record.history if "validation" in entry]
     steps = [float(entry["step"]) for entry in points]
     return curves(
         {"validation": (steps, [entry["validation"] for entry in points])}, x="step", y="nats per symbol", floor=floor

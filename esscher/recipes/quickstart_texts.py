@@ -67,8 +67,8 @@ def tilted_texts(scale: TextScale, out: Path, seed: int) -> TiltedTexts:
 
 def text_rows(texts: TiltedTexts, seed: int) -> list[dict[str, Any]]:
     """The rows of the recipe's table."""
-    rows = {name: value for name, value in text_nats(texts).items() if value is not None}
-    return [{"data": "docstrings", "model": name, "nats per token": value, "seed": seed} for name, value in rows.items()]
+    told = text_nats(texts).items()
+    return [{"data": "docstrings", "model": name, "nats per token": value, "seed": seed} for name, value in told]
 
 
 def text_nats(texts: TiltedTexts) -> dict[str, Estimate]:

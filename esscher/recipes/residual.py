@@ -2,44 +2,17 @@
 
 For each study a frozen base and rows that try to do better on the same text: RALM and BALM, which are plain language models
 of equal capacity, and energies: UniT reads from left to right, BiT from both sides, BiT* is a pretrained encoder. All rows
-are measured on the same held-out continuations. A finished row stays in the run folder as `row.json` and is not done again.
+are measured on the same held-out continuations.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from esscher.bases.causal_lm import CausalLM
-from esscher.bases.corrected import Corrected
-from esscher.bases.grown import deepened, deepened_causal_lm
-from esscher.bases.logits import LogitBase
-from esscher.bases.network import build_base
-from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
-from esscher.estimators.measured import Measured, measure_by
-from esscher.estimators.perplexity import as_perplexity, cross_entropy
-from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.recipes.residual_studies import STUDIES, Study
-from esscher.samplers.scores import log_prob
-from esscher.settings.tilt import TiltRun
-from esscher.settings.train import TrainRun
-from esscher.space import Sequences
-from esscher.storage import write_json
-from esscher.target import Base, Tilted
-from esscher.training.evaluation import HeldOut
-from esscher.training.processes import is_made
-from esscher.training.trainer import Trainer
-from esscher.verbs.contrast import LearntEnergy, judged
-from esscher.verbs.models import Model, load_model
-from esscher.verbs.tilt import read_sets, tilt
-from esscher.verbs.train import train
+from esscher.recipes.residual_rows import make_row, names, prepare_ground
+from esscher.recipes.residual_studies import STUDIES
+from esscher.reports.document import Picture, Section, Table, write_report
+from esscher.reports.plots import intervals
 
 PAPER = [
     dict(zip(("model", "CC-News ppl", "Toronto Books ppl"), row, strict=True))
@@ -56,176 +29,41 @@ PAPER = [
 ]
 """Table 1 of the paper: perplexity per token, 160 tokens of which 120 are given."""
 
-
 SHOWN = ("text", "model", "seed", "per token, this test set", "per word", "gain", "log Z")  # the rest is in the report
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all rows of a study share: the base, text to learn from and to choose by, and the continuations to judge by."""
-
-    study: Study
-    folder: Path
-    model: Model
-    train: Sequences
-    validation: Sequences
-    test: Sequences
-    units: dict[str, Tensor]
+MEANING = (
+    "Perplexities with 95 % intervals for text like the test set; `saved` and `gain` are paired with the base on the same "
+    "continuations, so they are far better known than either perplexity."
+)
 
 
 def run(*, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
     """All rows of the studies of this scale; `data` is a text file for the scale `pretrained`."""
-    from esscher.recipes.residual_report import report
-
     studies, left_out = STUDIES[scale](out, data)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for study in studies:
         ground = prepare_ground(study, out / study.name)
-        rows += [row for name, seed in names(study, seeds) for row in [make_row(ground, name, seed)]]
-    report(out / "report.html", rows)
+        rows += [make_row(ground, name, seed) for name, seed in names(study, seeds)]
+    _report(out / "report.html", rows)
     shown = [{key: row[key] for key in SHOWN if key in row} for row in rows]
     return {"rows": shown, "paper": PAPER, "left out": [{"left out": one} for one in left_out]}
 
 
-def names(study: Study, seeds: int) -> list[tuple[str, int]]:
-    """The rows of a study: its base, then every other row with every seed."""
-    others = [*study.controls, *study.energies]
-    return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
-
-
-def prepare_ground(study: Study, folder: Path) -> Ground:
-    """Train the base, unless it is a folder already, and read the text."""
-    if isinstance(study.base, TrainRun):
-        train(study.base, resume=True)
-    model = load_model(study.base if isinstance(study.base, str) else study.base.out, cut=study.cut)
-    sets = read_sets(model, study.data)
-    test, units = judged(sets, study.contrast.draws)
-    return Ground(study, folder, model, sets.train, sets.validation, test, units)
-
-
-def make_row(ground: Ground, name: str, seed: int) -> dict[str, Any]:
-    """One row of the table, from the folder if it is there."""
-    folder = ground.folder / f"{name.replace('*', '-pretrained').lower()}-seed{seed}"
-    file = folder / "row.json"
-    if not is_made(file):
-        if name == "base":
-            found = _plain(ground, ground.model.base, _size(ground.model.base))
-        elif name in ground.study.controls:
-            found = _control(ground, name, seed, folder)
-        else:
-            found = _energy(ground, name, seed, folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"text": ground.study.name, "model": name, "seed": seed, **_plain_values(found)})
-    row: dict[str, Any] = json.loads(file.read_text(encoding="utf8"))
-    return {key: Estimate(**value) if isinstance(value, dict) else value for key, value in row.items()}
-
-
-def _energy(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, Any]:
-    """An energy by noise contrast, in a folder that the command line reads."""
-    study = ground.study
-    choice, training = study.energies[name]
-    data, cut = study.data, study.cut
-    assert data.split != "raw"  # continuations are cut from texts
-    settings = TiltRun(
-        str(folder),
-        data=data.source,
-        unit=data.unit,
-        separator=data.separator,
-        split=data.split,
-        energy=choice,
-        contrast=study.contrast,
-        training=training,
-        max_length=cut.max_length,
-        eos=cut.eos,
-        given=cut.given,
-        seed=seed,
+def _report(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    texts = list(dict.fromkeys(row["text"] for row in rows))
+    sections = [_section(text, [row for row in rows if row["text"] == text]) for text in texts]
+    paper = Section("The paper's table", "News and books, 160 tokens of which 120 are given.", [Table("Perplexity", PAPER)])
+    write_report(
+        path,
+        "Residual energy-based models",
+        "A frozen language model, and rows that try to do better on the same held-out continuations: plain models of equal "
+        "size (RALM, BALM), and energies over whole continuations (UniT, BiT, and BiT*, a pretrained encoder).",
+        [*sections, paper],
     )
-    found = tilt(str(ground.model.folder), settings, resume=True)
-    assert isinstance(found, LearntEnergy) and found.measured.draws is not None
-    learnt = cast(nn.Module, found.target.energy)
-    fixed = measure_by(found.measured.draws, found.target, ground.test, units=ground.units, test="fixed")
-    return {
-        "parameters": _size(ground.model.base) + _size(learnt),
-        **_columns(found.measured, fixed),
-        "steps": found.record.best_step,
-    }
 
 
-def _columns(measured: Measured, fixed: Measured) -> dict[str, Any]:
-    """What is told of a tilted model; `fixed` is of just these test sequences, the other of text like them."""
-    assert measured.tilted is not None and measured.saved is not None and fixed.tilted is not None
-    return {
-        **_perplexities(measured.tilted),
-        "per token, this test set": as_perplexity(fixed.tilted)["token"],
-        **_gains(measured.saved),
-        "log Z": measured.log_z,
-        "reliable prompts": sum(one.verdict == "good" for one in measured.reliability) / len(measured.reliability),
-    }
-
-
-def _control(ground: Ground, name: str, seed: int, folder: Path) -> dict[str, Any]:
-    """A plain language model of the size of base and energy, trained by likelihood of whole chunks."""
-    base, study = ground.model.base, ground.study
-    rng = Seeded(seed).stream("control", name)
-    if name == "RALM":
-        correction = build_base(study.correction, base.space, rng=rng)
-        learner: nn.Module = correction
-        control: nn.Module = Corrected(cast(LogitBase, base), cast(LogitBase, correction))
-    else:
-        deeper = deepened_causal_lm(base, study.deeper) if isinstance(base, CausalLM) else None
-        control = learner = deeper if deeper is not None else deepened(base, study.deeper, rng=rng)  # type: ignore[arg-type]
-    whole = Sequences(ground.train.tokens, torch.zeros_like(ground.train.start), ground.train.stop)
-    record = Trainer(replace(study.controls[name], seed=seed))(
-        Likelihood(),
-        Tilted(cast(Base, control)),
-        whole,
-        modules=learner,
-        validation=HeldOut(Likelihood(), ground.validation),
-        folder=folder,
-        resume=True,
-    )
-    size = _size(base) + _size(learner) if name == "RALM" else _size(learner)
-    return {**_plain(ground, cast(Base, control), size), "steps": record.best_step}
-
-
-def _plain(ground: Ground, model: Base, parameters: int) -> dict[str, Any]:
-    """A normalised model on the test data, beside the base."""
-    nats = cross_entropy(Tilted(model), ground.test, units=ground.units)
-    fixed = cross_entropy(Tilted(model), ground.test, units=ground.units, test="fixed")
-    found = {
-        "parameters": parameters,
-        **_perplexities(nats),
-        "per token, this test set": as_perplexity(fixed)["token"],
-    }
-    if model is ground.model.base:
-        return found
-    more = log_prob(model, ground.test) - log_prob(ground.model.base, ground.test)
-    return {**found, **_gains({unit: _ratio(more, ground.units[unit].double(), unit) for unit in ("token", "word")})}
-
-
-def _ratio(more: Float[Tensor, "B"], unit: Float[Tensor, "B"], name: str) -> Estimate:
-    """Nats that a model saves against the base, by sequences as replicates."""
-
-    def statistic(count: Tensor) -> Tensor:
-        return (count[0] * more).sum() / (count[0] * unit).sum()
-
-    method = f"{len(unit)} test sequences as a sample, paired with the base"
-    return interval(statistic, [(1, len(unit))], level=0.95, draws=len(unit), method=method, unit=f"nats per {name}")
-
-
-def _perplexities(nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    return {f"per {unit}": value for unit, value in as_perplexity(nats).items()}
-
-
-def _gains(saved: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Nats saved for each token, and by how much less each word is perplexing."""
-    word = saved["word"].map(lambda nats: float(-torch.expm1(torch.tensor(-nats, dtype=torch.float64))), unit="per word")
-    return {"saved": saved["token"], "gain": word}
-
-
-def _size(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _plain_values(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.to_dict() if isinstance(value, Estimate) else value for key, value in row.items()}
+def _section(text: str, rows: Sequence[Mapping[str, Any]]) -> Section:
+    shown = {f"{row['model']}, seed {row['seed']}": row["gain"] for row in rows if "gain" in row}
+    picture = [
+        Picture(intervals(shown, label="gain per word, share of the base's perplexity", truth=0.0, truth_label="base"), "")
+    ]
+    return Section(text, MEANING, [Table("Rows", rows), *(picture if shown else [])])

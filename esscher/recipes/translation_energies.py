@@ -7,28 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from esscher.data.parallel import Pairs
 from esscher.energies.conditional import ConditionalLogLinear, prompt_network
 from esscher.energies.source_features import copied, coverage, length_ratio, lexicon_of
-from esscher.metrics.comparison import paired
 from esscher.objectives.tilted_likelihood import TiltedLikelihood
 from esscher.randomness import Seeded
 from esscher.recipes.eforcing_analyses import residual_energy
-from esscher.recipes.seeds import place_of
-from esscher.recipes.translation_rows import BLEU, judged_by
+from esscher.recipes.rows import place_of
+from esscher.recipes.translation_rows import judged, judged_by, read_lines, write_translations
 from esscher.recipes.translation_studies import TranslationStudy
 from esscher.settings.training import TrainingConfig
 from esscher.settings.translate import DecodingConfig
-from esscher.storage import read_tensors, write_file, write_tensors
+from esscher.storage import read_tensors, write_tensors
 from esscher.target import Tilted
 from esscher.training.processes import is_made
 from esscher.training.trainer import Trainer
-from esscher.verbs.material import read_parallel
 from esscher.verbs.models import Model
 from esscher.verbs.tilt import read_sets
-from esscher.verbs.translate import build_decoder, load_translator, translate
+from esscher.verbs.training_data import read_parallel
+from esscher.verbs.translate import load_translator
 
 ALONE, FEATURES, NETWORK = "base alone", "features, weights by the source", "network on base and energy"
 WAYS = {"beam of 10": DecodingConfig("beam", beam=10), "best of 32 draws": DecodingConfig("best", draws=32)}
@@ -44,21 +40,13 @@ def energy_rows(study: TranslationStudy, system: str, out: Path, *, steps: int) 
     for way, decoding in WAYS.items():
         alone: list[str] = []
         for name, model in models.items():
-            said = _decoded(model, decoding, test, folder / f"test-{name}-{way}.txt".replace(" ", "-"))
+            file = folder / f"test-{name}-{way}.txt".replace(" ", "-")
+            if not is_made(file):
+                write_translations(file, model, decoding, test, rng=Seeded(0))
+            said = read_lines(file)
             alone = said if name == ALONE else alone
-            rng = Seeded(0).stream(name, way)
-            gained = None if name == ALONE else paired(BLEU, said, alone, test.targets, rng=rng)
-            rows.append(
-                {
-                    "pairs": study.name,
-                    "system": system,
-                    "energy": name,
-                    "decoded": way,
-                    "BLEU": BLEU.score(said, test.targets, rng=rng),
-                    "gained": None if gained is None else gained.difference,
-                    "p-value": None if gained is None else gained.p_value,
-                }
-            )
+            told = judged(said, None if name == ALONE else alone, test, rng=Seeded(0).stream(name, way))
+            rows.append({"pairs": study.name, "system": system, "energy": name, "decoded": way, **told})
     return rows
 
 
@@ -79,11 +67,3 @@ def _features(place: Path, folder: Path, study: TranslationStudy, steps: int) ->
         Trainer(training)(TiltedLikelihood(draws=16), target, read_sets(model, None).validation, modules=network)
         write_tensors(folder / WEIGHTS, dict(network.state_dict()))
     return replace(model, target=target)
-
-
-@torch.no_grad()
-def _decoded(model: Model, decoding: DecodingConfig, test: Pairs, file: Path) -> list[str]:
-    if not is_made(file):
-        found = translate(model, test.sources, build_decoder(decoding, model), rng=Seeded(0))
-        write_file(file, "".join(f"{one.text}\n" for one in found).encode())
-    return file.read_text(encoding="utf8").split("\n")[:-1]

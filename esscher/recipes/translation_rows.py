@@ -5,28 +5,33 @@ finished row is not made again.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from esscher.data.parallel import Pairs
 from esscher.estimate import Estimate
 from esscher.metrics.comparison import by_length, paired
 from esscher.metrics.lengths import word_ratio
 from esscher.metrics.metric import metric_of
-from esscher.randomness import Seeded
-from esscher.recipes.seeds import means_over_seeds, place_of
-from esscher.recipes.translation_studies import TranslationStudy, Way
+from esscher.randomness import Rng, Seeded
+from esscher.recipes.rows import place_of, run_at
+from esscher.recipes.translation_studies import TranslationStudy
 from esscher.settings.data import DataConfig
 from esscher.settings.exposure import ExposureSettings
+from esscher.settings.translate import DecodingConfig
 from esscher.storage import write_file
 from esscher.training.processes import is_made
 from esscher.training.progress import choose_progress
 from esscher.verbs.exposure import TextSource, find_exposure
-from esscher.verbs.material import read_parallel
-from esscher.verbs.train import RESULTS, train
+from esscher.verbs.models import Model
+from esscher.verbs.run_folder import RESULTS
+from esscher.verbs.train import train
+from esscher.verbs.training_data import read_parallel
 from esscher.verbs.translate import build_decoder, load_translator, translate
 
 BLEU = metric_of("bleu")
@@ -45,12 +50,14 @@ def run_studies(studies: Sequence[TranslationStudy], out: Path, seeds: int) -> l
 
 def make_system(study: TranslationStudy, system: str, seed: int, folder: Path) -> None:
     """Train and decode, unless that was done."""
-    place, run = place_of(folder, system, seed), study.systems[system]
+    place = place_of(folder, system, seed)
     if not is_made(place / RESULTS):
-        train(replace(run, out=str(place), training=replace(run.training, seed=seed)), resume=True)
+        train(run_at(study.systems[system], place, seed), resume=True)
     test = judged_by(study)
     for name, way in study.ways.items():
-        _decode(place, name, way, test, seed)
+        if not is_made(_file(place, name)):
+            model = load_translator(place, way.energy)
+            write_translations(_file(place, name), model, way.decoding, test, rng=Seeded(seed))
 
 
 def judged_by(study: TranslationStudy) -> Pairs:
@@ -68,21 +75,28 @@ def rows_of(study: TranslationStudy, seed: int, folder: Path) -> list[dict[str, 
         for way in study.ways:
             said, rng = read_decoded(place, way), Seeded(seed).stream(system, way)
             other = None if system == study.against else read_decoded(place_of(folder, study.against, seed), way)
-            gained = None if other is None else paired(BLEU, said, other, test.targets, rng=rng)
             rows.append(
                 {
                     "pairs": study.name,
                     "system": system,
                     "seed": seed,
                     "decoded": way,
-                    "BLEU": BLEU.score(said, test.targets, rng=rng),
-                    "gained": None if gained is None else gained.difference,
-                    "p-value": None if gained is None else gained.p_value,
+                    **judged(said, other, test, rng=rng),
                     "length": word_ratio(said, test.targets),
                     "perplexity": Estimate(**measured["perplexity per token"]),
                 }
             )
     return rows
+
+
+def judged(said: Sequence[str], other: Sequence[str] | None, test: Pairs, *, rng: Rng) -> dict[str, Any]:
+    """BLEU of translations, and what they gain against others, line by line, where there are any."""
+    gained = None if other is None else paired(BLEU, said, other, test.targets, rng=rng)
+    return {
+        "BLEU": BLEU.score(said, test.targets, rng=rng),
+        "gained": None if gained is None else gained.difference,
+        "p-value": None if gained is None else gained.p_value,
+    }
 
 
 def length_rows(study: TranslationStudy, way: str, folder: Path) -> list[dict[str, Any]]:
@@ -122,31 +136,31 @@ def exposure_rows(study: TranslationStudy, folder: Path, sequences: int) -> list
     return rows
 
 
-def over_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The mean over seeds of each system and way."""
-    return means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
-
-
 def read_decoded(place: Path, name: str) -> list[str]:
     """The translations of the test pairs."""
-    return _file(place, name).read_text(encoding="utf8").split("\n")[:-1]
+    return read_lines(_file(place, name))
+
+
+def read_lines(file: Path) -> list[str]:
+    """The translations of a file."""
+    return file.read_text(encoding="utf8").split("\n")[:-1]
+
+
+@torch.no_grad()
+def write_translations(file: Path, model: Model, decoding: DecodingConfig, test: Pairs, *, rng: Rng) -> None:
+    """Decode the sources of test pairs, a line for each."""
+    say = choose_progress(False).say
+    found = translate(
+        model, test.sources, build_decoder(decoding, model), rng=rng,
+        say=lambda count: say(f"{file.stem}: {count:,} of {len(test):,} test sentences"),
+    )  # fmt: skip
+    write_file(file, "".join(f"{one.text}\n" for one in found).encode())
 
 
 @cache
 def _pairs(data: DataConfig) -> Pairs:
     assert data.target is not None
     return read_parallel(data, data.target)[2]
-
-
-def _decode(place: Path, name: str, way: Way, test: Pairs, seed: int) -> None:
-    if is_made(_file(place, name)):
-        return
-    model, say = load_translator(place, way.energy), choose_progress(False).say
-    found = translate(
-        model, test.sources, build_decoder(way.decoding, model), rng=Seeded(seed),
-        say=lambda count: say(f"{name}: {count:,} of {len(test):,} test sentences"),
-    )  # fmt: skip
-    write_file(_file(place, name), "".join(f"{one.text}\n" for one in found).encode())
 
 
 def _file(place: Path, name: str) -> Path:

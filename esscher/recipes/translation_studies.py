@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from esscher.recipes.eforcing_studies import FORCED, PLAIN, SCHEDULED, SMOOTH
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import DATA, not_here
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
 from esscher.settings.objective import ObjectiveConfig
@@ -71,7 +71,7 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     if scale == "paper":
         return _published()
     if not TATOEBA.exists():
-        return [], [f"{TATOEBA} is not here; ESSCHER_DATA names another folder that holds it."]
+        return [], [not_here(TATOEBA)]
     pairs = out / "french-english.tsv"
     if not pairs.exists():
         write_file(pairs, _lines(french_english(TATOEBA)))

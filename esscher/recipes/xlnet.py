@@ -8,7 +8,9 @@ one that learnt nothing.
 from pathlib import Path
 from typing import Any
 
-from esscher.recipes.xlnet_rows import over_seeds, run_energies, run_studies
+from esscher.recipes.report_parts import if_any, published
+from esscher.recipes.rows import means_over_seeds
+from esscher.recipes.xlnet_rows import run_energies, run_studies
 from esscher.recipes.xlnet_studies import xlnet_studies
 from esscher.reports.document import Section, Table, write_report
 
@@ -34,12 +36,11 @@ def run(*, scale: str, out: Path, seeds: int) -> dict[str, Any]:
     """All ways of this scale, with every seed, and the energies."""
     studies, left_out = xlnet_studies(scale, out)
     rows, energies = run_studies(studies, out, seeds), run_energies(studies, out, seeds)
-    over, energies_over = over_seeds(rows, "pretrained"), over_seeds(energies, "energy starts from")
-    tables = [Table("Tasks", rows), *([Table("Tasks, over seeds", over)] if over else [])]
-    more = [Table("Energies", energies, ENERGIES), *([Table("Energies, over seeds", energies_over)] if energies_over else [])]
-    published = Section("Published", "At the published sizes.", [Table("Results", PAPER)])
+    over, energies_over = means_over_seeds(rows, ["pretrained"]), means_over_seeds(energies, ["energy starts from"])
+    tables = [Table("Tasks", rows), *if_any(Table("Tasks, over seeds", over))]
+    more = [Table("Energies", energies, ENERGIES), *if_any(Table("Energies, over seeds", energies_over))]
     about = "One network, pretrained on one text in several ways, then fine-tuned alike."
-    sections = [Section("Tasks", MEANING, tables), Section("As an energy", "", more), published]
+    sections = [Section("Tasks", MEANING, tables), Section("As an energy", "", more), published(PAPER)]
     write_report(out / "report.html", "XLNet: any order", about, sections)
     return {
         "rows": rows,

@@ -6,11 +6,11 @@ are pretrained, 16 rows of tasks, 6 energies and their base.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from esscher.recipes.stream_studies import DATA
+from esscher.recipes.sources import DATA, not_here
 from esscher.recipes.xlnet_data import PARTS, write_books, write_docstrings
 from esscher.settings.base import BaseChoice
 from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
@@ -23,6 +23,7 @@ from esscher.settings.training import TrainingConfig
 PERMUTED, DENOISING, CAUSAL, NOTHING = "permutation LM", "denoising", "causal LM", "no pretraining"
 LOCAL = "Local-XLNet"
 MAIN = (PERMUTED, DENOISING, CAUSAL, NOTHING)
+STARTS = (PERMUTED, NOTHING)  # of energies
 BOOKS, XQUAD = DATA / "gutenberg", DATA / "xquad/xquad.en.json"
 
 
@@ -32,7 +33,6 @@ class EnergyStudy:
 
     base: TrainRun
     tilt: TiltRun
-    starts: tuple[str, ...] = (PERMUTED, NOTHING)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class XLNetStudy:
     pretrained: Mapping[str, TrainRun]
     tasks: Mapping[str, FinetuneRun]
     repeated: tuple[str, ...] = MAIN
-    energies: EnergyStudy | None = field(default=None)
+    energies: EnergyStudy | None = None
 
     def of_seed(self, seed: int) -> tuple[str, ...]:
         """The ways that are run with a seed."""
@@ -58,7 +58,7 @@ def xlnet_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
         return [_published()], []
     missing = [place for place in (BOOKS, XQUAD) if not place.exists()]
     if missing:
-        return [], [f"{one} is not here; ESSCHER_DATA names another folder that holds it." for one in missing]
+        return [], [not_here(one) for one in missing]
     return [small_study(out)], []
 
 

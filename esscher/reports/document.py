@@ -4,13 +4,13 @@ Everything that comes from data or a model is escaped by the template; pictures 
 """
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.reports.tables import cell, columns
+from esscher.storage import write_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,10 +57,7 @@ def write_report(path: Path, title: str, summary: str, sections: Sequence[Sectio
     template = Environment(loader=PackageLoader("esscher.reports", "."), autoescape=True).get_template("report.html")
     rendered = [{"title": s.title, "text": s.text, "parts": [_render(part) for part in s.parts]} for s in sections]
     html = template.render(title=title, summary=summary, sections=rendered)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(html, encoding="utf8")
-    os.replace(unfinished, path)
+    write_file(path, html.encode())
     return path
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from esscher.reports.plots import blank
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -17,12 +19,8 @@ def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
     A model is the tensors `true energy` and `energy` [S * S], `data` and `draws` [N, 2] and `box` (left, bottom, right, top).
     All energies are above their least, cut at 12 nats, in one colour scale.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     first = next(iter(models.values()))
-    figure = Figure(figsize=(2.5 * (1 + len(models)), 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(2.5 * (1 + len(models)), 5.2)
     axes = figure.subplots(2, 1 + len(models), squeeze=False)
     left, bottom, right, top = first["box"].tolist()
     energies = {"truth": first["true energy"], **{name: shown["energy"] for name, shown in models.items()}}
@@ -50,11 +48,7 @@ def boundary_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
 
     A model is the tensors `classes` [S * S], `box` (left, bottom, right, top), `data`, `made` and `labelled` [N, 2], `labels`.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.6 * len(models), 2.9), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = blank(2.6 * len(models), 2.9)
     for axis, (name, shown) in zip(figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True):
         left, bottom, right, top = shown["box"].tolist()
         side = round(len(shown["classes"]) ** 0.5)

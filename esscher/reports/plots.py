@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,25 +72,20 @@ def curves(
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9)
+    _name(axes, x, y)
     return figure
 
 
 def cumulative(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]], *, x: str, y: str) -> "Figure":
     """Steps from 0 to 1 over values between 0 and 1 in logarithm; values of 0 are not drawn."""
     figure, axes = _canvas(6.4, 3.4)
-    colours = (BASE, TILTED, TRUTH, INK)
-    for (name, (across, up)), colour in zip(lines.items(), colours * (1 + len(lines) // len(colours)), strict=False):
+    for (name, (across, up)), colour in zip(lines.items(), cycle((BASE, TILTED, TRUTH, INK)), strict=False):
         seen = [(place, share) for place, share in zip(across, up, strict=True) if place > 0]
         places, shares = [place for place, _ in seen], [share for _, share in seen]
         axes.step(places, shares, where="post", color=colour, label=name, linewidth=1.6)
     axes.set_xscale("log")
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9)
+    _name(axes, x, y)
     return figure
 
 
@@ -108,12 +104,11 @@ def sizes(
     other.spines["top"].set_visible(False)
     for where, group, style in ((axes, lines, "-o"), (other, dashed, ":s")):
         for name, (colour, across, found) in group.items():
-            low = [one.value - one.low for one in found]
-            high = [one.high - one.value for one in found]
             label = name if where is axes else None
             where.errorbar(
-                across, [one.value for one in found], [low, high], fmt=style, color=colour, label=label, markersize=4, capsize=2
-            )
+                across, [one.value for one in found], _whiskers(found), fmt=style, color=colour, label=label, markersize=4,
+                capsize=2,
+            )  # fmt: skip
     axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy {floor:.4g}")
     axes.set_xscale("log")
     axes.set_xlabel(x)
@@ -122,17 +117,30 @@ def sizes(
     return figure
 
 
-def _canvas(width: float, height: float) -> tuple["Figure", "Axes"]:
+def blank(width: float, height: float) -> "Figure":
+    """A figure of so many inches with nothing on it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def _canvas(width: float, height: float) -> tuple["Figure", "Axes"]:
+    figure = blank(width, height)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#aab3bf")
     axes.tick_params(colors=INK, labelsize=9)
     return figure, axes
+
+
+def _name(axes: "Axes", x: str, y: str) -> None:
+    """What stands along the axes, and what each line is."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=9)
 
 
 POPULATIONS = {"data": TRUTH, "base": BASE, "joint": TILTED}
@@ -147,9 +155,7 @@ def step_histograms(edges: Sequence[float], shares: Mapping[str, Sequence[float]
         if place == 0:
             axes.stairs(density, edges, color=colour, fill=True, alpha=0.18, linewidth=0)
         axes.stairs(density, edges, color=colour, linewidth=1.6, label=name)
-    axes.set_xlabel(label)
-    axes.set_ylabel("density")
-    axes.legend(frameon=False, fontsize=9)
+    _name(axes, label, "density")
     return figure
 
 
@@ -163,9 +169,7 @@ def estimates_by(places: Sequence[int], lines: Mapping[str, Sequence[Estimate]],
             markersize=4, capsize=3, linewidth=1.4,
         )  # fmt: skip
     axes.set_xticks(list(places))
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9)
+    _name(axes, x, y)
     return figure
 
 
@@ -212,7 +216,5 @@ def bands(lines: Mapping[str, Coloured], *, x: str, y: str) -> "Figure":
     least, most = min(values, default=0.0), max(values, default=1.0)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, least - 0.5 * (most - least or 1)), min(high, most + 0.5 * (most - least or 1)))
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9)
+    _name(axes, x, y)
     return figure

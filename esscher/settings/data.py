@@ -1,7 +1,12 @@
 """The settings of data, without torch: where texts come from, how they become tokens, and how tokens become points."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from esscher.data.sources import Unit
+
+MOTIF = "motif:"
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class DataConfig:
     """What becomes of empty texts; kept, each is an end symbol alone, as is usual for the lines of WikiText."""
     column: str = "text"
     """The column with the text, of jsonl, parquet and Hugging Face data."""
-    unit: Literal["line", "paragraph", "document"] = "line"
+    unit: Unit = "line"
     """What a text is, in text files."""
     separator: str | None = None
     """A string between the texts, in text files."""
@@ -43,21 +48,21 @@ class DataConfig:
     """Share of a process's strings that hold the motif."""
 
     def __post_init__(self) -> None:
-        check_choice("unit", self.unit, ("line", "paragraph", "document"))
-        check_choice("split", self.split, ("hash", "place", "raw"))
-        check_choice("empty", self.empty, ("skip", "keep"))
-        if (self.validation is None) != (self.test is None):
-            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+        check_choices(self)
+        check_held_out(self.validation, self.test, self.held_out)
         if self.target is not None and (self.split != "hash" or self.empty != "skip"):
             raise ValueError(
                 "Pairs are held out by the hash of their source, and empty ones skipped; leave split and empty out."
             )
-        if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
         if self.size < 1 or self.length < 1:
             raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
         if not 0 < self.mixture <= 1:
             raise ValueError(f"mixture lies in (0, 1], not {self.mixture}.")
+
+    @property
+    def motif(self) -> str | None:
+        """The motif of a process of the laboratory; None of any other source."""
+        return self.source.removeprefix(MOTIF) if self.source.startswith(MOTIF) else None
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,7 @@ class LengthConfig:
     """Half of the columns of a stream are read from right to left, by an xlnet that is trained in any order."""
 
     def __post_init__(self) -> None:
-        check_choice("longer", self.longer, ("cut", "refuse"))
-        check_choice("segments", self.segments, ("fixed", "random"))
+        check_choices(self)
         if self.tokens < 1:
             raise ValueError(f"A point has at least one token, not {self.tokens}.")
         if self.given and not self.chunks:
@@ -122,7 +126,20 @@ class LengthConfig:
             raise ValueError(f"Of {self.tokens} tokens at least one must be left to model, so {self.given} cannot be given.")
 
 
-def check_choice(name: str, value: Any, known: tuple[Any, ...]) -> None:
-    """Refuse a word that is not one of the known ones."""
-    if value not in known:
-        raise ValueError(f"Unknown {name} {value!r}; the known ones are {', '.join(str(one) for one in known)}.")
+def check_held_out(validation: str | None, test: str | None, share: float) -> None:
+    """Refuse one held-out source without the other, and a share that leaves too little to learn from."""
+    if (validation is None) != (test is None):
+        raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
+    if not 0 < share < 0.5:
+        raise ValueError(f"held_out lies between 0 and 0.5, not {share}.")
+
+
+def check_choices(settings: Any) -> None:
+    """Refuse a word that is none of those that the type of its setting lists, None among them where the type allows it."""
+    for one in fields(settings):
+        kinds = [one.type] if get_origin(one.type) is Literal else get_args(one.type)
+        known = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        known += [None] * bool(known and NoneType in kinds)
+        value = getattr(settings, one.name)
+        if known and value not in known:
+            raise ValueError(f"Unknown {one.name} {value!r}; the known ones are {', '.join(map(str, known))}.")

@@ -1,10 +1,10 @@
 """The settings of the fresh classifier that tells data from draws, without torch: what `esscher analyse discriminate` reads."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from esscher.settings.tilt import EnergyChoice
-from esscher.settings.training import TrainingConfig
+from esscher.settings.training import Schedule, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class ClassifierTraining(TrainingConfig):
     usual_epochs: ClassVar[int] = 16
     may_shard: ClassVar[bool] = False
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
+    schedule: Schedule = "linear"
     warmup: int = 30
     evaluate_every: int | None = 50
     patience: int | None = 5

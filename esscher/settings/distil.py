@@ -1,12 +1,10 @@
 """The settings of a distillation, without torch: what `esscher distil` reads from flags and YAML."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
-from esscher.settings.training import TrainingConfig
-
-Method = Literal["importance", "reweighted", "plain", "cyclical", "policy-gradient"]
-Divergence = Literal["kl", "reverse-kl", "total-variation", "jensen-shannon"]
+from esscher.settings.data import check_choices
+from esscher.settings.training import Schedule, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,7 @@ class DistilConfig:
     the next. policy-gradient: the student's own draws, and the gradient of a divergence.
     """
 
-    method: Method = "importance"
+    method: Literal["importance", "reweighted", "plain", "cyclical", "policy-gradient"] = "importance"
     """importance, reweighted, plain, cyclical or policy-gradient."""
     draws: int = 20_000
     """Sequences to learn from, except for policy-gradient."""
@@ -27,7 +25,7 @@ class DistilConfig:
     """Sequences to draw in all, except for plain, which draws until enough were accepted."""
     stages: int = 3
     """Of the cyclical method."""
-    divergence: Divergence = "kl"
+    divergence: Literal["kl", "reverse-kl", "total-variation", "jensen-shannon"] = "kl"
     """What policy-gradient lowers: kl (teacher to student), reverse-kl, total-variation, jensen-shannon."""
     per_step: int = 512
     """Draws of one update of policy-gradient."""
@@ -39,9 +37,7 @@ class DistilConfig:
     """Of the text that the energy learnt from, where points come after prompts; draws and candidates are shared by them."""
 
     def __post_init__(self) -> None:
-        for name, known in (("method", get_args(Method)), ("divergence", get_args(Divergence))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"Unknown {name} {getattr(self, name)!r}; the known ones are {', '.join(known)}.")
+        check_choices(self)
         for name in ("draws", "candidates", "stages", "judged", "prompts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}.")
@@ -57,7 +53,7 @@ class DistilTraining(TrainingConfig):
     may_shard: ClassVar[bool] = False
     batch_size: int = 64
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
+    schedule: Schedule = "linear"
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,7 @@ Rates of one rule mean something else in another.
 from dataclasses import dataclass
 from typing import Literal
 
-from esscher.settings.data import check_choice
-
-RULES = ("original", "mos", "sgd")
+from esscher.settings.data import check_choices
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class DynamicConfig:
     """Gradients at most; by default as many as the text has."""
 
     def __post_init__(self) -> None:
-        check_choice("rule", self.rule, RULES)
+        check_choices(self)
         for name in ("segment", "columns", "batches"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from esscher.settings.data import check_choices
+
 
 @dataclass(frozen=True)
 class ExposureSettings:
@@ -20,10 +22,9 @@ class ExposureSettings:
     """Tokens that a model with a memory reads before each place of a stream; half of the text at most."""
 
     def __post_init__(self) -> None:
+        check_choices(self)
         for name, value, least in (("sequences", self.sequences, 2), ("draws", self.draws, 1), ("longest", self.longest, 1)):
             if value < least:
                 raise ValueError(f"{name} is at least {least}, not {value}. Nothing was measured.")
         if self.warm < 0:
             raise ValueError(f"A model reads 0 tokens or more before a place, not {self.warm}. Nothing was measured.")
-        if self.decode not in ("greedy", "sampled"):
-            raise ValueError(f"Outputs are decoded 'greedy' or 'sampled', not {self.decode!r}. Nothing was measured.")

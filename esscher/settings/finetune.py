@@ -1,14 +1,12 @@
 """The settings of `esscher finetune`, without torch: the task, labelled data, the head on a network, how it learns."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from esscher.data.examples import USUAL, Columns, Task
 from esscher.energies.labeller_config import Summary
-from esscher.settings.data import check_choice
-from esscher.settings.training import TrainingConfig
-
-TASKS: tuple[Task, ...] = ("classify", "regress", "choose", "extract", "rank")
+from esscher.settings.data import check_choices, check_held_out
+from esscher.settings.training import Schedule, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -35,10 +33,7 @@ class LabelledDataConfig:
     """The column that tells which examples belong together: they are never parted, and are one replicate of the intervals."""
 
     def __post_init__(self) -> None:
-        if (self.validation is None) != (self.test is None):
-            raise ValueError("Give both validation and test, or neither: then both are held out of the source.")
-        if not 0 < self.held_out < 0.5:
-            raise ValueError(f"held_out lies between 0 and 0.5, not {self.held_out}.")
+        check_held_out(self.validation, self.test, self.held_out)
 
     def columns(self, task: Task) -> Columns:
         """The names of the columns."""
@@ -68,7 +63,7 @@ class FinetuneTraining(TrainingConfig):
     usual_epochs: ClassVar[int] = 5
     may_shard: ClassVar[bool] = False
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"] = "linear"
+    schedule: Schedule = "linear"
     warmup: int = 20
 
 
@@ -93,7 +88,7 @@ class FinetuneRun:
     training: FinetuneTraining = field(default_factory=FinetuneTraining)
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, TASKS)
+        check_choices(self)
         if not 0 < self.layer_rate <= 1:
             raise ValueError(f"layer_rate lies in (0, 1], not {self.layer_rate}.")
         if self.longest < 8:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from esscher.settings.data import check_choice
+from esscher.settings.data import check_choices
 
 DIGITS = "digits"
 
@@ -24,7 +24,7 @@ class ImageConfig:
     """Learn from only so many images, the first ones."""
 
     def __post_init__(self) -> None:
-        check_choice("binarised", self.binarised, ("threshold", "random", None))
+        check_choices(self)
         if not 2 <= self.levels <= 256:
             raise ValueError(f"A value has 2 to 256 levels, not {self.levels}.")
         if self.shrink < 1 or (self.most is not None and self.most < 1):

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from esscher.settings.data import check_choice
+from esscher.settings.data import check_choices
 
 OWN: dict[str, tuple[str, ...]] = {
     "likelihood": (),
@@ -57,7 +57,7 @@ class ObjectiveConfig:
     """denoising: share of the tokens that are hidden."""
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, tuple(OWN))
+        check_choices(self)
         if self.after_epochs is not None and self.after_steps is not None:
             raise ValueError(
                 f"Plain likelihood lasts after_epochs = {self.after_epochs}, or after_steps = {self.after_steps}; give one of "
@@ -79,10 +79,6 @@ class ObjectiveConfig:
             raise ValueError(f"share lies in [0, 1], not {self.share}.")
         if not 0 < self.hidden <= 1:
             raise ValueError(f"hidden lies in (0, 1], not {self.hidden}.")
-        check_choice("spans", self.spans, ("words", "pieces", "none"))
-        check_choice("inner", self.inner, ("exact", "sampled"))
-        check_choice("counts", self.counts, ("again", "once"))
-        check_choice("form", self.form, ("passes", "steps"))
         for one in fields(self):
             if one.name != "kind" and one.name not in OWN[self.kind] and getattr(self, one.name) != one.default:
                 raise ValueError(f"The objective {self.kind} has no {one.name}; leave it out, or choose another kind.")

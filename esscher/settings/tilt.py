@@ -1,24 +1,23 @@
 """The settings of `esscher tilt`, without torch: an energy of features and moments, or one that a network learns from text."""
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 from esscher.cut import Cut
+from esscher.data.sources import Unit
 from esscher.energies.config import EnergyConfig, Pooling, Reader
 from esscher.energies.declaration import Declared
 from esscher.energies.parsing import parse_feature, parse_features, read_features
 from esscher.settings.base import BaseChoice
-from esscher.settings.data import DataConfig
-from esscher.settings.training import TrainingConfig
-
-Regime = Literal["newton", "rs", "snis"]
+from esscher.settings.data import DataConfig, check_choices
+from esscher.settings.training import Schedule, TrainingConfig
 
 
 @dataclass(frozen=True)
 class FitConfig:
     """How the weights of features are fitted."""
 
-    regime: Regime = "newton"
+    regime: Literal["newton", "rs", "snis"] = "newton"
     """newton on one sample of the base; or the paper's stochastic rs or snis."""
     draws: int = 20_000
     """Of the base: as many to fit by, and as many fresh ones to judge by."""
@@ -28,8 +27,7 @@ class FitConfig:
     """Standard deviation of a normal prior on the weights; none by default."""
 
     def __post_init__(self) -> None:
-        if self.regime not in get_args(Regime):
-            raise ValueError(f"Unknown regime {self.regime!r}; the known ones are {', '.join(get_args(Regime))}.")
+        check_choices(self)
         if self.draws < 2:
             raise ValueError(f"draws is at least 2, not {self.draws}.")
         if self.ridge is not None and self.regime != "newton":
@@ -115,7 +113,7 @@ class ContrastTraining(TrainingConfig):
 
     usual_epochs: ClassVar[int] = 4
     learning_rate: float = 3e-4
-    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt"] = "linear"
+    schedule: Schedule = "linear"
     warmup: int = 50
     evaluate_every: int | None = 100
     patience: int | None = 5
@@ -139,7 +137,7 @@ class TiltRun:
     """Of jsonl, parquet and Hugging Face data."""
     target: str | None = None
     """Translations of the data: a file, its ending, or a column beside `column`."""
-    unit: Literal["line", "paragraph", "document"] = "line"
+    unit: Unit = "line"
     """What a text is in a text file."""
     separator: str | None = None
     """A string between the texts, in text files."""

@@ -6,7 +6,7 @@ made, before anything is read or computed.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 from esscher.bases.config import PIXELS
@@ -69,17 +69,6 @@ class TrainRun:
         return self.tokenizer if self.start is None else TokenizerConfig(f"{self.start}/")
 
 
-PARTS: dict[str, type] = {
-    "data": DataConfig,
-    "tokenizer": TokenizerConfig,
-    "length": LengthConfig,
-    "base": BaseChoice,
-    "training": TrainingConfig,
-    "objective": ObjectiveConfig,
-    "images": ImageConfig,
-}
-
-
 def to_dict(run: TrainRun) -> dict[str, Any]:
     """The settings as plain nested values."""
     return asdict(run)
@@ -88,11 +77,13 @@ def to_dict(run: TrainRun) -> dict[str, Any]:
 def from_dict(values: Mapping[str, Any]) -> TrainRun:
     """The settings of nested plain values; keys left out take their defaults, unknown ones are an error."""
     _known(TrainRun, values, "")
-    parts = {}
-    for name, kind in PARTS.items():
-        given = values.get(name, {})
-        _known(kind, given, f"{name}.")
-        parts[name] = kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    parts: dict[str, Any] = {}
+    for one in fields(TrainRun):
+        if isinstance(one.type, type) and is_dataclass(one.type):
+            given = values.get(one.name, {})
+            _known(one.type, given, f"{one.name}.")
+            kept = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+            parts[one.name] = one.type(**kept)
     return TrainRun(out=values["out"], start=values.get("start"), **parts)
 
 

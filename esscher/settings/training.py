@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from esscher.settings.data import check_choice
+from esscher.settings.data import check_choices
 
+Schedule = Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"]
 INTERVALS = ("evaluate_every", "save_every", "log_every")
 
 
@@ -65,7 +66,7 @@ class TrainingConfig:
     """On matrices only; on vectors (biases, norms) never."""
     clip: float | None = 1.0
     """Longest gradient; longer ones are shortened to it."""
-    schedule: Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"] = "constant"
+    schedule: Schedule = "constant"
     """How the learning rate goes on after the warm-up."""
     hold: float | None = None
     """Share of the run after the warm-up for which the learning rate stays the highest before it falls."""
@@ -101,10 +102,7 @@ class TrainingConfig:
     """Also log to this tracker."""
 
     def __post_init__(self) -> None:
-        check_choice("optimiser", self.optimiser, ("adam", "adamw", "adagrad", "sgd"))
-        check_choice("schedule", self.schedule, ("constant", "cosine", "linear", "exponential", "inverse-sqrt"))
-        check_choice("device", self.device, ("auto", "cpu"))
-        check_choice("tracker", self.tracker, ("tensorboard", "trackio", "wandb", "mlflow", None))
+        check_choices(self)
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
         counts = ("steps", "epochs", "batch_size", "batch_tokens", "accumulate", "patience", "average_after", *INTERVALS)

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from esscher.settings.data import check_choice
-
-WAYS = ("beam", "greedy", "sample", "best", "minimum-risk")
-UTILITIES = ("chrf", "bleu")
+from esscher.settings.data import check_choices
 
 
 @dataclass(frozen=True)
@@ -27,8 +24,7 @@ class DecodingConfig:
     """minimum-risk: how good a translation is if another were right."""
 
     def __post_init__(self) -> None:
-        check_choice("decode", self.decode, WAYS)
-        check_choice("utility", self.utility, UTILITIES)
+        check_choices(self)
         for one in ("beam", "draws", "pool"):
             if getattr(self, one) < 1:
                 raise ValueError(f"{one} is at least 1, not {getattr(self, one)}. Nothing was translated.")

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from esscher.bases.heads import Head
+from esscher.heads.head import Head
 from esscher.testing.laws import equal
 
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.bases.network import Memory
+from esscher.networks.network import Memory
 from esscher.space import Sequences, Space
 from esscher.testing.laws import equal
 

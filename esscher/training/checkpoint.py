@@ -47,6 +47,7 @@ WEIGHTS, OPTIMISER, CARRIED, STATE, MANIFEST, CURRENT = (
     "manifest.json",
     "current.json",
 )
+RECENT = 2  # checkpoints that are kept beside the best
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     folder: Path
-    keep: int = 2
 
     def save(self, step: int, saved: Saved, *, best: bool) -> Path:
         """Write the checkpoint of a step and name it the last one, and the best one if it is; then drop old ones."""
@@ -146,7 +146,7 @@ class Checkpoints:
             shutil.rmtree(left, ignore_errors=True)
 
     def _drop_old(self, current: Mapping[str, Any]) -> None:
-        recent = self._all()[-self.keep :]
+        recent = self._all()[-RECENT:]
         for place in self._all():
             if place not in recent and place.name not in current.values():
                 shutil.rmtree(place, ignore_errors=True)

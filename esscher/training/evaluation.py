@@ -22,9 +22,8 @@ from esscher.objective import Objective
 from esscher.randomness import Rng
 from esscher.space import Sequences
 from esscher.target import Tilted
-from esscher.training.order import trim
+from esscher.training.batches import Rows, trim
 from esscher.training.streams import Stream, network_of, segments
-from esscher.training.supply import Rows
 
 LEVEL = 0.95
 FEWEST = 20  # batches that an interval wants

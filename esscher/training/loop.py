@@ -14,9 +14,9 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from esscher.bases.recompute import recompute
 from esscher.bases.turns import in_turns
 from esscher.estimate import Estimate
+from esscher.networks.recompute import recompute
 from esscher.objective import Objective
 from esscher.randomness import Seeded
 from esscher.settings.changes import refuse_change
@@ -24,6 +24,7 @@ from esscher.settings.training import Pace, TrainingConfig, learning_rate
 from esscher.space import Sequences
 from esscher.storage import module_parts
 from esscher.training.average import Average, stalled
+from esscher.training.batches import Rows, Shuffled, Supply
 from esscher.training.checkpoint import Checkpoints, pack, unpack, unpack_weights
 from esscher.training.evaluation import HeldOut, HeldOutStream, mean_loss
 from esscher.training.history import History
@@ -31,7 +32,6 @@ from esscher.training.players import Players
 from esscher.training.processes import from_all, from_first, make_equal
 from esscher.training.progress import Progress
 from esscher.training.streams import Columns, Stream
-from esscher.training.supply import Rows, Scattered, Shuffled, Supply
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,6 @@ class _Standing:
     updates: int = 0  # so many of them
     evaluations: list[float] = field(default_factory=list)
     averaged_from: int | None = None  # the step where the evaluations stalled
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "_Standing":
@@ -256,7 +253,7 @@ class Loop:
 
     def _save(self, better: bool) -> None:
         if self.checkpoints is not None:
-            state = {"standing": self.standing.to_dict(), "settings": self._settings(), "versions": _versions()}
+            state = {"standing": asdict(self.standing), "settings": self._settings(), "versions": _versions()}
             carried = {**self.supply.saved(), **self.average.saved()}
             saved = pack(self.players.modules, self.players.optimisers, state, carried)
             if self.main:
@@ -301,9 +298,7 @@ def _supply(task: Task, config: TrainingConfig, accelerator: Accelerator) -> Sup
     """Sequences or other rows in a shuffled order, or a stream in columns."""
     if isinstance(task.data, Stream):
         return Columns(task.data, task.target, config, accelerator)
-    if isinstance(task.data, Sequences):
-        return Shuffled(task.data, task.target, config, accelerator)
-    return Scattered(task.data, task.target, config, accelerator)
+    return Shuffled(task.data, task.target, config, accelerator)
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Which sequences an update sees: a function of (seed, step, process), so that it needs no memory.
+"""Which sequences an update sees: a function of (seed, step), so that it needs no memory.
 
 The data are read as one endless stream of epochs, each in an order of its own; update `step` takes the next
 `batch_size` of it. No sequence is left out at an epoch's end, and no batch is smaller than the others. Or batches are of so
@@ -6,7 +6,6 @@ many tokens (`Bucketed`): sequences alike in length together, in an order of bat
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -16,7 +15,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from esscher.randomness import Seeded
-from esscher.space import Sequences
 
 
 @dataclass(frozen=True)
@@ -87,15 +85,3 @@ class Bucketed:
 @lru_cache(maxsize=4)
 def _epoch(seed: int, number: int, count: int) -> Int[Tensor, "{count}"]:
     return Seeded(seed).stream("epoch", number).permutation(count)
-
-
-def passes(data: Sequences, rows: Int[Tensor, "B"], *, rank: int, processes: int, count: int) -> Iterator[Sequences]:
-    """The share of a process in a batch, in `count` passes of sequences alike in length, so that little is padding."""
-    own = rows[rank::processes]
-    for part in own[data.stop[own].argsort(stable=True)].chunk(count):
-        yield trim(data.rows(part))
-
-
-def trim(x: Sequences) -> Sequences:
-    """The same rows without columns that are padding for all of them."""
-    return Sequences(x.tokens[:, : int(x.stop.max()) if len(x) else 0], x.start, x.stop)

@@ -76,7 +76,7 @@ class Silent:
     def end(self) -> None: ...
 
 
-class Pace:
+class _Speed:
     """How fast a run goes; it speaks at the last step, and now and then before."""
 
     def __init__(self, step: int, steps: int):
@@ -100,10 +100,10 @@ class Lines:
     found = ""
 
     def begin(self, step: int, steps: int) -> None:
-        self.steps, self.pace = steps, Pace(step, steps)
+        self.steps, self.speed = steps, _Speed(step, steps)
 
     def update(self, step: int, loss: float, tokens: int) -> None:
-        told = self.pace.due(step, tokens)
+        told = self.speed.due(step, tokens)
         if told is not None:
             rate, left = told
             self.say(f"step {step}/{self.steps}  loss {loss:.4f}  {rate:,.0f} tokens/s  {_clock(left)} left{self.found}")
@@ -122,11 +122,11 @@ class JsonLines:
     """The same as `Lines`, each line a JSON object with an `event`: begin, update, evaluated, said or end."""
 
     def begin(self, step: int, steps: int) -> None:
-        self.steps, self.pace = steps, Pace(step, steps)
+        self.steps, self.speed = steps, _Speed(step, steps)
         self._tell("begin", step=step, steps=steps)
 
     def update(self, step: int, loss: float, tokens: int) -> None:
-        told = self.pace.due(step, tokens)
+        told = self.speed.due(step, tokens)
         if told is not None:
             rate, left = told
             loss_ = loss if math.isfinite(loss) else None

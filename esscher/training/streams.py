@@ -24,13 +24,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.carried import Carried
-from esscher.bases.network import Memory, NetworkBase
+from esscher.bases.network import NetworkBase
 from esscher.data.windows import Windows
+from esscher.networks.network import Memory
 from esscher.randomness import Rng, Seeded
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Tilted
-from esscher.training.supply import fingerprint
+from esscher.training.batches import fingerprint
 
 HALF_RATE, SPREAD, SHORTEST = 0.05, 5.0, 5  # of lengths by chance
 MEMORY = "memory"

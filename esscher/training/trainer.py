@@ -19,12 +19,12 @@ from torch import nn
 from esscher.objective import Objective
 from esscher.settings.training import Pace, TrainingConfig
 from esscher.space import Sequences
+from esscher.training.batches import Rows
 from esscher.training.evaluation import HeldOut, HeldOutStream, Validation
 from esscher.training.loop import Loop, Task, TrainingRecord
 from esscher.training.processes import connect
 from esscher.training.progress import choose_progress
 from esscher.training.streams import Stream
-from esscher.training.supply import Rows
 
 Target = TypeVar("Target")
 

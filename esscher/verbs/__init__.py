@@ -1,1 +1,1 @@
-"""What the verbs of the command line do, as calls: train, tilt, measure, distil, finetune, analyse, rescore, translate."""
+"""What the verbs do, as calls: train, tilt, measure, sample, distil, finetune, analyse, rescore, translate."""

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from esscher.bases.network import NetworkBase
 from esscher.estimators.context_length import ContextLosses, context_losses, spread_places
 from esscher.settings.context import ContextSettings
-from esscher.settings.data import DataConfig, LengthConfig
-from esscher.verbs.models import Model, load_model, trained_on_streams
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.models import load_model, room_of
+from esscher.verbs.run_folder import manner_of
+from esscher.verbs.training_streams import read_stream_of
 
 
 def compare_contexts(folders: Sequence[str | Path], data: str, settings: ContextSettings) -> ContextLosses:
@@ -21,17 +20,10 @@ def compare_contexts(folders: Sequence[str | Path], data: str, settings: Context
                 f"{name} and {first.folder} have different tokens, so their losses are not of the same things. Nothing was "
                 f"measured; compare models with one tokenizer."
             )
-    learnt = trained_on_streams(first.folder)
-    own, length = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
-    tokens = read_stream_of(data, first.tokenizer, own, length).tokens
+    tokens = read_stream_of(data, first.tokenizer, *manner_of(first.folder)).tokens
     places = spread_places(settings.places, len(tokens), settings.longest)
     losses = {
-        name: context_losses(model.base, tokens, places, settings.lengths, sees=_sees(model)) for name, model in models.items()
+        name: context_losses(model.base, tokens, places, settings.lengths, sees=room_of(model.base))
+        for name, model in models.items()
     }
     return ContextLosses(settings.lengths, losses)
-
-
-def _sees(model: Model) -> int | None:
-    """The most tokens of context that a base can read, if it has a limit."""
-    limit = model.base.network.max_positions if isinstance(model.base, NetworkBase) else None
-    return None if limit is None else limit - 1

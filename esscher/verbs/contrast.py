@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -28,12 +27,13 @@ from esscher.settings.tilt import ContrastConfig
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences, distinct_prompts
 from esscher.target import Base, Tilted
-from esscher.training.collection import SHARD, InPieces
+from esscher.training.draws_in_pieces import SHARD, InPieces
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import TrainingRecord
 from esscher.training.pieces import Piece, in_pieces
 from esscher.training.progress import choose_progress
 from esscher.training.trainer import Trainer
+from esscher.verbs.subsets import evenly, spread
 
 PIECE = 64  # prompts whose negatives share a file
 EACH = 64  # draws for each prompt in the end, where there are several
@@ -94,18 +94,8 @@ def judge_energy(target: Tilted, sets: Sets, sampler: Sampler, draws: int, *, rn
 def judged(sets: Sets, draws: int) -> tuple[Sequences, dict[str, Int[Tensor, "B"]]]:
     """The test data that so many draws suffice for, and their units: all of one prompt, some of many."""
     several = len(distinct_prompts(sets.test)[0]) > 1
-    chosen = _spread(len(sets.test), max(2, draws // EACH) if several else len(sets.test))
+    chosen = spread(len(sets.test), max(2, draws // EACH) if several else len(sets.test))
     return sets.test.rows(chosen), {name: count[chosen] for name, count in sets.units.items()}
-
-
-def evenly(x: Sequences, count: int | None) -> Sequences:
-    """So many of the rows, evenly spread; all of them, if there are no more."""
-    return x if count is None else x.rows(_spread(len(x), count))
-
-
-def _spread(size: int, count: int) -> Int[Tensor, "K"]:
-    """Numbers below `size`, evenly spread."""
-    return torch.arange(min(size, count)) * size // min(size, count)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from esscher.target import Base, Tilted
 from esscher.training.evaluation import HeldOut
 from esscher.training.progress import choose_progress
 from esscher.training.trainer import Trainer
-from esscher.verbs.comparison import gather, some_of, split_by_prompt
+from esscher.verbs.comparison import gather
+from esscher.verbs.subsets import some_of, split_by_prompt
 
 AGAINST: tuple[Name, ...] = ("base", "joint")
 
@@ -47,7 +48,7 @@ class Discriminated:
 
 
 @dataclass(frozen=True)
-class Material:
+class Pools:
     """The same kinds of populations for the three uses, with no prompt in common."""
 
     learn: Populations
@@ -76,25 +77,26 @@ def discriminate(
     }
     parts = split_by_prompt(x, (config.validation, config.test), rng=rng.stream("split"))
     names = ("learn", "choose", "judge")
-    pools = [
-        gather(target, part, config.draws, rng=rng.stream("draws", name), say=say)
-        for name, part in zip(names, parts, strict=True)
-    ]
-    material = Material(*pools)
+    pools = Pools(
+        *(
+            gather(target, part, config.draws, rng=rng.stream("draws", name), say=say)
+            for name, part in zip(names, parts, strict=True)
+        )
+    )
     judged: dict[Name, _Verdict] = {}
     for name in AGAINST:
         say(f"A classifier learns to tell data from draws of the {name}.")
         energy = classifiers[name]
-        learn(energy, target.base, material, name, config, rng=rng.stream("learn", name), quiet=quiet)
-        judged[name] = judge(energy, target.base, material.judge, name)
+        learn(energy, target.base, pools, name, config, rng=rng.stream("learn", name), quiet=quiet)
+        judged[name] = judge(energy, target.base, pools.judge, name)
     sizes = {name: len(part) for name, part in zip(names, parts, strict=True)}
-    return _summary(material.judge, judged, sizes, level)
+    return _summary(pools.judge, judged, sizes, level)
 
 
 def learn(
     energy: NetworkEnergy,
     base: Base,
-    material: Material,
+    pools: Pools,
     name: Name,
     config: DiscriminateConfig,
     *,
@@ -102,10 +104,10 @@ def learn(
     quiet: bool = True,
 ) -> None:
     """Train the classifier in place, and leave it with the weights that were best on the prompts to choose by."""
-    objective = NoiseContrast(_table(material.learn, name, rng=rng.stream("learn")))
-    held_out = HeldOut(NoiseContrast(_table(material.choose, name, rng=rng.stream("choose"))), material.choose.data.x)
-    Trainer(config.training, quiet)(objective, Tilted(base, energy), material.learn.data.x, modules=energy, validation=held_out)
-    energy.to(material.learn.data.x.tokens.device).eval()
+    objective = NoiseContrast(_table(pools.learn, name, rng=rng.stream("learn")))
+    held_out = HeldOut(NoiseContrast(_table(pools.choose, name, rng=rng.stream("choose"))), pools.choose.data.x)
+    Trainer(config.training, quiet)(objective, Tilted(base, energy), pools.learn.data.x, modules=energy, validation=held_out)
+    energy.to(pools.learn.data.x.tokens.device).eval()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from torch import nn
 
 from esscher.bases.network import NetworkBase, build_base
@@ -16,21 +15,18 @@ from esscher.estimators.moments import moments
 from esscher.hub import Card, save_base
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
-from esscher.settings.changes import refuse_change
 from esscher.settings.distil import DistilRun
 from esscher.space import Sequences, distinct_prompts, empty_prompts
-from esscher.storage import write_file, write_json
+from esscher.storage import write_json
 from esscher.target import Base, Tilted
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 from esscher.training.processes import all_here
-from esscher.verbs.contrast import evenly
 from esscher.verbs.distillation import Distilled, distil
 from esscher.verbs.models import Model, load_model
 from esscher.verbs.paint import prompts_of_classes
+from esscher.verbs.run_folder import DISTIL_SETTINGS, RESULTS, keep_settings, refuse_other_settings
+from esscher.verbs.subsets import evenly
 from esscher.verbs.tilt import read_sets, source_of
-from esscher.verbs.train import RESULTS
-
-SETTINGS = "distil.yaml"
 
 
 @dataclass(frozen=True)
@@ -59,12 +55,17 @@ class StudentResult:
 def make_student(model: str, run: DistilRun, *, resume: bool = False, quiet: bool = False) -> StudentResult:
     """Distil the base in the folder `model`, tilted as the settings say, and save the student in `run.out`."""
     folder, settings = Path(run.out), {"model": model, **asdict(run)}
-    _refuse_change(folder, settings, resume)
+    if resume:
+        refuse_other_settings(folder / DISTIL_SETTINGS, settings)
+    elif (folder / DISTIL_SETTINGS).is_file():
+        raise FileExistsError(
+            f"{folder} already holds a distillation. Nothing was changed; go on with --resume, or choose another --out."
+        )
     loaded, own = load_model(model, run.energy), named_own(run.energy)
     base, teacher, energy = loaded.base, loaded.target, loaded.target.energy
     student = _fresh(base, run) if run.fresh else deepcopy(base)
     all_here()  # nobody writes before all have looked
-    write_file(folder / SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
+    keep_settings(folder / DISTIL_SETTINGS, settings)
     prompts = _prompts(loaded, run)
     found = distil(
         teacher, student, prompts, run.distil, run.training, folder=folder / "checkpoints", resume=resume, quiet=quiet
@@ -116,16 +117,3 @@ def _feature_rows(base: Base, student: Base, energy: LogLinear, found: Distilled
         {"feature": feature.name, **{title: column[number] for title, column in zip(titles, columns, strict=True)}}
         for number, feature in enumerate(energy.features)
     ]
-
-
-def _refuse_change(folder: Path, settings: dict[str, Any], resume: bool) -> None:
-    """A distillation is resumed with the settings that it was started with, and never written over by chance."""
-    file = folder / SETTINGS
-    if not file.is_file():
-        return
-    if not resume:
-        raise FileExistsError(
-            f"{folder} already holds a distillation. Nothing was changed; go on with --resume, or choose another --out."
-        )
-    started = yaml.safe_load(file.read_text())
-    refuse_change(f"The distillation in {folder}", started, yaml.safe_load(yaml.safe_dump(settings)))

@@ -33,7 +33,7 @@ from esscher.settings.distil import DistilConfig
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
 from esscher.target import Base, Tilted
-from esscher.training.collection import SHARD, collect
+from esscher.training.draws_in_pieces import SHARD, collect
 from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.loop import TrainingRecord
 from esscher.training.progress import choose_progress

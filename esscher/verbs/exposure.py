@@ -27,11 +27,12 @@ from esscher.settings.exposure import ExposureSettings
 from esscher.settings.train import TrainRun
 from esscher.space import Sequences, by_position, distinct_prompts, empty_prompts
 from esscher.target import Tilted
-from esscher.training.collection import collect
-from esscher.verbs.comparison import silence, some_of
-from esscher.verbs.models import Model, load_model, trained_on_streams
-from esscher.verbs.stream_material import prepare_streams, read_stream_of
+from esscher.training.draws_in_pieces import collect
+from esscher.verbs.models import Model, load_model
+from esscher.verbs.run_folder import trained_on_streams
+from esscher.verbs.subsets import some_of
 from esscher.verbs.tilt import read_sets
+from esscher.verbs.training_streams import prepare_streams, read_stream_of
 
 HELD_OUT = "held out of what the model learnt from"
 
@@ -65,7 +66,7 @@ def find_exposure(
     cut: Cut | None = None,
     level: float = 0.95,
     seed: int = 0,
-    say: Callable[[str], None] = silence,
+    say: Callable[[str], None] = lambda text: None,
 ) -> ExposureFound:
     """Exposure of the model in a folder, on text that it did not learn from."""
     rng, cut = Seeded(seed), Cut() if cut is None else cut
@@ -186,7 +187,7 @@ def read_places(
     settings: ExposureSettings,
     *,
     rng: Rng,
-    say: Callable[[str], None] = silence,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Places:
     """All places, some at a time: the memory of what stands before, the segment, and what the base would have said there."""
     length, draws, greedy = windows.shape[1] - warm, settings.draws, settings.decode == "greedy"

@@ -12,9 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from esscher.bases.xlnet import XLNetNetwork
 from esscher.data.examples import Example, examples_of, read_rows, split_examples
 from esscher.data.layout import Layout
 from esscher.data.tokenizers import load_tokenizer
@@ -28,10 +25,11 @@ from esscher.energies.readers import NetworkReader, PretrainedReader
 from esscher.estimate import Estimate
 from esscher.hub import load_base
 from esscher.launch import first_process
+from esscher.networks.xlnet import XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.settings.finetune import FinetuneRun
 from esscher.settings.training import Pace
-from esscher.storage import write_file, write_json
+from esscher.storage import write_json
 from esscher.training.evaluation import HeldOut
 from esscher.training.loop import TrainingRecord
 from esscher.training.processes import all_here
@@ -39,10 +37,8 @@ from esscher.training.progress import choose_progress
 from esscher.training.trainer import Trainer
 from esscher.verbs.finetuned import Finetuned, card_of, save_finetuned
 from esscher.verbs.labelling import LABELLINGS, Labelling
-from esscher.verbs.models import refuse_other_settings
-from esscher.verbs.train import RESULTS
+from esscher.verbs.run_folder import FINETUNE_SETTINGS, RESULTS, keep_settings, refuse_other_settings
 
-FINETUNE_SETTINGS = "finetune.yaml"
 PLAIN = EnergyConfig("unidirectional")  # of which the dropout and adapters count: none
 
 
@@ -83,8 +79,7 @@ def finetune(start: str, run: FinetuneRun, *, resume: bool = False, quiet: bool 
         f"{len(part):,} to {use}" for part, use in zip(parts, ("learn from", "choose by", "judge by"), strict=True)
     )
     choose_progress(quiet).say(f"Examples: {sizes}.")
-    if first_process() and not (folder / "checkpoints").is_dir():
-        write_file(folder / FINETUNE_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
+    keep_settings(folder / FINETUNE_SETTINGS, settings)
     objective = model.labelling.objective
     paces = {} if run.layer_rate == 1 else {"model": Pace(shares=layer_shares(model.labeller, run.layer_rate))}
     record = Trainer(run.training, quiet)(

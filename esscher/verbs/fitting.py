@@ -23,7 +23,7 @@ from esscher.samplers.importance import Importance
 from esscher.settings.tilt import FitConfig
 from esscher.space import Sequences, empty_prompts
 from esscher.target import Base, Tilted
-from esscher.training.collection import collect
+from esscher.training.draws_in_pieces import collect
 from esscher.training.progress import choose_progress
 
 

@@ -6,13 +6,12 @@ piece by piece, and a measuring that was stopped goes on from there.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from esscher.data.text import TextSet
 from esscher.energies.origin import base_digest
@@ -23,11 +22,12 @@ from esscher.estimators.steps import Step, per_step
 from esscher.randomness import Seeded
 from esscher.samplers.importance import Importance
 from esscher.settings.changes import refuse_change
-from esscher.space import distinct_prompts
+from esscher.space import Sequences, distinct_prompts
 from esscher.storage import digest, module_tensors, write_json
 from esscher.target import flat
-from esscher.training.collection import InPieces
+from esscher.training.draws_in_pieces import InPieces
 from esscher.verbs.models import Model
+from esscher.verbs.subsets import spread
 
 ONE_PROMPT, EACH_PROMPT = 4000, 64  # draws
 LARGEST = 500  # test sequences with prompts of their own
@@ -95,38 +95,42 @@ class MeasuredText:
 
 
 def measure_text(
-    model: Model, texts: Sequence[str], settings: Measuring, *, say: Callable[[str], None] = lambda text: None
-) -> MeasuredText:
-    """Perplexities of a model on texts by every method, log Z, and what to believe of them."""
-    return measure_set(model, model.read(texts), settings, say=say)
-
-
-def measure_set(
     model: Model, whole: TextSet, settings: Measuring, *, say: Callable[[str], None] = lambda text: None
 ) -> MeasuredText:
-    """The same on text that was cut already, as pairs are."""
-    one_prompt = len(distinct_prompts(whole.x)[0]) == 1
-    tilted = model.target.energy is not flat
-    most = settings.sequences or (len(whole) if one_prompt or not tilted else LARGEST)
+    """Perplexities of a model on text that it cut by every method, log Z, and what to believe of them."""
+    most, draws = amounts(model, whole.x, settings)
     made = thinned(whole, most, eos=model.target.space.eos)
-    draws = settings.draws or (ONE_PROMPT if one_prompt else EACH_PROMPT)
-    if settings.folder is not None and tilted:
-        claim(settings.folder, model, settings, draws)
-    units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
-    rng, bounds = Seeded(settings.seed), bounds_of(model)
-    sampler = InPieces(Importance(), settings.folder, say=say)
-    found = measure(
-        model.target, made.x, sampler, draws, units=units, bounds=bounds, test=settings.test, level=settings.level, rng=rng
-    )
-    steps = _steps(model, made, settings, rng.stream("steps"), say) if settings.steps and tilted else ()
+    found = measure_points(model, made.x, draws, made.units(), settings, say=say)
+    tilted = model.target.energy is not flat
+    steps = _steps(model, made, settings, Seeded(settings.seed, "steps"), say) if settings.steps and tilted else ()
     return MeasuredText(made, len(whole), draws, found, steps, tuple(_worst(model, found)))
+
+
+def amounts(model: Model, x: Sequences, settings: Measuring) -> tuple[int, int]:
+    """How many of these sequences are measured, and by how many draws after each prompt."""
+    one_prompt = len(distinct_prompts(x)[0]) == 1
+    most = settings.sequences or (len(x) if one_prompt or model.target.energy is flat else LARGEST)
+    return most, settings.draws or (ONE_PROMPT if one_prompt else EACH_PROMPT)
+
+
+def measure_points(
+    model: Model, x: Sequences, draws: int, units: Mapping[str, Tensor], settings: Measuring, *, say: Callable[[str], None]
+) -> Measured:
+    """What every method finds of points of text or of images; draws are kept in the folder of the settings."""
+    if settings.folder is not None and model.target.energy is not flat:
+        claim(settings.folder, model, settings, draws)
+    sampler = InPieces(Importance(), settings.folder, say=say)
+    return measure(
+        model.target, x, sampler, draws, units=units, bounds=bounds_of(model), test=settings.test, level=settings.level,
+        rng=Seeded(settings.seed),
+    )  # fmt: skip
 
 
 def thinned(made: TextSet, most: int, *, eos: int | None) -> TextSet:
     """At most so many of the sequences, evenly spaced."""
     if most >= len(made):
         return made
-    rows = torch.arange(most) * len(made) // most
+    rows = spread(len(made), most)
     x = made.x.rows(rows)
     last = x.tokens.gather(1, (x.stop - 1)[:, None])[:, 0]
     cut = 0 if eos is None else int((last != eos).sum())

@@ -9,24 +9,23 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import yaml
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.network import NetworkBase, StreamingNetwork
-from esscher.data.sources import read_texts
+from esscher.bases.network import NetworkBase
+from esscher.data.sources import Unit, read_texts
 from esscher.data.streams import TextStream, raw_stream, text_stream
 from esscher.estimate import Estimate
 from esscher.estimators.blocks import ratio_of_sums
 from esscher.estimators.perplexity import Test, as_bits, as_perplexity, check_test, clipped
 from esscher.estimators.streams import doubts
 from esscher.hub import SavedBase
-from esscher.settings.data import DataConfig, LengthConfig
+from esscher.networks.network import StreamingNetwork
 from esscher.settings.dynamic import DynamicConfig
-from esscher.settings.train import TrainRun, from_dict
+from esscher.settings.train import TrainRun
 from esscher.training.dynamic import Reader, differentiable, read_at_rest, read_learning, said, sequence_reader, stream_reader
 from esscher.training.gradient_statistics import (
     GradientStatistics,
@@ -36,12 +35,12 @@ from esscher.training.gradient_statistics import (
     weights_digest,
 )
 from esscher.training.streams import Stream
-from esscher.verbs.material import MOTIF, read_raw_splits, read_splits
-from esscher.verbs.models import SETTINGS, Model, trained_on_streams
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.models import Model
+from esscher.verbs.run_folder import manner_of, settings_of
+from esscher.verbs.training_data import read_raw_splits, read_splits
+from esscher.verbs.training_streams import read_stream_of
 
 Say = Callable[[str], None]
-Unit = Literal["line", "paragraph", "document"]
 
 
 @dataclass(frozen=True)
@@ -139,38 +138,25 @@ def statistics_for(
     return found, _told(found, name, file)
 
 
-def training_run(folder: Path) -> TrainRun | None:
-    """The settings of the run that trained a model, if it was one of ours."""
-    file = folder / SETTINGS
-    return from_dict(yaml.safe_load(file.read_text())) if file.is_file() else None
-
-
 def has_memory(base: SavedBase) -> bool:
     """Whether a base reads streams."""
     return isinstance(base, NetworkBase) and isinstance(base.network, StreamingNetwork)
 
 
-def _manner(model: Model) -> tuple[DataConfig, LengthConfig]:
-    """How texts make a stream for a model: as where it learnt from one."""
-    learnt = trained_on_streams(model.folder)
-    return (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
-
-
 def _judged(model: Model, source: str, column: str, unit: Unit | None, config: DynamicConfig) -> Text:
     """The text to be measured on."""
     if has_memory(model.base):
-        data, length = _manner(model)
+        data, length = manner_of(model.folder)
         stream = read_stream_of(source, model.tokenizer, replace(data, column=column, unit=unit or data.unit), length)
         return Text(stream_reader(stream.tokens[None], config.segment), stream.units(), str(stream), True)
     made = model.read(read_texts(source, column=column, unit=unit or "line").texts)
-    units = {"token": made.tokens, "word": made.words, "byte": made.bytes}
-    return Text(sequence_reader(made.x, 1), units, str(made), False)
+    return Text(sequence_reader(made.x, 1), made.units(), str(made), False)
 
 
 def _learnt(model: Model, config: DynamicConfig) -> tuple[Reader, str, int]:
     """The text to collect gradients from, its name, and its tokens."""
-    run = training_run(model.folder)
-    if config.text is None and (run is None or run.data.source.startswith(MOTIF)):
+    run = settings_of(model.folder)
+    if config.text is None and (run is None or run.data.motif is not None):
         raise ValueError(
             f"The rule {config.rule!r} needs the usual gradients of {model.folder}, and the folder does not say which text it "
             f"learnt from. Nothing was measured; name the text (--adapt.text), or use the rule sgd."
@@ -189,7 +175,7 @@ def _learnt(model: Model, config: DynamicConfig) -> tuple[Reader, str, int]:
 def _training_stream(model: Model, run: TrainRun | None, text: str | None) -> TextStream:
     """A text in the manner of the model, or the one that it learnt from, by the tokenizer that it has."""
     if text is not None:
-        return read_stream_of(text, model.tokenizer, *_manner(model))
+        return read_stream_of(text, model.tokenizer, *manner_of(model.folder))
     assert run is not None
     if run.data.split == "raw":
         return raw_stream(read_raw_splits(run.data)[0], model.tokenizer)

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from esscher.data.images import Codec, Pictures, read_images
-from esscher.estimators.measured import Measured, measure
-from esscher.randomness import Seeded
-from esscher.samplers.importance import Importance
-from esscher.space import Sequences, distinct_prompts
-from esscher.target import flat
-from esscher.training.collection import InPieces
-from esscher.verbs.contrast import evenly
-from esscher.verbs.image_material import image_units, in_bits, read_image_sets
-from esscher.verbs.measure import EACH_PROMPT, LARGEST, ONE_PROMPT, Measuring, bounds_of, claim
-from esscher.verbs.models import Model, settings_of
+from esscher.estimators.measured import Measured
+from esscher.space import Sequences
+from esscher.verbs.measure import Measuring, amounts, measure_points
+from esscher.verbs.models import Model
+from esscher.verbs.run_folder import settings_of
+from esscher.verbs.subsets import evenly
+from esscher.verbs.training_images import image_units, in_bits, read_image_sets
 
 
 @dataclass(frozen=True)
@@ -47,17 +44,9 @@ def measure_images(
     """The model on the test images of a source."""
     pictures = judged_images(model, source)
     whole = points_of(model.pictures, pictures)
-    one_prompt, tilted = len(distinct_prompts(whole)[0]) == 1, model.target.energy is not flat
-    x = evenly(whole, settings.sequences or (len(whole) if one_prompt or not tilted else LARGEST))
-    draws = settings.draws or (ONE_PROMPT if one_prompt else EACH_PROMPT)
-    if settings.folder is not None and tilted:
-        claim(settings.folder, model, settings, draws)
-    sampler = InPieces(Importance(), settings.folder, say=say)
-    found = measure(
-        model.target, x, sampler, draws, units=image_units(x), bounds=bounds_of(model), test=settings.test,
-        level=settings.level, rng=Seeded(settings.seed),
-    )  # fmt: skip
-    return MeasuredImages(pictures, len(x), found)
+    most, draws = amounts(model, whole, settings)
+    x = evenly(whole, most)
+    return MeasuredImages(pictures, len(x), measure_points(model, x, draws, image_units(x), settings, say=say))
 
 
 def judged_images(model: Model, source: str) -> Pictures:

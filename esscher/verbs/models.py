@@ -9,24 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from esscher.bases.config import TRANSLATE, name
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.cut import Cut
 from esscher.data.images import Codec, load_codec
-from esscher.data.parallel import prompts_of_sources
+from esscher.data.parallel import Pairs, pair_points, prompts_of_sources
 from esscher.data.text import TextSet, cut_texts
 from esscher.data.tokenizers import Tokenizer
 from esscher.energies.saved import SavedEnergy, SavedLevel, SavedNetwork, load_energy
 from esscher.hub import SavedBase, load_base
-from esscher.settings.changes import refuse_change
-from esscher.settings.train import TrainRun, from_dict
 from esscher.target import Tilted
 from esscher.training.processes import join
-
-SETTINGS = "run.yaml"  # of a training run, in the folder of its base
+from esscher.verbs.run_folder import TRAIN_SETTINGS, read_settings
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,10 @@ class Model:
             )
         return cut_texts(texts, self.tokenizer, self.base.space, given=self.given)
 
+    def read_pairs(self, pairs: Pairs) -> TextSet:
+        """Targets as points of this model's space, after their sources."""
+        return pair_points(pairs, self.tokenizer, longest=self.base.space.max_length)
+
 
 def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | None = None, *, sharded: bool = False) -> Model:
     """The model of these folders; settings in `cut` replace what the folders say. The weights of a `sharded` base are shared
@@ -108,7 +107,7 @@ def load_model(folder: str | Path, energy: str | Path | None = None, cut: Cut | 
 
 def _loaded(folder: Path, energy: str | Path | None, cut: Cut | None) -> Model:
     saved = None if energy is None else load_energy(energy)
-    settings = _settings(folder)
+    settings = read_settings(folder / TRAIN_SETTINGS)
     told = _trained_cut(settings) if saved is None or isinstance(saved, SavedLevel) else saved.cut
     cut = (Cut() if cut is None else cut).over(told)
     base, tokenizer = load_base(folder, max_length=cut.max_length, eos=cut.eos, chunks=cut.given is not None)
@@ -120,31 +119,12 @@ def _loaded(folder: Path, energy: str | Path | None, cut: Cut | None) -> Model:
     return Model(base, tilted, tokenizer, cut, folder, saved, pairs, load_codec(folder))
 
 
-def settings_of(folder: str | Path) -> TrainRun | None:
-    """The settings that a base was trained with here; None of any other."""
-    settings = _settings(Path(folder))
-    return from_dict(settings) if settings else None
-
-
-def trained_on_streams(folder: str | Path) -> TrainRun | None:
-    """The settings of a base that learnt from a stream; None of any other."""
-    settings = _settings(Path(folder))
-    return from_dict(settings) if settings.get("length", {}).get("stream") else None
-
-
-def refuse_other_settings(file: Path, settings: Mapping[str, Any]) -> None:
-    """A run is resumed with the settings that it was started with, which it kept in a file."""
-    if file.is_file():
-        refuse_change(f"The run in {file.parent}", yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(settings)))
+def room_of(base: SavedBase) -> int:
+    """The most tokens of context that a base can read before one more."""
+    return 2**30 if base.max_positions is None else base.max_positions - 1
 
 
 def _trained_cut(settings: Mapping[str, Any]) -> Cut:
     """How text was cut for a base that was trained here; nothing is known of others."""
     length = settings.get("length", {})
     return Cut(given=length.get("given", 0) if length.get("chunks") else None)
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    """Those of the training run; none where the folder does not tell."""
-    file = folder / SETTINGS
-    return yaml.safe_load(file.read_text()) if file.is_file() else {}

@@ -8,17 +8,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from esscher.bases.mixture import MixtureHead
 from esscher.bases.network import NetworkBase
 from esscher.cut import Cut
 from esscher.estimators.context_length import spread_places
 from esscher.estimators.rank import Spread, next_log_probs, spread_of
+from esscher.heads.mixture import MixtureHead
 from esscher.hub import SavedBase
-from esscher.settings.data import DataConfig, LengthConfig
 from esscher.settings.rank import RankSettings
 from esscher.space import prompts_of
-from esscher.verbs.models import load_model, trained_on_streams
-from esscher.verbs.stream_material import read_stream_of
+from esscher.verbs.models import load_model, room_of
+from esscher.verbs.run_folder import manner_of
+from esscher.verbs.training_streams import read_stream_of
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,7 @@ def compare_ranks(
     found = {}
     for folder in folders:
         model = load_model(folder, cut=Cut(max_length=1))
-        learnt = trained_on_streams(folder)
-        manner = (DataConfig(), LengthConfig()) if learnt is None else (learnt.data, learnt.length)
-        tokens = read_stream_of(data, model.tokenizer, *manner).tokens
+        tokens = read_stream_of(data, model.tokenizer, *manner_of(folder)).tokens
         say(f"{folder}:")
         found[str(folder)] = rank_of(model.base, tokens, settings, level=level, say=say)
     return found
@@ -59,7 +57,7 @@ def rank_of(
 ) -> RankOf:
     """One base, which computes in float64 from here on."""
     base = base.double()
-    length = min(settings.length, _room(base), len(tokens) - 2)
+    length = min(settings.length, room_of(base), len(tokens) - 2)
     places = spread_places(settings.contexts, len(tokens), max(0, length))
     say(f"{len(places):,} contexts of {length} tokens")
     return RankOf(spread_of(next_log_probs(base, tokens, places, length), level=level), softmax_bound(base))
@@ -79,9 +77,3 @@ def softmax_bound(base: SavedBase) -> int | None:
     if not isinstance(output, torch.nn.Linear):
         return None
     return output.in_features + 1 + (output.bias is not None)
-
-
-def _room(base: SavedBase) -> int:
-    """The most tokens of context that a base can read before one more."""
-    limit = base.network.max_positions if isinstance(base, NetworkBase) else base.max_positions
-    return 2**30 if limit is None else limit - 1

@@ -8,13 +8,8 @@ With features the energy is log-linear in them (`esscher.verbs.fitting`); withou
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from esscher.data.parallel import pair_points, read_pairs
-from esscher.data.sources import read_texts
-from esscher.data.text import TextSet
+from esscher.data.parallel import read_pairs
 from esscher.energies.building import build_energy, reads_both_sides
 from esscher.energies.declaration import Declared
 from esscher.energies.declared import declared_features
@@ -24,18 +19,16 @@ from esscher.energies.saved_network import Origin, save_network_energy
 from esscher.randomness import Seeded
 from esscher.settings.data import DataConfig
 from esscher.settings.tilt import TiltRun
-from esscher.settings.train import TrainRun, from_dict
+from esscher.settings.train import TrainRun
 from esscher.space import Sequences
-from esscher.storage import write_file
 from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.verbs.contrast import LearntEnergy, Sets, learn_energy
 from esscher.verbs.fitting import FittedEnergy, fit_energy
-from esscher.verbs.image_material import image_units, read_image_sets
-from esscher.verbs.material import MOTIF, prepare, read_parallel, read_splits
-from esscher.verbs.models import SETTINGS, Model, load_model, refuse_other_settings
-
-TILT_SETTINGS = "tilt.yaml"
+from esscher.verbs.models import Model, load_model
+from esscher.verbs.run_folder import TILT_SETTINGS, keep_settings, read_settings, refuse_other_settings, settings_of
+from esscher.verbs.training_data import prepare, read_parallel, read_splits, read_whole
+from esscher.verbs.training_images import image_units, read_image_sets
 
 
 def tilt(model: str, run: TiltRun, *, resume: bool = False, quiet: bool = False) -> FittedEnergy | LearntEnergy:
@@ -69,7 +62,7 @@ def _learn(model: Model, run: TiltRun, resume: bool, quiet: bool) -> LearntEnerg
     choose_progress(quiet).say(f"{len(sets.train):,} sequences to learn from, {len(sets.validation):,} to choose by.")
     energy = build(model, run, int(sets.train.stop.max()))
     all_here()  # nobody writes before all have looked
-    write_file(folder / TILT_SETTINGS, yaml.safe_dump(settings, sort_keys=False).encode())
+    keep_settings(folder / TILT_SETTINGS, settings)
     training = replace(run.training, seed=run.seed, sharded=False)  # of the energy each process has all
     found = learn_energy(model.base, energy, sets, run.contrast, training, folder=folder, resume=resume, quiet=quiet)
     assert found.measured.log_z is not None
@@ -95,9 +88,8 @@ def build(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
 
 def source_of(energy: str | Path) -> DataConfig | None:
     """The text that an energy learnt from, as its folder says; None means that of its base."""
-    file = Path(energy) / TILT_SETTINGS
-    told: dict[str, Any] = yaml.safe_load(file.read_text()) if file.is_file() else {"data": None}
-    if told["data"] is None:
+    told = read_settings(Path(energy) / TILT_SETTINGS)
+    if told.get("data") is None:
         return None
     names = ("target", "column", "unit", "separator", "split")
     return DataConfig(told["data"], **{name: told[name] for name in names if name in told})
@@ -111,22 +103,15 @@ def read_sets(model: Model, source: DataConfig | None) -> Sets:
         return Sets(train, validation, test, image_units(test))
     if source is None:
         learnt = _trained(model)
-        if learnt.data.source.startswith(MOTIF):
+        if learnt.data.motif is not None:
             material = prepare(learnt, rng=Seeded(learnt.training.seed).stream("data"))
             return Sets(material.train, material.validation, material.test, material.units)
         source = learnt.data
-    parts = _cut_sets(model, source)
-    units = {"token": parts[2].tokens, "word": parts[2].words, "byte": parts[2].bytes}
-    return Sets(parts[0].x, parts[1].x, parts[2].x, units)
-
-
-def _cut_sets(model: Model, source: DataConfig) -> list[TextSet]:
-    """Pairs as points after their sources, other texts as the model cuts them."""
     if source.target is not None:
-        longest = model.base.space.max_length
-        return [pair_points(pairs, model.tokenizer, longest=longest) for pairs in read_parallel(source, source.target)]
-    splits = read_splits(source)
-    return [model.read(texts.texts) for texts in (splits.train, splits.validation, splits.test)]
+        parts = [model.read_pairs(pairs) for pairs in read_parallel(source, source.target)]
+    else:
+        parts = [model.read(texts.texts) for texts in read_splits(source)]
+    return Sets(parts[0].x, parts[1].x, parts[2].x, parts[2].units())
 
 
 def _points(model: Model, source: DataConfig | None) -> Sequences:
@@ -134,18 +119,16 @@ def _points(model: Model, source: DataConfig | None) -> Sequences:
     if source is None or model.codec is not None:
         return read_sets(model, source).train
     if source.target is not None:
-        pairs = read_pairs(source.source, source.target, column=source.column)
-        return pair_points(pairs, model.tokenizer, longest=model.base.space.max_length).x
-    texts = read_texts(source.source, column=source.column, unit=source.unit, separator=source.separator)
-    return model.read(texts.texts).x
+        return model.read_pairs(read_pairs(source.source, source.target, column=source.column)).x
+    return model.read(read_whole(source, source.source).texts).x
 
 
 def _trained(model: Model) -> TrainRun:
     """The settings that the base was trained with."""
-    file = model.folder / SETTINGS
-    if not file.is_file():
+    found = settings_of(model.folder)
+    if found is None:
         raise ValueError(
             f"{model.folder} does not tell what it was trained on, so there are no data to learn from. Nothing was done; give "
             f"--data, or state moments with --want."
         )
-    return from_dict(yaml.safe_load(file.read_text()))
+    return found

@@ -7,42 +7,39 @@ The folder then holds the model (see `esscher.hub`), `run.yaml` with every setti
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from esscher.bases.config import BaseConfig, TransformerConfig
-from esscher.bases.network import NetworkBase, Settled, build_base, with_unrolled
+from esscher.bases.config import TransformerConfig
+from esscher.bases.network import NetworkBase, build_base, with_unrolled
 from esscher.data.images import load_codec
-from esscher.data.tokenizers import Tokenizer
 from esscher.estimate import Estimate
 from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy, perplexity
 from esscher.hub import Card, load_base, save_base
 from esscher.launch import first_process
+from esscher.networks.network import Settled
 from esscher.randomness import Seeded
 from esscher.settings.changes import refuse_change
-from esscher.settings.train import TrainRun, from_dict, to_dict
+from esscher.settings.train import TrainRun, to_dict
 from esscher.settings.training import TrainingConfig
 from esscher.space import Sequences
-from esscher.storage import write_file, write_json
+from esscher.storage import write_json
 from esscher.target import Tilted
+from esscher.training.batches import order_of
 from esscher.training.evaluation import HeldOut, HeldOutStream
 from esscher.training.loop import TrainingRecord
 from esscher.training.processes import all_here
 from esscher.training.progress import choose_progress
 from esscher.training.streams import Plan, Stream, planned_length
-from esscher.training.supply import order_of
 from esscher.training.trainer import Trainer
-from esscher.verbs.image_material import fitted, image_material, in_bits
-from esscher.verbs.material import Material, prepare
 from esscher.verbs.measure_stream import StreamMeasuring, measure_stream
-from esscher.verbs.models import SETTINGS
 from esscher.verbs.objectives import build_objective, judging_objective
-from esscher.verbs.stream_material import StreamMaterial, prepare_streams
+from esscher.verbs.run_folder import RESULTS, TRAIN_SETTINGS, keep_settings, settings_of
+from esscher.verbs.training_data import Material, prepare
+from esscher.verbs.training_images import fitted, in_bits, prepare_images
+from esscher.verbs.training_streams import StreamMaterial, prepare_streams
 
-RESULTS = "results.json"
 SETTLED_BY = 128  # points that set the first scales of a network that wants it
 
 
@@ -80,14 +77,14 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     """Train a base as the settings say, and save it in `run.out`."""
     folder, seed = Path(run.out), Seeded(run.training.seed)
     speak = choose_progress(quiet).say
-    if resume:
-        _refuse_change(run, folder)
+    started = settings_of(folder) if resume else None
+    if started is not None:
+        refuse_change(f"The run in {folder}", replace(started, out=run.out), run)
     material = _material(run, seed)
     speak(material.description)
     base = _base(run, material)
     target = Tilted(base)
-    if first_process() and not (folder / "checkpoints").is_dir():
-        write_file(folder / SETTINGS, yaml.safe_dump(to_dict(run), sort_keys=False).encode())
+    keep_settings(folder / TRAIN_SETTINGS, to_dict(run))
     data: Sequences | Stream
     held_out: HeldOut | HeldOutStream
     judge = judging_objective(run.objective)
@@ -96,7 +93,7 @@ def train(run: TrainRun, *, resume: bool = False, quiet: bool = False) -> TrainR
     else:
         data, held_out = material.train, HeldOut(judge, material.validation)
     record = Trainer(run.training, quiet)(
-        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), _text(material)),
+        build_objective(run, lambda epochs: steps_in(data, run.training, epochs), material.text),
         target,
         data,
         modules=base,
@@ -117,7 +114,7 @@ def _material(run: TrainRun, seed: Seeded) -> Material | StreamMaterial:
     if run.length.stream:
         return prepare_streams(run)
     images = run.of_images or (run.start is not None and load_codec(run.start) is not None)
-    return image_material(run) if images else prepare(run, rng=seed.stream("data"))
+    return prepare_images(run) if images else prepare(run, rng=seed.stream("data"))
 
 
 def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) -> int:
@@ -129,33 +126,27 @@ def steps_in(data: Sequences | Stream, training: TrainingConfig, epochs: int) ->
 
 def _base(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
     """A base for the material, new or from a folder; one with too few positions is refused before anything is trained."""
-    config, base = _begun(run, material)
+    base = _begun(run, material)
     if isinstance(material, StreamMaterial):
         base.open(0)  # refuses one without a memory
         return base
     longest = max(int(part.stop.max()) for part in (material.train, material.validation, material.test))
-    if isinstance(config, TransformerConfig) and longest > config.max_positions:
+    if isinstance(base.config, TransformerConfig) and longest > base.config.max_positions:
         raise ValueError(
-            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = {config.max_positions}. "
-            f"Nothing was trained; raise base.max_positions, or lower length.tokens."
+            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = "
+            f"{base.config.max_positions}. Nothing was trained; raise base.max_positions, or lower length.tokens."
         )
     return base
 
 
-def _text(material: Material | StreamMaterial) -> Tokenizer | None:
-    """What text became tokens by; of images, nothing."""
-    return material.text if isinstance(material, Material) else material.tokenizer
-
-
-def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConfig, NetworkBase]:
-    """The base before training, and its settings."""
+def _begun(run: TrainRun, material: Material | StreamMaterial) -> NetworkBase:
+    """The base before training."""
     if run.start is None:
-        codec = material.codec if isinstance(material, Material) else None
-        config = run.base.resolve() if codec is None else fitted(run.base, codec).resolve()
-        fresh = build_base(config, material.space, rng=Seeded(run.training.seed).stream("base"))
+        choice = run.base if material.codec is None else fitted(run.base, material.codec)
+        fresh = build_base(choice.resolve(), material.space, rng=Seeded(run.training.seed).stream("base"))
         if isinstance(fresh.network, Settled) and isinstance(material, Material):
             fresh.network.settle(material.train.rows(slice(0, SETTLED_BY)))
-        return config, fresh
+        return fresh
     base, _ = load_base(run.start)
     if not isinstance(base, NetworkBase):
         raise ValueError(
@@ -163,8 +154,7 @@ def _begun(run: TrainRun, material: Material | StreamMaterial) -> tuple[BaseConf
             f"library, and bring the result as a base."
         )
     base.space = material.space
-    base = base if run.base.unrolled is None else with_unrolled(base, run.base.unrolled)
-    return base.config, base
+    return base if run.base.unrolled is None else with_unrolled(base, run.base.unrolled)
 
 
 def _measure(base: NetworkBase, material: Material | StreamMaterial) -> dict[str, Estimate]:
@@ -187,15 +177,5 @@ def _save(run: TrainRun, result: TrainResult) -> None:
         training=to_dict(run),
         measured=list(result.measured.items()),
     )
-    speaks = material.codec if isinstance(material, Material) and material.codec is not None else material.tokenizer
-    save_base(result.folder, result.base, speaks, card)
+    save_base(result.folder, result.base, material.codec or material.text, card)
     write_json(result.folder / RESULTS, result.to_dict())
-
-
-def _refuse_change(run: TrainRun, folder: Path) -> None:
-    """A run is resumed with the settings that it was started with, the folder apart."""
-    file = folder / SETTINGS
-    if not file.is_file():
-        return
-    started = from_dict(yaml.safe_load(file.read_text()))
-    refuse_change(f"The run in {folder}", asdict(replace(started, out=run.out)), asdict(run))

@@ -13,7 +13,7 @@ from torch.nn.functional import log_softmax
 from transformers.activations import NewGELUActivation
 
 from esscher.bases import causal_lm as adapter
-from esscher.bases import shared_prompt
+from esscher.bases import logits, shared_prompt
 from esscher.bases.causal_lm import CausalLM, causal_lm
 from esscher.bases.logits import LogitBase
 from esscher.exact.enumeration import enumerate_points
@@ -127,7 +127,7 @@ def test_a_branch_after_a_step_leaves_the_state(family, worth, monkeypatch):
     expected = torch.stack([expected[0, 6], expected[1, 3]]).log_softmax(-1)
     assert torch.allclose(after_a_branch(base), expected, atol=1e-5)
     if family == "gpt2":
-        monkeypatch.setattr(shared_prompt, "_rows", lambda part, heads, index, filled: part)  # select without a copy
+        monkeypatch.setattr(shared_prompt, "rows_of", lambda part, index, filled, room: part)  # select without a copy
         assert not torch.allclose(after_a_branch(base), expected, atol=1e-2)
 
 
@@ -181,7 +181,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = tiny_base("llama")
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr(adapter, "LOGITS_AT_ONCE", 60)
+    monkeypatch.setattr(logits, "LOGITS_AT_ONCE", 60)
     assert torch.allclose(base.log_probs(x), whole, atol=1e-5)
 
 

@@ -8,17 +8,17 @@ import torch
 from heads_on_networks import CASES, DEEPER, ENDING, FIXED, HEADS, PROMPTS, base_of, config_of
 from torch.nn.functional import linear
 
-from esscher.bases import adaptive, mixture
-from esscher.bases.adaptive import AdaptiveSoftmax
 from esscher.bases.config import (
     from_dict,
     to_dict,
 )
-from esscher.bases.heads import SoftmaxHead, placed
 from esscher.bases.logits import scores_and_levels
-from esscher.bases.mixture import MixtureHead
-from esscher.bases.softmax import mixture_score
 from esscher.exact.enumeration import enumerate_points
+from esscher.heads import adaptive, mixture
+from esscher.heads.adaptive import AdaptiveSoftmax
+from esscher.heads.head import SoftmaxHead, placed
+from esscher.heads.mixture import MixtureHead
+from esscher.heads.softmax import mixture_score
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
 from esscher.settings.base import BaseChoice

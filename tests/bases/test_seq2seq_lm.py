@@ -10,12 +10,11 @@ from networks import check_padding
 from seq2seq_models import BART, FAMILIES, SHARING, SOURCES, TOKENS, tiny_base, tiny_model
 from torch.nn.functional import log_softmax
 
-from esscher.bases import seq2seq_lm as adapter
-from esscher.bases import shared_source
+from esscher.bases import logits, shared_source
 from esscher.bases.logits import LevelBase, LogitBase, of_logits
-from esscher.bases.owners import Owners
 from esscher.bases.seq2seq_lm import Seq2SeqLM, seq2seq_lm
 from esscher.exact.enumeration import enumerate_points
+from esscher.networks.owners import Owners
 from esscher.objectives.likelihood import Likelihood
 from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
@@ -89,13 +88,13 @@ def test_a_branch_after_a_step_leaves_the_state(family, monkeypatch):
     expected = torch.stack([expected[0, 6], expected[1, 4]]).log_softmax(-1)
     assert torch.allclose(after_a_branch(base), expected, atol=1e-4)
     if family in SHARING:
-        monkeypatch.setattr(shared_source, "_moved", lambda part, index, filled, room: part)  # select without a copy
+        monkeypatch.setattr(shared_source, "rows_of", lambda part, index, filled, room: part)  # select without a copy
         monkeypatch.setattr(shared_source.TargetLayer, "begun", classmethod(allocated))
         assert not torch.allclose(after_a_branch(base), expected, atol=1e-2)
 
 
 def allocated(cls, keys, values, room):
-    """The first step as it is, for a `_moved` that moves nothing."""
+    """The first step as it is, for a `rows_of` that moves nothing."""
     whole = [torch.nn.functional.pad(part, (0, 0, 0, room - part.shape[2])) for part in (keys, values)]
     return cls(*whole, keys.shape[2])
 
@@ -230,7 +229,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = tiny_base("t5")
     x = enumerate_points(base.space, prompts_of(SOURCES))
     whole = base.log_probs(x), *base.scores_and_levels(x)
-    monkeypatch.setattr(adapter, "LOGITS_AT_ONCE", 60)
+    monkeypatch.setattr(logits, "LOGITS_AT_ONCE", 60)
     for one, other in zip(whole, (base.log_probs(x), *base.scores_and_levels(x)), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 

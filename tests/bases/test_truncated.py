@@ -85,7 +85,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = Truncated(lively(CONFIGS["lstm, one-hot"], SPACES["end symbol"]), top_k=2)
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr("esscher.bases.truncated.LOGITS_AT_ONCE", 50)
+    monkeypatch.setattr("esscher.bases.logits.LOGITS_AT_ONCE", 50)
     assert torch.allclose(base.log_probs(x), whole)
     assert base.log_probs(sequences([[], []])).shape == (2, 0)
 

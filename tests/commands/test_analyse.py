@@ -4,7 +4,8 @@ import pytest
 from calling import answer, call
 
 from esscher.cli import main
-from esscher.commands.analyse import _prompt, app
+from esscher.commands.analyse import app
+from esscher.commands.analyse.next_token import _prompt
 from esscher.cut import Cut
 from esscher.settings.discriminate import ClassifierTraining
 from esscher.verbs.models import load_model

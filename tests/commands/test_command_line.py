@@ -6,8 +6,10 @@ import sys
 
 import pytest
 from calling import answer, call
+from cyclopts.help import format_usage
 
-from esscher.cli import VERBS, main
+from esscher.cli import VERBS, app, main
+from esscher.commands.analyse import ANALYSES
 
 TINY = [
     *("--data.source", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"),
@@ -24,21 +26,61 @@ def model(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], *([verb, "--help"] for verb in VERBS), ["exact", "motif", "--help"]], ids=" ".join
-)
-def test_help_imports_no_torch_and_shows_an_example(arguments):
-    script = (
-        "import sys\n"
-        "from esscher.cli import main\n"
-        "try: main(sys.argv[1:])\n"
-        "except SystemExit as stop: assert not stop.code\n"
-        "assert 'torch' not in sys.modules, 'torch was imported'\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
+PAGES = ["", *VERBS, *(f"analyse {name}" for name in ANALYSES), "exact motif", "exact language", "exact ngram"]
+SHOW_HELP = """
+import contextlib, io, json, sys
+from esscher.cli import main
+for page in sys.argv[1:]:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        main([*page.split(), "--help"])
+    print(json.dumps([shown.getvalue(), "torch" in sys.modules]))
+"""
+
+
+@pytest.fixture(scope="module")
+def help_pages():
+    """What each page shows, and whether torch is there after it: all in one process that has nothing else."""
+    done = subprocess.run([sys.executable, "-c", SHOW_HELP, *PAGES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Usage: esscher" in done.stdout
-    assert arguments == ["--help"] or "Example: esscher" in done.stdout
+    return dict(zip(PAGES, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_help_imports_no_torch_and_shows_an_example(help_pages, page):
+    shown, torch_is_there = help_pages[page]
+    assert not torch_is_there
+    assert f"Usage: esscher {page}" in shown
+    assert f"Example: esscher {page}" in shown or page in ("", "analyse", "exact")
+    assert page == "" or shown.count("Example: ") == 1
+
+
+def test_a_usage_that_is_told_is_the_one_that_would_be_found():
+    told = 0
+    for verb in VERBS:
+        chain, path, _ = app.parse_commands([verb])
+        with app.app_stack(path):
+            usage = path[-1].usage
+            assert usage is None or usage == format_usage(app, chain, execution_path=path).plain.strip()
+        told += usage is not None
+    assert told == 1
+
+
+def test_help_is_found_beside_other_words_too(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    whole = call(capsys, "exact", "motif", "--help")
+    assert whole[0] == 0 and "--mixture" in whole[1] and whole[1].count("Strings of one length") == 1
+    assert call(capsys, "exact", "motif", "--length", "3", "-h") == call(capsys, "exact", "--help", "motif") == whole
+    code, _, err = call(capsys, "exact", "motiv", "--help")
+    assert code != 0 and "motiv" in err
+
+
+def test_a_page_of_help_has_the_sentence_of_the_overview_and_then_the_verbs_own_words(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    pages = [call(capsys, "measure", *before, "--help")[1] for before in ((), (), ("--seed", "3"))]
+    assert pages[0] == pages[1] == pages[2]
+    assert pages[0].index(VERBS["measure"]) < pages[0].index("Longer texts than the model's points are cut")
+    assert "Longer texts" not in call(capsys, "--help")[1]
 
 
 def test_exact_motif_prints_the_contract(capsys):

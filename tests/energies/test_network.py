@@ -6,15 +6,15 @@ from causal_models import tiny_base, tiny_model
 from energies.readers import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
 from languages import PROMPTS, random_automaton
 
-from esscher.bases.blocks import Sight
 from esscher.bases.network import build_base
-from esscher.bases.transformer import TransformerNetwork
 from esscher.energies.building import build_energy
 from esscher.energies.config import EnergyConfig
 from esscher.energies.encoder import load_encoder, with_dropout
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.readers import PretrainedReader, Read
 from esscher.exact.enumeration import enumerate_points
+from esscher.networks.blocks import Sight
+from esscher.networks.transformer import TransformerNetwork
 from esscher.randomness import Seeded
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.target import Tilted

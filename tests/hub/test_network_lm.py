@@ -1,6 +1,7 @@
 """Our networks as models of `transformers`: the same numbers, the same draws, there and back."""
 
 import json
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,7 +27,7 @@ from esscher.data.tokenizers import train_tokenizer
 from esscher.draws import Draws
 from esscher.energies.pretrained import quiet
 from esscher.hub import load_base, save_base
-from esscher.hub.network_lm import NetworkLM
+from esscher.hub.network_lm import MODELS, NetworkLM
 from esscher.space import Sequences, Space, empty_prompts, sequences
 from esscher.storage import digest, module_tensors
 from esscher.target import Tilted
@@ -318,7 +319,7 @@ def test_refusals(tmp_path):
     with pytest.raises(ValueError, match=r"has a row for each sequence .* of shape \(1, 1, 2, 2\)"):
         model(torch.ones(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 1, 2, 2))
     with pytest.raises(ValueError, match="of type 'esscher-gru' was given a base of kind 'transformer'"):
-        esscher.hub.auto.EsscherGruConfig(base=model.config.base, space=model.config.space)
+        MODELS["esscher-gru"][0](base=model.config.base, space=model.config.space)
     with pytest.raises(ValueError, match="states no 'space'"):
         AutoModelForCausalLM.from_config(AutoConfig.for_model("esscher-lstm"))
     with pytest.raises(NotImplementedError, match="reads one-hot vectors"):
@@ -344,3 +345,8 @@ def test_rows_are_read_without_padding():
     assert isinstance(x, Sequences) and x.start.tolist() == [0, 2, 1, 1]
     assert [row[:length] for row, length in zip(x.tokens.tolist(), x.start.tolist(), strict=True)] == [[], [1, 2], [3], [4]]
     assert seen.tolist() == [[0, 0, 0], [0, 1, 2], [1, 1, 1], [0, 1, 1]]
+
+
+def test_a_config_survives_a_pickle():
+    config = model_of(base_of("transformer, rotary")).config
+    assert pickle.loads(pickle.dumps(config)).to_dict() == config.to_dict()

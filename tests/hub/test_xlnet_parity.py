@@ -7,12 +7,13 @@ import torch
 from transformers import XLNetConfig as TheirConfig
 from transformers import XLNetLMHeadModel
 
-from esscher.bases import mixers
 from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.bases.xlnet import Arrangement, XLNetNetwork
+from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import load_base
 from esscher.hub.xlnet import from_transformers, save_xlnet, to_transformers
+from esscher.networks import mixers
+from esscher.networks.xlnet import Arrangement, XLNetNetwork
 from esscher.randomness import Seeded
 from esscher.space import Space, sequences
 
@@ -127,6 +128,14 @@ def test_what_is_saved_here_loads_there_and_comes_back(tmp_path, tied):
     assert isinstance(again, NetworkBase) and again.space == base.space and again.config == base.config
     for (name, mine), other in zip(base.named_parameters(), again.parameters(), strict=True):
         assert torch.equal(mine, other), name
+
+
+def test_another_end_symbol_may_be_named(tmp_path):
+    tokenizer = train_tokenizer("character", ["abc"])
+    base = build_base(XLNetConfig(16, 1, 2), Space(tokenizer.vocab_size, 12, tokenizer.eos), rng=Seeded(4))
+    save_xlnet(tmp_path, base, tokenizer)
+    again, words = load_base(tmp_path, eos="b")
+    assert words is not None and again.space == replace(base.space, eos=words.eos) != base.space
 
 
 @torch.no_grad()

@@ -4,13 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from bases.test_adaptive import KINDS, WIDTH, made
+from heads.test_adaptive import KINDS, WIDTH, made
 from laws.parts import check_complete, has, part_of, parts
 from torch import nn
 
-from esscher.bases.heads import SoftmaxHead
-from esscher.bases.logistics import LogisticsHead
-from esscher.bases.mixture import MixtureHead
+from esscher.heads.head import SoftmaxHead
+from esscher.heads.logistics import LogisticsHead
+from esscher.heads.mixture import MixtureHead
 from esscher.randomness import Seeded
 from esscher.testing import check_head
 
@@ -31,18 +31,18 @@ def mixture(kind: str, **more):
 
 
 HEADS = {
-    "bases.SoftmaxHead": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, bias=True)),
-    "bases.SoftmaxHead, without bias": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, bias=False)),
-    "bases.SoftmaxHead, tied": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, table, bias=True), tied=True),
-    **{f"bases.AdaptiveSoftmax, {kind}": lambda k=kind: made(*KINDS[k])[1] for kind in KINDS},
-    "bases.MixtureHead, softmaxes": lambda: drawn(mixture("softmaxes")),
-    "bases.MixtureHead, softmaxes, tied": lambda: drawn(mixture("softmaxes"), tied=True),
-    "bases.MixtureHead, contexts": lambda: drawn(mixture("contexts")),
-    "bases.MixtureHead, contexts, tied": lambda: drawn(mixture("contexts", bias=False), tied=True),
-    "bases.LogisticsHead": lambda: LogisticsHead(TOKENS),
-    "bases.LogisticsHead, two levels": lambda: LogisticsHead(2),
+    "heads.SoftmaxHead": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, bias=True)),
+    "heads.SoftmaxHead, without bias": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, bias=False)),
+    "heads.SoftmaxHead, tied": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, table, bias=True), tied=True),
+    **{f"heads.AdaptiveSoftmax, {kind}": lambda k=kind: made(*KINDS[k])[1] for kind in KINDS},
+    "heads.MixtureHead, softmaxes": lambda: drawn(mixture("softmaxes")),
+    "heads.MixtureHead, softmaxes, tied": lambda: drawn(mixture("softmaxes"), tied=True),
+    "heads.MixtureHead, contexts": lambda: drawn(mixture("contexts")),
+    "heads.MixtureHead, contexts, tied": lambda: drawn(mixture("contexts", bias=False), tied=True),
+    "heads.LogisticsHead": lambda: LogisticsHead(TOKENS),
+    "heads.LogisticsHead, two levels": lambda: LogisticsHead(2),
 }
-APART = {"bases.build_head": "gives one of those in the list, by its settings"}
+APART = {"networks.build_head": "gives one of those in the list, by its settings"}
 FOUND = parts(has("logits", "score", "score_and_level", "prepared"))
 
 

@@ -18,7 +18,7 @@ from esscher.samplers.twists import FittedParticles
 from esscher.space import Sequences, Space, prompts_of
 from esscher.target import Tilted
 from esscher.testing import check_sampler
-from esscher.training.collection import InPieces, InShards
+from esscher.training.draws_in_pieces import InPieces, InShards
 
 MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
 

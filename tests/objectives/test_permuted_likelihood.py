@@ -10,8 +10,8 @@ from networks import CONFIGS, lively
 from esscher.bases.carried import Carried
 from esscher.bases.config import XLNetConfig
 from esscher.bases.in_order import in_order, known_first
-from esscher.bases.mixers import FAR
 from esscher.bases.network import build_base
+from esscher.networks.mixers import FAR
 from esscher.objectives import permuted_likelihood as module
 from esscher.objectives.permuted_likelihood import Denoising, PermutedLikelihood
 from esscher.objectives.spans import Spans, Words

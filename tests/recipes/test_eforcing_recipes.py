@@ -9,10 +9,11 @@ from esscher.bases.network import build_network
 from esscher.recipes import eforcing_laboratory
 from esscher.recipes import eforcing_studies as studies
 from esscher.recipes.eforcing_lm import run as run_language
-from esscher.recipes.eforcing_report import validations, with_curves
+from esscher.recipes.eforcing_report import with_curves
 from esscher.recipes.eforcing_studies import FORCED, LAYERS, ONCE, PLAIN, SCHEDULED, SMOOTH, backbone_studies, language_studies
-from esscher.recipes.seeds import place_of
-from esscher.recipes.stream_rows import Study
+from esscher.recipes.report_parts import validations
+from esscher.recipes.rows import place_of
+from esscher.recipes.stream_studies import StreamStudy
 from esscher.settings.data import DataConfig
 
 
@@ -58,7 +59,7 @@ def test_a_text_that_is_not_here_is_named(tmp_path, monkeypatch):
 
 
 def test_a_late_rise_is_told(tmp_path):
-    study = Study("a text", "token", {"one": language_studies("smoke")[0][0].models[PLAIN]}, {}, "one")
+    study = StreamStudy("a text", "token", {"one": language_studies("smoke")[0][0].models[PLAIN]}, {}, "one")
     place = place_of(tmp_path / "a text", "one", 0)
     place.mkdir(parents=True)
     lines = ['{"step": 1, "loss": 9.0}', *(f'{{"step": {n}, "validation": {v}}}' for n, v in ((2, 3.0), (4, 2.5), (6, 2.75)))]

@@ -10,7 +10,8 @@ from esscher.adversarial.planar import PROCESSES
 from esscher.recipes import find
 from esscher.recipes.energy_gan_images import image_games, make_image_row
 from esscher.recipes.energy_gan_options import OPTIONS, make_option_row
-from esscher.recipes.energy_gan_rows import MODELS, ROW, make_row, place_of, planned
+from esscher.recipes.energy_gan_rows import MODELS, make_row, place_of_game, planned
+from esscher.recipes.rows import ROW
 
 
 def test_smoke(tmp_path: Path, monkeypatch):
@@ -25,7 +26,7 @@ def test_smoke(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("esscher.recipes.energy_gan_rows.Trainer", None)  # nothing is trained again
     row = make_row("smoke", "biased pair", "GAN", 0, tmp_path)
     assert row["KL(gen||data)"] == found["rows"][4]["KL(gen||data)"]
-    assert (place_of(tmp_path, "biased pair", "GAN", 0) / ROW).is_file()
+    assert (place_of_game(tmp_path, "biased pair", "GAN", 0) / ROW).is_file()
 
 
 def test_published_settings():

@@ -1,19 +1,17 @@
 """The recipe on global autoregressive models, tiny: all its parts run, and what is finished is not done again."""
 
-import json
-
 import pytest
 
-from esscher.estimate import Estimate
-from esscher.recipes import gam, gam_studies
-from esscher.recipes.gam import FTS, Scale, pack, run, unpack
+from esscher.recipes import gam_comparisons, gam_rows
+from esscher.recipes.gam import run
 from esscher.recipes.gam_report import summary
+from esscher.recipes.gam_studies import FTS, SCALES, Scale
 
 TINY = Scale(9, 8, 15, 2000, 100, 1, ("1001",), (60,), (1.0,), FTS[:2], (30,), 2, 5)
 
 
 def test_all_parts_run_and_resume(tmp_path, monkeypatch):
-    monkeypatch.setitem(gam.SCALES, "smoke", TINY)
+    monkeypatch.setitem(SCALES, "smoke", TINY)
     found = run(scale="smoke", out=tmp_path, seeds=2)
     # 2 feature sets, one more seed, one more size, two sizes stopped early
     assert [row["|D|"] for row in found["rows"]] == [60] * 3 + [30, 30, 60]
@@ -30,14 +28,9 @@ def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a finished part was done again")
 
-    for place, name in ((gam, "cell"), (gam_studies, "_way"), (gam_studies, "_regime")):
+    for place, name in ((gam_rows, "cell"), (gam_comparisons, "_way"), (gam_comparisons, "_regime")):
         monkeypatch.setattr(place, name, never)
     assert run(scale="smoke", out=tmp_path, seeds=2)["rows"] == found["rows"]
-
-
-def test_rows_survive_json():
-    row = {"a": Estimate(1.0, 0.5, 1.5, 0.95, 10, "counted"), "b": [1, {"c": Estimate.exact(2.0)}], "d": "text"}
-    assert unpack(json.loads(json.dumps(pack(row)))) == row
 
 
 def test_averages_are_over_the_rows_of_one_kind():
@@ -51,9 +44,9 @@ def test_averages_are_over_the_rows_of_one_kind():
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_scales_cover_what_they_promise(scale):
-    sources = list(gam.SCALES[scale].cells(3))
+    sources = list(SCALES[scale].cells(3))
     full = [source for source, fts in sources if source.updates is None and source.seed == 0 and len(fts) == 3]
     assert {source.mixture for source in full} == {1.0, 0.9} and len({source.motif for source in full}) >= 2
     assert {500, 5000} <= {source.size for source in full}
-    assert sum(source.seed > 0 for source, _ in sources) == 2 * len(gam.SCALES[scale].sizes)
+    assert sum(source.seed > 0 for source, _ in sources) == 2 * len(SCALES[scale].sizes)
     assert len({source.name for source, _ in sources}) == len(sources)

@@ -10,7 +10,7 @@ from esscher.recipes.eforcing_images import run
 from esscher.recipes.eforcing_studies import FORCED, ONCE, PLAIN
 from esscher.recipes.image_rows import COMPLETED, SAMPLES, make_row
 from esscher.recipes.image_studies import forcing, image_studies
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 
 
 def test_models_of_a_study_differ_in_their_objective_alone(tmp_path, monkeypatch):
@@ -19,7 +19,6 @@ def test_models_of_a_study_differ_in_their_objective_alone(tmp_path, monkeypatch
     assert [one.name for one in made] == ["digits, 16 levels"]
     assert left_out == [f"{tmp_path}/none is not here; ESSCHER_DATA names another folder that holds it."]
     monkeypatch.setattr(studies, "MNIST", tmp_path)
-    monkeypatch.setattr(studies, "CIFAR", tmp_path)
     for scale in ("smoke", "small", "paper"):
         for study in image_studies(scale)[0]:
             for model, one in study.models.items():

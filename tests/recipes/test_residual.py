@@ -7,7 +7,8 @@ import pytest
 from esscher.estimate import Estimate
 from esscher.recipes import RECIPES
 from esscher.recipes.pretrained import smollm2
-from esscher.recipes.residual import names, run
+from esscher.recipes.residual import run
+from esscher.recipes.residual_rows import names
 from esscher.recipes.residual_studies import STUDIES
 
 

@@ -9,9 +9,9 @@ from esscher.bases.config import TransformerXLConfig
 from esscher.estimate import Estimate
 from esscher.recipes import stream_studies
 from esscher.recipes.local_xl import run as run_local
-from esscher.recipes.seeds import place_of
-from esscher.recipes.stream_rows import SCORES, Look, Study, compared, over_seeds
-from esscher.recipes.stream_studies import NONE, XL, local_studies, memory_studies
+from esscher.recipes.rows import place_of
+from esscher.recipes.stream_rows import SCORES, compared, over_seeds
+from esscher.recipes.stream_studies import NONE, XL, Look, StreamStudy, local_studies, memory_studies
 from esscher.recipes.transformer_xl import run
 from esscher.storage import write_tensors
 
@@ -47,7 +47,7 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
 
 def test_rows_are_compared_token_by_token_and_seed_by_seed(tmp_path):
     """A model that is better by a tenth of a bit at every token saves exactly that, however much texts differ."""
-    study = Study("text", "character", {}, {}, NONE)
+    study = StreamStudy("text", "character", {}, {}, NONE)
     rows = []
     for seed in range(3):
         plain = -torch.rand(4_000, generator=torch.Generator().manual_seed(seed)) * 5

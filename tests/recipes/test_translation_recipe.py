@@ -9,7 +9,7 @@ from esscher.bases.grown import parameter_count
 from esscher.recipes import translation_studies as studies
 from esscher.recipes.eforcing_studies import PLAIN, SMOOTH
 from esscher.recipes.eforcing_translation import run
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.translation_rows import read_decoded
 from esscher.recipes.translation_studies import french_english, spelt, translation_studies
 from esscher.settings.train import TrainRun

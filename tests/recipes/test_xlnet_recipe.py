@@ -7,7 +7,7 @@ import pytest
 
 from esscher.recipes import xlnet_studies as studies
 from esscher.recipes.local_xlnet import run as run_local
-from esscher.recipes.seeds import place_of
+from esscher.recipes.rows import place_of
 from esscher.recipes.xlnet import run
 from esscher.recipes.xlnet_data import WORDS, write_books
 from esscher.recipes.xlnet_rows import make_row
@@ -24,11 +24,14 @@ def few(tmp_path, monkeypatch):
         return replace(one, training=replace(one.training, steps=1, evaluate_every=1))
 
     assert kept.energies is not None
+    contrast = replace(kept.energies.tilt.contrast, draws=64, sequences=32, held_out=16)
     kept = replace(
         kept,
         pretrained={name: short(one) for name, one in kept.pretrained.items()},
         tasks={name: short(one) for name, one in kept.tasks.items()},
-        energies=replace(kept.energies, base=short(kept.energies.base)),
+        energies=replace(
+            kept.energies, base=short(kept.energies.base), tilt=replace(short(kept.energies.tilt), contrast=contrast)
+        ),
     )
     monkeypatch.setattr(studies, "_smoke", lambda out: kept)
     return kept

@@ -5,8 +5,7 @@ import math
 
 import pytest
 
-from esscher.commands.keeping import keep
-from esscher.commands.output import Answer
+from esscher.commands.output import Answer, keep
 from esscher.estimate import Estimate
 from esscher.reports.meanings import MEANINGS, meaning
 from esscher.reports.run_report import compare_runs, read_run, write_comparison

@@ -19,7 +19,7 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
     from esscher.randomness import Seeded
     from esscher.samplers.importance import Importance
     from esscher.space import Space, empty_prompts
-    from esscher.training.collection import InPieces
+    from esscher.training.draws_in_pieces import InPieces
 
     torch.set_num_threads(1)
     made = []

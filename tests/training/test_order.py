@@ -11,8 +11,8 @@ from languages import random_automaton
 from esscher.settings.training import TrainingConfig
 from esscher.space import Space, sequences
 from esscher.target import Tilted
-from esscher.training.order import Bucketed, Order, passes
-from esscher.training.supply import Shuffled
+from esscher.training.batches import Shuffled, passes
+from esscher.training.order import Bucketed, Order
 
 
 def test_every_sequence_once_an_epoch_and_other_orders_in_other_epochs():
@@ -54,7 +54,7 @@ def test_processes_and_passes_share_a_batch():
     rows = Order(8, 8, seed=0).batch(0)
     seen = []
     for rank in (0, 1):
-        parts = list(passes(data, rows, rank=rank, processes=2, count=2))
+        parts = list(passes(data, rows[rank::2], 2))
         assert [len(part) for part in parts] == [2, 2]
         assert all(part.tokens.shape[1] == int(part.stop.max()) for part in parts)
         assert int(parts[0].stop.max()) <= int(parts[1].stop.min())

@@ -66,10 +66,10 @@ def test_drawing_tells_log_z_so_far(monkeypatch):
 
     from esscher.samplers.importance import Importance
     from esscher.space import Space, empty_prompts
-    from esscher.training import collection, pieces
+    from esscher.training import draws_in_pieces, pieces
 
     monkeypatch.setattr(pieces, "PAUSE", -1.0)
     said = []
     target = random_target(Space(3, 4, eos=0))
-    collection.collect(Importance(), target, empty_prompts(1), 40, rng=Seeded(0), shard=20, say=said.append)
+    draws_in_pieces.collect(Importance(), target, empty_prompts(1), 40, rng=Seeded(0), shard=20, say=said.append)
     assert len(said) == 2 and all("/s  " in line and "log Z so far" in line and "[" in line for line in said)

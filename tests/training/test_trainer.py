@@ -26,9 +26,9 @@ from esscher.training.trainer import Trainer
 
 def test_a_base_learns_a_process_to_near_its_entropy():
     process = motif_process("11", 4)
-    sets = draw_sets(process.base, 600, rng=Seeded(0))
+    sets = draw_sets(process.base, 600, test=1, rng=Seeded(0))
     base = build_base(RecurrentConfig(width=16, layers=1), process.space, rng=Seeded(1))
-    config = TrainingConfig(steps=150, batch_size=50, learning_rate=0.02, schedule="cosine")
+    config = TrainingConfig(steps=150, batch_size=50, learning_rate=0.02, schedule="cosine", evaluate_every=50)
     record = Trainer(config, quiet=True)(Likelihood(), Tilted(base), sets.train, modules=base, validation=sets.validation)
     assert record.best is not None and record.stopped == "finished"
     assert record.best.low < 1.05 * process.entropy_per_symbol and record.best.value > 0.97 * process.entropy_per_symbol

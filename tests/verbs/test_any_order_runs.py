@@ -10,11 +10,11 @@ from esscher.cli import main
 from esscher.energies.saved import load_energy
 from esscher.hub import load_base
 from esscher.objectives.permuted_likelihood import PermutedLikelihood
-from esscher.settings.base import BaseChoice  # fmt: skip
-from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig  # fmt: skip
-from esscher.settings.objective import ObjectiveConfig  # fmt: skip
-from esscher.settings.train import TrainRun, from_dict, to_dict  # fmt: skip
-from esscher.settings.training import TrainingConfig  # fmt: skip
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.objective import ObjectiveConfig
+from esscher.settings.train import TrainRun, from_dict, to_dict
+from esscher.settings.training import TrainingConfig
 from esscher.storage import digest, module_tensors
 from esscher.training import streams
 from esscher.training.streams import Stream, planned_length

@@ -18,9 +18,10 @@ from esscher.settings.tilt import ContrastConfig, ContrastTraining, EnergyChoice
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 from esscher.storage import module_tensors
-from esscher.verbs.contrast import LearntEnergy, Sets, _Store, evenly, judged, learn_energy
+from esscher.verbs.contrast import LearntEnergy, Sets, _Store, judged, learn_energy
 from esscher.verbs.distil import make_student
 from esscher.verbs.models import load_model
+from esscher.verbs.subsets import evenly
 from esscher.verbs.tilt import read_sets, tilt
 from esscher.verbs.train import train
 
@@ -86,6 +87,10 @@ def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
     with pytest.raises(ValueError, match=r"contrast.negatives = 1, and is resumed with contrast.negatives = 2"):
         tilt(strings, replace(other, contrast=replace(other.contrast, negatives=2)), resume=True, quiet=True)
+    kept = (tmp_path / "stopped" / "tilt.yaml").read_text()
+    with pytest.raises(FileExistsError, match="Nothing was trained or changed"):
+        tilt(strings, replace(other, training=replace(SHORT, steps=7)), quiet=True)
+    assert (tmp_path / "stopped" / "tilt.yaml").read_text() == kept
 
 
 def test_chunks_have_prompts_and_the_energy_remembers_how_text_was_cut(book, tmp_path):

@@ -14,8 +14,9 @@ from esscher.settings.discriminate import ClassifierTraining, DiscriminateConfig
 from esscher.settings.tilt import EnergyChoice
 from esscher.space import Space, distinct_prompts, empty_prompts, prompts_of
 from esscher.target import Tilted
-from esscher.verbs.comparison import gather, some_of, split_by_prompt
-from esscher.verbs.discriminate import Material, accuracy_of, discriminate, judge, learn
+from esscher.verbs.comparison import gather
+from esscher.verbs.discriminate import Pools, accuracy_of, discriminate, judge, learn
+from esscher.verbs.subsets import some_of, split_by_prompt
 
 TRAINING = ClassifierTraining(
     steps=60, warmup=0, patience=None, batch_size=64, learning_rate=0.01, schedule="linear", evaluate_every=20
@@ -77,7 +78,7 @@ def test_a_classifier_tested_on_what_it_learnt_from_is_caught():
     settings = replace(SETTINGS, training=replace(TRAINING, steps=120, keep_best=False))
     parts = split_by_prompt(data, (0.1, 0.6), rng=Seeded(2))
     pools = [gather(target, part, 8, rng=Seeded(3).stream(number)) for number, part in enumerate(parts)]
-    material = Material(pools[0], pools[1], pools[2])
+    material = Pools(pools[0], pools[1], pools[2])
     config = settings.classifier.resolve(both_sides=False, positions=6)
     energy = build_energy(config, target.base, rng=Seeded(4))
     learn(energy, target.base, material, "joint", settings, rng=Seeded(5))

@@ -23,7 +23,7 @@ from esscher.randomness import Seeded
 from esscher.reports.plots import bands
 from esscher.samplers.importance import Importance
 from esscher.space import Space, prompts_of, sequences
-from esscher.training.collection import InPieces, one_below_the_other
+from esscher.training.draws_in_pieces import InPieces, one_below_the_other
 from esscher.verbs.measure import Measuring, measure_text, thinned
 from esscher.verbs.models import load_model
 
@@ -137,22 +137,23 @@ def test_kept_draws_are_used_again_and_belong_to_one_model(folders, tmp_path):
     model = load_model(folders / "base", folders / "energy")
     texts = (folders / "text.txt").read_text().splitlines()
     settings = Measuring(draws=8, sequences=10, steps=2, step_draws=4, folder=tmp_path)
-    first = measure_text(model, texts, settings)
+    first = measure_text(model, model.read(texts), settings)
     files = sorted(file.name for file in tmp_path.rglob("*.safetensors"))
-    again = measure_text(model, texts, settings)
+    again = measure_text(model, model.read(texts), settings)
     assert again.found.tilted == first.found.tilted and again.steps == first.steps
     assert files == sorted(file.name for file in tmp_path.rglob("*.safetensors")) and len(files) == 5
     assert first.draws == 8 and first.of > 10
     with pytest.raises(ValueError, match=r"was started with seed = 0.*resumed with seed = 1"):
-        measure_text(model, texts, Measuring(draws=8, sequences=10, folder=tmp_path, step_draws=4, seed=1))
+        measure_text(model, model.read(texts), Measuring(draws=8, sequences=10, folder=tmp_path, step_draws=4, seed=1))
 
 
 def test_how_many_draws_and_sequences_by_default(folders):
     texts = (folders / "text.txt").read_text().splitlines()
-    base = measure_text(load_model(folders / "base", cut=Cut(max_length=5, given=8)), texts, Measuring())
+    model, other = (load_model(folders / "base", cut=Cut(max_length=5, given=given)) for given in (8, 0))
+    base = measure_text(model, model.read(texts), Measuring())
     assert len(base.made) == base.of and base.found.tilted is None and base.steps == () and base.worst == ()
     assert base.draws == 64
-    assert measure_text(load_model(folders / "base", cut=Cut(max_length=5, given=0)), texts, Measuring()).draws == 4000
+    assert measure_text(other, other.read(texts), Measuring()).draws == 4000
 
 
 def test_a_picture_needs_steps(capsys, folders):

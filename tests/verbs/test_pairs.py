@@ -14,9 +14,9 @@ from esscher.settings.tilt import ContrastConfig, TiltRun
 from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 from esscher.settings.translate import DecodingConfig
-from esscher.verbs.material import Material, prepare
 from esscher.verbs.tilt import tilt
 from esscher.verbs.train import train
+from esscher.verbs.training_data import Material, prepare
 from esscher.verbs.translate import build_decoder, load_translator, translate
 
 WORDS = ["".join(letters) for length in (2, 3, 4) for letters in product("abcd", repeat=length)]

@@ -61,7 +61,7 @@ def test_on_a_process_with_its_entropy(tmp_path):
 def test_on_the_docstrings_in_chunks(tmp_path, monkeypatch):
     """Those of one package of the library, which are read in no time."""
     few = split_by_hash(read_docstrings(Path(email.__file__).parent), held_out=0.1)
-    monkeypatch.setattr("esscher.verbs.material.docstring_splits", lambda: few)
+    monkeypatch.setattr("esscher.verbs.training_data.docstring_splits", lambda: few)
     length = LengthConfig(400, chunks=True, given=390)
     run = TrainRun(
         str(tmp_path), tokenizer=TokenizerConfig("byte"), length=length, base=BASE, training=replace(TRAINING, steps=1)
@@ -117,8 +117,9 @@ def test_bad_sources(tmp_path, text):
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["points", "stream"])
 def test_other_objectives_begin_as_likelihood_and_resume_to_the_bit(tmp_path, text, objective, stream):
+    text.write_text("".join(text.read_text().splitlines(keepends=True)[:240]))
     length = LengthConfig(16, stream=True) if stream else LengthConfig(32)
-    batch = {} if stream else {"batch_tokens": 400}
+    batch = {} if stream else {"batch_tokens": 120}
     training = TrainingConfig(epochs=2, batch_size=10, evaluate_every=4, log_every=1, **batch)
     run = TrainRun("", DataConfig(str(text)), TokenizerConfig("bpe", 280), length, BASE, training, objective)
     whole = train(replace(run, out=str(tmp_path / "whole")), quiet=True)

@@ -17,7 +17,8 @@ from esscher.settings.train import TrainRun
 from esscher.settings.training import TrainingConfig
 from esscher.storage import digest, module_tensors
 from esscher.verbs.measure_stream import StreamMeasuring
-from esscher.verbs.models import load_model, trained_on_streams
+from esscher.verbs.models import load_model
+from esscher.verbs.run_folder import trained_on_streams
 from esscher.verbs.train import train
 
 BASE = BaseChoice("gru", width=8, layers=1)

@@ -7,10 +7,10 @@ import torch
 
 from esscher.cli import main
 from esscher.hub import load_base
-from esscher.settings.base import BaseChoice  # fmt: skip
-from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig  # fmt: skip
-from esscher.settings.train import TrainRun, from_dict, to_dict  # fmt: skip
-from esscher.settings.training import TrainingConfig  # fmt: skip
+from esscher.settings.base import BaseChoice
+from esscher.settings.data import DataConfig, LengthConfig, TokenizerConfig
+from esscher.settings.train import TrainRun, from_dict, to_dict
+from esscher.settings.training import TrainingConfig
 from esscher.storage import digest, module_tensors
 from esscher.verbs.train import train
 

@@ -1,0 +1,1 @@
+"""Networks and their settings: tokens to hidden vectors, in whole passes, along streams and in single steps."""

@@ -1,0 +1,128 @@
+"""The benchmarks' runner on toys, and the shape that all benchmarks share; nothing is timed here."""
+
+import importlib
+import inspect
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks._page import BUSY, page, told
+from benchmarks._runner import PAGE, known, run, write_page
+from benchmarks._turns import elsewhere, peak_elsewhere, spread, versus
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+QUICK = '''"""Quick against slow.
+
+How they are compared.
+"""
+from benchmarks._turns import Table, spread
+
+REPEATS = 3
+
+
+def tables(repeats):
+    ratio = spread([1.0 + n for n in range(repeats)])
+    return [Table("a race", [{"side": "SIDE", "times as fast": ratio, "wanted": "at least 2"}])]
+'''
+BROKEN = '"""Broken."""\nREPEATS = 1\n\n\ndef tables(repeats):\n    raise RuntimeError("the wheel\\ncame off")\n'
+LACKING = (
+    '"""Lacking."""\nfrom benchmarks._turns import MissingPartError\n\nREPEATS = 1\n\n\n'
+    'def tables(repeats):\n    raise MissingPartError("There is no road: build one.")\n'
+)
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """A folder of benchmarks; the environment that the runner sets is put back."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "toys"
+    folder.mkdir()
+    for name, text in {"quick": QUICK, "later": QUICK.replace("SIDE", "tortoise"), "_part": "", "broken": BROKEN}.items():
+        (folder / f"{name}.py").write_text(text)
+    (folder / "lacking.py").write_text(LACKING)
+    return folder
+
+
+def sections(folder: Path) -> dict[str, str]:
+    head, *rest = (folder / PAGE).read_text().split("\n## ")
+    return {"": head} | {text.splitlines()[0]: text for text in rest}
+
+
+def test_a_run_renders_all_and_a_failure_loses_nothing(toys):
+    assert not run(toys, list(known(toys)), None, 1, "python -m toys")
+    found = sections(toys)
+    assert list(found) == ["", "broken", "lacking", "later", "quick"]
+    assert "Quick against slow.\n\nHow they are compared." in found["quick"]
+    assert "`python -m benchmarks quick --repeats 3 --threads 1`" in found["quick"]
+    assert (
+        "| side | times as fast | wanted |\n| --- | ---: | --- |\n| SIDE | 2.00 [1.00, 3.00] | at least 2 |" in found["quick"]
+    )
+    assert "there is no earlier result.** RuntimeError: the wheel came off" in found["broken"]
+    assert "there is no earlier result.** There is no road: build one." in found["lacking"]
+    assert "`python -m toys`" in found[""] and "torch " in found[""] and "GB" in found[""] and "from 2 runs" not in found[""]
+
+
+def test_one_section_is_replaced_and_the_rest_stays(toys):
+    assert run(toys, ["quick", "later"], 1, 1, "first")
+    before = sections(toys)
+    (toys / "quick.py").write_text(QUICK.replace("SIDE", "hare"))
+    (toys / "later.py").write_text(BROKEN)
+    assert not run(toys, ["quick", "later"], 2, 1, "second")
+    after = sections(toys)
+    assert "| hare | 1.50 [1.00, 2.00]" in after["quick"] and "`second`" in after[""]
+    assert "tortoise" in after["later"] and "the tables are those of the run before.** RuntimeError" in after["later"]
+    assert "from 2 runs" in after[""] and "`first`" in after[""] and "Not measured yet" in after["broken"] == before["broken"]
+    written = (toys / PAGE).read_text()
+    write_page(toys)
+    assert (toys / PAGE).read_text() == written
+
+
+def test_a_part_that_the_machine_lacks_is_no_failure(toys):
+    assert run(toys, ["lacking", "quick"], 1, 1, "python -m toys")
+    assert "tables" in json.loads((toys / "results" / "quick.json").read_text())
+
+
+def test_a_busy_machine_is_told():
+    record = {"run": {"command": "c", "began": "now", "threads": 2, "load": BUSY + 0.1, "machine": "m", "versions": {}}}
+    record |= {"repeats": 1, "seconds": 60.0, "tables": []}
+    assert "Other work was running" in page({"one": "One."}, {"one": record})
+    record["run"]["load"] = BUSY
+    assert "Other work was running" not in page({"one": "One."}, {"one": record})
+
+
+def test_ratios_are_taken_within_a_repeat():
+    seconds = {"ours": [1.0, 2.0, 4.0], "peer": [2.0, 6.0, 4.0]}
+    row = versus(seconds, "ours", "peer")
+    assert row["times as fast"] == {"median": 2.0, "low": 1.0, "high": 3.0}
+    assert (row["ms, ours"], row["ms, peer"]) == (2000, 4000)
+    row = versus(seconds, "ours", "peer", {"ours": 10, "peer": 20}, "tokens/s")
+    assert row["times as fast"]["median"] == 1 and (row["tokens/s, ours"], row["tokens/s, peer"]) == (5, 5)
+
+
+def test_numbers_are_told_with_the_digits_they_deserve():
+    found = [
+        told(one) for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
+    ]
+    assert found == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "0", "12,345", "text", "", "100 [80, 120]"]
+
+
+def test_a_process_of_its_own_tells_its_peak_and_its_failure():
+    assert 30 < peak_elsewhere(filling, 40) < 60
+    with pytest.raises(ZeroDivisionError):
+        elsewhere(divmod, 1, 0)
+
+
+def filling(megabytes: int):
+    return lambda: bytearray(b"x") * (megabytes * 2**20)
+
+
+@pytest.mark.parametrize("name", known(FOLDER))
+def test_every_benchmark_has_the_shape(name):
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    assert isinstance(benchmark.REPEATS, int) and benchmark.REPEATS > 1
+    assert list(inspect.signature(benchmark.tables).parameters) == ["repeats"]
+    first, _, rest = benchmark.__doc__.partition("\n\n")
+    assert first.endswith(".") and "\n" not in first and rest, "the docstring says in a line what is compared, then how"
