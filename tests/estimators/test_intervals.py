@@ -110,3 +110,31 @@ def test_coverage_for_heavy_tails_and_the_naive_interval_that_fails():
 def test_repeatable():
     values = Seeded(0).categorical(torch.zeros(1, 5), 30).double()
     assert found(values) == found(values)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.99])
+@pytest.mark.parametrize("scale", [0.1, 1.5])
+def test_the_ends_of_a_mean_are_halls_with_students_quantile(level, scale):
+    """By the formulas of the module's docstring."""
+    values = (scale * normal(9, 1, 30)).exp()
+    mean, error = float(values.mean()), float(values.std()) / math.sqrt(30)
+    d = (values[0] - mean) * math.sqrt(30 / 29) / 30 / error
+    degrees = 1 / max((float(d.pow(4).sum()) - 1 / 30) / 2, 1 / 29)
+    skewness, quantile = float(d.pow(3).sum()), stats.t.ppf((1 + level) / 2, degrees)
+
+    def unskewed(x):
+        return 3 / skewness * (math.cbrt(1 + skewness * (x - skewness / 6)) - 1)
+
+    estimate = found(values, level=level)
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (mean - error * unskewed(quantile), mean - error * unskewed(-quantile))
+    )
+
+
+def test_two_sources_share_their_degrees_by_satterthwaite():
+    """Values of two kinds in equal numbers have no tails and no skewness: the variance of each source has n - 1 degrees."""
+    one, two = torch.tensor([[0.0, 1.0] * 3]).double(), torch.tensor([[0.0, 3.0] * 5]).double()
+    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [(1, 6), (1, 10)], level=0.9, draws=16, method="")
+    parts = [float(values.var()) / values.numel() for values in (one, two)]
+    degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 9)
+    assert both.high - both.value == pytest.approx(stats.t.ppf(0.95, degrees) * math.sqrt(sum(parts)))

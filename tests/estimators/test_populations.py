@@ -3,11 +3,15 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from languages import random_automaton, random_target, taste
+from scipy import stats
 
-from esscher.estimators.energy_histograms import compare_energies, wasserstein
+from esscher.estimators import energy_histograms
+from esscher.estimators.bootstrap import bootstrap_counts
+from esscher.estimators.energy_histograms import compare_energies, histogram, wasserstein
 from esscher.estimators.populations import Population, populations
 from esscher.exact.table import tabulate
 from esscher.randomness import Seeded
@@ -177,3 +181,67 @@ def test_energies_of_the_joint_lie_on_those_of_the_data():
     drawn = Importance()(forbids, distinct_prompts(found.data.x)[0], 8, rng=Seeded(0))
     with pytest.raises(ValueError, match=r"forbids \d+ of"):
         compare_energies(forbids, populations(found.data.x, drawn), rng=Seeded(0))
+
+
+def small():
+    """Three sequences and four draws after one prompt, with energies that are easily told apart."""
+    x = tabulate(TARGET).x.rows(slice(0, 3))
+    found = populations(x, Importance()(TARGET, empty_prompts(1), 4, rng=Seeded(5)))
+    drawn = torch.tensor([0.5, 2.0, 2.0, 4.0]).double()
+    return found, {"data": torch.tensor([0.0, 1.0, 3.0]).double(), "base": drawn, "joint": drawn}
+
+
+@pytest.mark.parametrize("name", ["base", "joint"])
+def test_the_distance_is_the_area_between_distribution_functions(name):
+    found, values = small()
+    distance = wasserstein(found, name, values, level=0.9, rng=Seeded(1), resamples=19, unit="m")
+    weight = found[name].weight
+    assert distance.value == pytest.approx(stats.wasserstein_distance(values["data"], values[name], None, weight))
+    counts = [bootstrap_counts(size, 19, rng=rng) for rng in [Seeded(1)] for size in (3, 4)]
+    grid = torch.linspace(0, 4, 4001, dtype=torch.float64)[:-1] + 5e-4
+
+    def gap(of_data, of_draws):
+        sides = ((of_data, values["data"]), (of_draws * weight, values[name]))
+        one, other = ((own[:, None] * (at[:, None] <= grid)).sum(0) / own.sum() for own, at in sides)
+        return one - other
+
+    seen = gap(torch.ones(3).double(), torch.ones(4).double())
+    errors = sorted(float((gap(a, b) - seen).abs().sum()) * 1e-3 for a, b in zip(*counts, strict=True))
+    assert distance.high - distance.value == pytest.approx(errors[17])  # the 18th of 19 at a rate of 0.9
+    assert distance.low == max(0.0, distance.value - (distance.high - distance.value))
+    surer = wasserstein(found, name, values, level=0.99, rng=Seeded(1), resamples=19)
+    assert surer.high == pytest.approx(distance.value + errors[18])
+
+
+def test_a_bootstrap_in_parts_is_one_in_one(monkeypatch):
+    found, values = small()
+    whole = wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=2)
+    monkeypatch.setattr(energy_histograms, "AT_ONCE", 7)
+    assert wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=1).value == whole.value
+    assert wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=5).draws == whole.draws == 7
+
+
+def test_a_histogram_has_forty_bins_of_one_width():
+    found, values = small()
+    told = histogram(found, values)
+    assert told.edges == pytest.approx([number / 10 for number in range(41)])
+    for name in ("data", "base", "joint"):
+        share, _ = np.histogram(values[name], bins=told.edges, weights=found[name].weight)
+        assert told.shares[name] == pytest.approx(share / share.sum())
+    alone = histogram(found, {name: torch.full_like(one, 2.0) for name, one in values.items()})
+    assert alone.edges == (1.5, 2.5) and alone.shares == {"data": (1.0,), "base": (1.0,), "joint": (1.0,)}
+
+
+def test_samples_are_as_large_as_what_they_are_drawn_from():
+    counts = bootstrap_counts(5, 2000, rng=Seeded(0))
+    assert counts.shape == (2000, 5) and counts.dtype == torch.float64 and set(counts.sum(1).tolist()) == {5.0}
+    assert (counts.mean(0) - 1).abs().max() < 5 * math.sqrt(0.8 / 2000) and float(counts.max()) > 2
+
+
+def test_shares_are_corrected_for_their_own_sum():
+    found, _ = small()
+    share = found.draws.log_weight.softmax(-1)[0]
+    assert torch.allclose(found.joint.weight, 3 * share * (1 + share - share.square().sum()))
+    assert found.base.weight.tolist() == [0.75] * 4 and found.data.weight.tolist() == [1.0] * 3
+    with pytest.raises((ValueError, TypeError), match="joint"):
+        found["tilted"]

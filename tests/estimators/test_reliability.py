@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy import stats
 
 from esscher.draws import Draws
-from esscher.estimators.reliability import pareto_k, reliability
+from esscher.estimators.reliability import _judged, pareto_k, reliability
 from esscher.randomness import Seeded
 from esscher.space import empty_prompts
 
@@ -84,3 +85,63 @@ def test_a_largest_weight_drawn_often_has_no_tail_beyond_it():
     assert float(pareto_k(log_weight)) == -math.inf
     spread = torch.rand(1, 40_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     assert float(pareto_k(-0.9 * spread.log())) > 0.7
+
+
+@pytest.mark.parametrize("k", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("draws", [2_500, 40_000])
+def test_weights_at_the_quantiles_of_a_pareto_law_have_its_index(k, draws):
+    """No chance: 3 sqrt(n) weights are the tail, whose index is drawn to 1/2 by ten more that say so."""
+    log_weight = -k * ((torch.arange(draws) + 0.5) / draws).double().log()
+    tail = 3 * math.sqrt(draws)
+    assert float(pareto_k(log_weight[None])) == pytest.approx((tail * k + 10 * 0.5) / (tail + 10), abs=3 / tail)
+
+
+def test_a_tail_of_few_draws_is_not_seen():
+    """A fifth of the draws are the tail, and 5 of them are needed."""
+    spread = torch.linspace(0.0, 1.0, 26, dtype=torch.float64)
+    assert math.isnan(float(pareto_k(spread[None, :20]))) and math.isfinite(float(pareto_k(spread[None, :21])))
+    assert math.isfinite(float(pareto_k(spread[None])))
+
+
+def test_a_largest_weight_ends_the_tail_once_it_was_drawn_ten_times():
+    spread = torch.linspace(-2.0, -0.01, 400, dtype=torch.float64)
+    found = [float(pareto_k(torch.cat([spread, torch.zeros(times)])[None].double())) for times in (9, 10)]
+    assert math.isfinite(found[0]) and found[1] == -math.inf
+
+
+def test_degrees_are_those_of_the_kurtosis():
+    log_weight = 0.8 * normal(5, 3, 60)
+    found = [row.degrees for row in reliability(weighted(log_weight))]
+    assert found == pytest.approx([min(2 * 60 / (stats.kurtosis(row, fisher=False) - 1), 59) for row in log_weight.exp()])
+    two = reliability(weighted(torch.tensor([[0.0, 1.0] * 30], dtype=torch.float64)))[0]
+    assert two.degrees == 59 and two.largest == pytest.approx(math.e / 30 / (1 + math.e))
+
+
+@pytest.mark.parametrize(
+    ("draws", "effective", "k", "degrees", "verdict"),
+    [
+        (1000, 9.9, 0.0, 500, "unreliable"),
+        (1000, 10.0, 0.0, 500, "good"),
+        (1000, 500, 0.49, 500, "good"),
+        (1000, 500, 0.5, 500, "doubtful"),
+        (1000, 500, 0.66, 500, "doubtful"),
+        (1000, 500, 0.67, 500, "unreliable"),  # 1 - 1 / log10(n)
+        (100, 50, 0.49, 50, "good"),
+        (100, 50, 0.5, 50, "unreliable"),
+        (20, 15, 0.45, 50, "good"),
+        (10**6, 10**5, 0.69, 500, "doubtful"),
+        (10**6, 10**5, 0.7, 500, "unreliable"),
+        (1000, 334, 0.0, 29, "doubtful"),
+        (1000, 334, 0.0, 30, "good"),
+        (1000, 333, 0.0, 199, "doubtful"),
+        (1000, 333, 0.0, 200, "good"),
+        (1000, 500, math.nan, 500, "doubtful"),
+    ],
+)
+def test_where_one_verdict_ends_and_the_next_begins(draws, effective, k, degrees, verdict):
+    found = _judged(draws, effective, 0.1, k, degrees, independent=True)
+    assert found.verdict == verdict
+    assert (found.effective, found.largest, found.degrees) == (effective, 0.1, degrees)
+    assert found.advice.startswith(f"{effective:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
+    dependent = _judged(draws, effective, 0.1, k, degrees, independent=False).verdict
+    assert dependent == ("unreliable" if verdict == "unreliable" else "doubtful")

@@ -134,3 +134,28 @@ def test_units_bits_and_doubts():
     assert "too few" in doubts(-losses[:30], torch.ones(30))[0]
     assert ratio_of_sums(losses[:1], torch.ones(1), level=0.95).high == math.inf
     assert len(blocked(losses, 40)) == 40 and float(blocked(losses, 40).sum()) == pytest.approx(float(losses.sum()))
+
+
+def test_blocks_sums_and_how_alike_neighbours_are():
+    total, size = torch.tensor([1.0, 2, 3, 4, 5, 9]), torch.tensor([1.0, 1, 1, 1, 1, 1])
+    assert blocked(total, 3).tolist() == [3.0, 7.0, 14.0] and blocked(total, 4).tolist() == [3.0, 7.0, 5.0, 9.0]
+    assert blocked(total, 40).tolist() == total.tolist() and blocked(total, 0).tolist() == [24.0]
+    assert dependence(total, size, 3) == pytest.approx((-5 * -1 + -1 * 6) / (25 + 1 + 36))
+    assert dependence(total, torch.tensor([1.0, 2, 3, 4, 5, 9]), 3) == 0.0
+    assert by_chance(16) == 0.5
+
+
+@pytest.mark.parametrize(("period", "blocks"), [(2, 40), (320, 20), (1200, 10), (2400, 10)])
+def test_blocks_grow_until_neighbours_are_no_longer_alike(period, blocks):
+    """Waves: shorter than a block they are gone; of 8 blocks of 40 they are 4 of 20; longer ones stay."""
+    series = (torch.arange(1600) * 2 * math.pi / period).sin().double()
+    assert blocks_for(series, torch.ones(1600).double()) == blocks
+
+
+def test_a_stream_as_long_as_two_blocks_each_is_enough():
+    alternating = torch.tensor([-1.0, -2.0] * 40)
+    assert doubts(alternating, torch.ones(80)) == []
+    (few,) = doubts(alternating[:79], torch.ones(79))
+    assert few.startswith("79 tokens are too few")
+    (alike,) = doubts(-torch.arange(1600.0), torch.ones(1600))
+    assert alike.startswith("Neighbouring blocks of 160 tokens are alike (correlation 0.7")

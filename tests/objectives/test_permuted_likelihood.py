@@ -157,6 +157,48 @@ def test_the_length_of_spans_is_harmonic_and_pieces_are_no_words():
         assert abs(float((drawn == size).double().mean()) - share) < 5.5 * math.sqrt(share * (1 - share) / 20_000)
 
 
+class Dice(Seeded):
+    """Gives the numbers it is told to, and remembers among how many they were chosen."""
+
+    def __init__(self, sizes: list[int], offsets: list[int], order: list[int]):
+        super().__init__(0)
+        self.sizes, self.offsets, self.order, self.room = sizes, offsets, order, []
+
+    def categorical(self, log_weight, draws=1):
+        if draws > 1:
+            return torch.tensor([(self.sizes + [1] * draws)[:draws]]) - 1
+        self.room.append(log_weight.shape[1])
+        return torch.tensor([[self.offsets.pop(0)]])
+
+    def permutation(self, count):
+        return torch.tensor(self.order)
+
+
+@pytest.mark.parametrize(
+    ("count", "targets"), [(5, {3, 4, 7, 8, 9}), (4, {3, 4, 7, 8}), (7, {3, 4, 7, 8, 9, 0, 11}), (2, {3, 4}), (3, {3, 4, 7})]
+)
+def test_spans_stand_in_their_stretch_by_chance(count, targets):
+    """Spans of 2 and 3 of 12 tokens, one in 3: their stretches have 6 and 9 tokens, with 4 and 6 to spare."""
+    dice = Dice([2, 3], [3, 1, 0], [3, 0, 11, 1, 2, 4, 5, 6, 7, 8, 9, 10])
+    chosen = Spans("pieces", 3).chosen(torch.zeros(12).long(), torch.ones(12).bool(), count, 3.0, rng=dice)
+    assert set(chosen.nonzero()[:, 0].tolist()) == targets
+    assert dice.room == [5, 7, 3][: len(dice.room)] and len(dice.room) > 1
+
+
+def test_what_may_not_be_predicted_is_passed_over():
+    dice = Dice([2, 3], [3, 1, 0], [3, 0, 11, 1, 2, 4, 5, 6, 7, 8, 9, 10])
+    may = torch.ones(12).bool()
+    may[[4, 8, 0]] = False
+    chosen = Spans("pieces", 3).chosen(torch.zeros(12).long(), may, 5, 3.0, rng=dice)
+    assert chosen.nonzero()[:, 0].tolist() == [1, 3, 7, 9, 11]  # three of the spans, and the first that are left
+
+
+def test_no_stretch_is_longer_than_the_text():
+    dice = Dice([2], [4, 0], [5, 4, 3, 2, 1, 0])
+    chosen = Spans("pieces", 2).chosen(torch.zeros(6).long(), torch.ones(6).bool(), 3, 100.0, rng=dice)
+    assert chosen.nonzero()[:, 0].tolist() == [3, 4, 5] and dice.room[0] == 5
+
+
 # hidden tokens
 
 
