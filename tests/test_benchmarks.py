@@ -38,7 +38,7 @@ def toys(tmp_path, monkeypatch):
     """A folder of benchmarks; the environment that the runner sets is put back."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.syspath_prepend(tmp_path)
-    folder = tmp_path / "toys"
+    folder = tmp_path / "toy_benchmarks"  # a name that no module of the tests has
     folder.mkdir()
     for name, text in {"quick": QUICK, "later": QUICK.replace("SIDE", "tortoise"), "_part": "", "broken": BROKEN}.items():
         (folder / f"{name}.py").write_text(text)
