@@ -16,9 +16,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parent / "tests"))
 
-from jaxtyping import install_import_hook
+from checking import begin_test, check_package
 
-install_import_hook("esscher", "checking.typechecker")
+check_package("esscher")
 
 import pytest
 import torch
@@ -28,6 +28,11 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
 
 torch.set_num_threads(1)
+
+
+def pytest_runtest_setup():
+    """Shapes are checked in the first calls of every test."""
+    begin_test()
 
 
 def run_shell(example: Example) -> None:

@@ -73,6 +73,7 @@ SAMPLERS = {
 }
 APART = {
     "samplers.choose_sampler": "gives one of those in the list, by its name",
+    "verbs.sampler_of": "gives one of those in the list, by settings",
     "objectives.StoredNegatives": "draws repeat a table, and follow the base over tables: tests/objectives/test_negatives.py",
     "objectives.store_negatives": "gives a StoredNegatives",
     "objectives.joined": "gives a StoredNegatives",
