@@ -215,3 +215,16 @@ def test_refusals():
         per_step(TARGET, sequences([[1, 0], [0, 1, 0]]), Importance(), 8, rng=Seeded(0))
     with pytest.raises(ValueError, match="test set is empty"):
         per_step(TARGET, x.rows(slice(0, 0)), Importance(), 8, rng=Seeded(0))
+
+
+@pytest.mark.parametrize("test", ["sample", "fixed"])
+def test_where_the_energy_forbids_a_sequence_nothing_but_the_base_is_finite(test):
+    """The point [2, 0] is forbidden, and what begins with 2 is not: the surprise comes at its end."""
+    forbids = Tilted(TARGET.base, lambda x: torch.where((x.lengths == 2) & (x.tokens[:, 0] == 2), torch.inf, 0.0).double())
+    x = sequences([[1, 2, 0], [2, 0], [1, 0]])
+    first, second, _ = per_step(forbids, x, Importance(), 20, test=test, level=0.8, rng=Seeded(0))
+    assert math.isfinite(first.tilted.value) and math.isfinite(second.base.value)
+    assert (second.tilted.value, second.tilted.low, second.tilted.high) == (math.inf, 0.0, math.inf)
+    for found in (second.saved, second.bounds.lower, second.bounds.upper):
+        assert (found.value, found.low, found.high) == (math.inf, -math.inf, math.inf)
+        assert (found.level, found.draws, found.unit) == (0.8, 3, "nats per token") and found.method.startswith("no bound: ")
