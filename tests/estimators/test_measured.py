@@ -8,12 +8,14 @@ import torch
 from languages import PROMPTS, random_automaton, random_target, taste
 
 from esscher.draws import Draws
+from esscher.estimate import Estimate
 from esscher.estimators import guarantee
 from esscher.estimators.guarantee import guaranteed_log_z, guaranteed_mean_log_z
-from esscher.estimators.log_z import log_z_spread, lower_and_upper
-from esscher.estimators.measured import measure, measure_by
+from esscher.estimators.log_z import log_z, log_z_spread, lower_and_upper
+from esscher.estimators.measured import Measured, measure, measure_by
 from esscher.estimators.perplexity import cross_entropy, saved_by_tilting, units_of
 from esscher.estimators.perplexity_bounds import bounded_cross_entropy, guaranteed_cross_entropy
+from esscher.estimators.reliability import Reliability, reliability
 from esscher.estimators.scored import scored
 from esscher.exact.table import tabulate
 from esscher.randomness import Seeded
@@ -195,3 +197,59 @@ def test_equal_prompts_have_no_spread_of_their_own():
     assert found.low == 0 and found.value < 0.5 * float(drawn.log_z().std())
     with pytest.raises(ValueError, match="2 or more independent draws"):
         log_z_spread(Particles()(TARGET, prompts_of(PROMPTS), 16, rng=Seeded(4)))
+
+
+@pytest.mark.parametrize("test", ["sample", "fixed"])
+def test_one_call_hands_on_what_it_was_told(test):
+    """Units, rate, test and bounds reach every part; draws are asked for once after each different prompt."""
+    asked = []
+
+    def sampler(target, prompts, draws, *, rng):
+        asked.append((target, prompts.prompt_names(), draws, rng))
+        return Importance()(target, prompts, draws, rng=rng)
+
+    order, rng = torch.tensor([4, 0, 1, 9, 3]), Seeded(5)
+    x = X.rows(order)
+    words = {"word": 2 * x.lengths}
+    found = measure(TARGET, x, sampler, 20, units=words, bounds=BOUNDS, test=test, level=0.8, rng=rng)
+    ((target, prompts, draws, given),) = asked
+    assert target is TARGET and sorted(prompts) == [(), (1,), (1, 2)] and draws == 20 and given is rng
+    score = scored(TARGET, x, found.draws)
+    assert found.base == cross_entropy(Tilted(TARGET.base), x, units=words, test=test, level=0.8)
+    assert found.tilted == cross_entropy(TARGET, x, draws=found.draws, units=words, test=test, level=0.8)
+    assert found.saved == saved_by_tilting(score, words, test=test, level=0.8)
+    assert found.bounds["word"].value == bounded_cross_entropy(score, words)["word"].value
+    assert found.guaranteed == guaranteed_cross_entropy(score, words, bounds=BOUNDS, level=0.8)
+    assert found.log_z == log_z(found.draws, prompts=test, level=0.8) and found.spread == log_z_spread(found.draws, level=0.8)
+    assert [one.advice for one in found.reliability] == [one.advice for one in reliability(found.draws)]
+
+
+def test_a_base_needs_no_draws():
+    found = measure(Tilted(TARGET.base), X, Importance(), 5, test="fixed", units={"word": X.lengths}, rng=Seeded(0))
+    assert found == Measured(cross_entropy(Tilted(TARGET.base), X, test="fixed", units={"word": X.lengths}))
+    assert found.warnings == [] and found.worst(3) == []
+    sampled = measure(Tilted(TARGET.base), X, Importance(), 5, level=0.8, rng=Seeded(0))
+    assert sampled.base == cross_entropy(Tilted(TARGET.base), X, level=0.8)
+
+
+def judged(verdict: str, effective: float) -> Reliability:
+    return Reliability(effective, 0.1, 0.0, 99.0, verdict, f"{verdict} {effective:g}.")
+
+
+def test_the_worst_are_told_and_the_good_are_not():
+    rows = [("good", 2.0), ("doubtful", 9.0), ("unreliable", 8.0), ("doubtful", 3.0), ("unreliable", 4.0)]
+    found = Measured({}, reliability=tuple(judged(*row) for row in rows))
+    assert found.worst(9) == [4, 2, 3, 1] and found.worst(2) == [4, 2]
+    assert found.warnings == ["2 unreliable and 2 doubtful of 5 prompts, by their weights. The worst: unreliable 4."]
+    assert Measured({}, reliability=found.reliability[:2]).warnings == [
+        "1 doubtful of 2 prompts, by their weights. The worst: doubtful 9."
+    ]
+    assert Measured({}, reliability=found.reliability[:1]).warnings == []
+
+
+def test_rows_of_perplexities():
+    nats = Estimate(math.log(8), 0.0, 3.0, 0.9, 5, "how", "nats per word")
+    (row,) = Measured({"word": nats}).perplexities()
+    assert (row["model"], row["per"], row["method"]) == ("base", "word", "interval")
+    assert (row["perplexity"].value, row["bits"].value) == (pytest.approx(8), pytest.approx(3))
+    assert (row["perplexity"].unit, row["bits"].unit) == ("per word", "bits per word")

@@ -215,3 +215,46 @@ def test_refusals():
         per_step(TARGET, sequences([[1, 0], [0, 1, 0]]), Importance(), 8, rng=Seeded(0))
     with pytest.raises(ValueError, match="test set is empty"):
         per_step(TARGET, x.rows(slice(0, 0)), Importance(), 8, rng=Seeded(0))
+
+
+@pytest.mark.parametrize("test", ["sample", "fixed"])
+def test_where_the_energy_forbids_a_sequence_nothing_but_the_base_is_finite(test):
+    """The point [2, 0] is forbidden, and what begins with 2 is not: the surprise comes at its end."""
+    forbids = Tilted(TARGET.base, lambda x: torch.where((x.lengths == 2) & (x.tokens[:, 0] == 2), torch.inf, 0.0).double())
+    x = sequences([[1, 2, 0], [2, 0], [1, 0]])
+    first, second, _ = per_step(forbids, x, Importance(), 20, test=test, level=0.8, rng=Seeded(0))
+    assert math.isfinite(first.tilted.value) and math.isfinite(second.base.value)
+    assert (second.tilted.value, second.tilted.low, second.tilted.high) == (math.inf, 0.0, math.inf)
+    for found in (second.saved, second.bounds.lower, second.bounds.upper):
+        assert (found.value, found.low, found.high) == (math.inf, -math.inf, math.inf)
+        assert (found.level, found.draws, found.unit) == (0.8, 3, "nats per token") and found.method.startswith("no bound: ")
+
+
+@pytest.mark.parametrize("test", ["sample", "fixed"])
+def test_what_is_saved_is_the_base_less_the_tilted_model_and_every_prefix_has_draws_of_its_own(test):
+    dice = []
+
+    def sampler(target, prompts, draws, *, rng):
+        dice.append(float(rng.uniform(1)))
+        return Importance()(target, prompts, draws, rng=rng)
+
+    x = sequences([[1, 2, 0], [2, 0], [1, 1, 2, 1]])
+    found = per_step(TARGET, x, sampler, 20, test=test, enumerate_last=False, rng=Seeded(0))
+    assert [step.position for step in found] == [1, 2, 3, 4] and [step.sequences for step in found] == [3, 3, 2, 1]
+    for step in found:
+        assert step.saved.value == pytest.approx(step.base.value - step.tilted.value)
+        assert step.bounds.lower.value <= step.tilted.value <= step.bounds.upper.value
+    assert len(set(dice)) == 4
+
+
+def test_it_says_how_far_it_has_come(monkeypatch):
+    """Every position takes 11 seconds; what is left is by tokens: 3 rows of 4, 3 of 3, 2 of 2, 1 of 1."""
+    said, clock = [], iter(range(0, 1000, 11))
+    monkeypatch.setattr(steps.time, "monotonic", lambda: float(next(clock)))
+    per_step(TARGET, sequences([[1, 2, 0], [2, 0], [1, 1, 2, 1]]), Importance(), 2, rng=Seeded(0), say=said.append)
+    assert said == [
+        "position 1 of 4  3 s left",  # 21 of 26 are done after 11 seconds, the draws after the first token among them
+        "position 2 of 4  1 s left",
+        "position 3 of 4  0 s left",
+        "position 4 of 4  0 s left",
+    ]

@@ -2,9 +2,12 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 
+from esscher.estimators import text_metrics
+from esscher.estimators.bootstrap import bootstrap_counts
 from esscher.estimators.intervals import interval
 from esscher.estimators.text_metrics import corpus_difference, corpus_value
 from esscher.metrics.corpus import Bleu, WordErrorRate
@@ -137,3 +140,27 @@ def test_bad_input():
             corpus_value(WER, counts, **wrong, rng=Seeded(0))
     with pytest.raises(ValueError, match="at least 2 texts and has 1"):
         corpus_value(WER, counts[:1], rng=Seeded(0))
+
+
+def test_two_texts_are_enough_and_a_hundred_resamples():
+    counts = torch.tensor([[1.0, 10.0], [3.0, 10.0]], dtype=torch.float64)
+    found = corpus_value(WER, counts, resamples=100, rng=Seeded(0))
+    assert (found.value, found.low, found.high, found.draws) == (20.0, 10.0, 30.0, 2)
+    with pytest.raises(ValueError, match="99 resamples are too few"):
+        corpus_value(WER, counts, resamples=99, rng=Seeded(0))
+    less = corpus_difference(WER, counts, counts.flip(0), resamples=100, rng=Seeded(0))
+    assert (less.value, less.low, less.high, less.unit, less.draws) == (0.0, -20.0, 20.0, "%", 2)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_ends_are_quantiles_of_the_resamples_taken_in_parts(monkeypatch, level):
+    counts, other = drawn_counts(5, seed=2)
+    monkeypatch.setattr(text_metrics, "AT_ONCE", 5 * 60)  # 60 resamples at a time: 60 and 40
+    found = corpus_value(WER, counts, level=level, resamples=100, rng=Seeded(3))
+    rng = Seeded(3)
+    sums = torch.cat([bootstrap_counts(5, rows, rng=rng) for rows in (60, 40)]) @ counts
+    ends = np.quantile(100 * sums[:, 0] / sums[:, 1], [(1 - level) / 2, (1 + level) / 2])
+    assert (found.low, found.high) == pytest.approx(tuple(ends)) and found.level == level
+    assert found.method == "percentile bootstrap over 5 texts, 100 resamples"
+    paired = corpus_difference(WER, counts, other, resamples=100, rng=Seeded(3)).method
+    assert paired == "paired percentile bootstrap over 5 texts, 100 resamples"

@@ -69,6 +69,8 @@ def test_what_a_run_records(regime):
     assert [one.step for one in fit.history] == list(range(12)) and fit.iterations == 60
     assert fit.history[0].weights == (0.0, 0.0, 0.0) and fit.history[0].base_samples > 0
     assert all(a.base_samples <= b.base_samples for a, b in zip(fit.history, fit.history[1:], strict=False))
+    share = torch.softmax(VALUES @ fit.tensor() + LOG_BASE, 0)
+    assert fit.effective / fit.base_samples == pytest.approx(float(1 / (share**2 / LOG_BASE.exp()).sum()), rel=0.2)
     assert fit.l1 < 0.5 * sum(abs(a - b) for a, b in zip(fit.moments_base, fit.moments_wanted, strict=True))
     again = settings(NAMES, base_source(BASE, FEATURES, rng=Seeded(1)), wanted=GIVEN, bounds=BOUNDS, rng=Seeded(2))
     assert again.tensor().tolist() == fit.tensor().tolist()

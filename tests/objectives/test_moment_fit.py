@@ -193,3 +193,20 @@ def test_draws_without_weight_are_left_out():
     assert torch.allclose(some.tensor(), half.tensor())
     assert [one.high for one in some.weights] == pytest.approx([one.high for one in half.weights])
     assert some.base_samples == 2000
+
+
+def test_each_group_of_collinear_features_has_its_own_warning():
+    base = shares(0.3, 0.5, 0.4)
+    both = torch.cat([base, 1 - base[:, :1], 2 * base[:, 1:2]], 1)
+    wanted = {"a": 0.6, "b": 0.4, "c": 0.4, "no a": 0.4, "twice b": 0.8}
+    fit = match_moments(list(wanted), both, wanted=wanted)
+    assert [one.features for one in fit.warnings] == [("a", "no a"), ("b", "twice b")]
+    assert {one.kind for one in fit.warnings} == {"collinear"}
+
+
+def test_a_constant_feature_may_be_wanted_where_it_is_and_nowhere_else():
+    base = torch.cat([shares(0.5), torch.full((2000, 1), 7.0, dtype=torch.float64)], 1)
+    for want in (7.0, 7.0 + 5e-12):
+        assert match_moments(["a", "seven"], base, wanted={"a": 0.4, "seven": want}).weights[1].value == 0
+    with pytest.raises(ValueError, match=r"'seven' should average 7, .* it is always 7: no finite weight"):
+        match_moments(["a", "seven"], base, wanted={"a": 0.4, "seven": 7.0 + 1e-11})
