@@ -21,7 +21,7 @@ venv: $(READY)
 
 # pip with a constraints file: a looser way of asking for torch may pull gigabytes of accelerator libraries.
 $(READY): pyproject.toml constraints.txt
-	@echo "Setting up $(VENV) (about 2 minutes, 1.8 GB) ..."
+	@echo "Setting up $(VENV) (about 3 minutes, 2.4 GB) ..."
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	@$(RUN) -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs,eval,harness,images,peft,serve,ui]'
 	@touch $@
