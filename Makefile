@@ -13,7 +13,7 @@ help:
 	@echo "make slow         the tests that take longer"
 	@echo "make coverage     which lines the fast tests run"
 	@echo "make lint         ruff, mypy and the layer contract"
-	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about an hour)"
+	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about 15 minutes)"
 	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 

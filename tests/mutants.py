@@ -124,7 +124,7 @@ def row(name: str, verdicts: Counter[str]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=["run", "table"])
-    parser.add_argument("--share", type=float, default=0.1, help="of all mutants")
+    parser.add_argument("--share", type=float, default=0.05, help="of all mutants")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=10.0, help="of tests a mutant, as the processor counts them")
     parser.add_argument("--processes", type=int, default=2)

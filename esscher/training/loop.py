@@ -117,7 +117,7 @@ class Loop:
         last = None if self.checkpoints is None else self.checkpoints.last()
         if self.checkpoints is None or last is None:
             if resume:
-                self.progress.say("There is no checkpoint to resume from: training starts at the beginning.")
+                self.progress.say("Training starts at the beginning.")
             if self.history.file is not None:
                 self.history.file.unlink(missing_ok=True)
             return
