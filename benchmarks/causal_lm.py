@@ -15,7 +15,7 @@ from benchmarks._turns import Row, Run, Table, in_turns, spread, versus
 from esscher.bases.causal_lm import CausalLM, causal_lm
 from esscher.space import empty_prompts, prompts_of
 
-REPEATS = 5
+REPEATS = 3
 VOCAB, TOKENS, DRAWS, PROMPT, CONTINUATIONS = 5_000, 40, 512, 120, 64
 WANTED = {32: "at least 3", 128: "at least 1.5"}
 

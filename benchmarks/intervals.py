@@ -19,7 +19,7 @@ from esscher.estimators.log_z import log_z
 from esscher.estimators.replicates import per_prompt
 from esscher.space import empty_prompts
 
-REPEATS = 1000
+REPEATS = 500
 DRAWS = (200, 1000, 5000)
 SLOW, FEWER = ("empirical_likelihood", "smoothed"), 2  # fitted row by row, so on half of the replications
 LEVEL, Z = 0.95, stats.norm.ppf(0.975)

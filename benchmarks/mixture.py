@@ -15,7 +15,7 @@ from esscher.heads.mixture import MixtureHead
 from esscher.heads.softmax import mixture_score, softmax_score
 from esscher.randomness import Seeded
 
-REPEATS = 5
+REPEATS = 3
 ROWS, WIDTH, VOCAB, COMPONENTS, LEAST = 840, 280, 10_000, 15, 0.01
 SPREADS = {"even": 0.3, "peaked": 3.0}
 

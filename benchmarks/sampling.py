@@ -14,7 +14,7 @@ from esscher.bases.network import NetworkBase, build_base
 from esscher.randomness import Seeded
 from esscher.space import Space, empty_prompts
 
-REPEATS = 5
+REPEATS = 3
 VOCAB, TOKENS, ROWS = 10_000, 128, 4_096
 POSITIONS = ("rotary", "learned")
 

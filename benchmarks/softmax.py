@@ -18,7 +18,7 @@ from esscher.heads.adaptive import AdaptiveSoftmax
 from esscher.heads.softmax import softmax_score
 from esscher.randomness import Seeded
 
-REPEATS = 5
+REPEATS = 3
 ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 10_000), 4
 
 

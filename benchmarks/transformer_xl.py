@@ -21,7 +21,7 @@ from esscher.networks.relative import sinusoids
 from esscher.randomness import Seeded
 from esscher.space import Space, empty_prompts
 
-REPEATS = 5
+REPEATS = 3
 VOCAB, SEGMENT, ROWS, TOKENS = 10_000, 128, 16, 128
 LENGTHS = {128: "growing", 400: None, 800: "at least 250", 1_600: None}
 PEERS = {"published layout": "at least 1.5", "GPT-2": "at least 1, with 70 % of the memory"}
