@@ -10,7 +10,7 @@ from languages import PROMPTS, random_target
 
 from esscher.draws import Draws
 from esscher.estimators.guarantee import LARGEST_STAKE, _log_capital, _stakes, guaranteed_log_z
-from esscher.estimators.log_z import bias_of_log_mean, log_z, log_z_bounds, lower_and_upper
+from esscher.estimators.log_z import bias_of_log_mean, log_z, log_z_bounds, log_z_spread, lower_and_upper
 from esscher.estimators.replicates import per_prompt
 from esscher.randomness import Seeded
 from esscher.samplers.exhaustive import Exhaustive
@@ -245,3 +245,14 @@ def test_per_prompt_keeps_rows_together():
     parts = per_prompt(draws)
     assert [part.x.points() for part in parts] == [draws.x.rows(slice(5 * p, 5 * p + 5)).points() for p in range(4)]
     assert isinstance(parts[0].x, Sequences) and parts[2].log_weight.shape == (1, 5)
+
+
+def test_the_spread_of_log_z_by_its_definition():
+    """The variance over prompts of each log Z without its bias, less the mean variance that its own draws give it."""
+    log_weight = torch.stack([scale * normal(12, 6) + 3 * shift for scale, shift in ((0.1, 0.0), (2.0, 1.0), (1.0, 3.0))])
+    share = log_weight.softmax(-1)
+    noise = (share.square().sum(-1) - 1 / 6) * 6 / 5  # squared relative error of the mean weight
+    each = log_weight.logsumexp(-1) - math.log(6) + noise / 2
+    assert log_z_spread(weighted(log_weight)).value == pytest.approx(math.sqrt(float(each.var() - noise.mean())))
+    two = torch.tensor([[0.0, 1.0]])
+    assert float(bias_of_log_mean(two)) == pytest.approx(-float(two.softmax(-1).square().sum() - 0.5))

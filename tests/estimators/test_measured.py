@@ -253,3 +253,13 @@ def test_rows_of_perplexities():
     assert (row["model"], row["per"], row["method"]) == ("base", "word", "interval")
     assert (row["perplexity"].value, row["bits"].value) == (pytest.approx(8), pytest.approx(3))
     assert (row["perplexity"].unit, row["bits"].unit) == ("per word", "bits per word")
+
+
+def test_a_surer_guarantee_is_a_wider_one():
+    score = scored(TARGET, X, Importance()(TARGET, prompts_of(PROMPTS), 50, rng=Seeded(2)))
+    half, most = (
+        guaranteed_cross_entropy(score, units_of(X, None), bounds=BOUNDS, level=level)["token"] for level in (0.5, 0.99)
+    )
+    whole = guaranteed_mean_log_z(score.drawn, low=BOUNDS[0], high=BOUNDS[1], level=0.5)
+    nats = [float((score.surprise.sum() + len(X) * end) / X.lengths.sum()) for end in (whole.low, whole.high)]
+    assert (half.low, half.high) == pytest.approx(nats) and most.low < half.low < half.high < most.high

@@ -6,7 +6,7 @@ import pytest
 import torch
 from languages import PROMPTS, random_automaton, random_target
 
-from esscher.estimators.divergences import divergences, quasi_rejection_gap
+from esscher.estimators.divergences import bias_of_kullback_leibler, divergences, quasi_rejection_gap
 from esscher.estimators.moments import moments
 from esscher.estimators.replicates import per_prompt
 from esscher.exact.enumeration import enumerate_points
@@ -165,3 +165,19 @@ def test_quasi_rejection_gap_vanishes_at_a_true_bound_and_needs_candidates():
     assert all(value.high < 1e-12 for value in quasi_rejection_gap(draws, 9.0).values())
     with pytest.raises(ValueError, match="do not tell what was proposed"):
         quasi_rejection_gap(Importance()(TARGET, empty_prompts(1), 20, rng=Seeded(6)), 0.5)
+
+
+def test_what_was_proposed_gives_divergences_without_their_bias():
+    """For each prompt by itself, from its own candidates; total variation and Jensen-Shannon keep theirs."""
+    draws = QuasiRejection(log_bound=0.5)(TARGET, prompts_of(PROMPTS), 3, rng=Seeded(7))
+    found = quasi_rejection_gap(draws, 0.2, prompts="fixed")
+    plain: dict[str, list[float]] = {name: [] for name in found}
+    for row in range(4):
+        first = draws.info["proposed_log_weight"][draws.info["proposed_prompt"] == row][None]
+        second = first.clamp(max=0.2)
+        p, q = first.log_softmax(-1)[0], second.log_softmax(-1)[0]
+        for name, value in exact(p, q).items():
+            bias = {"kl": (first, second), "reverse_kl": (second, first)}.get(name)
+            plain[name].append(value - (0.0 if bias is None else float(bias_of_kullback_leibler(*bias))))
+    for name, values in plain.items():
+        assert found[name].value == pytest.approx(sum(values) / 4), name

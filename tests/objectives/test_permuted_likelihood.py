@@ -166,6 +166,7 @@ class Dice(Seeded):
 
     def categorical(self, log_weight, draws=1):
         if draws > 1:
+            self.odds = log_weight.exp().flatten().tolist()
             return torch.tensor([(self.sizes + [1] * draws)[:draws]]) - 1
         self.room.append(log_weight.shape[1])
         return torch.tensor([[self.offsets.pop(0)]])
@@ -183,6 +184,7 @@ def test_spans_stand_in_their_stretch_by_chance(count, targets):
     chosen = Spans("pieces", 3).chosen(torch.zeros(12).long(), torch.ones(12).bool(), count, 3.0, rng=dice)
     assert set(chosen.nonzero()[:, 0].tolist()) == targets
     assert dice.room == [5, 7, 3][: len(dice.room)] and len(dice.room) > 1
+    assert dice.odds == pytest.approx([1, 1 / 2, 1 / 3])
 
 
 def test_what_may_not_be_predicted_is_passed_over():

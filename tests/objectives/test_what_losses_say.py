@@ -17,6 +17,7 @@ from esscher.objectives.noise_contrast import NoiseContrast, shorter_prompts
 from esscher.objectives.scheduled_sampling import ScheduledSampling
 from esscher.objectives.tilted_likelihood import TiltedLikelihood
 from esscher.randomness import Seeded
+from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.exhaustive import Exhaustive
 from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.target import Tilted
@@ -161,3 +162,17 @@ def test_labels_tell_how_many_are_right():
     assert found.metrics == {"accuracy": pytest.approx(2 / 3)} and found.count == 3
     numbers = Labelled(rows.x, torch.tensor([1.0, 1.0, 1.0]), rows.example)
     assert SquaredError()(lambda x: scores[:, :1], numbers, rng=Seeded(0)).count == 3
+
+
+def test_the_baseline_of_a_draw_is_the_mean_slope_of_the_others():
+    """Three draws of one prompt: the value is the mean of slope less baseline, times log pi."""
+    base = student()
+    drawn = Ancestral()(Tilted(base), prompts_of([[]]), 3, rng=Seeded(4))
+    found = PolicyGradient(TEACHER, "reverse-kl", 3, 0.4, sampler=lambda *_, **__: drawn)(
+        Tilted(base), prompts_of([[]]), rng=Seeded(0)
+    )
+    slope = [0.4 - one + 1 for one in (TEACHER.log_score(drawn.x) - drawn.log_base[0]).tolist()]
+    others = [(sum(slope) - own) / 2 for own in slope]
+    score = base.log_probs(drawn.x).sum(-1).tolist()
+    by_hand = sum((own - rest) * log_q for own, rest, log_q in zip(slope, others, score, strict=True)) / 3
+    assert float(found.value.detach()) == pytest.approx(by_hand)

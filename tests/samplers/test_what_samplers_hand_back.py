@@ -134,6 +134,13 @@ def test_a_bound_is_one_but_for_rounding(bound, slack):
                 Rejection(bound)(target, empty_prompts(1), 2, rng=Seeded(0))
 
 
+def test_patience_is_counted_for_each_draw(monkeypatch):
+    """Of 3 draws of 2 prompts, each may take 5 candidates: the round that goes beyond 30 is the last."""
+    monkeypatch.setattr(rejection, "LARGEST_ROUND", 10)
+    with pytest.raises(RuntimeError, match=r"6 of 6 draws are still missing after 38 candidates"):
+        Rejection(60.0, patience=5)(Tilted(COIN), empty_prompts(2), 3, rng=Seeded(0))
+
+
 # how many rows at once
 
 
