@@ -5,7 +5,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from benchmarks._runner import known, run, write_page
+from benchmarks._runner import benchmark_docs, run, write_page
 
 HERE = Path(__file__).parent
 
@@ -19,11 +19,11 @@ def main() -> None:
     given = parser.parse_args()
     if given.page:
         return write_page(HERE)
-    unknown = [name for name in given.names if name not in known(HERE)]
+    unknown = [name for name in given.names if name not in benchmark_docs(HERE)]
     if unknown:
-        sys.exit(f"No benchmark named {unknown[0]!r}. Choose from: {', '.join(known(HERE))}.")
+        sys.exit(f"No benchmark named {unknown[0]!r}. Choose from: {', '.join(benchmark_docs(HERE))}.")
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    sys.exit(not run(HERE, given.names or list(known(HERE)), given.repeats, given.threads, command))
+    sys.exit(not run(HERE, given.names or list(benchmark_docs(HERE)), given.repeats, given.threads, command))
 
 
 if __name__ == "__main__":

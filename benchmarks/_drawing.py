@@ -3,11 +3,11 @@
 import torch
 import transformers
 
-from benchmarks._turns import Run
-from esscher.randomness import Seeded
+from benchmarks._timing import Run
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences
+from esscher.core.target import Base
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences
-from esscher.target import Base
 
 WIDTH, LAYERS, HEADS, INNER = 256, 4, 4, 1024
 
@@ -18,7 +18,7 @@ def gpt2(vocabulary: int, positions: int) -> transformers.GPT2LMHeadModel:
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=None, pad_token_id=0,
         attn_implementation="sdpa",
     )  # fmt: skip
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         return transformers.GPT2LMHeadModel(config).eval()
 
 
@@ -41,7 +41,7 @@ def generated(model: transformers.GPT2LMHeadModel, batch: int, tokens: int, batc
 
 def drawn(base: Base, prompts: Sequences, draws: int) -> Run:
     """`draw` with the log-probabilities of the draws, which all have as many tokens as there is room for."""
-    rng = Seeded(1)
+    rng = SeededRng(1)
 
     def run() -> None:
         x, log_prob = draw(base, prompts, draws, rng=rng)
@@ -54,5 +54,5 @@ def drawn(base: Base, prompts: Sequences, draws: int) -> Run:
 @torch.no_grad()
 def gap(base: Base, prompts: Sequences, draws: int) -> float:
     """The largest difference between the log-probability of a draw and its score, in nats."""
-    x, log_prob = draw(base, prompts, draws, rng=Seeded(2))
+    x, log_prob = draw(base, prompts, draws, rng=SeededRng(2))
     return float((base.log_probs(x).double().sum(-1) - log_prob[0]).abs().max())

@@ -27,7 +27,7 @@ def page(texts: Mapping[str, str], records: Mapping[str, Mapping[str, Any]]) -> 
     parts = [HEAD]
     if len(runs) > 1:
         parts.append(f"**The sections come from {len(runs)} runs**, told apart below.")
-    parts.append(markdown([_told_run(number, run) for number, run in enumerate(runs, 1)]))
+    parts.append(markdown([_run_row(number, run) for number, run in enumerate(runs, 1)]))
     parts += [_warning(number, run["load"]) for number, run in enumerate(runs, 1) if run["load"] > BUSY]
     rows = [
         {"section": f"[{name}](#{name})", "minutes": minutes(record["seconds"]), "repeats": record["repeats"],
@@ -40,7 +40,7 @@ def page(texts: Mapping[str, str], records: Mapping[str, Mapping[str, Any]]) -> 
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _told_run(number: int, run: Mapping[str, Any]) -> dict[str, Any]:
+def _run_row(number: int, run: Mapping[str, Any]) -> dict[str, Any]:
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     told = {"run": number, "command": f"`{run['command']}`", "began": run["began"], "threads": run["threads"]}
     return told | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
@@ -81,11 +81,11 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numeric = [all(not isinstance(row.get(key), str) for row in rows) for key in columns]
     lines = [columns, ["---:" if right else "---" for right in numeric]]
-    lines += [[told(row.get(key)) for key in columns] for row in rows]
+    lines += [[format_cell(row.get(key)) for key in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def told(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value as people read it: three digits that count, a spread with its ends."""
     if value is None:
         return ""

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._page import page, section
-from benchmarks._turns import MissingPartError, elsewhere
+from benchmarks._timing import MissingPartError, in_new_process
 
 PAGE, RESULTS = "RESULTS.md", "results"
 VERSIONS = ("torch", "transformers", "numpy", "scipy")
 
 
-def known(folder: Path) -> dict[str, str]:
+def benchmark_docs(folder: Path) -> dict[str, str]:
     """The benchmarks of a folder by name, with their docstrings."""
     files = sorted(file for file in folder.glob("*.py") if not file.stem.startswith("_"))
     return {file.stem: ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or "" for file in files}
@@ -42,7 +42,7 @@ def run(folder: Path, names: list[str], repeats: int | None, threads: int, comma
         print(f"\n[{number + 1}/{len(names)}] {name}", flush=True)
         file = folder / RESULTS / f"{name}.json"
         try:
-            found = elsewhere(measured, f"{folder.name}.{name}", repeats)
+            found = in_new_process(measured, f"{folder.name}.{name}", repeats)
             record = {"run": about, **found}
         except Exception as error:
             why = str(error) if isinstance(error, MissingPartError) else f"{type(error).__name__}: {error}"
@@ -68,9 +68,9 @@ def measured(module: str, repeats: int | None) -> dict[str, Any]:
 
 def write_page(folder: Path) -> None:
     """The page of all results that are kept."""
-    kept = {name: folder / RESULTS / f"{name}.json" for name in known(folder)}
+    kept = {name: folder / RESULTS / f"{name}.json" for name in benchmark_docs(folder)}
     records = {name: json.loads(file.read_text(encoding="utf8")) if file.exists() else {} for name, file in kept.items()}
-    _write(folder / PAGE, page(known(folder), records))
+    _write(folder / PAGE, page(benchmark_docs(folder), records))
 
 
 def this_run(command: str, threads: int) -> dict[str, Any]:

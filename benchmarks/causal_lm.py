@@ -11,9 +11,9 @@ the log-probability of a draw and its score. Where the time goes, and what was t
 import torch
 
 from benchmarks._drawing import INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
-from benchmarks._turns import Row, Run, Table, in_turns, spread, versus
+from benchmarks._timing import Row, Run, Table, spread, time_runs, versus
 from esscher.bases.causal_lm import CausalLM, causal_lm
-from esscher.space import empty_prompts, prompts_of
+from esscher.core.space import empty_prompts, prompts_of
 
 REPEATS = 3
 VOCAB, TOKENS, DRAWS, PROMPT, CONTINUATIONS = 5_000, 40, 512, 120, 64
@@ -36,7 +36,7 @@ def products() -> Run:
 def against_generate(base: CausalLM, repeats: int) -> list[Row]:
     batches = {f"generate, {batch} at once": batch for batch in WANTED}
     runs = {name: generated(base.model, batch, TOKENS, DRAWS // batch) for name, batch in batches.items()}
-    seconds = in_turns({**runs, "draw": drawn(base, empty_prompts(1), DRAWS), "products alone": products()}, repeats)
+    seconds = time_runs({**runs, "draw": drawn(base, empty_prompts(1), DRAWS), "products alone": products()}, repeats)
     amount, found = dict.fromkeys(seconds, DRAWS), gap(base, empty_prompts(1), 64)
     rows = [
         {**versus(seconds, "draw", name, amount, "sequences/s"), "wanted": WANTED[batch], "gap, nats": found}
@@ -48,10 +48,10 @@ def against_generate(base: CausalLM, repeats: int) -> list[Row]:
 def price_of_a_prompt(base: CausalLM, repeats: int) -> list[Row]:
     """Time of continuations after a prompt over that of as many after none, by how the prompt is kept."""
     copying = causal_lm(base.model, max_length=TOKENS)
-    copying._shares = False
+    copying._shares_prompt = False
     prompt = prompts_of([[1 + row % 7 for row in range(PROMPT)]])
     runs = {"none": drawn(base, empty_prompts(1), CONTINUATIONS), "shared": drawn(base, prompt, CONTINUATIONS)}
-    seconds = in_turns({**runs, "copied": drawn(copying, prompt, CONTINUATIONS)}, repeats)
+    seconds = time_runs({**runs, "copied": drawn(copying, prompt, CONTINUATIONS)}, repeats)
 
     def row(how: str) -> Row:
         ratio = spread([one / other for one, other in zip(seconds[how], seconds["none"], strict=True)])

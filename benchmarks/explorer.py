@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from benchmarks._turns import MissingPartError, Row, Table, spread
+from benchmarks._timing import MissingPartError, Row, Table, spread
 
 REPEATS = 5
 QUICKSTART = (Path("runs/quickstart/motif"), Path("runs/quickstart/docstrings"))

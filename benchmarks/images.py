@@ -6,17 +6,18 @@ in the middle of each row, and counts 28 times. 16 images are drawn at once.
 
 import torch
 
-from benchmarks._turns import Run, Table, in_turns, versus
-from esscher.bases.config import BaseConfig, GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
+from benchmarks._timing import Run, Table, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts
+from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
+from esscher.networks.registry import NetworkConfig
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, empty_prompts
 
 REPEATS = 3
 SIDE, IMAGES = 28, 16
 COUNTED = {"a pass over the image": SIDE * SIDE, "a pass over the rows begun": SIDE, "steps": 1}
-BASES: dict[str, BaseConfig] = {
+BASES: dict[str, NetworkConfig] = {
     "PixelCNN, 7 blocks of 32": PixelCnnConfig(32, 7),
     "PixelCNN, 7 blocks of 128": PixelCnnConfig(128, 7),
     "Gated PixelCNN, 7 layers of 32": GatedPixelCnnConfig(32, 7),
@@ -32,18 +33,18 @@ def passes(base: NetworkBase, lengths: list[int]) -> None:
         base.log_probs(Sequences(tokens, start, start + length))
 
 
-def sides_of(config: BaseConfig) -> dict[str, Run]:
-    base = build_base(config, Space(2, SIDE * SIDE), rng=Seeded(0)).eval()
+def sides_of(config: NetworkConfig) -> dict[str, Run]:
+    base = build_base(config, Space(2, SIDE * SIDE), rng=SeededRng(0)).eval()
     return {
         "a pass over the image": lambda: passes(base, [SIDE * SIDE]),
         "a pass over the rows begun": lambda: passes(base, [row * SIDE + SIDE // 2 for row in range(SIDE)]),
-        "steps": lambda: draw(base, empty_prompts(1), IMAGES, rng=Seeded(1)),
+        "steps": lambda: draw(base, empty_prompts(1), IMAGES, rng=SeededRng(1)),
     }
 
 
 def tables(repeats: int) -> list[Table]:
     rows = []
     for name, config in BASES.items():
-        seconds = {side: [COUNTED[side] * one for one in some] for side, some in in_turns(sides_of(config), repeats).items()}
+        seconds = {side: [COUNTED[side] * one for one in some] for side, some in time_runs(sides_of(config), repeats).items()}
         rows += [{"base": name, **versus(seconds, "steps", peer)} for peer in COUNTED if peer != "steps"]
     return [Table(f"{IMAGES} images", rows)]

@@ -13,16 +13,16 @@ import torch
 from scipy import stats
 from scipy.optimize import brentq
 
-from benchmarks._turns import Table
-from esscher.draws import Draws
+from benchmarks._timing import Table
+from esscher.core.draws import Draws
+from esscher.core.space import empty_prompts
+from esscher.estimators.expectations import per_prompt
 from esscher.estimators.log_z import log_z
-from esscher.estimators.replicates import per_prompt
-from esscher.space import empty_prompts
 
 REPEATS = 500
 DRAWS = (200, 1000, 5000)
 SLOW, FEWER = ("empirical_likelihood", "smoothed"), 2  # fitted row by row, so on half of the replications
-LEVEL, Z = 0.95, stats.norm.ppf(0.975)
+CONFIDENCE, Z = 0.95, stats.norm.ppf(0.975)
 RESAMPLES = 1999
 Ends = tuple[np.ndarray, np.ndarray]
 
@@ -91,7 +91,7 @@ def ours(w: np.ndarray) -> Ends:
     """Hall's transformation, Student's quantile with degrees of freedom from the fourth moment."""
     log_weight = torch.from_numpy(np.log(w))
     draws = Draws(empty_prompts(w.size), log_weight, torch.zeros_like(log_weight), True, True, w.size)
-    found = [log_z(one, level=LEVEL) for one in per_prompt(draws)]
+    found = [log_z(one, confidence=CONFIDENCE) for one in per_prompt(draws)]
     return np.array([e.low for e in found]), np.array([e.high for e in found])
 
 
@@ -116,7 +116,7 @@ def _likelihood_ends(x: np.ndarray) -> tuple[float, float]:
     gap = x - 1
     variance = (gap**2).mean()
     bartlett = 1 + ((gap**4).mean() / variance**2 / 2 - (gap**3).mean() ** 2 / variance**3 / 3) / len(x)
-    limit = stats.chi2.ppf(LEVEL, 1) * bartlett
+    limit = stats.chi2.ppf(CONFIDENCE, 1) * bartlett
 
     def excess(mean: float) -> float:
         d = x - mean

@@ -9,10 +9,10 @@ each pair.
 import sacrebleu.metrics
 import torch
 
-from benchmarks._turns import Row, Table, in_turns, versus
-from esscher.metrics.metric import metric_of
+from benchmarks._timing import Row, Table, time_runs, versus
+from esscher.core.randomness import SeededRng
+from esscher.metrics.metric import get_metric
 from esscher.metrics.utility import pairwise, sentence_utility
-from esscher.randomness import Seeded
 
 REPEATS = 3
 LINES, WORDS, VOCAB, CHANGED, RESAMPLES, CANDIDATES = 3_000, 20, 2_000, 0.1, 1_000, 64
@@ -21,7 +21,7 @@ PEERS = {"bleu": sacrebleu.metrics.BLEU, "chrf": sacrebleu.metrics.CHRF}
 
 def texts() -> tuple[list[str], list[str]]:
     """Lines of a system and of the reference; words have three letters."""
-    rng = Seeded(0)
+    rng = SeededRng(0)
     right = rng.stream("right").categorical(torch.zeros(LINES, VOCAB), WORDS)
     other = rng.stream("other").categorical(torch.zeros(LINES, VOCAB), WORDS)
     changed = rng.stream("changed").categorical(torch.tensor([1 - CHANGED, CHANGED]).log().expand(LINES, 2), WORDS).bool()
@@ -35,20 +35,20 @@ def _lines(tokens: torch.Tensor) -> list[str]:
 
 def interval(name: str, repeats: int) -> Row:
     system, right = texts()
-    metric, peer = metric_of(name), PEERS[name]()
+    metric, peer = get_metric(name), PEERS[name]()
     runs = {
-        "score": lambda: metric.score(system, right, rng=Seeded(1)),
+        "score": lambda: metric.score(system, right, rng=SeededRng(1)),
         "corpus_score": lambda: peer.corpus_score(system, [right], n_bootstrap=RESAMPLES),
     }
     gap = abs(runs["score"]().value - runs["corpus_score"]().score)
-    return {"work": f"{name}, {LINES:,} lines", **versus(in_turns(runs, repeats), "score", "corpus_score"), "gap": gap}
+    return {"work": f"{name}, {LINES:,} lines", **versus(time_runs(runs, repeats), "score", "corpus_score"), "gap": gap}
 
 
 def pairs(repeats: int) -> Row:
     some, utility = texts()[0][:CANDIDATES], sentence_utility("chrf")
     runs = {"pairwise": lambda: pairwise("chrf", some), "one by one": lambda: [utility(a, b) for a in some for b in some]}
     gap = float((pairwise("chrf", some).flatten() - torch.tensor(runs["one by one"](), dtype=torch.float64)).abs().max())
-    found = versus(in_turns(runs, repeats), "pairwise", "one by one")
+    found = versus(time_runs(runs, repeats), "pairwise", "one by one")
     return {"work": f"chrf of {CANDIDATES} x {CANDIDATES} pairs", **found, "gap": gap}
 
 

@@ -11,15 +11,14 @@ import time
 
 import torch
 
-from benchmarks._turns import Row, Table, spread
+from benchmarks._timing import Row, Table, spread
+from esscher.core.randomness import SeededRng
 from esscher.energies.features import Feature
 from esscher.exact import features as tallies
+from esscher.exact.exponential_family import exact_moment_weights
 from esscher.exact.languages import white_noise
-from esscher.exact.moments import exact_lambda
-from esscher.objectives.moment_descent import MomentDescent, base_source
-from esscher.objectives.moment_fit import MomentFit
-from esscher.objectives.moment_match import match_moments
-from esscher.randomness import Seeded
+from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
+from esscher.objectives.moment_matching import MomentFit, match_moments
 
 REPEATS = 3
 WANTED = [0.1, 0.5, 0.6]
@@ -48,14 +47,14 @@ def regimes(repeats: int) -> list[Row]:
         tallies.lacks([0, 1, 1, 0, 1], noise.space),
     ]
     names = [one.name for one in exact]
-    star = exact_lambda(noise, exact, torch.tensor(WANTED, dtype=torch.float64))
+    star = exact_moment_weights(noise, exact, torch.tensor(WANTED, dtype=torch.float64))
     return [_row(way, noise, exact, names, star, repeats) for way in ("rs", "snis", "newton")]
 
 
 def _row(way, noise, exact, names, star, repeats) -> Row:
     wanted, costs, seconds, drawing, errors = dict(zip(names, WANTED, strict=True)), [], [], [], []
     for seed in range(repeats):
-        source = base_source(noise, [Feature(one.name, one) for one in exact], rng=Seeded(seed))
+        source = base_feature_sampler(noise, [Feature(one.name, one) for one in exact], rng=SeededRng(seed))
         spent = 0.0
 
         def timed(count: int, source=source) -> torch.Tensor:
@@ -78,7 +77,7 @@ def _row(way, noise, exact, names, star, repeats) -> Row:
 def _fit(way, names, source, wanted, seed) -> MomentFit:
     if way == "newton":
         return match_moments(names, source(DRAWS), wanted=wanted)
-    return MomentDescent(way)(names, source, wanted=wanted, rng=Seeded(seed, "accept"))
+    return MomentDescent(way)(names, source, wanted=wanted, rng=SeededRng(seed, "accept"))
 
 
 def tables(repeats: int) -> list[Table]:

@@ -14,22 +14,22 @@ and 1.4 (`end`).
 
 import torch
 
-from benchmarks._turns import Row, Table
-from esscher.bases.config import TransformerConfig
+from benchmarks._timing import Row, Table
 from esscher.bases.ngram import fit_ngram
-from esscher.draws import Sampler
-from esscher.energies.building import build_energy
+from esscher.core.draws import Sampler
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts
+from esscher.core.target import Tilted
 from esscher.energies.config import EnergyConfig
+from esscher.energies.network import build_energy
 from esscher.exact.enumeration import enumerate_points
-from esscher.objectives.noise_contrast import NoiseContrast
-from esscher.randomness import Seeded
+from esscher.networks.transformer_config import TransformerConfig
+from esscher.objectives.noise_contrastive import NoiseContrast
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.scores import log_prob, log_weight
+from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.twists import fitted_twist, linear_twist
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space, empty_prompts
-from esscher.target import Tilted
+from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 REPEATS = 400
@@ -37,7 +37,7 @@ LETTERS, LENGTH, BLOCK, DATA, COST, STEPS = 4, 9, 3, 4000, 64, 800
 SPACE = Space(LETTERS, LENGTH)
 
 
-def data_of(rule: str, rng: Seeded) -> Sequences:
+def data_of(rule: str, rng: SeededRng) -> Sequences:
     """Sequences by the rule, otherwise even."""
     letters = rng.categorical(torch.zeros(DATA, LETTERS), LENGTH)
     if rule == "end":
@@ -49,26 +49,26 @@ def data_of(rule: str, rng: Seeded) -> Sequences:
     return Sequences(letters, torch.zeros(DATA, dtype=torch.long), torch.full((DATA,), LENGTH))
 
 
-def trained(rule: str, reader: str) -> tuple[Tilted, Sequences]:
-    data = data_of(rule, Seeded(0, rule))
+def trained(rule: str, kind: str) -> tuple[Tilted, Sequences]:
+    data = data_of(rule, SeededRng(0, rule))
     base = fit_ngram(data, SPACE, order=2)
     network = TransformerConfig(width=16, layers=1, heads=2, feedforward=32)
-    energy = build_energy(EnergyConfig(reader, pooling="sum", network=network), base, rng=Seeded(1))  # type: ignore[arg-type]
+    energy = build_energy(EnergyConfig(kind, pooling="sum", network=network), base, rng=SeededRng(1))  # type: ignore[arg-type]
     target = Tilted(base, energy)
-    settings = TrainingConfig(steps=STEPS, batch_size=100, learning_rate=0.01, optimiser="adam", schedule="cosine")
-    Trainer(settings, quiet=True)(NoiseContrast(), target, data, modules=energy)
+    settings = TrainingConfig(steps=STEPS, batch_size=100, learning_rate=0.01, optimizer="adam", schedule="cosine")
+    Trainer(settings)(NoiseContrast(), target, data, modules=energy)
     energy.eval()
     return target, data
 
 
 def samplers(target: Tilted) -> dict[str, tuple[Sampler, int]]:
     """Each with the draws that cost about the same."""
-    fitted = fitted_twist(target, empty_prompts(1), block=BLOCK, draws=256, rng=Seeded(2))
+    fitted = fitted_twist(target, empty_prompts(1), block=BLOCK, draws=256, rng=SeededRng(2))
     return {
         "independent": (Importance(), COST),
         "linear twist": (Particles(linear_twist(target), block=BLOCK), COST),
         "fitted twist": (Particles(fitted, block=BLOCK), COST),
-        "fitted twist, halved once": (Particles(fitted, block=BLOCK, halvings=1), COST * 3 // 4),
+        "fitted twist, halved once": (Particles(fitted, block=BLOCK, pruning_rounds=1), COST * 3 // 4),
     }
 
 
@@ -80,23 +80,23 @@ def exactly(target: Tilted) -> tuple[float, float]:
     return float(log_z), float((torch.logsumexp(log_base + 2 * log_tilt, 0) - 2 * log_z).exp()) - 1
 
 
-def rows_of(rule: str, reader: str, repeats: int) -> list[Row]:
-    target, data = trained(rule, reader)
+def rows_of(rule: str, kind: str, repeats: int) -> list[Row]:
+    target, data = trained(rule, kind)
     log_z, variance = exactly(target)
     gained = float(log_weight(target, data).mean()) - log_z
-    again = Seeded(3).categorical(torch.zeros(400, repeats), repeats)
+    again = SeededRng(3).categorical(torch.zeros(400, repeats), repeats)
     rows = []
     for name, (sampler, draws) in samplers(target).items():
-        found = sampler(target, empty_prompts(repeats), draws, rng=Seeded(4))
+        found = sampler(target, empty_prompts(repeats), draws, rng=SeededRng(4))
         gap, cost = (found.log_z() - log_z).exp() - 1, found.cost / repeats
         low, high = torch.quantile(variance / (gap[again].square().mean(-1) * cost), gap.new_tensor([0.025, 0.975])).tolist()
         error = float(gap.square().mean()) * cost
-        row: Row = {"rule": rule, "energy": reader, "gained, nats": gained, "exact error": variance, "sampler": name}
-        row |= {"cost": cost, "effective": float(found.effective().mean()), "off": float(gap.mean() / gap.std()) * repeats**0.5}
+        row: Row = {"rule": rule, "energy": kind, "gained, nats": gained, "exact error": variance, "sampler": name}
+        row |= {"cost": cost, "ess": float(found.ess().mean()), "off": float(gap.mean() / gap.std()) * repeats**0.5}
         rows.append(row | {"error": error, "saved": {"median": variance / error, "low": low, "high": high}})
     return rows
 
 
 def tables(repeats: int) -> list[Table]:
-    cases = [(rule, reader) for rule in ("throughout", "end") for reader in ("unidirectional", "bidirectional")]
+    cases = [(rule, kind) for rule in ("throughout", "end") for kind in ("unidirectional", "bidirectional")]
     return [Table("base sequences for the same error of Z", [row for case in cases for row in rows_of(*case, repeats)])]

@@ -9,15 +9,15 @@ from functools import partial
 
 import torch
 
-from benchmarks._turns import Row, Table, spread, timed
-from esscher.bases.config import RecurrentConfig
+from benchmarks._timing import Row, Table, spread, timed
 from esscher.bases.network import build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts
+from esscher.core.target import Tilted
 from esscher.energies.features import LogLinear, lacks
-from esscher.randomness import Seeded
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.samplers.accept_reject import Rejection
 from esscher.samplers.ancestral import draw
-from esscher.samplers.rejection import Rejection
-from esscher.space import Space, empty_prompts
-from esscher.target import Tilted
 
 REPEATS = 3
 ACCEPTED = 20
@@ -25,11 +25,11 @@ MOTIF = [int(symbol) for symbol in "10001011111000"]
 
 
 def tables(repeats: int) -> list[Table]:
-    base = build_base(RecurrentConfig(), Space(2, 30), rng=Seeded(0))
+    base = build_base(LstmConfig(), Space(2, 30), rng=SeededRng(0))
     target = Tilted(base, LogLinear([lacks(MOTIF)], torch.tensor([-30.0])))
     rows: list[Row] = []
     for number in range(repeats):
-        rng = Seeded(number)
+        rng = SeededRng(number)
         kept, accepting = timed(partial(Rejection(0.0), target, empty_prompts(1), ACCEPTED, rng=rng.stream("rejection")))
         cost = kept.cost
         _, drawing = timed(partial(draw, base, empty_prompts(1), cost, rng=rng.stream("pure")))

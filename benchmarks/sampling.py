@@ -8,11 +8,12 @@ Where the time goes, and what was tried: docs/why/shared_prompt.md.
 """
 
 from benchmarks._drawing import HEADS, INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
-from benchmarks._turns import Row, Table, in_turns, spread, versus
-from esscher.bases.config import RecurrentConfig, TransformerConfig
+from benchmarks._timing import Row, Table, spread, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
-from esscher.randomness import Seeded
-from esscher.space import Space, empty_prompts
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts
+from esscher.networks.recurrent_config import RecurrentConfig
+from esscher.networks.transformer_config import TransformerConfig
 
 REPEATS = 3
 VOCAB, TOKENS, ROWS = 10_000, 128, 4_096
@@ -21,14 +22,14 @@ POSITIONS = ("rotary", "learned")
 
 def ours(positions: str) -> NetworkBase:
     config = TransformerConfig(WIDTH, LAYERS, HEADS, INNER, positions=positions, max_positions=2 * TOKENS)
-    return build_base(config, Space(VOCAB, TOKENS), rng=Seeded(0)).eval()
+    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
 
 
 def transformers_at(batch: int, repeats: int) -> list[Row]:
     """Tokens a second of `generate` and of our Transformer with either kind of positions."""
     bases = {f"draw, {positions} positions": ours(positions) for positions in POSITIONS}
     runs = {name: drawn(base, empty_prompts(1), batch) for name, base in bases.items()}
-    seconds = in_turns({"generate": generated(gpt2(VOCAB, 2 * TOKENS), batch, TOKENS), **runs}, repeats)
+    seconds = time_runs({"generate": generated(gpt2(VOCAB, 2 * TOKENS), batch, TOKENS), **runs}, repeats)
     tokens = dict.fromkeys(seconds, batch * TOKENS)
     return [
         {
@@ -42,8 +43,8 @@ def transformers_at(batch: int, repeats: int) -> list[Row]:
 
 def recurrent(cell: str, repeats: int) -> Row:
     """Rows a second of a recurrent base on short strings of three symbols."""
-    base = build_base(RecurrentConfig(cell, 200, 2), Space(3, 31), rng=Seeded(0)).eval()
-    seconds = in_turns({cell: drawn(base, empty_prompts(1), ROWS)}, repeats)[cell]
+    base = build_base(RecurrentConfig(cell, 200, 2), Space(3, 31), rng=SeededRng(0)).eval()
+    seconds = time_runs({cell: drawn(base, empty_prompts(1), ROWS)}, repeats)[cell]
     return {"base": cell, "rows/s": spread([ROWS / one for one in seconds]), "gap, nats": gap(base, empty_prompts(1), ROWS)}
 
 

@@ -24,17 +24,18 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, spread
-from esscher.bases.config import BaseConfig, TransformerConfig, TransformerXLConfig, name
+from benchmarks._timing import Row, Run, Table, peak_memory, spread, time_runs
 from esscher.bases.network import NetworkBase, build_base
-from esscher.energies.building import build_energy
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space
+from esscher.core.target import Tilted
 from esscher.energies.config import EnergyConfig
-from esscher.networks.recompute import recompute
-from esscher.randomness import Seeded
+from esscher.energies.network import build_energy
+from esscher.networks.gradient_checkpointing import enable_gradient_checkpointing
+from esscher.networks.registry import NETWORKS, NetworkConfig
+from esscher.networks.transformer_config import TransformerConfig, TransformerXLConfig
 from esscher.samplers.ancestral import draw
-from esscher.samplers.scores import log_prob, log_weight
-from esscher.space import Sequences, Space
-from esscher.target import Tilted
+from esscher.samplers.scoring import log_prob, log_weight
 
 REPEATS = 3
 VOCAB, PROMPT, NEW, ROWS, DRAWS, UPDATES = 2_000, 32, 32, 8, 4, 20
@@ -88,13 +89,13 @@ def of_config(config: TransformerConfig, *, output: bool) -> Network:
 def stages(config: TransformerConfig) -> dict[str, tuple[Callable[[], Any], float]]:
     """What is run for each stage, and the operations that the model predicts for it."""
     whole, space = PROMPT + NEW, Space(VOCAB, NEW)
-    base = build_base(config, space, rng=Seeded(0)).eval()
-    energy = build_energy(EnergyConfig(network=config), base, rng=Seeded(1))
+    base = build_base(config, space, rng=SeededRng(0)).eval()
+    energy = build_energy(EnergyConfig(network=config), base, rng=SeededRng(1))
     target = Tilted(base, energy)
     tokens = torch.randint(VOCAB, (ROWS, whole), generator=torch.Generator().manual_seed(0))
     data = Sequences(tokens, torch.full((ROWS,), PROMPT), torch.full((ROWS,), whole))
     ours, judge = of_config(config, output=True), of_config(config, output=False)
-    stored = draw(base, data.prompts(), 1, rng=Seeded(2))[0]
+    stored = draw(base, data.prompts(), 1, rng=SeededRng(2))[0]
 
     def learn() -> None:
         (energy(data).mean() - energy(stored).mean()).backward()
@@ -106,7 +107,7 @@ def stages(config: TransformerConfig) -> dict[str, tuple[Callable[[], Any], floa
     drawn = ROWS * DRAWS * ours.products(NEW - 1, PROMPT + NEW / 2 + 1)
     return {
         "base scores": (lambda: log_prob(base, data), scored),
-        "base draws 4 after each prompt": (lambda: draw(base, data.prompts(), DRAWS, rng=Seeded(3)), opened + drawn),
+        "base draws 4 after each prompt": (lambda: draw(base, data.prompts(), DRAWS, rng=SeededRng(3)), opened + drawn),
         "energy reads": (lambda: log_weight(target, data), read),
         "energy learns, one negative each": (learn, 3 * 2 * read),
     }
@@ -140,7 +141,7 @@ def checked(repeats: int) -> list[Row]:
     for stage, (run, predicted) in small.items():
         other, more = large[stage]
         runs = {"small": run, "large": other}
-        seconds, found = in_turns(runs, repeats), {size: counted(one) for size, one in runs.items()}
+        seconds, found = time_runs(runs, repeats), {size: counted(one) for size, one in runs.items()}
         reached = {size: found[size] / statistics.median(some) / 1e9 for size, some in seconds.items()}
         sizes = {"small": ("4 x 256", predicted), "large": ("8 x 512", more)}
         for size, (told, expected) in sizes.items():
@@ -154,13 +155,13 @@ def checked(repeats: int) -> list[Row]:
 
 def update(width: int, layers: int) -> Run:
     """An update with AdamW, of little data."""
-    base = build_base(config_of(width, layers), Space(VOCAB, 8), rng=Seeded(0))
+    base = build_base(config_of(width, layers), Space(VOCAB, 8), rng=SeededRng(0))
     data = Sequences(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.full((1,), 8))
-    optimiser = torch.optim.AdamW(base.parameters())
+    optimizer = torch.optim.AdamW(base.parameters())
 
     def run() -> None:
         base.log_probs(data).sum().backward()
-        optimiser.step()
+        optimizer.step()
 
     return run
 
@@ -168,16 +169,20 @@ def update(width: int, layers: int) -> Run:
 def held(width: int, layers: int) -> Row:
     """Megabytes that an update adds at its peak."""
     weights = of_config(config_of(width, layers), output=True).weights
-    found = peak_elsewhere(update, width, layers)
+    found = peak_memory(update, width, layers)
     return {"size": f"{layers} x {width}", "MB over the weights": found, "predicted, 12 bytes a weight": 12 * weights / 1e6}
 
 
-def kept(config: BaseConfig) -> Row:
+def kept(config: NetworkConfig) -> Row:
     """Megabytes that layers keep for their gradient, as they are and computed anew."""
-    base = build_base(config, Space(VOCAB, KEPT), rng=Seeded(0)).train()
+    base = build_base(config, Space(VOCAB, KEPT), rng=SeededRng(0)).train()
     plain = _kept(base)
-    recompute(base)
-    return {"layers": f"{name(config)}, {config.layers} x {config.width}", "MB kept": plain, "computed anew": _kept(base)}
+    enable_gradient_checkpointing(base)
+    return {
+        "layers": f"{NETWORKS.kind_of(config)}, {config.layers} x {config.width}",
+        "MB kept": plain,
+        "computed anew": _kept(base),
+    }
 
 
 def _kept(base: NetworkBase) -> float:
@@ -197,7 +202,7 @@ def _kept(base: NetworkBase) -> float:
 
 def passed(width: int, layers: int) -> Row:
     """Bytes that pass between two processes for an update, read from the loopback device."""
-    base = build_base(config_of(width, layers), Space(VOCAB, 8), rng=Seeded(0))
+    base = build_base(config_of(width, layers), Space(VOCAB, 8), rng=SeededRng(0))
     sizes = [weight.shape for weight in base.parameters()]
     weights = sum(size.numel() for size in sizes)
     moved = (_passed(sizes, UPDATES) - _passed(sizes, 0)) / UPDATES

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, versus
+from benchmarks._timing import Row, Run, Table, peak_memory, time_runs, versus
+from esscher.core.randomness import SeededRng
 from esscher.heads.adaptive import AdaptiveSoftmax
-from esscher.heads.softmax import softmax_score
-from esscher.randomness import Seeded
+from esscher.heads.chunked_log_softmax import softmax_log_probs
 
 REPEATS = 3
 ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 10_000), 4
@@ -24,7 +24,7 @@ ROWS, WIDTH, VOCAB, LARGE, CUTOFFS, SHRINK = 2048, 256, 10_000, 30_000, (3_000, 
 
 def ends(vocab: int) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden vectors, weights, and tokens as frequent as by Zipf."""
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         hidden, weight = torch.randn(ROWS, WIDTH), torch.randn(vocab, WIDTH) * 0.05
         tokens = torch.multinomial(1 / torch.arange(1, vocab + 1), ROWS, replacement=True)
     return hidden.requires_grad_(), weight.requires_grad_(), tokens
@@ -35,7 +35,7 @@ def plain(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
 
 
 def ours(hidden: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
-    return -softmax_score(hidden, weight, None, tokens)
+    return -softmax_log_probs(hidden, weight, None, tokens)
 
 
 def learns(loss: Callable[..., Tensor], given: tuple[Tensor, Tensor, Tensor], incoming: Tensor) -> Run:
@@ -55,11 +55,11 @@ def scores(loss: Callable[..., Tensor], given: tuple[Tensor, Tensor, Tensor]) ->
 
 
 def adapts(hidden: Tensor, tokens: Tensor) -> Run:
-    with Seeded(1).governs_torch():
+    with SeededRng(1).fork_torch_rng():
         head = AdaptiveSoftmax(LARGE, WIDTH, CUTOFFS, SHRINK)
 
     def run() -> None:
-        torch.autograd.grad(head.score(hidden, tokens).mean(), (hidden, *head.parameters()))
+        torch.autograd.grad(head.log_probs(hidden, tokens).mean(), (hidden, *head.parameters()))
 
     return run
 
@@ -87,8 +87,8 @@ def run_of(work: str, side: str) -> Run:
 
 
 def compare(work: str, repeats: int) -> list[Row]:
-    seconds = in_turns(runs(work), repeats)
-    memory = {side: peak_elsewhere(run_of, work, side) for side in seconds}
+    seconds = time_runs(runs(work), repeats)
+    memory = {side: peak_memory(run_of, work, side) for side in seconds}
     peer, *sides = seconds
     return [{"work": work, **versus(seconds, side, peer), "MB, ours": memory[side], "MB, peer": memory[peer]} for side in sides]
 

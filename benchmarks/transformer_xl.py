@@ -13,13 +13,13 @@ import torch
 
 from benchmarks._drawing import HEADS, INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
 from benchmarks._published_layout import PublishedLayout
-from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, spread, versus
-from esscher.bases.config import TransformerXLConfig
+from benchmarks._timing import Row, Run, Table, peak_memory, spread, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
-from esscher.networks.mixers import RelativeAttention, Sight
-from esscher.networks.relative import sinusoids
-from esscher.randomness import Seeded
-from esscher.space import Space, empty_prompts
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts
+from esscher.networks.relative_attention import AttentionContext, RelativeAttention
+from esscher.networks.relative_attention_ops import sinusoids
+from esscher.networks.transformer_config import TransformerXLConfig
 
 REPEATS = 3
 VOCAB, SEGMENT, ROWS, TOKENS = 10_000, 128, 16, 128
@@ -28,17 +28,17 @@ PEERS = {"published layout": "at least 1.5", "GPT-2": "at least 1, with 70 % of 
 CHUNK, LONG = 64, (2_048, 4_096, 8_192, 16_384)
 
 
-def ours(reach: int | None = None) -> NetworkBase:
-    config = TransformerXLConfig(WIDTH, LAYERS, HEADS, None, INNER, memory=SEGMENT, reach=reach)
-    return build_base(config, Space(VOCAB, TOKENS), rng=Seeded(0)).eval()
+def ours(attention_span: int | None = None) -> NetworkBase:
+    config = TransformerXLConfig(WIDTH, LAYERS, HEADS, None, INNER, memory=SEGMENT, attention_span=attention_span)
+    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
 
 
 def training(side: str) -> Run:
     """One update on a segment, the memory of the one before it being full."""
-    tokens = Seeded(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT)
+    tokens = SeededRng(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT)
     if side == "ours":
         base = ours().train()
-        memory = base.read(base.open(ROWS), tokens)[1]
+        memory = base.read(base.init_memory(ROWS), tokens)[1]
         modules: torch.nn.Module = base
 
         def loss() -> torch.Tensor:
@@ -57,12 +57,12 @@ def training(side: str) -> Run:
         def loss() -> torch.Tensor:
             return model(input_ids=tokens, labels=tokens, use_cache=False).loss
 
-    optimiser = torch.optim.AdamW(modules.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(modules.parameters(), 1e-4)
 
     def run() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss().backward()
-        optimiser.step()
+        optimizer.step()
 
     return run
 
@@ -74,8 +74,8 @@ def twice(side: str) -> Run:
 
 def train(repeats: int) -> list[Row]:
     sides = ["ours", *PEERS]
-    seconds = in_turns({side: training(side) for side in sides}, repeats)
-    memory = {side: peak_elsewhere(twice, side) for side in sides}
+    seconds = time_runs({side: training(side) for side in sides}, repeats)
+    memory = {side: peak_memory(twice, side) for side in sides}
     tokens = dict.fromkeys(sides, ROWS * SEGMENT)
     return [
         {**versus(seconds, "ours", peer, tokens, "tokens/s"), "MB, ours": memory["ours"], "MB, peer": memory[peer],
@@ -88,7 +88,7 @@ def evaluate(length: int, repeats: int) -> Row:
     base, model, rows = ours(length), gpt2(VOCAB, length), 2 * max(SEGMENT, length // 2)
     text = torch.randint(VOCAB, (1, length + 2 * rows), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        memory = base.read(base.open(1), text[:, :length])[1]
+        memory = base.read(base.init_memory(1), text[:, :length])[1]
 
     @torch.no_grad()
     def stream() -> None:
@@ -102,14 +102,14 @@ def evaluate(length: int, repeats: int) -> Row:
             logits = model(input_ids=text[:, first : first + length], use_cache=False, logits_to_keep=1).logits
             logits.log_softmax(-1)
 
-    seconds = in_turns({"ours": stream, "sliding GPT-2": slide}, repeats)
+    seconds = time_runs({"ours": stream, "sliding GPT-2": slide}, repeats)
     found = versus(seconds, "ours", "sliding GPT-2", {"ours": 2 * rows, "sliding GPT-2": 3}, "tokens/s")
     return {"attention length": length, **found, "wanted": LENGTHS[length]}
 
 
 def sample(batch: int, repeats: int) -> Row:
     base, model = ours(), gpt2(VOCAB, 2 * TOKENS)
-    seconds = in_turns({"ours": drawn(base, empty_prompts(1), batch), "generate": generated(model, batch, TOKENS)}, repeats)
+    seconds = time_runs({"ours": drawn(base, empty_prompts(1), batch), "generate": generated(model, batch, TOKENS)}, repeats)
     found = versus(seconds, "ours", "generate", dict.fromkeys(seconds, batch * TOKENS), "tokens/s")
     return {"rows": batch, **found, "wanted": "at least 2", "gap, nats": gap(base, empty_prompts(1), batch)}
 
@@ -118,7 +118,7 @@ def mixing(length: int, chunk: int | None) -> Run:
     """Forward and backward of the attention of one row, without the projections before and after it."""
     each = WIDTH // HEADS
     shapes = (HEADS, 1, length, each), (2, HEADS, 1, length, each), (2, HEADS, each)
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         mixer = RelativeAttention(TransformerXLConfig(WIDTH, 1, HEADS), chunk)
         query, known, biases = (torch.randn(*shape, requires_grad=True) for shape in shapes)
 
@@ -126,15 +126,15 @@ def mixing(length: int, chunk: int | None) -> Run:
         return sinusoids(torch.arange(most, least - 1, -1), WIDTH, torch.float32)
 
     def run() -> None:
-        attend = mixer._all if chunk is None else mixer._near
-        attend(query, known, biases, Sight(places, True)).sum().backward()
+        attend = mixer._full_attention if chunk is None else mixer._local_attention
+        attend(query, known, biases, AttentionContext(places, True)).sum().backward()
 
     return run
 
 
 def plain_mixing(length: int) -> Run:
     """The same attention to everything in the published layout: scores [query, key, row, head], the shift by a copy."""
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
         place = torch.randn(length, HEADS, WIDTH // HEADS, requires_grad=True)
     mask = torch.ones(length, length, dtype=torch.bool).triu(1)[:, :, None, None]
@@ -152,14 +152,18 @@ def plain_mixing(length: int) -> Run:
 def local(repeats: int) -> list[Row]:
     wanted = {"full, published layout": "at least 12", "full, ours": None}
     runs = {"chunks of 64": mixing(LONG[0], CHUNK), "full, ours": mixing(LONG[0], None)}
-    seconds = in_turns({**runs, "full, published layout": plain_mixing(LONG[0])}, repeats)
+    seconds = time_runs({**runs, "full, published layout": plain_mixing(LONG[0])}, repeats)
     return [{**versus(seconds, "chunks of 64", peer), "wanted": told} for peer, told in wanted.items()]
 
 
 def local_alone(repeats: int) -> list[Row]:
-    seconds = in_turns({str(length): mixing(length, CHUNK) for length in LONG}, repeats)
+    seconds = time_runs({str(length): mixing(length, CHUNK) for length in LONG}, repeats)
     return [
-        {"positions": n, "ms": spread([1000 * one for one in seconds[str(n)]]), "MB": peak_elsewhere(mixing, n, CHUNK)}
+        {
+            "positions": n,
+            "ms": spread([1000 * one for one in seconds[str(n)]]),
+            "MB": peak_memory(mixing, n, CHUNK),
+        }
         for n in LONG
     ]
 

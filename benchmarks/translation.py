@@ -12,14 +12,14 @@ import transformers
 from torch import nn
 
 from benchmarks._drawing import drawn
-from benchmarks._turns import Row, Run, Table, in_turns, versus
-from esscher.bases.config import EncoderDecoderConfig
+from benchmarks._timing import Row, Run, Table, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
 from esscher.bases.seq2seq_lm import Seq2SeqLM, seq2seq_lm
-from esscher.decoding.beam import beam_search
-from esscher.randomness import Seeded
-from esscher.space import Space, prompts_of, sequences
-from esscher.target import Base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of, sequences
+from esscher.core.target import Base
+from esscher.decoding.beam_search import beam_search
+from esscher.networks.seq2seq_config import EncoderDecoderConfig
 
 REPEATS = 3
 VOCAB, WIDTH, LAYERS, HEADS, INNER = 4_000, 256, 3, 4, 1_024
@@ -36,7 +36,7 @@ def models() -> dict[str, nn.Module]:
     t5 = transformers.T5Config(d_model=WIDTH, d_kv=WIDTH // HEADS, d_ff=INNER, num_layers=LAYERS, num_heads=HEADS, **common)
     bart = transformers.BartConfig(**sizes, **common, bos_token_id=None)
     marian = transformers.MarianConfig(**sizes, **common, bos_token_id=None)
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         return {
             "T5": transformers.T5ForConditionalGeneration(t5).eval(),
             "BART": transformers.BartForConditionalGeneration(bart).eval(),
@@ -46,11 +46,11 @@ def models() -> dict[str, nn.Module]:
 
 def ours() -> NetworkBase:
     config = EncoderDecoderConfig(WIDTH, LAYERS, None, HEADS, INNER, 0.0)
-    return build_base(config, Space(VOCAB, TOKENS), rng=Seeded(0)).eval()
+    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
 
 
 def sources(count: int = SOURCES) -> list[list[int]]:
-    return (1 + Seeded(1).categorical(torch.zeros(count, VOCAB - 1), LENGTH)).tolist()
+    return (1 + SeededRng(1).categorical(torch.zeros(count, VOCAB - 1), LENGTH)).tolist()
 
 
 def generated(model: nn.Module, **how: object) -> Run:
@@ -93,7 +93,7 @@ def beam_rows(repeats: int) -> list[Row]:
     rows = []
     for name, model in models().items():
         base = seq2seq_lm(model, max_length=TOKENS, eos=None)
-        seconds = in_turns({"generate": generated(model, num_beams=BEAMS), "beam_search": searched(base)}, repeats)
+        seconds = time_runs({"generate": generated(model, num_beams=BEAMS), "beam_search": searched(base)}, repeats)
         found = versus(seconds, "beam_search", "generate")
         rows.append({"work": f"{BEAMS} beams, {name}", **found, "gap, nats": gap(model, base)})
     return rows
@@ -104,14 +104,14 @@ def draw_rows(repeats: int) -> list[Row]:
     for name, model in models().items():
         peer = generated(model, do_sample=True, top_k=0, num_return_sequences=DRAWS)
         mine = drawn(seq2seq_lm(model, max_length=TOKENS, eos=None), prompts_of(sources()), DRAWS)
-        found = versus(in_turns({"generate": peer, "draw": mine}, repeats), "draw", "generate")
+        found = versus(time_runs({"generate": peer, "draw": mine}, repeats), "draw", "generate")
         rows.append({"work": f"{DRAWS} draws, {name}", **found})
     return rows
 
 
 def own_row(repeats: int) -> Row:
     peer = generated(models()["Marian"], num_beams=BEAMS)
-    seconds = in_turns({"generate, Marian": peer, "beam_search, our network": searched(ours())}, repeats)
+    seconds = time_runs({"generate, Marian": peer, "beam_search, our network": searched(ours())}, repeats)
     return {"work": f"{BEAMS} beams", **versus(seconds, "beam_search, our network", "generate, Marian")}
 
 
@@ -128,7 +128,7 @@ def train_row(repeats: int) -> Row:
         base.zero_grad()
         (-base.log_probs(x).sum() / labels.numel()).backward()
 
-    seconds = in_turns({"Marian": theirs, "our network": own}, repeats)
+    seconds = time_runs({"Marian": theirs, "our network": own}, repeats)
     return {"work": f"a step on {PAIRS} pairs", **versus(seconds, "our network", "Marian")}
 
 

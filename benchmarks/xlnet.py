@@ -9,13 +9,13 @@ gained at its peak in one such step over what it held before (Linux).
 import torch
 from torch import nn
 
-from benchmarks._turns import Row, Run, Table, in_turns, peak_elsewhere, versus
-from esscher.bases.config import XLNetConfig
+from benchmarks._timing import Row, Run, Table, peak_memory, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
 from esscher.hub.xlnet import to_transformers
-from esscher.networks.xlnet import Arrangement
-from esscher.randomness import Seeded
-from esscher.space import Space
+from esscher.networks.transformer_config import XLNetConfig
+from esscher.networks.xlnet import FactorizationOrder
 
 REPEATS = 3
 VOCAB, WIDTH, LAYERS, HEADS, INNER, CHUNK = 10_000, 256, 4, 4, 1024, 64
@@ -26,40 +26,40 @@ PARTS = {f"{ROWS} x {LENGTH} tokens": ("ours", "transformers"), f"{LONG:,} token
 
 def ours(mixer: str = "full") -> NetworkBase:
     config = XLNetConfig(WIDTH, LAYERS, HEADS, None, INNER, mixers=(mixer,), spans=(CHUNK,))
-    return build_base(config, Space(VOCAB, LENGTH), rng=Seeded(0)).train()
+    return build_base(config, Space(VOCAB, LENGTH), rng=SeededRng(0)).train()
 
 
-def given(rows: int, length: int) -> tuple[torch.Tensor, Arrangement, torch.Tensor]:
+def given(rows: int, length: int) -> tuple[torch.Tensor, FactorizationOrder, torch.Tensor]:
     """Tokens, the order in which they are seen, and the targets' tokens."""
-    tokens = Seeded(0).categorical(torch.zeros(rows, VOCAB), length)
-    turn = torch.stack([Seeded(1).stream(row).permutation(length) for row in range(rows)])
+    tokens = SeededRng(0).categorical(torch.zeros(rows, VOCAB), length)
+    turn = torch.stack([SeededRng(1).stream(row).permutation(length) for row in range(rows)])
     targets = turn.argsort(1)[:, -round(length / ONE_IN) :].sort(1).values
     rank = torch.where(turn < length - targets.shape[1], -1, turn)
-    return tokens, Arrangement(rank, targets), tokens.gather(1, targets)
+    return tokens, FactorizationOrder(rank, targets), tokens.gather(1, targets)
 
 
 def loss_of(side: str) -> tuple[nn.Module, Run]:
     """A network, and what makes its loss."""
     rows, length = (ROWS, LENGTH) if side in ("ours", "transformers") else (1, LONG)
-    tokens, arrangement, asked = given(rows, length)
+    tokens, factorization_order, asked = given(rows, length)
     if side == "transformers":
         model = to_transformers(ours()).train()
-        mapping = nn.functional.one_hot(arrangement.targets, length).float()
-        hidden = (arrangement.rank[:, None] > arrangement.rank[:, :, None] - mapping.sum(1)[:, :, None]).float()
+        mapping = nn.functional.one_hot(factorization_order.targets, length).float()
+        hidden = (factorization_order.rank[:, None] > factorization_order.rank[:, :, None] - mapping.sum(1)[:, :, None]).float()
         return model, lambda: model(tokens, perm_mask=hidden, target_mapping=mapping, labels=asked, use_mems=False).loss
     base = ours("local" if side == "local" else "full")
     network = base.any_order
-    return base, lambda: -network.score(network.predicted(tokens, arrangement, None, 0)[0], asked).mean()
+    return base, lambda: -network.log_probs(network.target_hidden(tokens, factorization_order, None, 0)[0], asked).mean()
 
 
 def step(side: str) -> Run:
     module, loss = loss_of(side)
-    optimiser = torch.optim.AdamW(module.parameters(), 1e-4)
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
 
     def run() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss().backward()
-        optimiser.step()
+        optimizer.step()
 
     return run
 
@@ -73,8 +73,8 @@ def gap() -> float:
 
 def compare(work: str, repeats: int) -> Row:
     ours, peer = PARTS[work]
-    seconds = in_turns({side: step(side) for side in (peer, ours)}, repeats)
-    memory = {side: peak_elsewhere(step, side) for side in (ours, peer)}
+    seconds = time_runs({side: step(side) for side in (peer, ours)}, repeats)
+    memory = {side: peak_memory(step, side) for side in (ours, peer)}
     return {"work": work, **versus(seconds, ours, peer), "MB, ours": memory[ours], "MB, peer": memory[peer]}
 
 

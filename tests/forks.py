@@ -15,8 +15,8 @@ from tempfile import NamedTemporaryFile
 
 LOADED = [
     "torch._dynamo", "accelerate", "transformers", "matplotlib.figure", "scipy.stats", "rich.console", "esscher.cli",
-    "esscher.bases.sharding", "esscher.data.processes", "esscher.hub.auto", "esscher.verbs.contrast",
-    "esscher.verbs.train", "esscher.verbs.tilt",
+    "esscher.bases.fsdp", "esscher.data.synthetic", "esscher.hub.auto", "esscher.workflow.tilt",
+    "esscher.workflow.train", "esscher.workflow.tilt",
 ]  # fmt: skip
 MEANS_MORE = set("|&;<>()$`\\*?[]{}~!#")  # to a shell, outside of quotes
 

@@ -2,17 +2,17 @@
 
 import torch
 
+from esscher.core.space import Sequences, Space
+from esscher.core.target import Tilted
 from esscher.exact.automaton import Automaton
-from esscher.space import Sequences, Space
-from esscher.target import Tilted
 
 PROMPTS = [[], [1], [2, 1, 1], [1, 2]]  # different lengths, the empty one among them
 
 
 def random_automaton(space: Space, *, states: int = 5, seed: int = 7) -> Automaton:
     generator = torch.Generator().manual_seed(seed)
-    emit = torch.log_softmax(torch.randn(states, space.vocab_size, generator=generator, dtype=torch.float64), -1)
-    return Automaton(emit, torch.randint(states, (states, space.vocab_size), generator=generator), space)
+    log_emission = torch.log_softmax(torch.randn(states, space.vocab_size, generator=generator, dtype=torch.float64), -1)
+    return Automaton(log_emission, torch.randint(states, (states, space.vocab_size), generator=generator), space)
 
 
 def taste(space: Space, *, seed: int = 7, scale: float = 1.0):

@@ -93,7 +93,7 @@ def table() -> None:
     import torch
     from mutmut.stats import status_by_exit_code
 
-    from esscher.estimators.proportions import proportion
+    from esscher.estimators.intervals import proportion
 
     total: Counter[str] = Counter()
     print(f"| file | mutants | {' | '.join(KINDS)} |\n| --- | {'--: | ' * (1 + len(KINDS))}")
@@ -108,8 +108,8 @@ def table() -> None:
     share = proportion(
         lambda counts: counts @ noticed / counts.sum(),
         [(1, len(noticed))],
-        level=0.95,
-        draws=len(noticed),
+        confidence=0.95,
+        n=len(noticed),
         method="share noticed",
     )
     print(

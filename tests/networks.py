@@ -2,72 +2,72 @@
 
 import torch
 
-from esscher.bases.config import (
-    AttentiveLstmConfig,
-    AwdLstmConfig,
-    DeqConfig,
-    EnasConfig,
-    EncoderDecoderConfig,
-    GatedPixelCnnConfig,
-    PixelCnnConfig,
-    PixelCnnPlusPlusConfig,
-    RecurrentConfig,
-    TransformerConfig,
-    TransformerXLConfig,
-    TrellisNetConfig,
-    XLNetConfig,
-)
 from esscher.bases.network import NetworkBase, build_base
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
+from esscher.networks.recurrent_config import (
+    AwdLstmConfig,
+    EnasConfig,
+    GruConfig,
+    LstmConfig,
+    RecurrentConfig,
+    TrellisNetConfig,
+)
+from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
+from esscher.networks.transformer_config import DeqConfig, TransformerConfig, TransformerXLConfig, XLNetConfig
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
 CONFIGS = {
-    "lstm, one-hot": RecurrentConfig("lstm", 12, 2),
-    "lstm, vectors": RecurrentConfig("lstm", 12, 2, embedding=5),
-    "lstm, tied": RecurrentConfig("lstm", 12, 1, embedding=12, tied=True),
-    "gru, one-hot": RecurrentConfig("gru", 12, 1),
-    "gru, vectors": RecurrentConfig("gru", 12, 3, embedding=5),
-    "gru, tied": RecurrentConfig("gru", 12, 2, embedding=12, tied=True),
+    "lstm, one-hot": LstmConfig(12, 2),
+    "lstm, vectors": LstmConfig(12, 2, embedding=5),
+    "lstm, tied": LstmConfig(12, 1, embedding=12, tied=True),
+    "gru, one-hot": GruConfig(12, 1),
+    "gru, vectors": GruConfig(12, 3, embedding=5),
+    "gru, tied": GruConfig(12, 2, embedding=12, tied=True),
     "awd-lstm": AwdLstmConfig(12, 2, inner=10),
-    "awd-lstm, softmaxes": AwdLstmConfig(12, 2, 7, 10, output="softmaxes", components=3),
+    "awd-lstm, softmaxes": AwdLstmConfig(12, 2, 7, 10, output="mos", components=3),
     "enas": EnasConfig(12),
-    "enas, softmaxes": EnasConfig(12, 2, 7, (1, 0, 3, 0, 2), output="softmaxes", components=3),
+    "enas, softmaxes": EnasConfig(12, 2, 7, (1, 0, 3, 0, 2), output="mos", components=3),
     "trellisnet": TrellisNetConfig(8, 3, inner=4, auxiliary_every=2),
-    "trellisnet, softmaxes": TrellisNetConfig(8, 4, 7, 3, (1, 3), output="softmaxes", components=3),
-    "lstm, contexts": RecurrentConfig("lstm", 12, 1, embedding=5, output="contexts", components=3),
-    "transformer, softmaxes": TransformerConfig(8, 2, 2, 16, output="softmaxes", components=3, latent=5, tied=False),
+    "trellisnet, softmaxes": TrellisNetConfig(8, 4, 7, 3, (1, 3), output="mos", components=3),
+    "lstm, contexts": LstmConfig(12, 1, embedding=5, output="moc", components=3),
+    "transformer, softmaxes": TransformerConfig(8, 2, 2, 16, output="mos", components=3, latent_width=5, tied=False),
     "transformer, rotary": TransformerConfig(8, 2, 2, 16),
     "transformer, learned": TransformerConfig(8, 2, 2, 16, positions="learned", max_positions=7),
     "transformer, rotary, untied": TransformerConfig(12, 1, 3, 16, tied=False),
     "transformer, learned, untied": TransformerConfig(12, 3, 1, 16, positions="learned", max_positions=7, tied=False),
-    "transformer, adaptive": TransformerConfig(8, 2, 2, 16, cutoffs=(1, 2), shrink=2),
+    "transformer, adaptive": TransformerConfig(8, 2, 2, 16, cutoffs=(1, 2), div_value=2),
     "transformer, adaptive, untied": TransformerConfig(8, 2, 2, 16, tied=False, cutoffs=(2,)),
     "transformer-xl": TransformerXLConfig(8, 2, 2, None, 16),
-    "transformer-xl, short sight": TransformerXLConfig(8, 2, 2, 5, 16, reach=2, clamp=1, norm="pre", untied=True, tied=False),
-    "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), shrink=2),
+    "transformer-xl, short sight": TransformerXLConfig(
+        8, 2, 2, 5, 16, attention_span=2, clamp_len=1, norm="pre", untied_biases=True, tied=False
+    ),
+    "transformer-xl, adaptive": TransformerXLConfig(8, 2, 2, None, 16, cutoffs=(1, 2), div_value=2),
     "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
-    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=2, output="softmaxes", components=3),
+    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=2, output="mos", components=3),
     "xlnet": XLNetConfig(8, 2, 2, None, 16),
-    "xlnet, local": XLNetConfig(8, 2, 2, 5, 16, clamp=4, mixers=("full", "local"), spans=(2,), tied=False, activation="relu"),
+    "xlnet, local": XLNetConfig(
+        8, 2, 2, 5, 16, clamp_len=4, mixers=("full", "local"), spans=(2,), tied=False, activation="relu"
+    ),
     "encoder-decoder": EncoderDecoderConfig(8, 2, 1, 2, 16),
-    "encoder-decoder, softmaxes": EncoderDecoderConfig(8, 1, 2, 2, 16, tied=False, output="softmaxes", components=3),
+    "encoder-decoder, softmaxes": EncoderDecoderConfig(8, 1, 2, 2, 16, tied=False, output="mos", components=3),
     "attentive-lstm": AttentiveLstmConfig(12, 2, 1, 5, tied=False),
-    "attentive-lstm, contexts": AttentiveLstmConfig(12, 1, 2, output="contexts", components=3),
+    "attentive-lstm, contexts": AttentiveLstmConfig(12, 1, 2, output="moc", components=3),
     "local-xl": TransformerXLConfig(8, 2, 2, None, 16, mixers=("local",), spans=(2, 3)),
     "convolutions": TransformerXLConfig(8, 2, 2, None, 16, mixers=("lightconv", "dynamicconv"), spans=(2, 3), norm="pre"),
-    "pixelcnn": PixelCnnConfig(8, 2, image=(2, 4, 1), first=3),
-    "gated-pixelcnn, softmaxes": GatedPixelCnnConfig(6, 1, image=(2, 2, 2), first=3, output="softmaxes", components=3),
+    "pixelcnn": PixelCnnConfig(8, 2, image=(2, 4, 1), first_kernel_size=3),
+    "gated-pixelcnn, softmaxes": GatedPixelCnnConfig(6, 1, image=(2, 2, 2), first_kernel_size=3, output="mos", components=3),
     "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 4, 1), scales=2, mixtures=3),
 }
 
 
 def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
     """A base with weights large enough that every token before changes every distribution."""
-    base = build_base(config, space, rng=Seeded(seed)).eval()
+    base = build_base(config, space, rng=SeededRng(seed)).eval()
     with torch.no_grad():
         for name, weight in base.named_parameters():
-            if ".inject." in name and weight.dim() > 1:
+            if ".input_injection_proj." in name and weight.dim() > 1:
                 weight.mul_(16)  # a layer has a fixed point where what it is given is stronger than what it makes of itself
             pixels = PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig
             calm = isinstance(config, RecurrentConfig | AwdLstmConfig | AttentiveLstmConfig | pixels)
@@ -79,11 +79,11 @@ def lively(config, space: Space, *, seed: int = 1) -> NetworkBase:
 
 def check_dropout(config, space: Space) -> NetworkBase:
     """What is dropped is new in each training pass, follows its seed, and never touches steps; the base, out of training."""
-    base = build_base(config, space, rng=Seeded(0)).train()
+    base = build_base(config, space, rng=SeededRng(0)).train()
     x = sequences([[1, 2, 3, 4], [4, 3, 2]])
-    with Seeded(5).governs_torch():
+    with SeededRng(5).fork_torch_rng():
         first, second = base.log_probs(x), base.log_probs(x)
-    with Seeded(5).governs_torch():
+    with SeededRng(5).fork_torch_rng():
         assert torch.equal(base.log_probs(x), first)
     assert not torch.equal(first, second)
     begun = base.begin(x.prompts())[0]

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from esscher.cli import app
+from esscher.cli import check_arguments
 
 HOME = Path(__file__).parents[1]
 RUN_OR_READ = ("python", "shell", "yaml", "bash")
@@ -26,7 +26,7 @@ def read_command(words: list[str]) -> None:
         case ["torchrun", "--standalone", "--nproc_per_node", "2", "-m", "esscher", *arguments]:
             read_command(["esscher", *arguments])
         case ["esscher", *arguments]:
-            app.parse_args(arguments, exit_on_error=False, print_error=False)
+            check_arguments(arguments)
         case ["make", target]:
             subprocess.run(["make", "--dry-run", target], cwd=HOME, check=True, capture_output=True)
         case ["pip", "install", package]:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks._page import BUSY, page, told
-from benchmarks._runner import PAGE, known, run, write_page
-from benchmarks._turns import elsewhere, peak_elsewhere, spread, versus
+from benchmarks._page import BUSY, format_cell, page
+from benchmarks._runner import PAGE, benchmark_docs, run, write_page
+from benchmarks._timing import in_new_process, peak_memory, spread, versus
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 QUICK = '''"""Quick against slow.
 
 How they are compared.
 """
-from benchmarks._turns import Table, spread
+from benchmarks._timing import Table, spread
 
 REPEATS = 3
 
@@ -28,7 +28,7 @@ def tables(repeats):
 '''
 BROKEN = '"""Broken."""\nREPEATS = 1\n\n\ndef tables(repeats):\n    raise RuntimeError("the wheel\\ncame off")\n'
 LACKING = (
-    '"""Lacking."""\nfrom benchmarks._turns import MissingPartError\n\nREPEATS = 1\n\n\n'
+    '"""Lacking."""\nfrom benchmarks._timing import MissingPartError\n\nREPEATS = 1\n\n\n'
     'def tables(repeats):\n    raise MissingPartError("There is no road: build one.")\n'
 )
 
@@ -52,7 +52,7 @@ def sections(folder: Path) -> dict[str, str]:
 
 
 def test_a_run_renders_all_and_a_failure_loses_nothing(toys):
-    assert not run(toys, list(known(toys)), None, 1, "python -m toys")
+    assert not run(toys, list(benchmark_docs(toys)), None, 1, "python -m toys")
     found = sections(toys)
     assert list(found) == ["", "broken", "lacking", "later", "quick"]
     assert "Quick against slow.\n\nHow they are compared." in found["quick"]
@@ -104,22 +104,23 @@ def test_ratios_are_taken_within_a_repeat():
 
 def test_numbers_are_told_with_the_digits_they_deserve():
     found = [
-        told(one) for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
+        format_cell(one)
+        for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
     ]
     assert found == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "0", "12,345", "text", "", "100 [80, 120]"]
 
 
 def test_a_process_of_its_own_tells_its_peak_and_its_failure():
-    assert 30 < peak_elsewhere(filling, 40) < 60
+    assert 30 < peak_memory(filling, 40) < 60
     with pytest.raises(ZeroDivisionError):
-        elsewhere(divmod, 1, 0)
+        in_new_process(divmod, 1, 0)
 
 
 def filling(megabytes: int):
     return lambda: bytearray(b"x") * (megabytes * 2**20)
 
 
-@pytest.mark.parametrize("name", known(FOLDER))
+@pytest.mark.parametrize("name", benchmark_docs(FOLDER))
 def test_every_benchmark_has_the_shape(name):
     benchmark = importlib.import_module(f"benchmarks.{name}")
     assert isinstance(benchmark.REPEATS, int) and benchmark.REPEATS > 1

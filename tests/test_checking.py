@@ -5,8 +5,8 @@ import torch
 from checking import CHECKED, begin_test
 from jaxtyping import TypeCheckError
 
-from esscher.draws import Draws
-from esscher.space import Sequences, by_position, sequences
+from esscher.core.draws import Draws
+from esscher.core.space import Sequences, point_values, sequences
 
 
 def test_wrong_shapes_are_caught_anew_in_every_test():
@@ -14,10 +14,10 @@ def test_wrong_shapes_are_caught_anew_in_every_test():
     for _ in range(2):
         begin_test()
         with pytest.raises(TypeCheckError):
-            by_position(x, torch.zeros(3, 2), 2)  # three rows of values for two of tokens
+            point_values(x, torch.zeros(3, 2), 2)  # three rows of values for two of tokens
         for _ in range(CHECKED):
-            by_position(x, torch.zeros(2, 2), 2)
-        by_position(sequences([[1, 2]]), torch.zeros(3, 2), 2)  # no longer looked at
+            point_values(x, torch.zeros(2, 2), 2)
+        point_values(sequences([[1, 2]]), torch.zeros(3, 2), 2)  # no longer looked at
 
 
 def test_dataclasses_are_checked():

@@ -2,17 +2,14 @@
 
     base = causal_lm(AutoModelForCausalLM.from_pretrained(folder), max_length=40)
 
-Its distribution is the plain softmax of its logits: nothing of `generate` and its defaults takes part. Before the first
-token stands an opening token, the model's begin symbol, or its end symbol where it has no other, as GPT-2 was trained; it
-belongs neither to the prompt nor to the point, and stands before every prompt. Tokens of a tokenizer must therefore come
-without a begin symbol of their own.
+Its distribution is the plain softmax of its logits: `generate` and its defaults take no part. A BOS token stands before every
+prompt and belongs neither to the prompt nor to the point: the model's BOS token, or its EOS token if it has no other, as GPT-2
+was trained. So token ids must come without the BOS token that a tokenizer adds.
 
-Scoring runs rows as they are, aligned at their left: nothing looks ahead, so padding needs no mask. Steps align prompts at
-their right, with a mask and positions of their own, and share a prompt's keys and values among its rows
-(`esscher.bases.shared_prompt`); models that this cannot serve step on the cache of `transformers`.
-
-As in `NetworkBase`, dropout acts in training mode and on scoring only. What it leaves out: gradients through steps, and
-models without `past_key_values`.
+Scoring runs right-padded rows without a mask, because causal attention never sees padding. Steps left-pad the prompts, with
+mask and positions, and share the keys and values of a prompt among its rows (`esscher.bases.shared_prompt_cache`); models that
+cannot do that step on the cache of `transformers`. As in `NetworkBase`, dropout acts in training mode and on scoring only.
+Left out: gradients through steps, and models without `past_key_values`.
 """
 
 import inspect
@@ -27,233 +24,238 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad
 
-from esscher.bases.logits import in_pieces
-from esscher.heads.softmax import exact
-from esscher.networks.opening import opened
-from esscher.space import Sequences, Space
-from esscher.target import State
+from esscher.bases.logits import check_length, eval_mode, split_rows
+from esscher.core.space import Sequences, Space
+from esscher.core.target import State
+from esscher.heads.chunked_log_softmax import accumulation_dtype
+from esscher.networks.network import prepend_bos
 
-LONGEST_BY_DEFAULT = 256
-NEEDED = ("input_ids", "attention_mask", "past_key_values")
-IGNORED = -100  # the target of positions that are not scored
+DEFAULT_MAX_LENGTH = 256
+REQUIRED_INPUTS = ("input_ids", "attention_mask", "past_key_values")
+IGNORE_INDEX = -100  # the label of positions that are not scored
 
 
 @dataclass(frozen=True)
-class _State:
-    """A cache of `transformers`; `mask` has a column for each position that was read or has room, 0 for padding."""
+class _CacheState:
+    """A cache of `transformers`; `mask` has a column for each position, read or still to come, and is 0 in padding."""
 
     cache: Any
     mask: Int[Tensor, "B R"]
-    length: Int[Tensor, "B"]  # tokens that each row has read, the opening included: the position of the next
+    length: Int[Tensor, "B"]  # tokens that each row has read, BOS included: the position of the next
     filled: int  # columns of the cache
 
 
 class CausalLM(nn.Module):
-    """The distribution that a causal language model gives to the points of a space, after an opening token."""
+    """The distribution of a causal language model over the points of a space, after a BOS token."""
 
     model: Any
 
-    def __init__(self, model: nn.Module, space: Space, opening: int):
+    def __init__(self, model: nn.Module, space: Space, bos: int):
         super().__init__()
-        self._takes = takes_of(model, NEEDED, "a model of AutoModelForCausalLM that has a key-value cache")
-        check_tokens(model, space, opening, "causal_lm")
-        self.model, self.space, self.opening = model, space, opening
-        self._shares: bool | None = None  # whether steps may share prompts; found by the first of them
+        self._forward_parameters = forward_parameters(
+            model, REQUIRED_INPUTS, "a model of AutoModelForCausalLM that has a key-value cache"
+        )
+        check_vocab(model, space, bos, "causal_lm")
+        self.model, self.space, self.bos = model, space, bos
+        self._shares_prompt: bool | None = None  # whether steps can share prompts; determined by the first step
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence it can read, if it has a limit."""
+        """The longest sequence that the model can read; None is no limit."""
         return getattr(text_config(self.model), "max_position_embeddings", None)
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Logits of every token at position t given the tokens before t; columns that are padding in all rows hold 0."""
-        longest = self._longest(x)
+        longest = self._checked_length(x)
         logits = self._read(x, 0, longest)
         return pad(logits, (0, 0, 0, x.tokens.shape[1] - longest))
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        self._longest(x)
-        return torch.cat([self._score(piece) for piece in in_pieces(x, self.space.vocab_size, x.tokens.shape[1])])
+        self._checked_length(x)
+        return torch.cat([self._score(piece) for piece in split_rows(x, self.space.vocab_size, x.tokens.shape[1])])
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         from transformers.cache_utils import DynamicCache
 
-        from esscher.bases import shared_prompt
+        from esscher.bases import shared_prompt_cache
 
-        longest, room = int(prompts.start.max()), self.space.max_length
-        self._check_length(longest + room, f"a prompt of {longest} tokens with a point of up to {room}")
-        ids, position = _aligned_right(opened(prompts.prompts(), self.opening), prompts.start + 1)
-        mask = pad((position >= 0).long(), (0, room - 1), value=1)
+        longest, max_new_tokens = int(prompts.start.max()), self.space.max_length
+        what = f"a prompt of {longest} tokens with a point of up to {max_new_tokens}"
+        check_length(self.max_positions, longest + max_new_tokens, what)
+        ids, position = _left_padded(prepend_bos(prompts.prompts(), self.bos), prompts.start + 1)
+        mask = pad((position >= 0).long(), (0, max_new_tokens - 1), value=1)
         cache: Any = DynamicCache(config=self.model.config)
-        with stepping(self.model):
-            if self._shares is None:
-                self._shares = shared_prompt.can_share(self.model, ids[:1, -2:])
-            given = self._given(ids, mask[:, : longest + 1], position.clamp(min=0))
-            logits = self.model(past_key_values=cache, use_cache=True, **given).logits[:, -1]
-        if self._shares:
-            cache = shared_prompt.share(cache, len(ids), room - 1, ids.device)
-        return log_softmax(logits.to(exact(logits.dtype)), -1), _State(cache, mask, prompts.start + 1, longest + 1)
+        with step_mode(self.model):
+            if self._shares_prompt is None:
+                self._shares_prompt = shared_prompt_cache.can_share(self.model, ids[:1, -2:])
+            inputs = self._step_inputs(ids, mask[:, : longest + 1], position.clamp(min=0))
+            output = self.model(past_key_values=cache, use_cache=True, **inputs)
+        if self._shares_prompt:
+            cache = shared_prompt_cache.share(cache, len(ids), max_new_tokens - 1, ids.device)
+        return last_log_probs(output), _CacheState(cache, mask, prompts.start + 1, longest + 1)
 
     @torch.no_grad()
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        from esscher.bases import shared_prompt
+    def advance(self, state: _CacheState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        from esscher.bases import shared_prompt_cache
 
         filled = state.filled + 1
         if filled > state.mask.shape[1]:
-            raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
-        given = self._given(token[:, None], state.mask[:, :filled], state.length[:, None])
-        with stepping(self.model):
-            if self._shares:
-                output = shared_prompt.step(self.model, state.cache, **given)
+            raise cache_full_error(state.filled)
+        inputs = self._step_inputs(token[:, None], state.mask[:, :filled], state.length[:, None])
+        with step_mode(self.model):
+            if self._shares_prompt:
+                output = shared_prompt_cache.step(self.model, state.cache, **inputs)
             else:
-                output = self.model(past_key_values=state.cache, use_cache=True, **given)
-        log_prob = log_softmax(output.logits[:, -1].to(exact(output.logits.dtype)), -1)
-        return log_prob, replace(state, length=state.length + 1, filled=filled)
+                output = self.model(past_key_values=state.cache, use_cache=True, **inputs)
+        return last_log_probs(output), replace(state, length=state.length + 1, filled=filled)
 
     @torch.no_grad()
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
-        from esscher.bases import shared_prompt
+    def select(self, state: _CacheState, index: Int[Tensor, "K"]) -> _CacheState:
+        from esscher.bases import shared_prompt_cache
 
-        return _State(shared_prompt.select(state.cache, index), state.mask[index], state.length[index], state.filled)
+        return _CacheState(shared_prompt_cache.select(state.cache, index), state.mask[index], state.length[index], state.filled)
 
-    def _given(self, ids: Int[Tensor, "B T"], mask: Int[Tensor, "B R"], position: Int[Tensor, "B T"]) -> dict[str, Any]:
-        """What a step is called with, as far as the model takes it."""
+    def _step_inputs(self, ids: Int[Tensor, "B T"], mask: Int[Tensor, "B R"], position: Int[Tensor, "B T"]) -> dict[str, Any]:
+        """The keyword arguments of a step that the model's `forward` takes."""
         optional = {"position_ids": position, "logits_to_keep": 1}
-        known = {name: value for name, value in optional.items() if name in self._takes}
-        return {"input_ids": ids, "attention_mask": mask, **known}
+        accepted = {name: value for name, value in optional.items() if name in self._forward_parameters}
+        return {"input_ids": ids, "attention_mask": mask, **accepted}
 
     def _score(self, x: Sequences) -> Float[Tensor, "B T"]:
         counted = x.counted
         used = counted.any(0).nonzero()[:, 0]
         if len(used) == 0:
-            return torch.zeros(counted.shape, dtype=exact(self.model.dtype), device=counted.device)
+            return torch.zeros(counted.shape, dtype=accumulation_dtype(self.model.dtype), device=counted.device)
         first, longest = int(used[0]), int(used[-1]) + 1
         logits = self._read(x, first, longest)
-        answers = torch.where(counted, x.tokens, IGNORED)[:, first:longest]
-        found = -cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=IGNORED, reduction="none")
-        return pad(found.view(answers.shape), (first, counted.shape[1] - longest))
+        labels = torch.where(counted, x.tokens, IGNORE_INDEX)[:, first:longest]
+        return pad(label_log_probs(logits, labels), (first, counted.shape[1] - longest))
 
     def _read(self, x: Sequences, first: int, longest: int) -> Float[Tensor, "B U V"]:
-        """Logits of the columns from `first` up to `longest`; only these pass through the output weights, if the model lets."""
+        """Logits of the columns from `first` up to `longest`; only these are computed if the model has `logits_to_keep`."""
         width = longest - first
         if len(x) == 0 or width == 0:
-            return torch.zeros(len(x), width, self.space.vocab_size, dtype=exact(self.model.dtype), device=x.tokens.device)
-        ids = opened(Sequences(x.tokens[:, :longest], x.start, x.stop), self.opening)[:, :-1]
-        keep = {"logits_to_keep": width} if "logits_to_keep" in self._takes else {}
+            shape, dtype = (len(x), width, self.space.vocab_size), accumulation_dtype(self.model.dtype)
+            return torch.zeros(shape, dtype=dtype, device=x.tokens.device)
+        ids = prepend_bos(Sequences(x.tokens[:, :longest], x.start, x.stop), self.bos)[:, :-1]
+        keep = {"logits_to_keep": width} if "logits_to_keep" in self._forward_parameters else {}
         output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
-        return output.logits[:, -width:].to(exact(output.logits.dtype))
+        return output.logits[:, -width:].to(accumulation_dtype(output.logits.dtype))
 
-    def _longest(self, x: Sequences) -> int:
+    def _checked_length(self, x: Sequences) -> int:
+        """The length of the longest row; an error where the model cannot read it."""
         longest = int(x.stop.max()) if len(x) else 0
-        self._check_length(longest, f"a sequence of {longest} tokens")
+        check_length(self.max_positions, longest, f"a sequence of {longest} tokens")
         return longest
-
-    def _check_length(self, length: int, what: str) -> None:
-        limit = self.max_positions
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"The model has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, or "
-                f"choose a smaller max_length."
-            )
 
 
 def causal_lm(
-    model: nn.Module, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", opening: int | None = None
+    model: nn.Module, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> CausalLM:
     """A base around a model of `AutoModelForCausalLM`.
 
-    `max_length` is that of its points, by default all positions of the model up to 256; `eos=None` makes points of exactly that
-    length; `opening` is the model's begin symbol, or its end symbol.
+    `max_length` is that of its points, by default the positions of the model, at most 256; `eos=None` makes all points of that
+    length; `bos` defaults to the model's BOS token, or its EOS token.
     """
     config = text_config(model)
-    positions = getattr(config, "max_position_embeddings", None) or LONGEST_BY_DEFAULT
-    ends = end_symbols(model)
+    ends = special_token_ids(model, "eos_token_id")
     if eos == "model":
         eos = ends[0] if ends else None
-    before = [opening, *stated_symbols(model, "bos_token_id"), *ends]
-    known = [token for token in before if token is not None]
-    if not known:
+    candidates = [*([] if bos is None else [bos]), *special_token_ids(model, "bos_token_id"), *ends]
+    if not candidates:
         raise ValueError(
-            f"{type(model).__name__} states neither a begin nor an end symbol, so nothing stands before its first token. "
-            f"Nothing was made; pass opening=, a token that it knows as the beginning of a text."
+            f"{type(model).__name__} states neither a BOS nor an EOS token, so no token can stand before the first. Nothing "
+            f"was made; pass bos=, a token with which it was trained to begin texts."
         )
-    length = min(positions, LONGEST_BY_DEFAULT) if max_length is None else max_length
-    return CausalLM(model, Space(config.vocab_size, length, eos), known[0])
+    length = default_max_length(getattr(config, "max_position_embeddings", None)) if max_length is None else max_length
+    return CausalLM(model, Space(config.vocab_size, length, eos), candidates[0])
 
 
-def takes_of(model: nn.Module, needed: Sequence[str], otherwise: str) -> frozenset[str]:
-    """What a model can be called with; refuses one without something that is needed."""
-    takes = inspect.signature(model.forward).parameters
-    missing = [name for name in needed if name not in takes]
+def default_max_length(positions: int | None) -> int:
+    """The `max_length` of points of a Hugging Face model that states none."""
+    return min(positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+
+
+def forward_parameters(model: nn.Module, required: Sequence[str], alternative: str) -> frozenset[str]:
+    """The parameters of a model's `forward`; an error where a required one is missing."""
+    parameters = inspect.signature(model.forward).parameters
+    missing = [name for name in required if name not in parameters]
     if missing:
         raise ValueError(
-            f"{type(model).__name__} takes no {missing[0]}, so it cannot be read token by token here. Nothing was made; use "
-            f"{otherwise}."
+            f"{type(model).__name__} takes no {missing[0]}, so it cannot step token by token. Nothing was made; use "
+            f"{alternative}."
         )
-    return frozenset(takes)
+    return frozenset(parameters)
 
 
-def check_tokens(model: Any, space: Space, opening: int, maker: str) -> None:
-    """Refuse a space, or an opening token, that is not the model's."""
+def check_vocab(model: Any, space: Space, bos: int, maker: str) -> None:
+    """Refuse a space or a BOS token that is not the model's."""
     size = text_config(model).vocab_size
-    if size != space.vocab_size or not 0 <= opening < size:
+    if size != space.vocab_size or not 0 <= bos < size:
         raise ValueError(
-            f"The model speaks {size} tokens; the space has {space.vocab_size}, and the opening token is {opening}. Nothing "
-            f"was made; take the space of `{maker}`."
+            f"The model has {size} tokens; the space has {space.vocab_size}, and the BOS token is {bos}. Nothing was made; "
+            f"take the space of `{maker}`."
         )
 
 
-def end_symbols(model: Any) -> list[int]:
-    """The end symbols that a model states, the first one first; often one, sometimes none."""
-    return stated_symbols(model, "eos_token_id")
+def cache_full_error(positions: int) -> ValueError:
+    """The error of a step after the last token of a point."""
+    return ValueError(f"The cache is full: it has {positions} positions, enough for points of max_length tokens. Begin again.")
 
 
-def stated_symbols(model: Any, name: str) -> list[int]:
-    """The tokens that its generation settings, or else its config, state under a name."""
-    return first_stated([getattr(model, "generation_config", None), text_config(model), model.config], name)
+def special_token_ids(model: Any, name: str) -> list[int]:
+    """The token ids that a model's generation config, or else its config, states under a name such as "eos_token_id"."""
+    return first_token_ids([getattr(model, "generation_config", None), text_config(model), model.config], name)
 
 
-def first_stated(places: Sequence[Any], name: str) -> list[int]:
-    """The tokens that the first of some settings which knows the name states under it."""
-    for stated in (getattr(place, name, None) for place in places):
+def first_token_ids(configs: Sequence[Any], name: str) -> list[int]:
+    """The token ids under a name in the first config that has it; an empty list if none has."""
+    for stated in (getattr(config, name, None) for config in configs):
         if stated is not None:
             return [int(token) for token in stated] if isinstance(stated, list | tuple) else [int(stated)]
     return []
 
 
 def text_config(model: Any) -> Any:
-    """The part of a model's config that speaks of its tokens."""
+    """The part of a model's config that describes its (decoder's) tokens."""
     return model.config.get_text_config(decoder=True)
 
 
-def _aligned_right(ids: Int[Tensor, "B T"], length: Int[Tensor, "B"]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """Rows moved to their right end, and the position of each token; padding has positions below 0."""
+def label_log_probs(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """The log-probability of each label, 0 for `IGNORE_INDEX`."""
+    losses = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX, reduction="none")
+    return -losses.view(labels.shape)
+
+
+def last_log_probs(output: Any) -> Float[Tensor, "B V"]:
+    """The log-probabilities of the next token from the output of a step of a model."""
+    logits = output.logits[:, -1]
+    return log_softmax(logits.to(accumulation_dtype(logits.dtype)), -1)
+
+
+def _left_padded(ids: Int[Tensor, "B T"], length: Int[Tensor, "B"]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+    """Right-padded rows as left-padded ones, and the position of each token; padding has positions below 0."""
     position = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - length)[:, None]
     return ids.gather(1, position.clamp(min=0)), position
 
 
 @contextmanager
-def stepping(model: nn.Module) -> Iterator[None]:
-    """Within it nothing is dropped, and GELU is not written out in eight operations; afterwards each module is as it was."""
+def step_mode(model: nn.Module) -> Iterator[None]:
+    """Within it, a model is in evaluation mode, and GELU takes four operations instead of eight; afterwards it is as before."""
     from transformers.activations import NewGELUActivation
 
-    modules = list(model.modules())
-    training = [module for module in modules if module.training]
-    written_out = [module for module in modules if type(module) is NewGELUActivation and "forward" not in vars(module)]
-    for module in training:
-        module.training = False
-    for module in written_out:
-        vars(module)["forward"] = _gelu
+    slow = [part for part in model.modules() if type(part) is NewGELUActivation and "forward" not in vars(part)]
+    for part in slow:
+        vars(part)["forward"] = _fused_gelu_tanh
     try:
-        yield
+        with eval_mode(model):
+            yield
     finally:
-        for module in training:
-            module.training = True
-        for module in written_out:
-            del vars(module)["forward"]
+        for part in slow:
+            del vars(part)["forward"]
 
 
-def _gelu(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """GELU with its tanh, x (1 + tanh u) / 2 where u = sqrt(2 / pi) (x + 0.044715 x^3), by the sigmoid of 2 u."""
+def _fused_gelu_tanh(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """The tanh form of GELU, x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), as x sigmoid(2 u)."""
     return torch.addcmul(x, x * x, x, value=0.044715).mul_(math.sqrt(8 / math.pi)).sigmoid_().mul_(x)

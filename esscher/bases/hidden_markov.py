@@ -1,15 +1,18 @@
-"""Hidden Markov models: a base whose state is a posterior over hidden states, and its fit to token sequences.
+"""Hidden Markov models: a base whose state is the posterior over hidden states, its fit, and its exact quantities.
 
-A row of tokens is read from its prompt on: the first hidden state comes from `initial`, each emits one token by
-`emission` and is followed by another by `transition`. S counts hidden states. The end symbol is a token like the
-others, and its emission ends the point. What follows a prompt is conditioned on it.
+The first hidden state has the distribution `initial`; each hidden state emits one token by `emission` and is followed by
+another by `transition`. S counts hidden states. A row is read from its prompt on; the end symbol is a token like the others.
+`fit_hidden_markov` is expectation maximisation (Baum and Welch, 1970) over whole rows, with Dirichlet smoothing.
 
-The fit is Baum and Welch's (1970) expectation maximisation over whole rows, prompts among them, with a little
-Dirichlet smoothing, so that nothing has probability 0. Sums over all points are in `esscher.bases.hidden_paths`.
-Left out: hidden states with memory of their duration, and emissions other than tokens.
+A point has many hidden paths, so the model is no deterministic automaton over tokens. But alternating sequences z1 x1 z2 x2
+... of hidden states and tokens are the points of one over V + S symbols (`path_automaton`; z is symbol V + z), and features of
+the point are features of the sequence (`lift_to_paths`). So sums over points are sums over paths by `esscher.exact`
+(`hidden_markov_family` adds prompts), and draws of paths without their hidden states (`drop_hidden_states`) are draws of
+points. Left out: hidden states with durations, and the entropy of points, which has no closed form (that of `path_automaton`
+is an upper bound).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,21 +20,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.exact.partition import log_sum
-from esscher.randomness import Rng
-from esscher.space import Sequences, Space
+from esscher.bases.ngram import check_tokens
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
+from esscher.exact.automaton import Automaton, NormalisedAutomaton
+from esscher.exact.expectation import backward_expectations
+from esscher.exact.exponential_family import ExponentialFamily, exponential_family
+from esscher.exact.features import AutomatonFeature, length
+from esscher.exact.partition import safe_logsumexp
 
-THIN = 1e-250  # a sum of products below it may have lost terms to underflow
-BLOCK = 2**21  # rows times positions times hidden states read at once: 16 megabytes of float64
-GRAIN = 2**12  # different values of a random number for the first guess
+UNDERFLOW = 1e-250  # a sum of products below it may lack terms that underflowed
+BLOCK_ELEMENTS = 2**21  # rows times positions times hidden states of a block: 16 megabytes of float64
+GRAIN = 2**12  # different values of a random number of the initial model
 
 
 @dataclass(frozen=True)
 class HiddenMarkov:
-    """Log-probabilities in float64: of the first hidden state, of the next one in each, of a token in each.
+    """Log-probabilities in float64 of the first hidden state, of the next hidden state and of a token given the hidden state.
 
-    `begin` and `advance` carry log p(hidden state of the next token | all tokens read). A token that no hidden
-    state can emit tells nothing about them; as part of a prompt it is an error.
+    The state of `begin` and `advance` is log p(hidden state of the next token | all tokens read). A token that no hidden state
+    can emit leaves it unchanged; in a prompt it is an error.
     """
 
     initial: Float[Tensor, "S"]
@@ -41,7 +49,9 @@ class HiddenMarkov:
 
     def __post_init__(self) -> None:
         if self.emission.shape[1] != self.space.vocab_size:
-            raise ValueError(f"The model emits {self.emission.shape[1]} tokens and its space has {self.space.vocab_size}.")
+            raise ValueError(
+                f"The model emits {self.emission.shape[1]} tokens and its space has {self.space.vocab_size}. No base was made."
+            )
         for name in ("initial", "transition", "emission"):
             rows = getattr(self, name).detach()
             total = torch.logsumexp(rows, -1).exp().flatten().nan_to_num(nan=torch.inf)
@@ -54,18 +64,18 @@ class HiddenMarkov:
 
     @property
     def states(self) -> int:
-        """How many hidden states there are."""
+        """The number of hidden states."""
         return len(self.initial)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B S"]]:
         belief = self.beliefs(prompts)
-        return log_product(belief, self.emission), belief
+        return log_matmul(belief, self.emission), belief
 
     def advance(
         self, state: Float[Tensor, "B S"], token: Int[Tensor, "B"]
     ) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B S"]]:
         _, belief = self.read(state, token)
-        return log_product(belief, self.emission), belief
+        return log_matmul(belief, self.emission), belief
 
     def select(self, state: Float[Tensor, "B S"], index: Int[Tensor, "K"]) -> Float[Tensor, "K S"]:
         return state[index]
@@ -92,36 +102,36 @@ class HiddenMarkov:
         return belief
 
     def read(self, belief: Float[Tensor, "B S"], token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B"], Float[Tensor, "B S"]]:
-        """The log-probability of a token, and what is believed of the hidden state that follows its own."""
+        """The log-probability of a token, and log p(next hidden state | this token and all before it)."""
         joint = belief + self.emission.T[token]
-        log_prob = log_sum(joint.clone())
+        log_prob = safe_logsumexp(joint.clone())
         possible = (log_prob > -torch.inf)[:, None]
-        here = torch.where(possible, joint - torch.where(possible, log_prob[:, None], 0.0), belief)
-        return log_prob, log_product(here, self.transition)
+        filtered = torch.where(possible, joint - torch.where(possible, log_prob[:, None], 0.0), belief)
+        return log_prob, log_matmul(filtered, self.transition)
 
 
-class Smoothed(NamedTuple):
-    """Each token of each row seen from both sides; whatever in padding.
+class ForwardBackward(NamedTuple):
+    """log p(hidden state | tokens before), the same given this token, too (`filtered`), and the backward sums; padding is
+    arbitrary.
 
-    `before` is log p(hidden state | tokens before), `filtered` the same given this token too; `outlook` is what
-    this token and all after it add to `before`, so that their sum is the posterior given the whole row.
+    `before + log_backward` is the log-posterior given the whole row.
     """
 
     log_prob: Float[Tensor, "B T"]
     before: Float[Tensor, "B T S"]
     filtered: Float[Tensor, "B T S"]
-    outlook: Float[Tensor, "B T S"]
+    log_backward: Float[Tensor, "B T S"]
 
 
 def hidden_posterior(model: HiddenMarkov, x: Sequences) -> Float[Tensor, "B T S"]:
     """log p(hidden state of each token | the whole row, prompt and point); 0 in padding."""
-    seen = smooth(model, x)
-    _refuse_impossible(x, (seen.log_prob == -torch.inf) & x.inside, "rows")
-    return torch.where(x.inside[..., None], seen.before + seen.outlook, 0.0)
+    sums = forward_backward(model, x)
+    _refuse_impossible(x, (sums.log_prob == -torch.inf) & x.inside, "rows")
+    return torch.where(x.inside[..., None], sums.before + sums.log_backward, 0.0)
 
 
-def smooth(model: HiddenMarkov, x: Sequences) -> Smoothed:
-    """Read rows forward, then backward: sums over all hidden paths."""
+def forward_backward(model: HiddenMarkov, x: Sequences) -> ForwardBackward:
+    """The forward-backward algorithm: sums over all hidden paths."""
     belief, tokens, inside = model.initial.expand(len(x), -1), _unpadded(x), x.inside
     before = belief.new_empty(*tokens.shape, model.states)
     log_prob = before.new_empty(tokens.shape)
@@ -129,31 +139,19 @@ def smooth(model: HiddenMarkov, x: Sequences) -> Smoothed:
         before[:, t] = belief
         log_prob[:, t], belief = model.read(belief, tokens[:, t])
     gain = model.emission.T[tokens] - log_prob[..., None]
-    outlook, back = gain.clone(), model.transition.T.contiguous()
+    log_backward, back = gain.clone(), model.transition.T.contiguous()
     for t in range(tokens.shape[1] - 2, -1, -1):
-        onward = log_product(outlook[:, t + 1], back)
-        outlook[:, t] += torch.where(inside[:, t + 1, None], onward, 0.0)
-    return Smoothed(log_prob, before, before + gain, outlook)
+        rest = log_matmul(log_backward[:, t + 1], back)
+        log_backward[:, t] += torch.where(inside[:, t + 1, None], rest, 0.0)
+    return ForwardBackward(log_prob, before, before + gain, log_backward)
 
 
-class Fit(NamedTuple):
-    """A fitted model, and how the fit went: entry k is about the model after k rounds, so the last about this one.
-
-    `objective` is log-likelihood plus log prior, in nats over all tokens; no round lowers it.
-    """
+class HiddenMarkovFit(NamedTuple):
+    """A fitted model, and the history of log-likelihood and objective (with the log prior) in nats, after k iterations each."""
 
     model: HiddenMarkov
     log_likelihood: list[float]
     objective: list[float]
-
-
-class _Counts(NamedTuple):
-    """Expected counts of first states, of steps and of emissions, and the log-likelihood of the rows."""
-
-    initial: Float[Tensor, "S"]
-    transition: Float[Tensor, "S S"]
-    emission: Float[Tensor, "S V"]
-    log_likelihood: float
 
 
 def fit_hidden_markov(
@@ -165,47 +163,36 @@ def fit_hidden_markov(
     iterations: int = 100,
     tolerance: float = 1e-5,
     smoothing: float = 0.01,
-) -> Fit:
-    """Fit a model to whole rows, from a random first guess, until a round gains less than `tolerance` nats a token.
+) -> HiddenMarkovFit:
+    """Fit a model to whole rows, from a random initial model, until an iteration gains less than `tolerance` nats a token.
 
     `smoothing` is added to every expected count. The likelihood has several local optima: try several `rng`.
     """
-    tokens = _check_data(data, space, states, smoothing)
-    blocks, model = list(_blocks(data, states)), _first_guess(data, space, states, rng)
+    tokens = len(check_tokens(data, space))
+    if not 1 <= states <= tokens:
+        raise ValueError(
+            f"{states} hidden states cannot be fitted to {tokens} tokens: a model has at least 1 and at most as many as there "
+            f"are tokens. Nothing was fitted; choose fewer hidden states, or give more data."
+        )
+    if not smoothing > 0:
+        raise ValueError(f"smoothing is a count above 0, so that no probability is 0, not {smoothing}. Nothing was fitted.")
+    blocks, model = list(_blocks(data, states)), _random_init(data, space, states, rng)
     log_likelihood: list[float] = []
     objective: list[float] = []
     while True:
-        counts = _expect(model, blocks)
+        counts, total = _expected_counts(model, blocks)
         log_prior = smoothing * float(model.initial.sum() + model.transition.sum() + model.emission.sum())
-        log_likelihood.append(counts.log_likelihood)
-        objective.append(counts.log_likelihood + log_prior)
-        settled = len(objective) > 1 and objective[-1] - objective[-2] < tolerance * tokens
-        if settled or len(objective) > iterations:
-            return Fit(model, log_likelihood, objective)
-        initial, transition, emission = ((table + smoothing).log() for table in counts[:3])
+        log_likelihood.append(total)
+        objective.append(total + log_prior)
+        converged = len(objective) > 1 and objective[-1] - objective[-2] < tolerance * tokens
+        if converged or len(objective) > iterations:
+            return HiddenMarkovFit(model, log_likelihood, objective)
+        initial, transition, emission = ((table + smoothing).log() for table in counts)
         model = _normalised(initial, transition, emission, space)
 
 
-def _check_data(data: Sequences, space: Space, states: int, smoothing: float) -> int:
-    """How many tokens the rows have; an error where nothing can be learnt from them."""
-    used = data.tokens[data.inside]
-    if not len(used):
-        raise ValueError(f"There is nothing to fit: the {len(data)} sequences have no token. Give sequences with points.")
-    if int(used.max()) >= space.vocab_size or int(used.min()) < 0:
-        wrong = int(used.max()) if int(used.max()) >= space.vocab_size else int(used.min())
-        raise ValueError(f"The data have token {wrong} and the space only {space.vocab_size}: another tokenizer?")
-    if not 1 <= states <= len(used):
-        raise ValueError(
-            f"{states} hidden states cannot be told apart by {len(used)} tokens: a model has at least 1 and at most as many as "
-            f"there are tokens. Nothing was fitted; choose fewer hidden states, or give more data."
-        )
-    if not smoothing > 0:
-        raise ValueError(f"The smoothing is a count above 0, so that nothing has probability 0; it was {smoothing}.")
-    return len(used)
-
-
-def _first_guess(data: Sequences, space: Space, states: int, rng: Rng) -> HiddenMarkov:
-    """Random probabilities, uniform over all there are; those of tokens are tied to how frequent the tokens are."""
+def _random_init(data: Sequences, space: Space, states: int, rng: Rng) -> HiddenMarkov:
+    """Probabilities uniform over the simplex; those of tokens are multiplied by the frequencies of the tokens."""
 
     def random(rows: int, columns: int) -> Float[Tensor, "{rows} {columns}"]:
         place = rng.categorical(torch.zeros(1, GRAIN), rows * columns).view(rows, columns)
@@ -218,50 +205,50 @@ def _first_guess(data: Sequences, space: Space, states: int, rng: Rng) -> Hidden
 def _normalised(
     initial: Float[Tensor, "S"], transition: Float[Tensor, "S S"], emission: Float[Tensor, "S V"], space: Space
 ) -> HiddenMarkov:
-    first, onward, emitted = (torch.log_softmax(table, -1) for table in (initial, transition, emission))
-    return HiddenMarkov(first, onward, emitted, space)
+    initial, transition, emission = (torch.log_softmax(table, -1) for table in (initial, transition, emission))
+    return HiddenMarkov(initial, transition, emission, space)
 
 
 def _blocks(data: Sequences, states: int) -> Iterator[Sequences]:
-    """The rows that have tokens, by length, in blocks of bounded size without needless padding."""
+    """The rows that have tokens, sorted by length, in blocks of bounded size."""
     order = data.stop.argsort(stable=True)
     order = order[data.stop[order] > 0]
-    rows = max(1, BLOCK // (int(data.stop.max()) * states))
+    rows = max(1, BLOCK_ELEMENTS // (int(data.stop.max()) * states))
     for first in range(0, len(order), rows):
         block = data.rows(order[first : first + rows])
-        yield Sequences(block.tokens[:, : int(block.stop.max())], block.start, block.stop)
+        yield block.without_padding()
 
 
 @torch.no_grad()
-def _expect(model: HiddenMarkov, blocks: list[Sequences]) -> _Counts:
-    """Expected counts over all hidden paths of all rows."""
+def _expected_counts(model: HiddenMarkov, blocks: list[Sequences]) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+    """Expected counts of first states, transitions and emissions over all hidden paths; the log-likelihood of the rows."""
     initial, transition, emission = (torch.zeros_like(table) for table in (model.initial, model.transition, model.emission))
     log_likelihood = 0.0
     for x in blocks:
-        seen, inside = smooth(model, x), x.inside
-        posterior = (seen.before + seen.outlook).exp()
-        log_likelihood += float(seen.log_prob[inside].sum())
+        sums, inside = forward_backward(model, x), x.inside
+        posterior = (sums.before + sums.log_backward).exp()
+        log_likelihood += float(sums.log_prob[inside].sum())
         initial += posterior[:, 0].sum(0)
         emission.T.index_add_(0, x.tokens[inside], posterior[inside])
         step = inside[:, 1:]
-        transition += seen.filtered[:, :-1][step].exp().T @ seen.outlook[:, 1:][step].exp()
-    return _Counts(initial, transition * model.transition.exp(), emission, log_likelihood)
+        transition += sums.filtered[:, :-1][step].exp().T @ sums.log_backward[:, 1:][step].exp()
+    return (initial, transition * model.transition.exp(), emission), log_likelihood
 
 
-def log_product(a: Float[Tensor, "B S"], b: Float[Tensor, "S C"]) -> Float[Tensor, "B C"]:
-    """log of exp(a) @ exp(b): a matrix product, and a sum term by term for the entries that would underflow."""
+def log_matmul(a: Float[Tensor, "B S"], b: Float[Tensor, "S C"]) -> Float[Tensor, "B C"]:
+    """log of exp(a) @ exp(b): a matrix product, and logsumexp for the entries that would underflow."""
     high_a, high_b = a.detach().amax(1, keepdim=True).clamp(min=-1e300), b.detach().amax(0, keepdim=True).clamp(min=-1e300)
     total = (a - high_a).exp() @ (b - high_b).exp()
-    thin = total < THIN
-    log_total = torch.where(thin, 1.0, total).log() + high_a + high_b
-    if bool(thin.any()):
-        row, column = thin.nonzero(as_tuple=True)
-        log_total = log_total.index_put((row, column), log_sum(a[row] + b.T[column]))
+    underflow = total < UNDERFLOW
+    log_total = torch.where(underflow, 1.0, total).log() + high_a + high_b
+    if bool(underflow.any()):
+        row, column = underflow.nonzero(as_tuple=True)
+        log_total = log_total.index_put((row, column), safe_logsumexp(a[row] + b.T[column]))
     return log_total
 
 
 def _unpadded(x: Sequences) -> Int[Tensor, "B T"]:
-    """The tokens; padding becomes token 0, whatever it held."""
+    """The tokens, with token 0 in padding."""
     return torch.where(x.inside, x.tokens, 0)
 
 
@@ -269,7 +256,85 @@ def _refuse_impossible(x: Sequences, lost: Bool[Tensor, "B T"], what: str) -> No
     if bool(lost.any()):
         row, place = lost.nonzero()[0].tolist()
         raise ValueError(
-            f"{int(lost.any(1).sum())} of {len(x)} {what} have probability 0, so nothing is known after them: first row {row}, "
-            f"where no hidden state can emit token {int(x.tokens[row, place])} at place {place}. Nothing was computed; drop "
-            f"these {what}, or fit the model with smoothing."
+            f"{int(lost.any(1).sum())} of {len(x)} {what} have probability 0, first row {row}: no hidden state can emit token "
+            f"{int(x.tokens[row, place])} at position {place}. Nothing was computed; drop these {what}, or fit the model with "
+            f"smoothing."
         )
+
+
+@dataclass(frozen=True)
+class HiddenMarkovFamily:
+    """The exponential family of a model and features, made by `hidden_markov_family`; methods take the tilting weights."""
+
+    hidden: HiddenMarkov
+    path_family: ExponentialFamily
+
+    def log_z(self, weights: Float[Tensor, "F"], prompts: Sequences | None = None) -> Float[Tensor, "P"]:
+        """log E[exp <weights, features(x)>] after each prompt; differentiable, its gradient is the moments."""
+        return torch.logsumexp(self._log_first_state(self.path_family.model(weights), prompts), -1)
+
+    @torch.no_grad()
+    def moments(self, weights: Float[Tensor, "F"], prompts: Sequences | None = None) -> Float[Tensor, "P F"]:
+        """The features' expectations under the tilted model after each prompt."""
+        tilted = self.path_family.model(weights)
+        first = torch.softmax(self._log_first_state(tilted, prompts), -1)
+        expected = backward_expectations(tilted, self.path_family.value, self.path_family.final)[-1]
+        return first @ expected[:, tilted.start_states(self._first_state_prompts())].T
+
+    def _log_first_state(self, tilted: NormalisedAutomaton, prompts: Sequences | None) -> Float[Tensor, "P S"]:
+        """The log-weight of all points after each prompt by their first hidden state."""
+        beliefs = self.hidden.beliefs(empty_prompts(1) if prompts is None else prompts)
+        return beliefs + tilted.log_z(self._first_state_prompts())
+
+    def _first_state_prompts(self) -> Sequences:
+        return prompts_of([[self.hidden.space.vocab_size + state] for state in range(self.hidden.states)])
+
+
+def hidden_markov_family(model: HiddenMarkov, features: Sequence[AutomatonFeature]) -> HiddenMarkovFamily:
+    """The exponential family of a hidden Markov model and features of its points."""
+    lifted = [lift_to_paths(feature, model) for feature in features]
+    return HiddenMarkovFamily(model, exponential_family(path_automaton(model), lifted))
+
+
+def hidden_markov_mean_length(model: HiddenMarkov, prompts: Sequences | None = None) -> Float[Tensor, "P"]:
+    """The expected number of tokens of a point, the end symbol included."""
+    no_tilt = torch.zeros(1, dtype=torch.float64)
+    return hidden_markov_family(model, [length(model.space)]).moments(no_tilt, prompts)[:, 0]
+
+
+def path_automaton(model: HiddenMarkov) -> Automaton:
+    """The distribution of alternating hidden states and tokens; a prompt of one hidden state is the first one.
+
+    State 0 is the start, state 1 + z emits a token in z, state 1 + S + z leaves z.
+    """
+    count, vocab_size = model.states, model.space.vocab_size
+    hidden = torch.arange(count)
+    log_emission = torch.full((1 + 2 * count, vocab_size + count), -torch.inf, dtype=torch.float64)
+    log_emission[0, vocab_size:] = model.initial
+    log_emission[1 : 1 + count, :vocab_size] = model.emission
+    log_emission[1 + count :, vocab_size:] = model.transition
+    next_state = torch.arange(len(log_emission))[:, None].repeat(1, vocab_size + count)  # symbols of probability 0 stay
+    next_state[0, vocab_size:] = 1 + hidden
+    next_state[1 : 1 + count, :vocab_size] = (1 + count + hidden)[:, None]
+    next_state[1 + count :, vocab_size:] = 1 + hidden
+    return Automaton(log_emission, next_state, _path_space(model))
+
+
+def lift_to_paths(feature: AutomatonFeature, model: HiddenMarkov) -> AutomatonFeature:
+    """The feature of a path's tokens; it ignores the hidden states."""
+    if feature.space != model.space:
+        raise ValueError(
+            f"Feature {feature.name!r} is about {feature.space} and the model about {model.space}. Nothing was made."
+        )
+    stay = torch.arange(len(feature.next_state))[:, None].expand(-1, model.states)
+    value = torch.nn.functional.pad(feature.value, (0, model.states))
+    return AutomatonFeature(feature.name, _path_space(model), torch.cat([feature.next_state, stay], 1), value, feature.final)
+
+
+def drop_hidden_states(drawn: Sequences, model: HiddenMarkov) -> Sequences:
+    """The points of drawn paths: their tokens without the hidden states, and without prompts."""
+    return sequences([[symbol for symbol in path if symbol < model.space.vocab_size] for path in drawn.points()])
+
+
+def _path_space(model: HiddenMarkov) -> Space:
+    return Space(model.space.vocab_size + model.states, 2 * model.space.max_length, model.space.eos)

@@ -1,19 +1,21 @@
-"""Bases that have logits: the whole distribution at every position of given sequences, and what is made of it."""
+"""Bases with logits, the whole next-token distribution at every position, and helpers that such bases share."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from esscher.heads.softmax import LOGITS_AT_ONCE
-from esscher.space import Sequences
-from esscher.target import Base
+from esscher.core.space import Sequences
+from esscher.core.target import Base
+from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK
 
 
 @runtime_checkable
 class LogitBase(Base, Protocol):
-    """A base that can tell the whole distribution at every position of given sequences."""
+    """A base that returns the whole next-token distribution at every position of given sequences."""
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Unnormalised log-probabilities of every token at position t, given the tokens before t."""
@@ -21,41 +23,63 @@ class LogitBase(Base, Protocol):
 
 
 @runtime_checkable
-class LevelBase(Base, Protocol):
-    """A base that tells the level of its logits beside its log-probabilities, without keeping the logits."""
+class LogsumexpBase(Base, Protocol):
+    """A base that returns the logsumexp of its logits beside its log-probabilities, without keeping the logits."""
 
-    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs`, and the logsumexp of the logits they are of, 0 where x is not counted."""
+    def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs`, and the logsumexp of the logits at each position, 0 where x is not counted."""
         ...
 
 
-def scores_and_levels(base: Base, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """log a(x_t | x_<t) and the logsumexp of the logits that it is of, 0 where x is not counted, of any base with logits."""
-    if isinstance(base, LevelBase):
-        return base.scores_and_levels(x)
+def log_probs_and_logsumexp(base: Base, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """log a(x_t | x_<t) and the logsumexp of the logits at t, 0 where x is not counted, for any base with logits."""
+    if isinstance(base, LogsumexpBase):
+        return base.log_probs_and_logsumexp(x)
     if not isinstance(base, LogitBase):
         raise ValueError(
-            f"A {type(base).__name__} has no logits, so they have no level. Nothing was computed; use a network base, or a "
-            f"model of Hugging Face."
+            f"A {type(base).__name__} has no logits, so there is no logsumexp. Nothing was computed; use a network base, or a "
+            f"Hugging Face model."
         )
-    return of_logits(base.logits(x), x)
+    return log_probs_from_logits(base.logits(x), x)
 
 
-def of_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-    """The same of logits at hand."""
-    level = logits.logsumexp(-1)
-    score = at_tokens(logits, x) - level
-    return torch.where(x.counted, score, 0.0), torch.where(x.counted, level, 0.0)
+def log_probs_from_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+    """The log-probabilities of the tokens of x and the logsumexp of the logits, 0 where x is not counted."""
+    logsumexp = logits.logsumexp(-1)
+    log_probs = gather_tokens(logits, x) - logsumexp
+    return torch.where(x.counted, log_probs, 0.0), torch.where(x.counted, logsumexp, 0.0)
 
 
-def in_pieces(x: Sequences, vocab_size: int, length: int) -> list[Sequences]:
-    """The rows in as many parts as keep the logits of so many positions of each row small; no rows are one part."""
-    at_once = max(1, LOGITS_AT_ONCE // (vocab_size * max(1, length)))
+def split_rows(x: Sequences, vocab_size: int, length: int) -> list[Sequences]:
+    """The rows in parts whose logits, `length` positions of each row, stay small; an empty batch is one part."""
+    at_once = max(1, LOGITS_PER_CHUNK // (vocab_size * max(1, length)))
     return [x.rows(slice(first, first + at_once)) for first in range(0, max(1, len(x)), at_once)]
 
 
-def at_tokens(values: Float[Tensor, "B T V"], x: Sequences) -> Float[Tensor, "B T"]:
-    """What is told of the token that stands there, 0 where x is not counted: prompts and padding may hold what is no token."""
+def gather_tokens(values: Float[Tensor, "B T V"], x: Sequences) -> Float[Tensor, "B T"]:
+    """The value of the token of x at each position, 0 where x is not counted; padding may hold anything."""
     counted = x.counted
     token = torch.where(counted, x.tokens, 0)
     return torch.where(counted, values.gather(-1, token[..., None])[..., 0], 0.0)
+
+
+def check_length(limit: int | None, length: int, what: str) -> None:
+    """Refuse sequences of `length` tokens for a model with fewer positions; None is no limit."""
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"The model has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, or choose a "
+            f"smaller max_length."
+        )
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Within it, a module and its submodules are in evaluation mode; afterwards each is in the mode it was in."""
+    training = [part for part in module.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -1,119 +1,68 @@
-"""Any network as a base, written once: scoring in one pass, stepping on the network's own state.
+"""Any network as a base: scoring in one pass, decoding steps on the state of the network.
 
-Dropout acts in training mode and on scoring only: `begin` and `advance` always draw from the whole network.
+Dropout acts in training mode and on scoring only: `begin` and `advance` never drop anything.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
 
-from esscher.bases.config import (
-    AttentiveLstmConfig,
-    AwdLstmConfig,
-    BaseConfig,
-    DeqConfig,
-    EnasConfig,
-    EncoderDecoderConfig,
-    GatedPixelCnnConfig,
-    PixelCnnConfig,
-    PixelCnnPlusPlusConfig,
-    RecurrentConfig,
-    TransformerConfig,
-    TransformerXLConfig,
-    TrellisNetConfig,
-    XLNetConfig,
-)
-from esscher.networks.attentive_lstm import AttentiveLstmNetwork
-from esscher.networks.awd_lstm import AwdLstmNetwork
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, Space
+from esscher.core.target import State
 from esscher.networks.deq import DeqNetwork
-from esscher.networks.enas import EnasNetwork
-from esscher.networks.encoder_decoder import EncoderDecoderNetwork
-from esscher.networks.gated_pixelcnn import GatedPixelCnnNetwork
-from esscher.networks.network import Memory, Network, Penalised, StreamingNetwork
-from esscher.networks.pixel_network import PixelNetwork
-from esscher.networks.pixelcnn import PixelCnnNetwork
-from esscher.networks.pixelcnn_plus import PixelCnnPlusPlusNetwork
-from esscher.networks.recurrent import RecurrentNetwork
-from esscher.networks.transformer import TransformerNetwork
+from esscher.networks.network import Memory, Network, PenalizedNetwork, StreamingNetwork
+from esscher.networks.registry import NETWORKS, NetworkConfig
+from esscher.networks.transformer_config import DeqConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
-from esscher.networks.trellisnet import TrellisNetwork
-from esscher.networks.xlnet import Arrangement, XLNetNetwork, after_lead
-from esscher.randomness import Rng, Seeded
-from esscher.space import Sequences, Space
-from esscher.target import State
-
-AnyNetwork = (
-    RecurrentNetwork
-    | AwdLstmNetwork
-    | EnasNetwork
-    | TrellisNetwork
-    | TransformerNetwork
-    | TransformerXLNetwork
-    | XLNetNetwork
-    | EncoderDecoderNetwork
-    | AttentiveLstmNetwork
-    | PixelNetwork
-)
-NETWORKS: dict[type, Callable[..., AnyNetwork]] = {
-    RecurrentConfig: RecurrentNetwork,
-    AwdLstmConfig: AwdLstmNetwork,
-    EnasConfig: EnasNetwork,
-    TrellisNetConfig: TrellisNetwork,
-    TransformerConfig: TransformerNetwork,
-    TransformerXLConfig: TransformerXLNetwork,
-    DeqConfig: DeqNetwork,
-    XLNetConfig: XLNetNetwork,
-    EncoderDecoderConfig: EncoderDecoderNetwork,
-    AttentiveLstmConfig: AttentiveLstmNetwork,
-    PixelCnnConfig: PixelCnnNetwork,
-    GatedPixelCnnConfig: GatedPixelCnnNetwork,
-    PixelCnnPlusPlusConfig: PixelCnnPlusPlusNetwork,
-}
+from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, prepend_visible_symbol
 
 
 class NetworkBase(nn.Module):
-    """The distribution that a network gives to the points of a space."""
+    """The distribution over the points of a space that a network defines."""
 
-    def __init__(self, network: Network, config: BaseConfig, space: Space):
+    def __init__(self, network: Network, config: NetworkConfig, space: Space):
         super().__init__()
         self.network, self.config, self.space = network, config, space
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence it can read, if it has a limit."""
+        """The length of the longest sequence it can read; None is no limit."""
         return self.network.max_positions
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """Logits of every token at position t given the tokens before t; columns that are padding in all rows hold 0."""
+        """Logits of all tokens at position t given the tokens before t; 0 in columns that are padding in all rows."""
         logits = self.network.output(self._hidden(x))
         return pad(logits, (0, 0, 0, x.tokens.shape[1] - logits.shape[1]))
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        hidden, asked = self._hidden_and_asked(x)
-        return pad(self.network.score(hidden, asked), (0, x.tokens.shape[1] - hidden.shape[1]))
+        hidden, labels = self._hidden_and_labels(x)
+        return pad(self.network.log_probs(hidden, labels), (0, x.tokens.shape[1] - hidden.shape[1]))
 
-    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs`, and the level of the logits they are of, 0 where x is not counted."""
-        hidden, asked = self._hidden_and_asked(x)
-        score, level = self.network.score_and_level(hidden, asked)
+    def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs` and the logsumexp of the logits, both 0 where x is not counted."""
+        hidden, labels = self._hidden_and_labels(x)
+        log_probs, logsumexp = self.network.log_probs_and_logsumexp(hidden, labels)
         rest = (0, x.tokens.shape[1] - hidden.shape[1])
-        return pad(score, rest), pad(level, rest)
+        return pad(log_probs, rest), pad(logsumexp, rest)
 
-    def arranged(self, inputs: Int[Tensor, "B T"], arrangement: Arrangement, asked: Int[Tensor, "B Q"]) -> Float[Tensor, "B Q"]:
-        """The log-probability of each asked token in the place of a target, 0 where it is below 0, given inputs in an order."""
+    def log_probs_in_order(
+        self, inputs: Int[Tensor, "B T"], factorization_order: FactorizationOrder, labels: Int[Tensor, "B Q"]
+    ) -> Float[Tensor, "B Q"]:
+        """The log-probability of each label at its target, 0 where it is below 0, given inputs in a factorization order."""
         network = self.any_order
-        given = after_lead(torch.full_like(inputs[:, 0], network.opening), inputs, arrangement)
-        return network.score(network.predicted(*given, None, 0)[0], asked)
+        with_bos = prepend_visible_symbol(torch.full_like(inputs[:, 0], network.bos), inputs, factorization_order)
+        return network.log_probs(network.target_hidden(*with_bos, None, 0)[0], labels)
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
-        longest, room = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
-        self._check_length(longest + room, f"a prompt of {longest} tokens with a point of up to {room}")
-        logits, state = self.network.begin(prompts.prompts(), room)
+        longest, max_new_tokens = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
+        self._check_length(longest + max_new_tokens, f"a prompt of {longest} tokens with a point of up to {max_new_tokens}")
+        logits, state = self.network.begin(prompts.prompts(), max_new_tokens)
         return log_softmax(logits, -1), state
 
     @torch.no_grad()
@@ -126,31 +75,31 @@ class NetworkBase(nn.Module):
         return self.network.select(state, index)
 
     def penalty(self) -> Float[Tensor, ""] | None:
-        """What the last training pass of the network adds to its loss, told once."""
-        return self.network.penalty() if isinstance(self.network, Penalised) else None
+        """The penalty of the last training pass of the network, returned once; None if there is none."""
+        return self.network.penalty() if isinstance(self.network, PenalizedNetwork) else None
 
-    def open(self, rows: int) -> Memory:
-        """The memory of so many streams of which nothing was read: the last symbol of each, and the network's own."""
+    def init_memory(self, rows: int) -> Memory:
+        """The memory at the start of `rows` streams: the last symbol of each, and the memory of the network."""
         network = self.streaming
-        last = torch.full((rows,), network.opening, device=next(self.parameters()).device)
-        return (last, *network.open(rows))
+        last = torch.full((rows,), network.bos, device=next(self.parameters()).device)
+        return (last, *network.init_memory(rows))
 
     def read(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Memory]:
         """log a(token | all before it in its stream) for the next segment of each stream, and the memory after it."""
-        hidden, after = self.follow(memory, tokens)
-        return self.network.score(hidden, tokens), after
+        hidden, after = self.hidden_and_memory(memory, tokens)
+        return self.network.log_probs(hidden, tokens), after
 
-    def follow(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L D"], Memory]:
+    def hidden_and_memory(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L D"], Memory]:
         """The hidden vector before each token of the next segment of each stream, and the memory after the segment."""
-        last, *own = memory
-        hidden, own_after = self.streaming.read(torch.cat([last[:, None], tokens], 1)[:, :-1], tuple(own))
-        return hidden, (tokens[:, -1].clone() if tokens.shape[1] else last, *own_after)
+        last, *network_memory = memory
+        hidden, network_memory_after = self.streaming.read(torch.cat([last[:, None], tokens], 1)[:, :-1], tuple(network_memory))
+        return hidden, (tokens[:, -1].clone() if tokens.shape[1] else last, *network_memory_after)
 
     @property
     def streaming(self) -> StreamingNetwork:
         if not isinstance(self.network, StreamingNetwork):
             raise ValueError(
-                f"A {type(self.network).__name__} carries nothing from one segment of a stream to the next. Nothing was "
+                f"A {type(self.network).__name__} has no memory from one segment of a stream to the next. Nothing was "
                 f"computed; cut the text into chunks, or use a base with a memory."
             )
         return self.network
@@ -164,13 +113,13 @@ class NetworkBase(nn.Module):
         return self.network
 
     def _hidden(self, x: Sequences) -> Float[Tensor, "B U D"]:
-        """The hidden vectors of the columns that any row uses."""
+        """The hidden vectors of the columns that are not padding in all rows."""
         longest = int(x.stop.max()) if len(x) else 0
         self._check_length(longest, f"a sequence of {longest} tokens")
         return self.network.hidden(Sequences(x.tokens[:, :longest], x.start, x.stop))
 
-    def _hidden_and_asked(self, x: Sequences) -> tuple[Float[Tensor, "B U D"], Int[Tensor, "B U"]]:
-        """The same, and the tokens of the points, -1 elsewhere."""
+    def _hidden_and_labels(self, x: Sequences) -> tuple[Float[Tensor, "B U D"], Int[Tensor, "B U"]]:
+        """`_hidden`, and the tokens of the points, -1 elsewhere."""
         hidden = self._hidden(x)
         used = hidden.shape[1]
         return hidden, x.tokens[:, :used].masked_fill(~x.counted[:, :used], -1)
@@ -184,49 +133,50 @@ class NetworkBase(nn.Module):
             )
 
 
-def with_sight(base: NetworkBase, *, reach: int | None = None, clamp: int | None = None) -> NetworkBase:
-    """A Transformer-XL of the same weights that sees as far back as `reach` when scoring and drawing; distances over `clamp`
-    are taken for `clamp`. It is the given network, changed."""
+def with_attention_span(base: NetworkBase, *, attention_span: int | None = None, clamp_len: int | None = None) -> NetworkBase:
+    """A Transformer-XL or DEQ with another attention span, and another largest distinct distance, for scoring and sampling;
+    None keeps it. The network is modified in place."""
     if not isinstance(base.network, TransformerXLNetwork):
         raise ValueError(
-            f"Only a Transformer-XL can be told how far to see, not a {type(base.network).__name__}. Nothing was computed; "
-            f"leave reach and clamp out."
+            f"Only a Transformer-XL has an attention span, not a {type(base.network).__name__}. Nothing was computed; "
+            f"leave attention_span and clamp_len out."
         )
-    base.network.look(reach, clamp)
-    config, seen = base.config, base.network.config
-    told = replace(config, reach=seen.reach, clamp=seen.clamp) if isinstance(config, DeqConfig) else seen
-    return NetworkBase(base.network, told, base.space).train(base.training)
+    base.network.set_attention_span(attention_span, clamp_len)
+    attention_span, clamp_len = base.network.config.attention_span, base.network.config.clamp_len
+    config: Any = base.config
+    config = replace(config, attention_span=attention_span, clamp_len=clamp_len)
+    return NetworkBase(base.network, config, base.space).train(base.training)
 
 
-def with_given(base: NetworkBase, given: int) -> NetworkBase:
-    """The same network on what is left of points whose first `given` tokens are a prompt: of an image, what is to be completed.
+def with_prompt_tokens(base: NetworkBase, prompt_tokens: int) -> NetworkBase:
+    """The same network on the rest of points whose first `prompt_tokens` tokens become a prompt, such as the rest of an image.
     Points must have one length."""
-    left = base.space.max_length - given
-    if base.space.eos is not None or given < 0 or left < 1:
+    left = base.space.max_length - prompt_tokens
+    if base.space.eos is not None or prompt_tokens < 0 or left < 1:
         raise ValueError(
-            f"Of {base.space} the first {given} tokens cannot be given: points must have one length, and keep a token. "
-            f"Nothing was changed."
+            f"The first {prompt_tokens} tokens of {base.space} cannot be a prompt: points must have one length, and "
+            f"keep a token. Nothing was changed."
         )
     return NetworkBase(base.network, base.config, replace(base.space, max_length=left)).train(base.training)
 
 
-def with_unrolled(base: NetworkBase, unrolled: int) -> NetworkBase:
-    """A DEQ-Transformer of the same weights that is so many tied layers, or, with 0, their fixed point: so training by layers
-    goes on as training of the fixed point. It is the given network, changed."""
+def with_unrolled_layers(base: NetworkBase, unrolled: int) -> NetworkBase:
+    """A DEQ-Transformer as `unrolled` tied layers, or, with 0, as their fixed point: pretraining by layers continues as
+    training of the fixed point. The network is modified in place."""
     if not isinstance(base.network, DeqNetwork) or not isinstance(base.config, DeqConfig):
-        raise ValueError(f"Only a DEQ-Transformer is unrolled, not a {type(base.network).__name__}. Nothing was changed.")
+        raise ValueError(f"Only a DEQ-Transformer can be unrolled, not a {type(base.network).__name__}. Nothing was changed.")
     base.network.unroll(unrolled)
     return NetworkBase(base.network, replace(base.config, unrolled=unrolled), base.space).train(base.training)
 
 
-def build_base(config: BaseConfig, space: Space, *, rng: Rng) -> NetworkBase:
-    """A base with initial weights drawn from `rng`, which must be `Seeded`: weights are no finite choice."""
-    if not isinstance(rng, Seeded):
-        raise ValueError(f"Initial weights need chance from a seed, not from {rng!r}. Nothing was built; pass Seeded(seed).")
-    with rng.governs_torch():
+def build_base(config: NetworkConfig, space: Space, *, rng: Rng) -> NetworkBase:
+    """A base with initial weights drawn from `rng`, which must be a `SeededRng`."""
+    if not isinstance(rng, SeededRng):
+        raise ValueError(f"Initial weights need a SeededRng, not {rng!r}. Nothing was built; pass SeededRng(seed).")
+    with rng.fork_torch_rng():
         return NetworkBase(build_network(config, space.vocab_size), config, space)
 
 
-def build_network(config: BaseConfig, vocab_size: int) -> AnyNetwork:
-    """A network with initial weights from torch's own generator."""
-    return NETWORKS[type(config)](config, vocab_size)
+def build_network(config: NetworkConfig, vocab_size: int) -> Any:
+    """A network with initial weights from the global generator of torch."""
+    return NETWORKS.build(config, vocab_size)

@@ -2,17 +2,14 @@
 
     base = seq2seq_lm(AutoModelForSeq2SeqLM.from_pretrained(folder), max_length=40)
 
-A source is read exactly as it stands in the prompt: the end symbol that the model's tokenizer puts after it belongs to the
-prompt, and an empty source is refused, because there is nothing to attend to. The target is written after an opening token,
-the model's `decoder_start_token_id`, which belongs neither to prompt nor to point. Its distribution is the plain softmax of
-the logits, a bias of the model included; tokens that `generate` forces or forbids take no part.
-
-Scoring encodes each different source of a batch once. For steps a source is encoded once for all its draws, which share the
-keys and values that are made of it (`esscher.bases.shared_source`); models that this cannot serve step on copies.
-
-As in `NetworkBase`, dropout acts in training mode and on scoring only. Sources may have a vocabulary of their own: the space
-is that of the targets. What it leaves out: gradients through steps, models without `past_key_values`, and models whose steps
-are not their scores, because they tell positions by padding symbols (M2M100, ProphetNet): these are refused.
+The encoder reads the prompt as it is: the EOS token that the model's tokenizer appends belongs to the prompt, and an empty
+source is refused. A BOS token, the model's `decoder_start_token_id`, stands before the target and belongs neither to prompt
+nor to point. The distribution is the plain softmax of the logits; tokens that `generate` forces or forbids take no part. The
+space is that of the targets; sources may have another vocabulary. Each different source of a batch is encoded once, and steps
+share its keys and values among its draws (`esscher.bases.shared_source_cache`), if the model allows it. As in `NetworkBase`,
+dropout acts in training mode and on scoring only. Left out: gradients through steps, models without `past_key_values`, and
+models whose steps do not equal their scores, because they derive positions from padding tokens (M2M100, ProphetNet): these are
+refused.
 """
 
 from dataclasses import dataclass
@@ -21,236 +18,221 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
 from esscher.bases.causal_lm import (
-    IGNORED,
-    LONGEST_BY_DEFAULT,
-    check_tokens,
-    first_stated,
-    stepping,
-    takes_of,
+    IGNORE_INDEX,
+    cache_full_error,
+    check_vocab,
+    default_max_length,
+    first_token_ids,
+    forward_parameters,
+    label_log_probs,
+    last_log_probs,
+    step_mode,
     text_config,
 )
-from esscher.bases.logits import in_pieces
-from esscher.heads.softmax import exact
-from esscher.networks.opening import answered
-from esscher.space import Sequences, Space, at_columns, by_position, distinct_prompts, sequences
-from esscher.target import State
+from esscher.bases.logits import check_length, split_rows
+from esscher.core.space import Sequences, Space, point_values, scatter_point_values, sequences, unique_prompts
+from esscher.core.target import State
+from esscher.heads.chunked_log_softmax import accumulation_dtype
+from esscher.networks.network import shift_right
 
-NEEDED = ("input_ids", "attention_mask", "decoder_input_ids", "encoder_outputs", "past_key_values")
+REQUIRED_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "encoder_outputs", "past_key_values")
 
 
 @dataclass(frozen=True)
-class _State:
-    """A cache of `transformers`; and, where it is not shared, each row's source as the encoder left it, with its mask."""
+class _CacheState:
+    """A cache of `transformers`; and, if sources are not shared, the encoder's output for each row with its mask."""
 
     cache: Any
     source: tuple[Float[Tensor, "B S D"], Int[Tensor, "B S"]] | None
-    filled: int  # positions of the targets that were read, the opening's included
+    filled: int  # positions of the targets that were read, BOS included
 
 
 class Seq2SeqLM(nn.Module):
-    """The distribution that an encoder-decoder model gives to the targets of a space, given their sources."""
+    """The distribution of an encoder-decoder model over the targets of a space, given their sources."""
 
     model: Any
 
-    def __init__(self, model: nn.Module, space: Space, opening: int):
+    def __init__(self, model: nn.Module, space: Space, bos: int):
         super().__init__()
-        otherwise = "a text model of AutoModelForSeq2SeqLM that has a key-value cache, or causal_lm for one without encoder"
-        takes_of(model, NEEDED, otherwise)
-        check_tokens(model, space, opening, "seq2seq_lm")
-        self.model, self.space, self.opening = model, space, opening
-        self._shares: bool | None = None  # whether steps may share sources; found by the first of them
+        alternative = "a text model of AutoModelForSeq2SeqLM that has a key-value cache, or causal_lm for one without encoder"
+        forward_parameters(model, REQUIRED_INPUTS, alternative)
+        check_vocab(model, space, bos, "seq2seq_lm")
+        self.model, self.space, self.bos = model, space, bos
+        self._shares_source: bool | None = None  # whether steps can share sources; determined by the first step
 
     @property
     def max_positions(self) -> int | None:
-        """The longest target it can read, if it has a limit."""
-        return _positions(self.model.get_decoder(), "decoder")
+        """The longest target that the model can read; None is no limit."""
+        return _max_positions(self.model.get_decoder(), "decoder")
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Logits of every token at position t given the source and the target before t; 0 outside the point."""
         self._check(x, int(x.lengths.max()) if len(x) else 0)
-        return at_columns(x, self._read(x)[0])
+        return scatter_point_values(x, self._read(x)[0])
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        found = []
-        for piece in self._pieces(x):
-            logits, answers = self._read(piece)
-            score = -cross_entropy(logits.flatten(0, 1), answers.flatten(), ignore_index=IGNORED, reduction="none")
-            found.append(at_columns(piece, score.view(answers.shape)))
-        return torch.cat(found)
+        return torch.cat([scatter_point_values(piece, label_log_probs(*self._read(piece))) for piece in self._pieces(x)])
 
-    def scores_and_levels(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs`, and the logsumexp of the logits they are of, 0 where x is not counted."""
-        scores, levels = [], []
+    def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        """`log_probs`, and the logsumexp of the logits at each position, 0 where x is not counted."""
+        log_probs, logsumexps = [], []
         for piece in self._pieces(x):
-            logits, answers = self._read(piece)
-            level = logits.logsumexp(-1)
-            own = logits.gather(-1, answers.clamp(min=0)[..., None])[..., 0]
-            scores.append(at_columns(piece, own - level))
-            levels.append(at_columns(piece, level))
-        return torch.cat(scores), torch.cat(levels)
+            logits, labels = self._read(piece)
+            logsumexp = logits.logsumexp(-1)
+            label_logits = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+            log_probs.append(scatter_point_values(piece, label_logits - logsumexp))
+            logsumexps.append(scatter_point_values(piece, logsumexp))
+        return torch.cat(log_probs), torch.cat(logsumexps)
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-        from esscher.bases import shared_source
+        from esscher.bases import shared_source_cache
 
         self._check(prompts, self.space.max_length)
-        token = torch.full((len(prompts),), self.opening, device=prompts.tokens.device)
+        token = torch.full((len(prompts),), self.bos, device=prompts.tokens.device)
         cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-        with stepping(self.model):
+        with step_mode(self.model):
             hidden, mask = self._encode(prompts)
-            logits = self._step(cache, (hidden, mask), token)
-            if self._shares is None:
-                self._shares = shared_source.can_share(self.model, cache, mask, token)
-        if self._shares:
-            return logits, _State(shared_source.share(cache, mask, self.space.max_length), None, 1)
-        return logits, _State(cache, (hidden, mask), 1)
+            log_prob = self._step(cache, (hidden, mask), token)
+            if self._shares_source is None:
+                self._shares_source = shared_source_cache.can_share(self.model, cache, mask, token)
+        if self._shares_source:
+            return log_prob, _CacheState(shared_source_cache.share(cache, mask, self.space.max_length), None, 1)
+        return log_prob, _CacheState(cache, (hidden, mask), 1)
 
     @torch.no_grad()
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+    def advance(self, state: _CacheState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         if state.filled == self.space.max_length:
-            raise ValueError(f"The state is full: it had room for {state.filled} positions, one for each token to come.")
-        with stepping(self.model):
+            raise cache_full_error(state.filled)
+        with step_mode(self.model):
             log_prob = self._step(state.cache, state.source, token)
-        return log_prob, _State(state.cache, state.source, state.filled + 1)
+        return log_prob, _CacheState(state.cache, state.source, state.filled + 1)
 
     @torch.no_grad()
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
+    def select(self, state: _CacheState, index: Int[Tensor, "K"]) -> _CacheState:
         from transformers.cache_utils import EncoderDecoderCache
 
-        from esscher.bases import shared_prompt, shared_source
+        from esscher.bases import shared_prompt_cache, shared_source_cache
 
         if state.source is None:
-            return _State(shared_source.select(state.cache, index), None, state.filled)
-        both = state.cache.self_attention_cache, state.cache.cross_attention_cache
-        cache = EncoderDecoderCache(*(shared_prompt.select(one, index) for one in both))
-        hidden, mask = (one.index_select(0, index) for one in state.source)
-        return _State(cache, (hidden, mask), state.filled)
+            return _CacheState(shared_source_cache.select(state.cache, index), None, state.filled)
+        caches = state.cache.self_attention_cache, state.cache.cross_attention_cache
+        cache = EncoderDecoderCache(*(shared_prompt_cache.select(part, index) for part in caches))
+        hidden, mask = (part.index_select(0, index) for part in state.source)
+        return _CacheState(cache, (hidden, mask), state.filled)
 
     def _step(self, cache: Any, source: tuple[Tensor, Tensor] | None, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
-        from esscher.bases import shared_source
+        from esscher.bases import shared_source_cache
 
         if source is None:
-            output = shared_source.step(self.model, cache, token)
-        else:
-            output = self.model(**_given(*source), decoder_input_ids=token[:, None], past_key_values=cache, use_cache=True)
-        logits = output.logits[:, -1]
-        return log_softmax(logits.to(exact(logits.dtype)), -1)
+            return last_log_probs(shared_source_cache.step(self.model, cache, token))
+        inputs = {**_encoder_inputs(*source), "decoder_input_ids": token[:, None]}
+        return last_log_probs(self.model(past_key_values=cache, use_cache=True, **inputs))
 
     def _encode(self, x: Sequences) -> tuple[Float[Tensor, "B S D"], Int[Tensor, "B S"]]:
-        """What the encoder makes of the sources, and where they have tokens; padding is the model's own symbol for it."""
+        """The encoder's output for the sources, and their mask; padding holds the model's padding token."""
         prompts, padding = x.prompts(), getattr(self.model.config, "pad_token_id", None)
         ids = torch.where(prompts.inside, prompts.tokens, 0 if padding is None else padding)
         mask = prompts.inside.long()
         return self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state, mask
 
     def _read(self, x: Sequences) -> tuple[Float[Tensor, "B L V"], Int[Tensor, "B L"]]:
-        """Logits by the position in the point, and the token that each is asked for, `IGNORED` after the end."""
-        ids = answered(x, self.opening)
+        """Logits by position in the point, and the label of each, `IGNORE_INDEX` after the end."""
+        ids = shift_right(x, self.bos)
         position = torch.arange(ids.shape[1], device=ids.device)
         if ids.numel() == 0:
-            empty = torch.zeros(*ids.shape, self.space.vocab_size, dtype=exact(self.model.dtype), device=ids.device)
-            return empty, torch.zeros_like(ids)
-        sources, which = distinct_prompts(x)
-        source = _given(*(one.index_select(0, which) for one in self._encode(sources)))
+            shape, dtype = (*ids.shape, self.space.vocab_size), accumulation_dtype(self.model.dtype)
+            return torch.zeros(shape, dtype=dtype, device=ids.device), torch.zeros_like(ids)
+        sources, index = unique_prompts(x)
+        source = _encoder_inputs(*(part.index_select(0, index) for part in self._encode(sources)))
         logits = self.model(**source, decoder_input_ids=ids, use_cache=False).logits
-        asked = torch.where(position < x.lengths[:, None], by_position(x, x.tokens, ids.shape[1]), IGNORED)
-        return logits.to(exact(logits.dtype)), asked
+        labels = torch.where(position < x.lengths[:, None], point_values(x, x.tokens, ids.shape[1]), IGNORE_INDEX)
+        return logits.to(accumulation_dtype(logits.dtype)), labels
 
     def _pieces(self, x: Sequences) -> list[Sequences]:
-        """Rows of which logits are made at once."""
+        """The rows in parts whose logits are computed at once."""
         longest = int(x.lengths.max()) if len(x) else 0
         self._check(x, longest)
-        return in_pieces(x, self.space.vocab_size, longest)
+        return split_rows(x, self.space.vocab_size, longest)
 
     def _check(self, x: Sequences, longest: int) -> None:
-        """Sources of at least one token, and nothing longer than the model can read."""
+        """Refuse empty sources, and sources or targets longer than the model can read."""
         if bool((x.start == 0).any()):
             raise ValueError(
                 f"The source in row {int((x.start == 0).nonzero()[0, 0])} is empty, and an encoder-decoder model needs a token "
                 f"to attend to. Nothing was computed; put the end symbol into the prompt, as the model's tokenizer does."
             )
         source = int(x.start.max()) if len(x) else 0
-        limits = _positions(self.model.get_encoder(), "encoder"), self.max_positions
-        for what, length, limit in zip(("source", "target"), (source, longest), limits, strict=True):
-            if limit is not None and length > limit:
-                raise ValueError(
-                    f"The model has {limit} positions and was given a {what} of up to {length} tokens. Nothing was computed; "
-                    f"shorten the sequences, or choose a smaller max_length."
-                )
+        check_length(_max_positions(self.model.get_encoder(), "encoder"), source, f"a source of up to {source} tokens")
+        check_length(self.max_positions, longest, f"a target of up to {longest} tokens")
 
 
 def seq2seq_lm(
-    model: Any, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", opening: int | None = None
+    model: Any, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> Seq2SeqLM:
     """A base around a model of `AutoModelForSeq2SeqLM`.
 
-    `max_length` is that of its targets, by default all positions of the model up to 256; `eos=None` makes targets of exactly
-    that length; `opening` is the model's decoder start token, or its begin symbol.
+    `max_length` is that of its targets, by default the positions of the decoder, at most 256; `eos=None` makes all targets of
+    that length; `bos` defaults to the model's decoder start token, or its BOS token.
     """
     if eos == "model":
-        ends = decoder_symbols(model, "eos_token_id")
+        ends = decoder_token_ids(model, "eos_token_id")
         eos = ends[0] if ends else None
-    known = [] if opening is None else [opening]
-    known += decoder_symbols(model, "decoder_start_token_id") + decoder_symbols(model, "bos_token_id")
-    if not known:
+    candidates = [] if bos is None else [bos]
+    candidates += decoder_token_ids(model, "decoder_start_token_id") + decoder_token_ids(model, "bos_token_id")
+    if not candidates:
         raise ValueError(
-            f"{type(model).__name__} states neither a decoder start token nor a begin symbol, so nothing stands before its "
-            f"first token. Nothing was made; pass opening=, the token that it was trained to begin targets with."
+            f"{type(model).__name__} states neither a decoder start token nor a BOS token, so no token can stand before the "
+            f"first. Nothing was made; pass bos=, the token with which it was trained to begin targets."
         )
-    positions = _positions(model.get_decoder(), "decoder") or LONGEST_BY_DEFAULT
-    length = min(positions, LONGEST_BY_DEFAULT) if max_length is None else max_length
-    base = Seq2SeqLM(model, Space(spoken_tokens(model), length, eos), known[0])
-    check_steps(base)
+    length = default_max_length(_max_positions(model.get_decoder(), "decoder")) if max_length is None else max_length
+    base = Seq2SeqLM(model, Space(int(text_config(model).vocab_size), length, eos), candidates[0])
+    check_steps_match_scores(base)
     return base
 
 
 @torch.no_grad()
-def check_steps(base: Seq2SeqLM) -> None:
-    """Refuse a model whose steps are not its scores; where that is so, it shows after a padding symbol in a target."""
+def check_steps_match_scores(base: Seq2SeqLM) -> None:
+    """Refuse a model whose steps do not equal its scores, which shows after a padding token in a target."""
     padding, size = getattr(base.model.config, "pad_token_id", None), base.space.vocab_size
-    first = base.opening if padding is None or padding >= size else padding
+    first = base.bos if padding is None or padding >= size else padding
     tokens = [first, (first + 1) % size, first][: base.space.max_length]
-    x = sequences([tokens], [[base.opening]]).to(base.model.device)
-    with stepping(base.model):
+    x = sequences([tokens], [[base.bos]]).to(base.model.device)
+    with step_mode(base.model):
         scores = log_softmax(base.logits(x)[0, 1:], -1)
     step, state = base.begin(x.prompts())
-    tolerance = 1e-3 if exact(base.model.dtype) == base.model.dtype else 0.1
-    for place, score in enumerate(scores):
+    tolerance = 1e-3 if accumulation_dtype(base.model.dtype) == base.model.dtype else 0.1
+    for position, score in enumerate(scores):
         gap = float((step[0].exp() - score.exp()).abs().max())
         if not gap <= tolerance:
             raise ValueError(
-                f"Steps of {type(base.model).__name__} are not its scores: at position {place} of a target that begins with a "
-                f"padding symbol probabilities differ by {gap:.2g}. No base was made; use a model that counts all its "
-                f"tokens."
+                f"Steps of {type(base.model).__name__} do not equal its scores: at position {position} of a target that begins "
+                f"with a padding token, probabilities differ by {gap:.2g}. No base was made; use a model that counts positions "
+                f"by all tokens."
             )
-        if place + 1 < len(scores):
-            step, state = base.advance(state, x.tokens[:, 1 + place])
+        if position + 1 < len(scores):
+            step, state = base.advance(state, x.tokens[:, 1 + position])
 
 
-def _given(hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"]) -> dict[str, Any]:
-    """Encoded sources as a model takes them."""
+def _encoder_inputs(hidden: Float[Tensor, "B S D"], mask: Int[Tensor, "B S"]) -> dict[str, Any]:
+    """The model's keyword arguments for encoded sources."""
     from transformers.modeling_outputs import BaseModelOutput
 
-    known: Any = hidden
-    return {"encoder_outputs": BaseModelOutput(last_hidden_state=known), "attention_mask": mask}
+    output: Any = BaseModelOutput(last_hidden_state=hidden)  # type: ignore[arg-type]
+    return {"encoder_outputs": output, "attention_mask": mask}
 
 
-def spoken_tokens(model: Any) -> int:
-    """The vocabulary of the targets; sources may have another."""
-    return int(text_config(model).vocab_size)
+def _max_positions(part: Any, side: Literal["encoder", "decoder"]) -> int | None:
+    """The number of positions of the encoder or the decoder; None is no limit."""
+    limit: int | None = getattr(part.config, f"max_{side}_position_embeddings", None)
+    return getattr(part.config, "max_position_embeddings", None) if limit is None else limit
 
 
-def _positions(reader: Any, side: Literal["encoder", "decoder"]) -> int | None:
-    """How many positions one of the two readers has, if it has a limit."""
-    own: int | None = getattr(reader.config, f"max_{side}_position_embeddings", None)
-    return getattr(reader.config, "max_position_embeddings", None) if own is None else own
-
-
-def decoder_symbols(model: Any, name: str) -> list[int]:
-    """The tokens that a model's generation settings, or else its config, state under a name."""
-    return first_stated([getattr(model, "generation_config", None), model.config, model.get_decoder().config], name)
+def decoder_token_ids(model: Any, name: str) -> list[int]:
+    """The token ids that a model's generation config, or else its config, states for the decoder."""
+    return first_token_ids([getattr(model, "generation_config", None), model.config, model.get_decoder().config], name)

@@ -1,12 +1,12 @@
-"""Temperature, top-k and nucleus (top-p) truncation of any base, as a base: normalised, with exact log-probabilities.
+"""Temperature, top-k and nucleus (top-p) truncation of any base, as a normalised base with exact log-probabilities.
 
-At every step the base's log-probabilities are divided by `temperature`, the `top_k` likeliest tokens are kept, of
-these the fewest that hold `top_p` of the probability, and what is kept is normalised again. A token that was
-dropped scores -inf. Scoring and stepping make the same choice: tokens are ranked by log-probabilities rounded to
-`GRAIN` nats, because the last bits of a network depend on the shape of the batch, and equals go to the smaller
-token. What no rounding can mend: a sum within those bits of `top_p` may keep one token more or less.
+At every step the base's log-probabilities are divided by `temperature`, the `top_k` likeliest tokens are kept, of these the
+fewest that hold `top_p` of the probability, and the kept ones are normalised. A dropped token scores -inf. Scoring and
+stepping keep the same tokens: these are ranked by log-probabilities rounded to `RANK_RESOLUTION` nats, because the last bits
+of a network depend on the shape of the batch, and ties go to the smaller token. Rounding cannot help where a sum of
+probabilities is within those bits of `top_p`: one token more or less may be kept.
 
-It is a model of its own, not a proposal for its base: it never draws what it drops.
+It is no proposal for importance sampling of its base: it never draws the tokens it drops.
 """
 
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.bases.logits import LogitBase, at_tokens, in_pieces
-from esscher.space import Sequences, Space
-from esscher.target import Base, State
+from esscher.bases.logits import LogitBase, gather_tokens, split_rows
+from esscher.core.space import Sequences, Space
+from esscher.core.target import Base, State
 
-GRAIN = 2.0**-12
+RANK_RESOLUTION = 2.0**-12
 
 
 @dataclass(frozen=True)
 class Truncated:
-    """A base that only says its likelier tokens; None leaves a bound out."""
+    """A base truncated to its likelier tokens; None leaves a bound out."""
 
     base: Base
     top_k: int | None = None
@@ -55,29 +55,24 @@ class Truncated:
         return self.base.select(state, index)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        pieces = in_pieces(x, self.space.vocab_size, x.tokens.shape[1])
-        return torch.cat([at_tokens(self.logits(piece), piece) for piece in pieces])
+        pieces = split_rows(x, self.space.vocab_size, x.tokens.shape[1])
+        return torch.cat([gather_tokens(self.logits(piece), piece) for piece in pieces])
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """Log-probabilities of every token where x is counted, 0 elsewhere; in one pass if the base can."""
+        """Log-probabilities of every token where x is counted, 0 elsewhere; in one pass if the base has logits."""
         if isinstance(self.base, LogitBase):
-            whole = self._truncate(self.base.logits(x))
-            return torch.where(x.counted[..., None], whole, 0.0)
-        return self._by_steps(x)
-
-    def _by_steps(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """`logits` of a base that can only step."""
+            return torch.where(x.counted[..., None], self._truncate(self.base.logits(x)), 0.0)
         log_prob, state = self.begin(x.prompts())
-        whole = log_prob.new_zeros(*x.tokens.shape, self.space.vocab_size)
+        log_probs = log_prob.new_zeros(*x.tokens.shape, self.space.vocab_size)
         longest = int(x.lengths.max()) if len(x) else 0
         for t in range(longest):
-            here = (x.start + t < x.stop).nonzero()[:, 0]
-            column = x.start[here] + t
-            whole[here, column] = log_prob[here]
+            rows = (x.start + t < x.stop).nonzero()[:, 0]
+            column = x.start[rows] + t
+            log_probs[rows, column] = log_prob[rows]
             if t + 1 < longest:
-                token = torch.zeros_like(x.start).index_put((here,), x.tokens[here, column])
+                token = torch.zeros_like(x.start).index_put((rows,), x.tokens[rows, column])
                 log_prob, state = self.advance(state, token)
-        return whole
+        return log_probs
 
     def _truncate(self, log_prob: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
         scaled = log_prob / self.temperature
@@ -89,11 +84,11 @@ class Truncated:
 
 
 def _rank(log_prob: Float[Tensor, "*S V"]) -> Float[Tensor, "*S V"]:
-    return (log_prob.detach() / GRAIN).round()
+    return (log_prob.detach() / RANK_RESOLUTION).round()
 
 
 def _likeliest(log_prob: Float[Tensor, "*S V"], count: int) -> Bool[Tensor, "*S V"]:
-    """True for the first `count` tokens by rank, equals by their number."""
+    """True for the first `count` tokens by rank; ties go to the smaller token."""
     rank = _rank(log_prob)
     last = rank.topk(count, -1).values[..., -1:]
     above, equal = rank > last, rank == last
@@ -101,7 +96,7 @@ def _likeliest(log_prob: Float[Tensor, "*S V"], count: int) -> Bool[Tensor, "*S 
 
 
 def _nucleus(log_prob: Float[Tensor, "*S V"], mass: float) -> Bool[Tensor, "*S V"]:
-    """True for the fewest tokens by rank, equals by their number, that hold the share `mass`."""
+    """True for the fewest tokens by rank, ties going to the smaller token, whose probability is at least `mass`."""
     order = _rank(log_prob).argsort(dim=-1, descending=True, stable=True)
     share = torch.softmax(log_prob.detach().double(), -1).gather(-1, order)
     before = share.cumsum(-1) - share
@@ -109,7 +104,7 @@ def _nucleus(log_prob: Float[Tensor, "*S V"], mass: float) -> Bool[Tensor, "*S V
 
 
 def truncated(base: Base, *, top_k: int | None = None, top_p: float | None = None, temperature: float = 1.0) -> Base:
-    """What these settings leave of a base: itself, where they ask for nothing."""
+    """The base truncated by these settings; the base itself if they truncate nothing."""
     if (top_k, top_p, temperature) == (None, None, 1.0):
         return base
     return Truncated(base, top_k, top_p, temperature)

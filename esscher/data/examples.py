@@ -1,57 +1,79 @@
-"""Texts with what is known of them: classes, numbers, the right one of several choices, answers within passages, grades.
+"""Labelled examples for fine-tuning: classes, numbers, multiple choice, answers within passages, graded documents.
 
-Rows come from files (csv and tsv with a line of names first, jsonl, parquet, the nested json of SQuAD) or from a Hugging Face
-name. An example has one reading or several that are judged together; a reading is one text or two. What is right is None where
-it is not known. Examples with one `key` belong together: they are never parted, and are one replicate of an interval.
+Rows come from files (csv and tsv with a header, jsonl, parquet, the nested json of SQuAD) or from a Hugging Face data set. An
+example has one input or several that are judged together; an input is one text or two. Examples with equal `group` stay in one
+part of a split, and are one replicate of an interval.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from esscher.data.sources import KINDS, ending, file_rows, find_files, hub_rows, part_of, refuse_absent
+from esscher.data.sources import (
+    LOADER_BY_EXTENSION,
+    file_extension,
+    file_rows,
+    find_files,
+    hub_rows,
+    refuse_absent,
+    split_indices,
+)
 
-Task = Literal["classify", "regress", "choose", "extract", "rank"]
+TaskKind = Literal["classify", "regress", "choose", "extract", "rank"]
 Row = Mapping[str, Any]
-Reading = tuple[str, ...]
+InputTexts = tuple[str, ...]
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The names of what a row holds; `options` is a list, or names of several columns with commas between them."""
+@dataclass(frozen=True, kw_only=True)
+class ColumnConfig:
+    """The columns of a row; those that are None are the usual ones of the task."""
 
-    text: str
-    second: str | None
-    label: str
-    options: str = "options"
+    text: str | None = None
+    """Column of the text; of choices the article, of answers the passage, of rankings the query."""
+    second: str | None = None
+    """Column of a second text; of choices and answers the question, of rankings the document."""
+    label: str | None = None
+    """Column of the label."""
+    options: str | None = None
+    """Of choices: the column with the list of them, or several columns separated by commas."""
     group: str | None = None
+    """Column of the group; examples of a group are never in two splits, and are one replicate of the intervals."""
 
 
-USUAL: dict[str, Columns] = {
-    "classify": Columns("text", None, "label"),
-    "regress": Columns("text", None, "label"),
-    "choose": Columns("article", "question", "answer"),
-    "extract": Columns("context", "question", "answers"),
-    "rank": Columns("query", "document", "label"),
+@dataclass(frozen=True, kw_only=True)
+class ColumnNames(ColumnConfig):
+    """The columns of a row, all of them named."""
+
+    text: str = "text"
+    label: str = "label"
+    options: str = "options"
+
+
+DEFAULT_COLUMNS: dict[str, ColumnNames] = {
+    "classify": ColumnNames(),
+    "regress": ColumnNames(),
+    "choose": ColumnNames(text="article", second="question", label="answer"),
+    "extract": ColumnNames(text="context", second="question", label="answers"),
+    "rank": ColumnNames(text="query", second="document"),
 }
-"""The names that data sets usually have."""
+"""The usual names of each task's data sets."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Readings that are judged together and what is right of them.
+    """Inputs that are judged together, and their label; None where it is not known.
 
-    Right is the name of a class; a number; the number of a choice; for each right answer its place in the first text and its
-    words, none where there is no answer; or a grade for each reading.
+    The label is the name of a class; a number; the index of a choice; the offset in the first text and the words of each right
+    answer, empty where there is none; or a grade for each input.
     """
 
-    readings: tuple[Reading, ...]
-    right: Any
-    key: str
+    inputs: tuple[InputTexts, ...]
+    label: Any
+    group: str
 
 
 def read_rows(source: str) -> list[Row]:
@@ -66,8 +88,8 @@ def read_rows(source: str) -> list[Row]:
     return rows
 
 
-def examples_of(task: Task, rows: Sequence[Row], columns: Columns, where: str) -> list[Example]:
-    """The examples of a task; labels may be missing in all rows."""
+def make_examples(task: TaskKind, rows: Sequence[Row], columns: ColumnNames, where: str) -> list[Example]:
+    """The examples of a task; rows may have no labels."""
     names = [columns.text, *([columns.second] if columns.second else []), *([columns.group] if columns.group else [])]
     for number, row in enumerate(rows):
         missing = next((name for name in names if row.get(name) is None), None)
@@ -77,40 +99,38 @@ def examples_of(task: Task, rows: Sequence[Row], columns: Columns, where: str) -
                 f"read; name the right column."
             )
     if task == "rank":
-        return _ranked(rows, columns)
-    made = {"classify": _classified, "regress": _measured, "choose": _chosen, "extract": _answered}[task]
-    return [made(row, columns, f"row {number + 1} of {where}") for number, row in enumerate(rows)]
+        return _ranking_examples(rows, columns)
+    make = {
+        "classify": _classification_example,
+        "regress": _regression_example,
+        "choose": _choice_example,
+        "extract": _extraction_example,
+    }[task]
+    return [make(row, columns, f"row {number + 1} of {where}") for number, row in enumerate(rows)]
 
 
 def split_examples(examples: Sequence[Example], held_out: float, where: str) -> tuple[list[Example], ...]:
-    """To learn from, to choose by and to judge by, as the hash of their keys says."""
-    parts: tuple[list[Example], ...] = ([], [], [])
-    for one in examples:
-        parts[part_of(one.key, held_out)].append(one)
-    if not all(parts):
-        raise ValueError(
-            f"{where} has {len({one.key for one in examples})} groups of examples, too few to hold out {held_out:.0%} twice: "
-            f"one of train ({len(parts[0])}), validation ({len(parts[1])}), test ({len(parts[2])}) is empty. Nothing was "
-            f"learnt; give more, files of their own for validation and test, or a larger share."
-        )
-    return parts
+    """Train, validation and test, by the hash of the groups."""
+    groups = [example.group for example in examples]
+    parts = split_indices(groups, held_out, f"{where} has {len(set(groups))} groups of examples")
+    return tuple([examples[index] for index in part] for part in parts)
 
 
 def _file(file: Path) -> Iterator[Row]:
-    if ending(file) in DELIMITERS:
+    if file_extension(file) in DELIMITERS:
         with file.open(encoding="utf8", newline="") as lines:
-            yield from csv.DictReader(lines, delimiter=DELIMITERS[ending(file)])
-    elif ending(file) == ".json":
+            yield from csv.DictReader(lines, delimiter=DELIMITERS[file_extension(file)])
+    elif file_extension(file) == ".json":
         yield from _nested(json.loads(file.read_text(encoding="utf8")), file)
-    elif KINDS.get(ending(file), "text") == "text":
-        known = ", ".join((*DELIMITERS, ".json", *(one for one, kind in KINDS.items() if kind != "text")))
-        raise ValueError(f"{file} has no columns by its ending; examples are read from {known}. Nothing was read.")
+    elif LOADER_BY_EXTENSION.get(file_extension(file), "text") == "text":
+        known = ", ".join((*DELIMITERS, ".json", *(ending for ending, kind in LOADER_BY_EXTENSION.items() if kind != "text")))
+        raise ValueError(f"{file} has no columns by its extension; examples are read from {known}. Nothing was read.")
     else:
-        yield from file_rows(file, KINDS[ending(file)], "line")
+        yield from file_rows(file, LOADER_BY_EXTENSION[file_extension(file)], "line")
 
 
 def _nested(whole: Any, file: Path) -> Iterator[Row]:
-    """The questions of SQuAD's files, each with its passage."""
+    """The questions of a SQuAD file, each with its passage."""
     try:
         for article in whole["data"]:
             for paragraph in article["paragraphs"]:
@@ -123,89 +143,81 @@ def _nested(whole: Any, file: Path) -> Iterator[Row]:
         ) from error
 
 
-def _texts(row: Row, columns: Columns) -> Reading:
+def _texts(row: Row, columns: ColumnNames) -> InputTexts:
     first = str(row[columns.text])
     return (first,) if columns.second is None else (first, str(row[columns.second]))
 
 
-def _key(row: Row, columns: Columns, otherwise: str) -> str:
-    return otherwise if columns.group is None else str(row[columns.group])
+def _group(row: Row, columns: ColumnNames, default: str) -> str:
+    return default if columns.group is None else str(row[columns.group])
 
 
-def _classified(row: Row, columns: Columns, where: str) -> Example:
+def _classification_example(row: Row, columns: ColumnNames, where: str) -> Example:
     label, texts = row.get(columns.label), _texts(row, columns)
-    return Example((texts,), None if label is None else str(label), _key(row, columns, "\n".join(texts)))
+    return Example((texts,), None if label is None else str(label), _group(row, columns, "\n".join(texts)))
 
 
-def _measured(row: Row, columns: Columns, where: str) -> Example:
+def _regression_example(row: Row, columns: ColumnNames, where: str) -> Example:
     label, texts = row.get(columns.label), _texts(row, columns)
     try:
         number = None if label is None else float(label)
     except (TypeError, ValueError) as error:
         raise ValueError(f"The label of {where} is {label!r}, which is no number. Nothing was read.") from error
-    return Example((texts,), number, _key(row, columns, "\n".join(texts)))
+    return Example((texts,), number, _group(row, columns, "\n".join(texts)))
 
 
-def _chosen(row: Row, columns: Columns, where: str) -> Example:
-    """Each choice, after the question where there is one, is read with the text."""
+def _choice_example(row: Row, columns: ColumnNames, where: str) -> Example:
+    """One input per choice: the text, and the question (if there is one) with the choice."""
     names = columns.options.split(",")
     options = [str(row[name.strip()]) for name in names] if len(names) > 1 else row.get(columns.options)
     if not isinstance(options, list) or len(options) < 2:
         raise ValueError(
             f"{where} has no list of two or more choices in {columns.options!r}, but {options!r}. Nothing was read."
         )
-    asked = "" if columns.second is None else f"{row[columns.second]} "
+    question = "" if columns.second is None else f"{row[columns.second]} "
     text = str(row[columns.text])
-    readings = tuple((text, f"{asked}{option}") for option in options)
-    return Example(readings, _place(row.get(columns.label), options, where), _key(row, columns, text))
+    inputs = tuple((text, f"{question}{option}") for option in options)
+    return Example(inputs, _choice_index(row.get(columns.label), options, where), _group(row, columns, text))
 
 
-def _place(label: Any, options: Sequence[str], where: str) -> int | None:
-    """The right choice by its number, its letter, or its words."""
+def _choice_index(label: Any, options: Sequence[str], where: str) -> int | None:
+    """The index of the right choice, which a label states as a number, a letter, or the words."""
     if label is None:
         return None
-    told = str(label).strip()
-    if told in options:
-        return options.index(told)
-    number = int(told) if told.isdecimal() else ord(told.upper()) - ord("A") if len(told) == 1 else -1
+    answer = str(label).strip()
+    if answer in options:
+        return options.index(answer)
+    number = int(answer) if answer.isdecimal() else ord(answer.upper()) - ord("A") if len(answer) == 1 else -1
     if not 0 <= number < len(options):
         raise ValueError(f"The answer of {where} is {label!r}, none of its {len(options)} choices. Nothing was read.")
     return number
 
 
-def _answered(row: Row, columns: Columns, where: str) -> Example:
-    """A passage and a question; answers as data sets have them, lists of texts and places, or as SQuAD's files do."""
-    given, texts = row.get(columns.label), _texts(row, columns)
-    if isinstance(given, Mapping):
-        given = [
-            {"text": text, "answer_start": place} for text, place in zip(given["text"], given["answer_start"], strict=True)
-        ]
-    right = None if given is None else tuple((int(one["answer_start"]), str(one["text"])) for one in given)
-    for place, words in right or ():
+def _extraction_example(row: Row, columns: ColumnNames, where: str) -> Example:
+    """A passage and a question; answers as in data sets (lists of texts and offsets) or as in SQuAD files."""
+    answers, texts = row.get(columns.label), _texts(row, columns)
+    if isinstance(answers, Mapping):
+        columns_of_answers = zip(answers["text"], answers["answer_start"], strict=True)
+        answers = [{"text": text, "answer_start": place} for text, place in columns_of_answers]
+    label = None if answers is None else tuple((int(answer["answer_start"]), str(answer["text"])) for answer in answers)
+    for place, words in label or ():
         if texts[0][place : place + len(words)] != words:
             raise ValueError(
                 f"The answer {words[:40]!r} of {where} does not stand at place {place} of its passage. Nothing was read."
             )
-    return Example((texts,), right, _key(row, columns, texts[0]))
+    return Example((texts,), label, _group(row, columns, texts[0]))
 
 
-def _ranked(rows: Sequence[Row], columns: Columns) -> list[Example]:
+def _ranking_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
     """The documents of each query in the order of the rows."""
     if columns.second is None:
         raise ValueError("Ranking needs two texts, a query and a document. Nothing was read; name the second column.")
     queries: dict[str, list[Row]] = {}
     for row in rows:
         queries.setdefault(str(row[columns.text]), []).append(row)
-    return [
-        Example(
-            tuple((query, str(row[columns.second])) for row in found),
-            _grades(row.get(columns.label) for row in found),
-            query,
-        )
-        for query, found in queries.items()
-    ]
-
-
-def _grades(given: Iterable[Any]) -> tuple[float, ...] | None:
-    labels = list(given)
-    return None if any(one is None for one in labels) else tuple(float(one) for one in labels)
+    examples = []
+    for query, documents in queries.items():
+        labels: list[Any] = [row.get(columns.label) for row in documents]
+        grades = None if None in labels else tuple(float(label) for label in labels)
+        examples.append(Example(tuple((query, str(row[columns.second])) for row in documents), grades, query))
+    return examples

@@ -23,19 +23,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from esscher.data.sources import hub_rows, part_of, refuse_absent
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space
+from esscher.data.sources import hub_rows, refuse_absent, split_index
 
 DIGITS = "digits"
 CODEC = "codec.json"
 Bytes = NDArray[np.uint8]
-Binarised = Literal["threshold", "random"]
+Binarization = Literal["threshold", "random"]
 NAMES = {"x": ("images", "image", "x", "data"), "y": ("labels", "label", "y")}
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageArray:
     """Images as N H W C values, and the class of each, if it is known."""
 
     values: Bytes
@@ -49,10 +49,10 @@ class Pictures:
         rows, columns, channels = self.values.shape[1:]
         return f"{self.source}: {len(self):,} images of {rows} x {columns} pixels, {channels} channel{'s' * (channels > 1)}"
 
-    def rows(self, chosen: Any) -> "Pictures":
+    def rows(self, chosen: Any) -> "ImageArray":
         return replace(self, values=self.values[chosen], labels=None if self.labels is None else self.labels[chosen])
 
-    def shrunk(self, side: int) -> "Pictures":
+    def shrunk(self, side: int) -> "ImageArray":
         """Squares of this side as one pixel each, by their mean."""
         count, rows, columns, channels = self.values.shape
         if rows % side or columns % side:
@@ -62,7 +62,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Codec:
+class ImageCodec:
     """How images become points, which a model's folder remembers: their size, the levels of a value, how it is binarised.
 
     Of `levels` each holds as many of the 256 values. With `binarised` there are two: "threshold" cuts in the middle; "random"
@@ -73,15 +73,17 @@ class Codec:
     rows: int
     columns: int
     channels: int
-    levels: int
+    quantization_levels: int
     classes: int = 0
-    binarised: Binarised | None = None
+    binarize: Binarization | None = None
 
     def __post_init__(self) -> None:
-        if not 2 <= self.levels <= 256:
-            raise ValueError(f"A value has 2 to 256 levels, not {self.levels}.")
-        if self.binarised not in ("threshold", "random", None) or (self.binarised is not None and self.levels != 2):
-            raise ValueError(f"Values are binarised by threshold or random, into 2 levels: {self.binarised}, {self.levels}.")
+        if not 2 <= self.quantization_levels <= 256:
+            raise ValueError(f"A value has 2 to 256 levels, not {self.quantization_levels}.")
+        if self.binarize not in ("threshold", "random", None) or (self.binarize is not None and self.quantization_levels != 2):
+            raise ValueError(
+                f"Values are binarised by threshold or random, into 2 levels: {self.binarize}, {self.quantization_levels}."
+            )
 
     @property
     def image(self) -> tuple[int, int, int]:
@@ -89,23 +91,23 @@ class Codec:
 
     @property
     def space(self) -> Space:
-        return Space(self.levels, self.rows * self.columns * self.channels)
+        return Space(self.quantization_levels, self.rows * self.columns * self.channels)
 
     @property
     def vocab_size(self) -> int:
-        return self.levels
+        return self.quantization_levels
 
-    def encode(self, pictures: Pictures) -> Sequences:
+    def encode(self, pictures: ImageArray) -> Sequences:
         """Each image as one point, after its class if there are classes."""
         if pictures.values.shape[1:] != self.image:
             raise ValueError(f"The model has images of {self.image}, and {pictures.source} of {pictures.values.shape[1:]}.")
         values = torch.from_numpy(pictures.values.reshape(len(pictures), -1).astype(np.int64))
-        if self.binarised == "random":
-            tokens = Seeded(0, "binarised").accept((values.double() / 255).log()).long()
+        if self.binarize == "random":
+            tokens = SeededRng(0, "binarised").bernoulli((values.double() / 255).log()).long()
         else:
-            tokens = values * self.levels // 256
+            tokens = values * self.quantization_levels // 256
         if self.classes:
-            tokens = torch.cat([self.levels + self._labels(pictures)[:, None], tokens], 1)
+            tokens = torch.cat([self.quantization_levels + self._labels(pictures)[:, None], tokens], 1)
         start = torch.full((len(tokens),), min(1, self.classes))
         return Sequences(tokens, start, torch.full_like(start, tokens.shape[1]))
 
@@ -114,32 +116,32 @@ class Codec:
         first, size = min(1, self.classes), self.space.max_length
         tokens = torch.nn.functional.pad(x.tokens.cpu(), (0, max(0, first + size - x.tokens.shape[1])))[:, first : first + size]
         known = torch.arange(first, first + size) < x.stop.cpu()[:, None]
-        values = torch.where(known, (tokens * 255 / (self.levels - 1)).round(), 128.0)
+        values = torch.where(known, (tokens * 255 / (self.quantization_levels - 1)).round(), 128.0)
         return values.to(torch.uint8).view(len(x), *self.image).numpy()
 
     def files(self) -> dict[str, bytes]:
         """What a model's folder keeps of it."""
         return {CODEC: (json.dumps(asdict(self), indent=2) + "\n").encode()}
 
-    def _labels(self, pictures: Pictures) -> torch.Tensor:
+    def _labels(self, pictures: ImageArray) -> torch.Tensor:
         if pictures.labels is None or pictures.labels.max(initial=0) >= self.classes:
             told = "none" if pictures.labels is None else f"one of {int(pictures.labels.max())}"
             raise ValueError(f"The model knows {self.classes} classes, 0 and up, and {pictures.source} states {told}.")
         return torch.from_numpy(pictures.labels)
 
 
-def load_codec(folder: str | Path) -> Codec | None:
+def load_codec(folder: str | Path) -> ImageCodec | None:
     """The codec of a model's folder; None where it is no model of images."""
     file = Path(folder) / CODEC
     if not file.is_file():
         return None
     try:
-        return Codec(**json.loads(file.read_text(encoding="utf8")))
+        return ImageCodec(**json.loads(file.read_text(encoding="utf8")))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file} does not describe images: {error}. Nothing was loaded; restore the file.") from error
 
 
-def read_images(source: str) -> tuple[Pictures, Pictures | None]:
+def read_images(source: str) -> tuple[ImageArray, ImageArray | None]:
     """The images of a source, and its own test images, if it has some."""
     path = Path(source).expanduser()
     if source == DIGITS:
@@ -152,31 +154,31 @@ def read_images(source: str) -> tuple[Pictures, Pictures | None]:
         return (_sheets([path]) if path.suffix == ".png" else _idx_pair(path)), None
     refuse_absent(source)
     try:
-        test: Pictures | None = _hub(source, "test")
+        test: ImageArray | None = _hub(source, "test")
     except FileNotFoundError:
         test = None
     return _hub(source, "train"), test
 
 
-def split_images(pictures: Pictures, *, held_out: float, test: bool) -> list[Pictures]:
+def split_images(pictures: ImageArray, *, held_out: float, test: bool) -> list[ImageArray]:
     """Images to learn from, to choose by and, if `test`, to judge by: the hash of each decides."""
-    parts = np.array([part_of(one.tobytes().hex(), held_out) for one in pictures.values])
+    parts = np.array([split_index(one.tobytes().hex(), held_out) for one in pictures.values])
     places = [(parts != 1) & ((parts != 2) | (not test)), parts == 1, *([parts == 2] if test else [])]
     if not all(place.any() for place in places):
         raise ValueError(f"{pictures} are too few to hold out {held_out:.0%}. Give more, or a larger share.")
     return [pictures.rows(place) for place in places]
 
 
-def _digits() -> Pictures:
+def _digits() -> ImageArray:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ImportError("The digits are in scikit-learn. Nothing was read; pip install 'esscher[images]'.") from error
     found = load_digits()
-    return Pictures((found.images * 255 / 16).round().astype(np.uint8)[..., None], found.target.astype(np.int64), DIGITS)
+    return ImageArray((found.images * 255 / 16).round().astype(np.uint8)[..., None], found.target.astype(np.int64), DIGITS)
 
 
-def _folder(path: Path) -> tuple[Pictures, Pictures | None]:
+def _folder(path: Path) -> tuple[ImageArray, ImageArray | None]:
     """The files of MNIST by their names, or sheets."""
     sheets = sorted(path.glob("*.png"))
     if sheets:
@@ -191,11 +193,11 @@ def _folder(path: Path) -> tuple[Pictures, Pictures | None]:
     return _idx_pair(files["train"][0]), _idx_pair(files["t10k"][0]) if files["t10k"] else None
 
 
-def _idx_pair(file: Path) -> Pictures:
+def _idx_pair(file: Path) -> ImageArray:
     """Images, and the labels in the file beside them."""
     labels = file.with_name(file.name.replace("images-idx3", "labels-idx1"))
     told = _idx(labels).astype(np.int64) if labels != file and labels.is_file() else None
-    return Pictures(_channels(_idx(file), str(file)), told, str(file))
+    return ImageArray(_channels(_idx(file), str(file)), told, str(file))
 
 
 def _idx(file: Path) -> Bytes:
@@ -210,7 +212,7 @@ def _idx(file: Path) -> Bytes:
     return values.reshape(shape)
 
 
-def _arrays(file: Path) -> tuple[Pictures, Pictures | None]:
+def _arrays(file: Path) -> tuple[ImageArray, ImageArray | None]:
     with np.load(file, allow_pickle=False) as whole:
         arrays: dict[str, Any] = {name.lower(): whole[name] for name in whole.files}
     train = _of_arrays(arrays, "train", file) or _of_arrays(arrays, "", file)
@@ -219,7 +221,7 @@ def _arrays(file: Path) -> tuple[Pictures, Pictures | None]:
     return train, _of_arrays(arrays, "test", file)
 
 
-def _of_arrays(arrays: Mapping[str, Any], part: str, file: Path) -> Pictures | None:
+def _of_arrays(arrays: Mapping[str, Any], part: str, file: Path) -> ImageArray | None:
     """The arrays whose names hold the part."""
     found = {}
     for kind, names in NAMES.items():
@@ -228,10 +230,10 @@ def _of_arrays(arrays: Mapping[str, Any], part: str, file: Path) -> Pictures | N
     if found["x"] is None:
         return None
     labels = None if found["y"] is None else np.asarray(found["y"], np.int64).reshape(-1)
-    return Pictures(_channels(found["x"], str(file)), labels, f"{file} ({part})" if part else str(file))
+    return ImageArray(_channels(found["x"], str(file)), labels, f"{file} ({part})" if part else str(file))
 
 
-def _sheets(files: list[Path]) -> Pictures:
+def _sheets(files: list[Path]) -> ImageArray:
     """Each row of a sheet is a square image."""
     from PIL import Image
 
@@ -243,16 +245,16 @@ def _sheets(files: list[Path]) -> Pictures:
         if side * side != values.shape[1]:
             raise ValueError(f"{file}: rows of {values.shape[1]} pixels are no square images. Nothing was read.")
         rows.append(values.reshape(len(values), side, side, -1))
-    return Pictures(np.concatenate(rows), None, str(files[0].parent if len(files) > 1 else files[0]))
+    return ImageArray(np.concatenate(rows), None, str(files[0].parent if len(files) > 1 else files[0]))
 
 
-def _hub(name: str, split: str) -> Pictures:
+def _hub(name: str, split: str) -> ImageArray:
     values, labels = [], []
     for row in _image_rows(name, split):
         values.append(row[0])
         labels.append(row[1])
     told = None if any(label is None for label in labels) else np.array(labels, np.int64)
-    return Pictures(_channels(np.stack(values), name), told, f"{name} ({split})")
+    return ImageArray(_channels(np.stack(values), name), told, f"{name} ({split})")
 
 
 def _image_rows(name: str, split: str) -> Iterator[tuple[Bytes, int | None]]:

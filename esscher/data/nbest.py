@@ -1,14 +1,14 @@
-"""N-best lists: for each id the candidates that some other system proposed, its scores, and the references to judge by.
+"""N-best lists: for each id the candidates of another system, its scores, and references.
 
-A file has a list a line, as JSON, plain or compressed (`.gz`):
+A file has one list per line, as JSON, plain or compressed (`.gz`):
 
     {"id": "a-1", "reference": "the cat sat",
      "candidates": [{"text": "the cats at", "score": -1.5}, {"text": "the cat sat", "score": -1.7}]}
 
-Candidates stand in the order of the other system, its best first; a higher score is better. Instead of "score" a candidate may
-have several by name, "scores": {"acoustic": -1.5, "translation": -0.2}, or none; all candidates of a file have the same.
-"reference" may be a list of several, and is needed only to tune and to judge. "scored_by" says which model gave a score, where
-this library did. Read too, and not written: {"id", "ref", "hyps": [[score, text], ...]}.
+Candidates are in the order of the other system, its best first; a higher score is better. Instead of "score" a candidate may
+have several by name, "scores": {"acoustic": -1.5, "translation": -0.2}, or none; all candidates of a file have the same names.
+"reference" may be a list, and is needed only to tune and to evaluate. "scored_by" names the model of a score that this library
+computed. The form {"id", "ref", "hyps": [[score, text], ...]} is read, too.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from esscher.data.sources import hashed
+from esscher.data.sources import unit_hash
 
 SCORE = "score"  # the name of the only score of candidates
 LIST_KEYS = ("id", "reference", "candidates", "scored_by")
@@ -71,31 +71,33 @@ class NBest:
 
 
 def read_nbest(file: str | Path) -> tuple[NBest, ...]:
-    """All lists of a file; what is wrong with it is told with its line and key."""
+    """All lists of a file; errors name the line and the key."""
     lists: list[NBest] = []
     seen: dict[str, int] = {}
     for number, line in _lines(Path(file)):
         where = f"{file}, line {number}"
-        one = _parse(line, where)
-        if one.id in seen:
-            raise ValueError(f"{where}: the id {one.id!r} stands in line {seen[one.id]} too. Nothing was read; ids are unique.")
-        if lists and set(one.names) != set(lists[0].names):
+        nbest = _parse(line, where)
+        if nbest.id in seen:
             raise ValueError(
-                f"{where}: the scores are {_listed(one.names)}, and before they were {_listed(lists[0].names)}. Nothing was "
+                f"{where}: the id {nbest.id!r} is in line {seen[nbest.id]}, too. Nothing was read; ids are unique."
+            )
+        if lists and set(nbest.names) != set(lists[0].names):
+            raise ValueError(
+                f"{where}: the scores are {_listed(nbest.names)}, and before they were {_listed(lists[0].names)}. Nothing was "
                 f"read; all candidates of a file have the same scores."
             )
-        seen[one.id] = number
-        lists.append(one)
+        seen[nbest.id] = number
+        lists.append(nbest)
     if not lists:
         raise ValueError(f"{file} holds no n-best list. Nothing was read; it has one a line, as JSON.")
     return tuple(lists)
 
 
 def split_by_id(lists: Sequence[NBest], share: float) -> tuple[tuple[NBest, ...], tuple[NBest, ...]]:
-    """About this share of the lists, and the others; its id alone decides where a list goes, whatever others there are."""
+    """About this share of the lists, and the others, by the hash of each id."""
     if not 0 < share < 1:
         raise ValueError(f"The share to tune on lies between 0 and 1, not {share}. Nothing was done; 0.5 is usual.")
-    first = [hashed(one.id) < share for one in lists]
+    first = [unit_hash(one.id) < share for one in lists]
     if len(set(first)) < 2:
         raise ValueError(
             f"{len(lists)} lists are too few to tune on {share:g} of them and test on the others: one part is empty. Nothing "
@@ -118,16 +120,16 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
 
 def _parse(line: str, where: str) -> NBest:
     try:
-        found = json.loads(line)
+        record = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{where} is not valid JSON: {error}. Nothing was read; mend the line.") from error
-    if not isinstance(found, dict):
+        raise ValueError(f"{where} is not valid JSON: {error}. Nothing was read; correct the line.") from error
+    if not isinstance(record, dict):
         raise ValueError(f"{where} holds no list: it must be an object with {_listed(LIST_KEYS[:3])}. Nothing was read.")
-    if "hyps" in found:
-        found = _from_short(found, where)
-    _check_keys(found, LIST_KEYS, ("id", "candidates"), where)
-    name = _of_type(found["id"], str, where, "id")
-    rows = _of_type(found["candidates"], list, where, "candidates")
+    if "hyps" in record:
+        record = _from_short(record, where)
+    _check_keys(record, LIST_KEYS, ("id", "candidates"), where)
+    name = _of_type(record["id"], str, where, "id")
+    rows = _of_type(record["candidates"], list, where, "candidates")
     if not rows:
         raise ValueError(f"{where}: 'candidates' is empty. Nothing was read; a list has at least one candidate.")
     candidates = tuple(_candidate(row, where, f"candidates[{place}]") for place, row in enumerate(rows))
@@ -137,19 +139,21 @@ def _parse(line: str, where: str) -> NBest:
                 f"{where}: 'candidates[{place}]' has the scores {_listed(one.scores)}, and candidates[0] has "
                 f"{_listed(candidates[0].scores)}. Nothing was read; all candidates of a file have the same scores."
             )
-    by = _of_type(found.get("scored_by", {}), dict, where, "scored_by")
-    return NBest(name, candidates, _references(found.get("reference"), where), by)
+    by = _of_type(record.get("scored_by", {}), dict, where, "scored_by")
+    references = record.get("reference")
+    references = [] if references is None else references if isinstance(references, list) else [references]
+    return NBest(name, candidates, tuple(_of_type(text, str, where, "reference") for text in references), by)
 
 
-def _from_short(found: dict[str, Any], where: str) -> dict[str, Any]:
-    """{"id", "ref", "hyps": [[score, text], ...]} in the words of our own form."""
-    _check_keys(found, SHORT_KEYS, ("id", "hyps"), where)
-    rows = _of_type(found["hyps"], list, where, "hyps")
+def _from_short(record: dict[str, Any], where: str) -> dict[str, Any]:
+    """Convert {"id", "ref", "hyps": [[score, text], ...]}."""
+    _check_keys(record, SHORT_KEYS, ("id", "hyps"), where)
+    rows = _of_type(record["hyps"], list, where, "hyps")
     for place, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != 2:
             raise ValueError(f"{where}: 'hyps[{place}]' must be a pair [score, text], not {row!r:.60}. Nothing was read.")
     candidates = [{"text": text, SCORE: score} for score, text in rows]
-    return {"id": found["id"], "reference": found.get("ref"), "candidates": candidates}
+    return {"id": record["id"], "reference": record.get("ref"), "candidates": candidates}
 
 
 def _candidate(row: Any, where: str, key: str) -> Candidate:
@@ -165,24 +169,17 @@ def _candidate(row: Any, where: str, key: str) -> Candidate:
     return Candidate(text, {name: float(value) for name, value in scores.items()})
 
 
-def _references(given: Any, where: str) -> tuple[str, ...]:
-    if given is None:
-        return ()
-    several = given if isinstance(given, list) else [given]
-    return tuple(_of_type(one, str, where, "reference") for one in several)
-
-
-def _check_keys(found: Mapping[str, Any], known: Sequence[str], needed: Sequence[str], where: str) -> None:
-    missing, unknown = [key for key in needed if key not in found], [key for key in found if key not in known]
+def _check_keys(record: Mapping[str, Any], known: Sequence[str], needed: Sequence[str], where: str) -> None:
+    missing, unknown = [key for key in needed if key not in record], [key for key in record if key not in known]
     if missing or unknown:
         what = f"the key {missing[0]!r} is missing" if missing else f"the key {unknown[0]!r} is unknown"
-        raise ValueError(f"{where}: {what}; known are {_listed(known)}. Nothing was read; mend the line.")
+        raise ValueError(f"{where}: {what}; known are {_listed(known)}. Nothing was read; correct the line.")
 
 
 def _of_type(value: Any, kind: type, where: str, key: str) -> Any:
     if not isinstance(value, kind):
         what = "text" if kind is str else "a list" if kind is list else "an object"
-        raise ValueError(f"{where}: {key!r} must be {what}, not {value!r:.60}. Nothing was read; mend the line.")
+        raise ValueError(f"{where}: {key!r} must be {what}, not {value!r:.60}. Nothing was read; correct the line.")
     return value
 
 

@@ -18,17 +18,17 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from esscher.storage import write_file
+from esscher.core.storage import write_file
 
-END = "<eos>"
-UNKNOWN = "\ufffd"  # decodes as the sign for an unreadable character
+EOS_TOKEN = "<eos>"
+UNKNOWN_CHARACTER = "\ufffd"  # decodes as the sign for an unreadable character
 UNKNOWN_WORD = "<unk>"
-OWN_NAME = "esscher_name"  # the setting that tells a tokenizer of ours
-KINDS = ("character", "byte", "word", "bpe")
+NAME_KEY = "esscher_name"  # the setting that tells a tokenizer of ours
+TOKENIZER_KINDS = ("character", "byte", "word", "bpe")
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoding:
     """Tokens of one text; `ends[i]` is the place in the text where token i ends."""
 
     tokens: list[int]
@@ -58,15 +58,15 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, without an end symbol."""
-        return [found.tokens for found in self.encode_places(texts)]
+        return [found.tokens for found in self.encode_with_offsets(texts)]
 
-    def encode_places(self, texts: Sequence[str]) -> list[Encoded]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
         """The same with the place where each token ends, to count words and bytes by."""
         try:
             found = self.backend.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"{self!r} cannot read a text: {error}. Nothing was encoded; use its own alphabet.") from error
-        return [Encoded(one.ids, [end for _, end in one.offsets]) for one in found]
+        return [Encoding(one.ids, [end for _, end in one.offsets]) for one in found]
 
     def decode(self, points: Sequence[Sequence[int]]) -> list[str]:
         """The text of each list of tokens; the end symbol is not shown."""
@@ -79,7 +79,7 @@ class Tokenizer:
             **self.settings,
             "eos_token": self.backend.id_to_token(self.eos),
             "clean_up_tokenization_spaces": False,
-            OWN_NAME: self.name,
+            NAME_KEY: self.name,
             **({} if self.size is None else {"esscher_size": self.size}),
         }
         content = {"tokenizer.json": self.backend.to_str(pretty=True), "tokenizer_config.json": json.dumps(settings, indent=2)}
@@ -91,17 +91,19 @@ class Tokenizer:
             write_file(Path(folder) / name, content)
 
 
-def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, cutoff: int = 1) -> Tokenizer:
+def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, min_frequency: int = 1) -> Tokenizer:
     """A new tokenizer of one of `KINDS`; `vocab_size` is for bpe and words, `cutoff` is how often a word must occur."""
     if kind == "character":
         return character_tokenizer("".join(sorted(set().union(*texts))))
     if kind == "byte":
-        return _finish(_byte_level(models.BPE(_byte_vocabulary(), []), split_words=False), "byte")
+        return _with_eos(_byte_level(models.BPE(_byte_vocabulary(), []), split_words=False), "byte")
     if kind == "word":
-        return _train_words(texts, vocab_size, cutoff)
+        return _train_words(texts, vocab_size, min_frequency)
     if kind == "bpe":
         return _train_bpe(texts, vocab_size)
-    raise ValueError(f"Unknown tokenizer {kind!r}; the known ones are {', '.join(KINDS)}, or a folder with a tokenizer.json.")
+    raise ValueError(
+        f"Unknown tokenizer {kind!r}; the known ones are {', '.join(TOKENIZER_KINDS)}, or a folder with a tokenizer.json."
+    )
 
 
 def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) -> Tokenizer:
@@ -109,13 +111,13 @@ def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) ->
 
     With `unknown`, characters outside the alphabet become one last token; without, they are an error.
     """
-    symbols = [*alphabet, *([UNKNOWN] if unknown and UNKNOWN not in alphabet else [])]
-    symbols.insert(eos, END)
-    model = models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token=UNKNOWN)
+    symbols = [*alphabet, *([UNKNOWN_CHARACTER] if unknown and UNKNOWN_CHARACTER not in alphabet else [])]
+    symbols.insert(eos, EOS_TOKEN)
+    model = models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token=UNKNOWN_CHARACTER)
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return _finish(backend, "character")
+    return _with_eos(backend, "character")
 
 
 def load_tokenizer(
@@ -146,7 +148,7 @@ def load_tokenizer(
     backend.encode_special_tokens = True
     backend.no_padding()
     backend.no_truncation()
-    return Tokenizer(backend, number, str(settings.get(OWN_NAME, folder.name)), size, settings)
+    return Tokenizer(backend, number, str(settings.get(NAME_KEY, folder.name)), size, settings)
 
 
 def _check_size(backend: tokenizers.Tokenizer, size: int, folder: Path) -> None:
@@ -193,7 +195,7 @@ def byte_symbols() -> list[str]:
 
 
 def _byte_vocabulary() -> dict[str, int]:
-    return {symbol: number for number, symbol in enumerate([END, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    return {symbol: number for number, symbol in enumerate([EOS_TOKEN, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
 
 
 def _byte_level(model: models.BPE, *, split_words: bool) -> tokenizers.Tokenizer:
@@ -211,27 +213,31 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
             f"{vocab_size} is too small. Nothing was trained; use at least {len(alphabet) + 1}, or the byte tokenizer."
         )
     backend = _byte_level(models.BPE(), split_words=True)
-    learner = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    learner = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[EOS_TOKEN], initial_alphabet=alphabet, show_progress=False
+    )
     backend.train_from_iterator(texts, learner)
-    return _finish(backend, "bpe")
+    return _with_eos(backend, "bpe")
 
 
-def _train_words(texts: Iterable[str], vocab_size: int, cutoff: int) -> Tokenizer:
+def _train_words(texts: Iterable[str], vocab_size: int, min_frequency: int) -> Tokenizer:
     """A text that spells out the end symbol means a word that is not known."""
     count = Counter(word for text in texts for word in text.split())
-    special = [END, UNKNOWN_WORD]
-    frequent = sorted((word for word in count if count[word] >= cutoff and word not in special), key=lambda w: (-count[w], w))
+    special = [EOS_TOKEN, UNKNOWN_WORD]
+    frequent = sorted(
+        (word for word in count if count[word] >= min_frequency and word not in special), key=lambda w: (-count[w], w)
+    )
     words = [*special, *frequent[: max(0, vocab_size - len(special))]]
     model = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN_WORD)
     backend = tokenizers.Tokenizer(model)
-    backend.normalizer = normalizers.Replace(Regex(rf"(?<!\S){END}(?!\S)"), UNKNOWN_WORD)
+    backend.normalizer = normalizers.Replace(Regex(rf"(?<!\S){EOS_TOKEN}(?!\S)"), UNKNOWN_WORD)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return _finish(backend, "word")
+    return _with_eos(backend, "word")
 
 
-def _finish(backend: tokenizers.Tokenizer, name: str) -> Tokenizer:
-    backend.add_special_tokens([END])
+def _with_eos(backend: tokenizers.Tokenizer, name: str) -> Tokenizer:
+    backend.add_special_tokens([EOS_TOKEN])
     backend.encode_special_tokens = True
-    eos = backend.token_to_id(END)
+    eos = backend.token_to_id(EOS_TOKEN)
     assert eos is not None
     return Tokenizer(backend, eos, name)

@@ -1,20 +1,130 @@
-"""Log-linear energies: E(x) = -<weights, features(x)>, the global part of a global autoregressive model.
+"""Features of whole sequences, log-linear energies of them, and sums of energies.
 
-A feature is a name and a function of whole sequences that gives any real number a row. Features of tokens
-need no decoding (`contains`, `starts_with`, `length`, `of_tokens`); features of text (`of_text`, `of_texts`) are given
-the decoded point. Features that can be written down are in `esscher.energies.declared`.
+    LogLinear              E(x) = -<weights, features(x)>, the global part of a global autoregressive model
+    ConditionalLogLinear   E(x | c) = -<weights(c), features(x, c)>, with weights that a network computes from the prompt c
+    Sum                    scale_1 E_1(x) + scale_2 E_2(x) + ...
+
+A feature is a name and a function that gives each sequence a real number. Features of tokens need no decoding (`contains`,
+`starts_with`, `length`, `token_feature`); features of text (`text_feature`, `text_batch_feature`) receive the decoded point.
+The features of a batch share one `DecodedBatch`, so that each row is decoded once. Features that can be written down are in
+`esscher.energies.declared_features`.
+
+Letters beside those of `esscher.core.space`: F features, R chosen rows, W positions where a motif may begin.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from esscher.energies.reading import Column, Decode, OfText, OfTokens, Reading, read_column
-from esscher.space import Sequences
+from esscher.core.randomness import Rng, require_seeded
+from esscher.core.space import Sequences, unique_prompts
+from esscher.core.target import Energy
+
+Decode = Callable[[list[list[int]]], list[str]]
+Column = Sequence[float] | Tensor
+
+
+class DecodedBatch:
+    """A batch of sequences with the texts decoded so far."""
+
+    def __init__(self, x: Sequences):
+        self.x = x
+        self._texts: list[tuple[Decode, bool, dict[int, str]]] = []
+
+    @cached_property
+    def points(self) -> list[list[int]]:
+        return self.x.points()
+
+    @cached_property
+    def prompts_and_points(self) -> list[list[int]]:
+        """Prompt and point of each row, concatenated."""
+        return [row[:stop] for row, stop in zip(self.x.tokens.tolist(), self.x.stop.tolist(), strict=True)]
+
+    def rows(self, rows: Sequence[int]) -> Sequences:
+        """The chosen rows, which are distinct and in order."""
+        return self.x if len(rows) == len(self.x) else self.x.rows(torch.tensor(rows, dtype=torch.long))
+
+    def texts(self, decode: Decode, rows: Sequence[int], *, with_prompt: bool = False) -> list[str]:
+        """The text of each chosen row; only rows that were not decoded before are decoded."""
+        known = next((texts for other, whole, texts in self._texts if other == decode and whole == with_prompt), None)
+        if known is None:
+            known = {}
+            self._texts.append((decode, with_prompt, known))
+        missing = [row for row in rows if row not in known]
+        if missing:
+            source = self.prompts_and_points if with_prompt else self.points
+            texts = decode([source[row] for row in missing])
+            if len(texts) != len(missing):
+                raise ValueError(f"The decoder gave {len(texts)} texts for {len(missing)} points. Nothing was kept.")
+            known.update(zip(missing, texts, strict=True))
+        return [known[row] for row in rows]
+
+
+@runtime_checkable
+class BatchFunction(Protocol):
+    """A function of sequences that can share a decoded batch with others."""
+
+    def evaluate(self, batch: DecodedBatch, rows: Sequence[int]) -> Column:
+        """One number for each of the chosen rows."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextFunction:
+    """A function of a list of decoded points; `with_prompt` decodes prompt and point together."""
+
+    decode: Decode
+    score: Callable[[list[str]], Column]
+    with_prompt: bool = False
+
+    def evaluate(self, batch: DecodedBatch, rows: Sequence[int]) -> Column:
+        return self.score(batch.texts(self.decode, rows, with_prompt=self.with_prompt))
+
+    def __call__(self, x: Sequences) -> Tensor:
+        return _evaluate_all(self, x)
+
+
+@dataclass(frozen=True)
+class TokenFunction:
+    """A function of a list of points as token ids, the end symbol included."""
+
+    score: Callable[[list[list[int]]], Column]
+
+    def evaluate(self, batch: DecodedBatch, rows: Sequence[int]) -> Column:
+        return self.score([batch.points[row] for row in rows])
+
+    def __call__(self, x: Sequences) -> Tensor:
+        return _evaluate_all(self, x)
+
+
+def _evaluate_all(of: BatchFunction, x: Sequences) -> Tensor:
+    return torch.as_tensor(of.evaluate(DecodedBatch(x), range(len(x))), dtype=torch.float64)
+
+
+def evaluate_feature(
+    name: str, of: Callable[[Sequences], Tensor], batch: DecodedBatch, rows: Sequence[int]
+) -> Float[Tensor, "R"]:
+    """The values of a feature for the chosen rows, in float64; each must be one finite number."""
+    values = of.evaluate(batch, rows) if isinstance(of, BatchFunction) else of(batch.rows(rows))
+    column = torch.as_tensor(values).double()
+    if column.shape != (len(rows),):
+        raise ValueError(
+            f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. Nothing was kept; "
+            f"return one number for each sequence."
+        )
+    wrong = ~torch.isfinite(column)
+    if bool(wrong.any()):
+        first = int(wrong.nonzero()[0, 0])
+        raise ValueError(
+            f"Feature {name!r} is {float(column.detach()[first])} for {int(wrong.sum())} of {len(rows)} sequences, first in "
+            f"row {rows[first]}: {batch.points[rows[first]][:20]}. Nothing was kept; a feature must be finite."
+        )
+    return column.to(batch.x.tokens.device)
 
 
 @dataclass(frozen=True)
@@ -25,19 +135,16 @@ class Feature:
     of: Callable[[Sequences], Tensor]
 
 
-def values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "B F"]:
-    """All features of all rows in float64; a value that is not finite, or a wrong number of them, is an error.
-
-    Features of text that share a decoder share its work: a row is decoded once.
-    """
-    reading, rows = Reading(x), range(len(x))
-    columns = [read_column(feature.name, feature.of, reading, rows) for feature in features]
+def feature_values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "B F"]:
+    """All features of all rows in float64; each row is decoded once for all features with the same decoder."""
+    batch, rows = DecodedBatch(x), range(len(x))
+    columns = [evaluate_feature(feature.name, feature.of, batch, rows) for feature in features]
     empty = torch.zeros(len(x), 0, dtype=torch.float64, device=x.tokens.device)
     return torch.stack(columns, -1) if columns else empty
 
 
-def told_apart(features: Sequence[Feature]) -> tuple[Feature, ...]:
-    """The features, or an error where two have one name."""
+def require_distinct_names(features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """The features, or an error if two have the same name."""
     names = [feature.name for feature in features]
     if len(set(names)) < len(names):
         raise ValueError(f"Each feature needs a name of its own; got {names}.")
@@ -51,24 +158,24 @@ class LogLinear(nn.Module):
 
     def __init__(self, features: Sequence[Feature], weights: Float[Tensor, "F"] | None = None):
         super().__init__()
-        self.features = told_apart(features)
+        self.features = require_distinct_names(features)
         weights = torch.zeros(len(features), dtype=torch.float64) if weights is None else weights.double()
         if weights.shape != (len(features),):
             raise ValueError(f"{len(features)} features need as many weights, not {tuple(weights.shape)}.")
         self.weights = nn.Parameter(weights)
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
-        return -values(self.features, x) @ self.weights
+        return -feature_values(self.features, x) @ self.weights
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        """What each feature adds to -E(x)."""
-        added = values(self.features, x) * self.weights
-        return {feature.name: added[:, place] for place, feature in enumerate(self.features)}
+        """The term of each feature in -E(x)."""
+        terms = feature_values(self.features, x) * self.weights
+        return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
 
 
 @runtime_checkable
-class Explains(Protocol):
-    """An energy that says what it is made of: `parts(x)` are named terms of -E(x), one number a row, and add up to it."""
+class Decomposable(Protocol):
+    """An energy that is a sum: `parts(x)` are named terms of -E(x), one number a row each, and add up to it."""
 
     def __call__(self, x: Sequences) -> Tensor: ...
 
@@ -76,21 +183,21 @@ class Explains(Protocol):
 
 
 def contains(motif: Sequence[int], *, name: str | None = None) -> Feature:
-    """1 where the motif appears in the point, else 0."""
+    """1 where the motif occurs in the point, else 0."""
     return Feature(name or f"contains {list(motif)}", lambda x: _occurs(x, motif).any(-1).double())
 
 
 def lacks(motif: Sequence[int], *, name: str | None = None) -> Feature:
-    """1 where the motif is absent from the point, else 0: the convention of the paper on global autoregressive models."""
+    """1 where the motif is absent from the point, else 0: the convention of Parshakova et al. (2019)."""
     return Feature(name or f"lacks {list(motif)}", lambda x: 1 - _occurs(x, motif).any(-1).double())
 
 
 def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = True) -> Feature:
-    """How often the motif appears in the point; unless `overlapping`, from left to right without overlaps."""
+    """How often the motif occurs in the point; unless `overlapping`, counted from left to right without overlaps."""
 
     def of(x: Sequences) -> Tensor:
-        found = _occurs(x, motif)
-        return (found if overlapping else _apart(found, len(motif))).sum(-1).double()
+        begins = _occurs(x, motif)
+        return (begins if overlapping else _non_overlapping(begins, len(motif))).sum(-1).double()
 
     return Feature(name or f"count {list(motif)}", of)
 
@@ -104,61 +211,150 @@ def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point begins with the motif, else 0."""
 
     def of(x: Sequences) -> Tensor:
-        found = _occurs(x, motif)
-        if found.shape[1] == 0:
-            return torch.zeros(len(x), dtype=torch.float64)
-        first = found.gather(1, x.start.clamp(max=found.shape[1] - 1)[:, None])[:, 0]
-        return (first & (x.start < found.shape[1])).double()
+        begins = _occurs(x, motif)
+        column = torch.arange(begins.shape[1], device=begins.device)
+        return (begins & (column == x.start[:, None])).any(-1).double()
 
     return Feature(name or f"starts with {list(motif)}", of)
 
 
 def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
-    """1 where the motif stands last in the point, else 0; the end symbol is part of the point."""
+    """1 where the point ends with the motif, else 0; the end symbol is part of the point."""
 
     def of(x: Sequences) -> Tensor:
-        place = torch.arange(max(0, x.tokens.shape[1] - len(motif) + 1), device=x.tokens.device)
-        return (_occurs(x, motif) & (place + len(motif) == x.stop[:, None])).any(-1).double()
+        begins = _occurs(x, motif)
+        column = torch.arange(begins.shape[1], device=begins.device)
+        return (begins & (column + len(motif) == x.stop[:, None])).any(-1).double()
 
     return Feature(name or f"ends with {list(motif)}", of)
 
 
-def of_text(name: str, decode: Decode, judge: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
-    """Any function of the decoded point, one at a time; the end symbol is decoded as `decode` does (usually to nothing)."""
-    return of_texts(name, decode, lambda texts: [float(judge(text)) for text in texts], with_prompt=with_prompt)
+def text_feature(name: str, decode: Decode, score: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
+    """Any function of one decoded point; `decode` decides what the end symbol becomes (usually nothing)."""
+    return text_batch_feature(name, decode, lambda texts: [float(score(text)) for text in texts], with_prompt=with_prompt)
 
 
-def of_texts(name: str, decode: Decode, judge: Callable[[list[str]], Column], *, with_prompt: bool = False) -> Feature:
-    """Any function of decoded points, many at a time, such as a classifier; wrap it in `cached` if it is dear.
+def text_batch_feature(
+    name: str, decode: Decode, score: Callable[[list[str]], Column], *, with_prompt: bool = False
+) -> Feature:
+    """Any function of a list of decoded points, such as a classifier; wrap it in `cached` if it is slow.
 
-    `with_prompt` hands it prompt and point, decoded together.
+    `with_prompt` decodes prompt and point together.
     """
-    return Feature(name, OfText(decode, judge, with_prompt))
+    return Feature(name, TextFunction(decode, score, with_prompt))
 
 
-def of_tokens(name: str, judge: Callable[[list[int]], float]) -> Feature:
-    """Any function of the point as a list of token numbers, the end symbol included."""
-    return Feature(name, OfTokens(lambda points: [float(judge(point)) for point in points]))
+def token_feature(name: str, score: Callable[[list[int]], float]) -> Feature:
+    """Any function of the point as a list of token ids, the end symbol included."""
+    return Feature(name, TokenFunction(lambda points: [float(score(point)) for point in points]))
 
 
-def _apart(found: Bool[Tensor, "B W"], length: int) -> Bool[Tensor, "B W"]:
-    """Of the places where a motif begins, those left when each takes `length` places, from left to right."""
-    kept, free = torch.zeros_like(found), torch.zeros(len(found), dtype=torch.long, device=found.device)
-    for place in range(found.shape[1]):
-        kept[:, place] = found[:, place] & (free <= place)
-        free = torch.where(kept[:, place], place + length, free)
+def _non_overlapping(begins: Bool[Tensor, "B W"], length: int) -> Bool[Tensor, "B W"]:
+    """The occurrences of a motif of `length` tokens that remain, from left to right, without overlaps."""
+    kept, free = torch.zeros_like(begins), torch.zeros(len(begins), dtype=torch.long, device=begins.device)
+    for column in range(begins.shape[1]):
+        kept[:, column] = begins[:, column] & (free <= column)
+        free = torch.where(kept[:, column], column + length, free)
     return kept
 
 
-def _occurs(x: Sequences, motif: Sequence[int]) -> Tensor:
-    """[B, T - len + 1], True where the motif begins; it lies within the point."""
+def _occurs(x: Sequences, motif: Sequence[int]) -> Bool[Tensor, "B W"]:
+    """True in the columns where the motif begins and lies within the point."""
     if len(motif) == 0:
         raise ValueError("A motif needs at least one token: the empty one is everywhere.")
-    width = x.tokens.shape[1] - len(motif) + 1
-    if width <= 0:
-        return torch.zeros(len(x), 0, dtype=torch.bool, device=x.tokens.device)
-    place = torch.arange(width, device=x.tokens.device)
-    found = (place >= x.start[:, None]) & (place + len(motif) <= x.stop[:, None])
-    for offset, token in enumerate(motif):
-        found = found & (x.tokens[:, offset : offset + width] == token)
-    return found
+    width = max(0, x.tokens.shape[1] - len(motif) + 1)
+    column = torch.arange(width, device=x.tokens.device)
+    begins = (column >= x.start[:, None]) & (column + len(motif) <= x.stop[:, None])
+    for offset, token in enumerate(motif if width else ()):
+        begins = begins & (x.tokens[:, offset : offset + width] == token)
+    return begins
+
+
+class ConditionalLogLinear(nn.Module):
+    """E(x | c) = -<network(c), features(x, c)>; trained by `esscher.objectives.likelihood`.
+
+    `network` is any module that takes prompts (`Sequences` with empty points) and gives a row of F numbers for each. It is
+    evaluated once for each distinct prompt of a batch. `vocab_size` is that of the network, if it has one.
+    """
+
+    vocab_size: int
+
+    def __init__(self, features: Sequence[Feature], network: nn.Module):
+        super().__init__()
+        self.features, self.network = require_distinct_names(features), network
+        if isinstance(size := getattr(network, "vocab_size", None), int):
+            self.vocab_size = size
+
+    def weights(self, prompts: Sequences) -> Float[Tensor, "B F"]:
+        """The weight of each feature after each prompt."""
+        distinct, which = unique_prompts(prompts)
+        weights = self.network(distinct)
+        if weights.shape != (len(distinct), len(self.features)):
+            raise ValueError(
+                f"The network gave weights of shape {tuple(weights.shape)} for {len(distinct)} prompts and "
+                f"{len(self.features)} features. Nothing was computed; return a row of F numbers for each prompt."
+            )
+        return weights.double()[which]
+
+    def forward(self, x: Sequences) -> Float[Tensor, "B"]:
+        return -self._terms(x).sum(-1)
+
+    def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
+        """The term of each feature in -E(x)."""
+        terms = self._terms(x)
+        return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
+
+    def _terms(self, x: Sequences) -> Float[Tensor, "B F"]:
+        return feature_values(self.features, x).to(x.tokens.device) * self.weights(x)
+
+
+class PromptNetwork(nn.Module):
+    """A GRU over the prompt with a two-layer head, which starts at 0: training starts from the base itself."""
+
+    def __init__(self, vocab_size: int, outputs: int, width: int = 32):
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.embedding = nn.Embedding(vocab_size + 1, width)  # the last one is a BOS symbol, so that no prompt is empty
+        self.gru = nn.GRU(width, width, batch_first=True)
+        self.hidden, self.head = nn.Linear(width, width), nn.Linear(width, outputs)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, prompts: Sequences) -> Float[Tensor, "B F"]:
+        tokens = nn.functional.pad(torch.where(prompts.inside, prompts.tokens, 0), (1, 0), value=self.vocab_size)
+        states, _ = self.gru(self.embedding(tokens))
+        last = states[torch.arange(len(tokens), device=tokens.device), prompts.start]
+        return self.head(torch.tanh(self.hidden(last)))
+
+
+def prompt_network(vocab_size: int, outputs: int, *, width: int = 32, rng: Rng) -> PromptNetwork:
+    """A `PromptNetwork` with initial weights drawn from `rng`, a `SeededRng`."""
+    with require_seeded(rng).fork_torch_rng():
+        return PromptNetwork(vocab_size, outputs, width)
+
+
+class Sum(nn.Module):
+    """scale_1 E_1(x) + scale_2 E_2(x) + ...; the parameters of parts that are modules are registered under their names."""
+
+    def __init__(self, parts: Mapping[str, Energy], scales: Mapping[str, float] | None = None):
+        super().__init__()
+        if not parts:
+            raise ValueError("A sum of energies needs at least one part; `flat` is the energy that is 0 everywhere.")
+        unknown = set(scales or {}) - set(parts)
+        if unknown:
+            raise ValueError(f"No part named {sorted(unknown)} to scale. The parts are {sorted(parts)}.")
+        self.terms = dict(parts)
+        self.scales = {name: (scales or {}).get(name, 1.0) for name in parts}
+        self.networks = nn.ModuleDict({name: part for name, part in parts.items() if isinstance(part, nn.Module)})
+        sizes = {size for part in parts.values() if (size := getattr(part, "vocab_size", None)) is not None}
+        if len(sizes) > 1:
+            raise ValueError(f"The parts of a sum read different vocabularies: {sorted(sizes)} tokens.")
+        if sizes:
+            self.vocab_size = sizes.pop()
+
+    def forward(self, x: Sequences) -> Float[Tensor, "B"]:
+        return -torch.stack(list(self.parts(x).values())).sum(0)
+
+    def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
+        """Each term of -E(x)."""
+        return {name: -self.scales[name] * term(x).double() for name, term in self.terms.items()}

@@ -5,51 +5,48 @@
     m/2   the first half of the motif         d3    a random string half as long
     d0    the string begins with 0
 
-Each is 0 where the thing is present and 1 where it is absent. A bit vector such as "1001111", in the order m, m+0, m/2,
-d0, d1, d2, d3, says which are used. The random strings, distractors that should turn out not to matter, are fixed by
-the source of chance, each by itself: the same whichever others are used. None of them contains the motif, and none is
-contained in it, or in the motif and its 0. "0" is the first symbol of the alphabet; symbols are tokens 0, 1, ... as in
-`esscher.exact.languages`.
+Each is 0 where its string is present and 1 where it is absent. A bit vector such as "1001111", in the order m, m+0, m/2, d0,
+d1, d2, d3, selects features. The random strings are distractors that should turn out not to matter; each has its own stream of
+`rng`, whichever others are used. None of them contains the motif, or is contained in the motif and the 0 after it. "0" is the
+first symbol of the alphabet; symbols are tokens 0, 1, ... as in `esscher.exact.languages`.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from esscher.energies.declaration import Declared
-from esscher.energies.declared import declared_feature
+from esscher.core.randomness import Rng
+from esscher.core.space import Space
+from esscher.energies.declared_features import feature_from_spec, tally_from_spec
+from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.features import Feature
-from esscher.energies.tallies import declared_tally
 from esscher.exact.counting import check_motif
-from esscher.exact.features import Tally
-from esscher.randomness import Rng
-from esscher.space import Space
+from esscher.exact.features import AutomatonFeature
 
 NAMES = ("m", "m+0", "m/2", "d0", "d1", "d2", "d3")
 TRIES = 10_000
 
 
 def motif_features(motif: str, ft: str = "1001111", *, alphabet: str = "01", rng: Rng) -> list[Feature]:
-    """The chosen features, on tokens."""
-    return [declared_feature(one) for one in declared_motif_features(motif, ft, alphabet=alphabet, rng=rng)]
+    """The selected features, on tokens."""
+    return [feature_from_spec(spec) for spec in declared_motif_features(motif, ft, alphabet=alphabet, rng=rng)]
 
 
-def motif_tallies(motif: str, ft: str = "1001111", *, space: Space, alphabet: str = "01", rng: Rng) -> list[Tally]:
+def motif_tallies(motif: str, ft: str = "1001111", *, space: Space, alphabet: str = "01", rng: Rng) -> list[AutomatonFeature]:
     """The same features as exact tallies, over the space of a motif process."""
-    declared = declared_motif_features(motif, ft, alphabet=alphabet, rng=rng)
-    return [declared_tally(one, space) for one in declared]
+    return [tally_from_spec(spec, space) for spec in declared_motif_features(motif, ft, alphabet=alphabet, rng=rng)]
 
 
 def declared_motif_features(
     motif: str, ft: str = "1001111", *, alphabet: str = "01", on: str = "tokens", rng: Rng
-) -> tuple[Declared, ...]:
-    """The same features as declarations, which can be saved with an energy; `on` text they read the symbols themselves."""
+) -> tuple[FeatureSpec, ...]:
+    """The same features as declarations, which can be saved with an energy; on text they read the symbols themselves."""
     strings = motif_strings(motif, ft, alphabet=alphabet, rng=rng)
     return tuple(_declared(name, string, alphabet, on) for name, string in strings.items())
 
 
 def motif_strings(motif: str, ft: str = "1001111", *, alphabet: str = "01", rng: Rng) -> dict[str, str]:
-    """The string that each chosen feature looks for, by the feature's name."""
+    """The string of each selected feature, by its name."""
     check_motif(motif, len(motif), alphabet)
     _check_bits(ft)
     makers: dict[str, Callable[[], str]] = {
@@ -64,11 +61,11 @@ def motif_strings(motif: str, ft: str = "1001111", *, alphabet: str = "01", rng:
     return {name: makers[name]() for name, bit in zip(NAMES, ft, strict=True) if bit == "1"}
 
 
-def _declared(name: str, string: str, alphabet: str, on: str) -> Declared:
+def _declared(name: str, string: str, alphabet: str, on: str) -> FeatureSpec:
     value = " ".join(str(alphabet.index(symbol)) for symbol in string) if on == "tokens" else string
     if name == "d0":
-        return Declared("starts-with", value, name, on, negated=True)
-    return Declared("lacks", value, name, on)
+        return FeatureSpec("starts-with", value, name, on, negated=True)
+    return FeatureSpec("lacks", value, name, on)
 
 
 def _half(motif: str) -> str:
@@ -78,9 +75,9 @@ def _half(motif: str) -> str:
 
 
 def _distractor(name: str, motif: str, length: int, alphabet: str, *, rng: Rng) -> str:
-    """A random string that neither contains the motif nor is contained in it or in the motif and its 0.
+    """A random string that neither contains the motif nor is contained in the motif and the 0 after it.
 
-    One that is to be shorter than the motif grows until there is such a string.
+    One that should be shorter than the motif grows until there is such a string.
     """
     longest, forbidden = max(length, len(motif) - 1) if length < len(motif) else length, motif + alphabet[0]
     for size in range(max(1, length), longest + 1):
@@ -110,6 +107,6 @@ def _check_bits(ft: str) -> None:
         raise ValueError(f"A bit vector has {len(NAMES)} bits, for {', '.join(NAMES)}; {ft!r} has {len(ft)}.")
     for name, bit in zip(NAMES, ft, strict=True):
         if bit not in "01":
-            raise ValueError(f"A bit is 0 or 1; in {ft!r} the one of {name} is {bit!r}.")
+            raise ValueError(f"A bit is 0 or 1; in {ft!r} that of {name} is {bit!r}.")
     if "1" not in ft:
         raise ValueError(f"The bit vector {ft!r} chooses no feature; set at least one bit to 1.")

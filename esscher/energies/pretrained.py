@@ -1,21 +1,23 @@
-"""What all parts made of Hugging Face folders share: weights, tokenizer, the longest text they read, and quiet loading."""
+"""Hugging Face folders, local files only: weights, tokenizer, maximum length; LoRA adapters by `peft`, which is optional."""
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-UNBOUNDED = 10**6  # tokenizers state lengths beyond this when they do not know
+UNBOUNDED = 10**6  # tokenizers state more than this if they have no maximum length
 
 
 def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
-    """The model of a folder by this class of transformers, in single precision, and the weights it lacks."""
+    """The model of a folder by this class of transformers, in float32, and the names of the weights it lacks."""
     try:
-        with quiet():
+        with quiet_transformers():
             model, report = getattr(import_module("transformers"), auto).from_pretrained(
                 str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
@@ -37,8 +39,8 @@ def read_tokenizer(folder: Path, what: str) -> Any:
         raise ValueError(f"The {what} in {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
 
 
-def longest_text(model: Any, tokenizer: Any | None) -> int | None:
-    """The most tokens it reads, as tokenizer or model say."""
+def max_tokens_of(model: Any, tokenizer: Any | None) -> int | None:
+    """The maximum length in tokens that tokenizer and model state; None if they state none."""
     stated = UNBOUNDED if tokenizer is None else tokenizer.model_max_length
     positions = getattr(model.config, "max_position_embeddings", None)
     longest = min(stated, UNBOUNDED if positions is None else positions)
@@ -46,8 +48,8 @@ def longest_text(model: Any, tokenizer: Any | None) -> int | None:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Within it, transformers shows neither bars nor advice."""
+def quiet_transformers() -> Iterator[None]:
+    """Suppress the progress bars, logs and warnings of transformers."""
     logging: Any = import_module("transformers.utils.logging")
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity(logging.CRITICAL)
@@ -60,3 +62,31 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
+
+
+def add_lora(model: nn.Module, rank: int) -> nn.Module:
+    """The model with LoRA adapters of this rank on all linear layers; only the adapters are trainable."""
+    try:
+        peft: Any = import_module("peft")
+    except ImportError as error:
+        raise ValueError(
+            f"lora={rank} needs the package peft, which is not installed. Nothing was built; install it "
+            f"(pip install peft), or leave lora out to train all weights."
+        ) from error
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", bias="none")
+    model.requires_grad_(False)
+    return peft.inject_adapter_in_model(settings, model)
+
+
+def merge_lora(model: nn.Module) -> nn.Module:
+    """A copy of the model with its adapters merged into its weights; the model itself if it has none."""
+    if not any("lora_" in name for name, _ in model.named_parameters()):
+        return model
+    layers: Any = import_module("peft.tuners.lora")
+    model = deepcopy(model)
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, layers.LoraLayer):
+            layer.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, layer.get_base_layer())
+    return model

@@ -1,11 +1,26 @@
-"""log Z from weighted draws: with a confidence interval, and with the bounds of the residual paper.
+"""log Z from weighted draws: an interval, the bounds of the residual paper, and a finite-sample guarantee by betting.
 
-The estimate is the log of the mean weight, never the mean of logs. Where log Z is averaged over prompts, the bias of
-each log does not average out, so it is corrected. The finite-sample bound for
-bounded energies is in `guarantee`, the verdict on whether to believe any of this in `reliability`.
+`log_z` is the log of the mean weight, never the mean of logs. Averaged over prompts, the bias of each log does not average out,
+so it is corrected. `reliability` says whether to trust the interval.
+
+`betting_log_z` covers at any number of draws, for energies with known bounds (Waudby-Smith and Ramdas, J. R. Stat. Soc. B,
+2024). For every candidate mean m, one gambler bets that the weights exceed m and one that they fall short; each multiplies its
+capital by 1 +- lambda (y - m) at every draw, with lambda fixed before the draw is seen. If m is the true mean, a capital
+exceeds 2 / (1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out. The
+only assumption is the bounds; the price is a wider interval than `log_z`, the more so the further the bounds lie from the
+weights.
+
+`betting_mean_log_z` is for the mean over several prompts, where a guarantee for each prompt at once would be wide. It bounds
+
+    from below   E[T_k] <= log Z for the log T_k of a mean of k weights, as log is concave
+    from above   log Z <= log u - 1 + E[w / u] for any u, the tangent of log; u is the mean of other draws of the prompt
+
+whose terms are independent and bounded but not identically distributed; with one stake for all draws the capital stays small,
+since the mean of products of 1 + lambda (y - m) is at most 1 where m is the average of the means (AM-GM inequality).
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,51 +28,46 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.estimate import Estimate
+from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
+from esscher.estimators.expectations import Prompts, check_independent, estimate_from_draws, independent_log_weights
 from esscher.estimators.intervals import interval, log_mean
-from esscher.estimators.replicates import Prompts, check_weights, estimate
 
 METHOD = "log of the mean weight, skewness-corrected infinitesimal jackknife"
 
 
-def log_z(draws: Draws, *, prompts: Prompts = "same", level: float = 0.95) -> Estimate:
-    """log Z of one problem, or its mean over prompts, with an interval."""
-    draws.log_z()  # refuses draws that discard their normaliser
-    return estimate(
+def log_z(draws: Draws, *, prompts: Prompts = "same", confidence: float = 0.95) -> Estimate:
+    """log Z of one prompt, or its mean over prompts, in nats; `prompts` as in `esscher.estimators.expectations`."""
+    draws.log_z()  # raises where the sampler discards its normaliser
+    return estimate_from_draws(
         draws,
-        partial(log_mean, floor=(1 - level) / 2),
+        partial(log_mean, floor=(1 - confidence) / 2),
         [draws.log_weight],
         bias=None if prompts == "same" else bias_of_log_mean,
         prompts=prompts,
-        level=level,
+        confidence=confidence,
         method=METHOD,
         unit="nats",
     )
 
 
 def bias_of_log_mean(log_weight: Float[Tensor, "P n"]) -> Float[Tensor, "P"]:
-    """That of the log of a mean weight, to first order: minus half its squared relative error.
+    """First-order bias of the log of a mean weight: minus half its squared relative error.
 
-    Leave-one-out agrees with it to first order, but runs away when one draw holds most of the weight; this stays
-    above -1/2.
+    Leave-one-out agrees to first order but diverges when one draw holds most of the weight; this stays above -1/2.
     """
     n = log_weight.shape[1]
     share = torch.softmax(log_weight.double(), -1)
     return -((share**2).sum(-1) - 1 / n) * n / (2 * max(n - 1, 1))
 
 
-def log_z_spread(draws: Draws, *, level: float = 0.95) -> Estimate:
-    """The standard deviation of log Z over prompts like these, without what the draws' own error adds to it.
+def log_z_std(draws: Draws, *, confidence: float = 0.95) -> Estimate:
+    """The standard deviation of log Z over prompts like these, without the part that the error of the draws adds.
 
-    Where log Z is the same after every prompt it is 0: the energy needs no constant that depends on the prompt.
+    It is 0 where log Z is the same after every prompt, so that the energy needs no constant that depends on the prompt.
     """
-    draws.log_z()
-    check_weights(draws)
-    p, n = draws.log_weight.shape
-    if not draws.independent or n < 2:
-        raise ValueError("The error of each log Z needs 2 or more independent draws. Nothing was estimated; use Importance.")
-    log_weight = draws.log_weight.detach().double().cpu()
+    log_weight = independent_log_weights(draws, "The error of each log Z")
+    p, n = log_weight.shape
     noise = -2 * bias_of_log_mean(log_weight)  # its variance, to first order
     each = draws.log_z().cpu() - bias_of_log_mean(log_weight)
 
@@ -67,56 +77,188 @@ def log_z_spread(draws: Draws, *, level: float = 0.95) -> Estimate:
         return (share * (each - mean) ** 2).sum() * p / (p - 1) - (share * noise).sum()
 
     method = f"spread over {p} prompts as a sample, less the error of {n} draws each"
-    found = interval(variance, [(1, p)], level=level, draws=p * n, method=method, unit="nats")
-    return found.map(lambda square: math.sqrt(max(square, 0.0)))
+    square = interval(variance, [(1, p)], confidence=confidence, n=p * n, method=method, unit="nats")
+    return square.map(lambda value: math.sqrt(max(value, 0.0)))
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Averages over prompts that lie below and, as the draws grow many, above the average log Z."""
+class LogZBounds:
+    """Averages over prompts that lie below and, asymptotically in the draws, above the average log Z."""
 
     lower: Estimate
     upper: Estimate
 
 
-def log_z_bounds(draws: Draws, *, level: float = 0.95) -> Bounds:
+def log_z_bounds(draws: Draws, *, confidence: float = 0.95) -> LogZBounds:
     """The two bounds of Deng et al. (2020), in expectation: E[T_n] <= log Z, and a leave-one-out upper bound.
 
-    The second is asymptotic only, and neither knows its own error: each comes with an interval for its expectation,
-    with the prompts fixed. Look at `log_z` for an interval that covers log Z itself.
+    The second is only asymptotic. Each comes with an interval for its own expectation, with the prompts fixed; `log_z` has an
+    interval that covers log Z itself.
     """
-    draws.log_z()
-    check_weights(draws)
-    p, n = draws.log_weight.shape
-    if not draws.independent:
-        raise ValueError("Leave-one-out needs draws that are independent. Nothing was estimated; use log_z over several runs.")
-    log_weight = draws.log_weight.detach().double().cpu()
-    lower, upper = lower_and_upper(log_weight)
+    log_weight = independent_log_weights(draws, "Leave-one-out")
+    p, n = log_weight.shape
+    lower, upper = leave_one_out_bounds(log_weight)
 
     def bound(shift: Tensor, name: str) -> Estimate:
         def statistic(count: Tensor) -> Tensor:
-            return log_mean(count, log_weight, floor=(1 - level) / 2).mean() + shift.mean()
+            return log_mean(count, log_weight, floor=(1 - confidence) / 2).mean() + shift.mean()
 
-        return interval(statistic, [(p, n)], level=level, draws=p * n, method=name, unit="nats")
+        return interval(statistic, [(p, n)], confidence=confidence, n=p * n, method=name, unit="nats")
 
-    return Bounds(
+    return LogZBounds(
         bound(torch.zeros_like(lower), f"lower bound in expectation, T_{n}"),
         bound(upper - lower, f"asymptotic upper bound, leave-one-out at n = {n}"),
     )
 
 
-def lower_and_upper(log_weight: Float[Tensor, "P N"]) -> tuple[Float[Tensor, "P"], Float[Tensor, "P"]]:
+def leave_one_out_bounds(log_weight: Float[Tensor, "P N"]) -> tuple[Float[Tensor, "P"], Float[Tensor, "P"]]:
     """T_n and (2n-1) T_n - 2(n-1) mean_j T_{n-1}^(-j) for each prompt, in O(n) and log space.
 
-    The upper one is infinite where a single draw has weight.
+    The upper bound is infinite where a single draw has positive weight.
     """
     n = log_weight.shape[1]
-    if n < 2:
-        raise ValueError(f"Leaving one draw out of {n} leaves none. Nothing was estimated; draw at least 2.")
+    check_independent("Leave-one-out", True, n)
     ordered = log_weight.double().sort(-1, descending=True).values
     total = torch.logsumexp(ordered, -1, keepdim=True)
-    log_rest = torch.log1p(-(ordered - total).exp().clamp(max=1))  # log of the weight left, relative to all
+    log_rest = torch.log1p(-(ordered - total).exp().clamp(max=1))  # log of the remaining share of the weight
     log_rest[:, 0] = torch.logsumexp(ordered[:, 1:], -1) - total[:, 0]  # the largest share may be near 1
     gap = log_rest.mean(-1) + math.log(n / (n - 1))  # mean_j T_{n-1}^(-j) - T_n, at most 0
     lower = total[:, 0] - math.log(n)
     return lower, lower - 2 * (n - 1) * gap.clamp(max=0.0)
+
+
+LARGEST_STAKE = 0.75  # share of the capital that one bet may lose
+BISECTIONS = 60
+STAKES = 8  # constant stakes, among which the capital of `_least_mean` is divided
+ENOUGH = 1000  # block means from which the mean over prompts is bounded below
+SMALLEST = 8  # draws of such a block: shorter ones bias the bound downwards
+
+
+def betting_log_z(draws: Draws, *, low: float, high: float, confidence: float = 0.95) -> list[Estimate]:
+    """log Z of each prompt from independent draws whose log weights (-E, if drawn from the base) lie in [low, high]."""
+    log_weight = independent_log_weights(draws, "The guarantee", fewest=1)
+    _check_bounds(log_weight, low, high)
+    return [_betting_interval(row, low, high, confidence) for row in log_weight]
+
+
+def betting_mean_log_z(
+    log_weight: Float[Tensor, "C n"],
+    *,
+    low: float,
+    high: float,
+    weights: Float[Tensor, "C"] | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """The mean of log Z over exactly these prompts, in proportion to `weights`, from n independent draws of each.
+
+    [low, high] bound the log weights of all points, drawn or not.
+    """
+    contexts, n = log_weight.shape
+    _check_bounds(log_weight, low, high)
+    if contexts == 1:
+        return _betting_interval(log_weight[0], low, high, confidence)
+    check_independent("The guarantee", True, n)
+    share = torch.full((contexts,), 1 / contexts).double() if weights is None else weights / weights.sum()
+    value = float(share @ (torch.logsumexp(log_weight, -1) - math.log(n) - bias_of_log_mean(log_weight)))
+    least = max(low, _mean_from_below(log_weight, share, low, high, (1 - confidence) / 2))
+    most = min(high, _mean_from_above(log_weight, share, high, (1 - confidence) / 2))
+    where = f"for log weights in [{low:.4g}, {high:.4g}]"
+    method = f"betting on the mean over {contexts} fixed prompts, exact at {n} draws each, {where}"
+    return Estimate(min(max(value, least), most), least, most, confidence, log_weight.numel(), method, "nats")
+
+
+def _mean_from_below(
+    log_weight: Float[Tensor, "C n"], share: Float[Tensor, "C"], low: float, high: float, alpha: float
+) -> float:
+    """A lower bound on the mean of log Z, which fails with probability at most `alpha`."""
+    if low == -math.inf:
+        return -math.inf
+    contexts, n = log_weight.shape
+    blocks = max(1, min(n // SMALLEST, -(-ENOUGH // contexts)))
+    size = n // blocks
+    log_mean = torch.logsumexp(log_weight[:, : blocks * size].view(contexts, blocks, size), -1) - math.log(size)
+    scale = contexts * share[:, None] * (high - low)
+    largest = float(scale.max())
+    y = ((log_mean - low) / (high - low) * scale / largest).clamp(0, 1)
+    return low + largest * _least_mean(y.reshape(-1), alpha)
+
+
+def _mean_from_above(log_weight: Float[Tensor, "C n"], share: Float[Tensor, "C"], high: float, alpha: float) -> float:
+    """An upper bound on the mean of log Z at level `alpha`; the first half of the draws chooses the points of tangency."""
+    contexts, n = log_weight.shape
+    half = n // 2
+    touch = torch.logsumexp(log_weight[:, :half], -1) - math.log(half)
+    if bool((touch == -math.inf).any()):
+        return math.inf
+    log_scale = (contexts * share).log() - touch
+    largest = math.exp(float(log_scale.max()) + high)
+    ratio = (log_weight[:, half:] + log_scale[:, None]).exp()
+    y = (1 - ratio / largest).clamp(0, 1)
+    return float(share @ touch) - 1 + largest * (1 - _least_mean(y.reshape(-1), alpha))
+
+
+def _least_mean(y: Float[Tensor, "n"], alpha: float) -> float:
+    """A lower bound at level `alpha` on the average of the means of independent y in [0, 1].
+
+    The capital at a candidate m is the mean over stakes s of prod(1 - s + s y / m), which decreases in m.
+    """
+    limit = math.log(1 / alpha)
+    smallest = min(0.5, math.sqrt(2 * limit / len(y)) / 4)
+    stake = torch.linspace(math.log(smallest), math.log(0.95), STAKES, dtype=torch.float64).exp()[:, None]
+
+    def allowed(m: float) -> bool:
+        capital = torch.log1p(stake * (y / m - 1)).sum(-1)
+        return float(torch.logsumexp(capital, 0)) - math.log(STAKES) < limit
+
+    return _first_allowed(allowed, float(y.mean()))
+
+
+def _check_bounds(log_weight: Float[Tensor, "C n"], low: float, high: float) -> None:
+    rounding = 1e-5 * max(1.0, abs(high))
+    outside = (log_weight < low - rounding) | (log_weight > high + rounding)
+    if not low < high or bool(outside.any()):
+        seen = f"{float(log_weight.min()):.4g} to {float(log_weight.max()):.4g}"
+        raise ValueError(
+            f"[{low:.4g}, {high:.4g}] is not a bound: the log weights go from {seen}, {int(outside.sum())} of them outside. "
+            f"Nothing was estimated; give bounds that hold for every point of the space, drawn or not."
+        )
+
+
+def _betting_interval(log_weight: Float[Tensor, "n"], low: float, high: float, confidence: float) -> Estimate:
+    """Interval from bets on y = (w - e^low) / (e^high - e^low), which lies in [0, 1]."""
+    floor = math.exp(low - high)
+    y = (((log_weight - high).exp() - floor) / (1 - floor)).clamp(0, 1)
+    limit = math.log(2 / (1 - confidence))
+    stake = _stakes(y, limit)
+    mean = float(y.mean())
+    least = _first_allowed(lambda m: _log_capital(y - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, mean)
+    most = 1 - _first_allowed(lambda m: _log_capital((1 - y) - m, stake.clamp(max=LARGEST_STAKE / m)) < limit, 1 - mean)
+    ends = [high + math.log(floor + (1 - floor) * m) if m > 0 or low > -math.inf else -math.inf for m in (least, mean, most)]
+    n = len(log_weight)
+    method = f"betting, exact at {n} draws, for log weights in [{low:.4g}, {high:.4g}]"
+    return Estimate(ends[1], min(ends[:2]), max(ends[1:]), confidence, n, method, "nats")
+
+
+def _stakes(y: Float[Tensor, "n"], limit: float) -> Float[Tensor, "n"]:
+    """The stake at each draw, from the mean and variance of the draws before it."""
+    n = len(y)
+    seen = torch.arange(1, n + 1, dtype=torch.float64)
+    mean = (0.5 + y.cumsum(0)) / (seen + 1)
+    variance = (0.25 + (y - mean).square().cumsum(0)) / (seen + 1)
+    before = torch.cat([torch.tensor([0.25], dtype=torch.float64), variance[:-1]])
+    return (2 * limit / (n * before)).sqrt()
+
+
+def _log_capital(gain: Float[Tensor, "n"], stake: Float[Tensor, "n"]) -> float:
+    return float(torch.log1p(stake * gain).sum())
+
+
+def _first_allowed(allowed: Callable[[float], bool], high: float) -> float:
+    """The least m in [0, high] that is not ruled out, by bisection; `allowed` is monotone in m."""
+    low = 0.0
+    if high <= low or not allowed(high):
+        return high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if allowed(middle) else (middle, high)
+    return low

@@ -2,45 +2,101 @@
 
     nats per unit = sum_m -(log a(x_m) - E(x_m) - log Z(c_m)) / sum_m units_m,      perplexity = exp of it
 
-A base needs no draws: every -log a(x) is exact. A tilted model needs log Z of every prompt in the test set, from draws.
-Counted are the tokens of the points, end symbols included; prompts (and so any begin symbol) are never counted.
+A base needs no draws: every -log a(x) is exact. A tilted model needs log Z of every prompt of the test set, from draws. The
+tokens of the points are counted, end symbols included; prompts (and so any begin symbol) are not. Prompts are matched by their
+tokens; B is the number of test sequences, C that of different prompts, the *contexts*.
 
-Two sources of chance, and what is a replicate:
+There are two sources of chance. `test` decides what is a replicate:
 
     test="sample"   the test set stands for all text like it
         one prompt for all      the sequences, and the draws that all of them share
         several prompts         the prompts, each with its sequences and its draws
-    test="fixed"    just these sequences: the draws only (a base is then exact)
+    test="fixed"    exactly these sequences: only the draws (a base is then exact)
 
-With several prompts the bias of each log Z does not average out and is corrected to first order, where draws are
-independent. Left out: the choice of units, which are numbers of words or bytes in each sequence, counted by you; other
-ways to an interval (`perplexity_bounds`), and the perplexity at each position (`steps`).
+With several prompts the bias of each log Z does not average out; it is corrected to first order where draws are independent.
+For fixed test sequences there are two other ways to an interval:
+
+    bounded_cross_entropy       bounds of the residual paper (Deng et al., 2020): T_n below each log Z, leave-one-out above. No
+                                rate is stated, so `confidence` is NaN; the value is the middle, the jackknife's estimate
+    guaranteed_cross_entropy    for energies with known bounds: covers at the stated rate at any number of draws
+
+Left out: counting words or bytes, which the caller does (`units`); perplexity by position (`per_position`).
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.estimate import Estimate
-from esscher.estimators.intervals import Statistic, interval, log_mean
-from esscher.estimators.log_z import bias_of_log_mean
-from esscher.estimators.replicates import DEPENDENT
-from esscher.estimators.scored import Scored, scored
-from esscher.samplers.scores import log_prob
-from esscher.space import Sequences
-from esscher.target import Tilted, flat
+from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted, flat
+from esscher.estimators.expectations import DEPENDENT, check_independent, require_weights
+from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
+from esscher.estimators.log_z import betting_mean_log_z, bias_of_log_mean, leave_one_out_bounds
+from esscher.samplers.scoring import log_prob, log_weight
 
-Test = Literal["sample", "fixed"]
+
+@dataclass(frozen=True)
+class SequenceScores:
+    """log a(x) and -E(x) of every test sequence, its context, and the log weights of the draws after every context.
+
+    All contexts have the same number of rows of draws, `runs`, that of the context with the fewest.
+    """
+
+    log_base: Float[Tensor, "B"]
+    log_weight: Float[Tensor, "B"]
+    context: Int[Tensor, "B"]
+    drawn: Float[Tensor, "C D"]  # log weights, D = runs * draws
+    runs: int
+    independent: bool
+
+    @property
+    def contexts(self) -> int:
+        return len(self.drawn)
+
+    @property
+    def nll(self) -> Float[Tensor, "B"]:
+        """-log a(x) + E(x): the negative log-likelihood without log Z."""
+        return -self.log_base - self.log_weight
+
+
+def score_sequences(target: Tilted, x: Sequences, draws: Draws) -> SequenceScores:
+    """Score the test sequences `x`; `draws` are of the same prompts, in any order."""
+    draws.log_z()  # raises where the sampler discards its normaliser
+    require_weights(draws)
+    context, of_draws = _contexts(x, draws)
+    rows, order = of_draws.bincount(), of_draws.argsort(stable=True)
+    runs, (p, n) = int(rows.min()), draws.log_weight.shape
+    place = torch.arange(p) - (rows.cumsum(0) - rows)[of_draws[order]]  # the run of its prompt
+    drawn = draws.log_weight.detach().double().cpu()[order[place < runs]].view(len(rows), runs * n)
+    return SequenceScores(log_prob(target.base, x), log_weight(target, x), context, drawn, runs, draws.independent)
+
+
+def _contexts(x: Sequences, draws: Draws) -> tuple[Int[Tensor, "B"], Int[Tensor, "P"]]:
+    """The context of each test sequence and of each row of draws."""
+    test, drawn = x.prompt_keys(), draws.prompts().prompt_keys()
+    number = {key: place for place, key in enumerate(dict.fromkeys(drawn))}
+    missing = [key for key in test if key not in number]
+    unused = set(drawn) - set(test)
+    if missing or unused:
+        raise ValueError(
+            f"{len(missing)} of {len(test)} test sequences have a prompt without draws, and {len(unused)} prompts have draws "
+            f"but no test sequence. Nothing was measured; draw with `x.prompts()` of the test set."
+        )
+    return torch.tensor([number[key] for key in test]), torch.tensor([number[key] for key in drawn])
+
+
+TestSetMode = Literal["sample", "fixed"]
 Units = Mapping[str, Int[Tensor, "B"]]
-"""How many units of each kind every test sequence has."""
+"""For each kind of unit, its number in every test sequence."""
 
-COUNTED = "end symbols counted, prompts not"
+COUNTING_NOTE = "end symbols counted, prompts not"
 
 
 def perplexity(
@@ -49,21 +105,27 @@ def perplexity(
     *,
     draws: Draws | None = None,
     units: Units | None = None,
-    test: Test = "sample",
-    level: float = 0.95,
+    test: TestSetMode = "sample",
+    confidence: float = 0.95,
 ) -> dict[str, Estimate]:
-    """Perplexity per unit, as `cross_entropy`."""
-    return as_perplexity(cross_entropy(target, x, draws=draws, units=units, test=test, level=level))
+    """Perplexity per unit; arguments as for `cross_entropy`."""
+    return as_perplexity(cross_entropy(target, x, draws=draws, units=units, test=test, confidence=confidence))
 
 
 def as_perplexity(nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Cross-entropies by unit as perplexities: exp of each."""
-    return {name: value.map(_exp, unit=value.unit.removeprefix("nats ")) for name, value in nats.items()}
+    """Perplexities from cross-entropies in nats."""
+    return {
+        name: value.map(lambda nats: math.exp(nats) if nats < 709 else math.inf, unit=value.unit.removeprefix("nats "))
+        for name, value in nats.items()
+    }
 
 
 def as_bits(nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """Cross-entropies by unit in bits: of characters, what is called bits per character."""
-    return {name: value.map(_bits, unit=value.unit.replace("nats", "bits", 1)) for name, value in nats.items()}
+    """Cross-entropies in bits from those in nats."""
+    return {
+        name: value.map(lambda nats: nats / math.log(2), unit=value.unit.replace("nats", "bits", 1))
+        for name, value in nats.items()
+    }
 
 
 def cross_entropy(
@@ -72,64 +134,78 @@ def cross_entropy(
     *,
     draws: Draws | None = None,
     units: Units | None = None,
-    test: Test = "sample",
-    level: float = 0.95,
+    test: TestSetMode = "sample",
+    confidence: float = 0.95,
 ) -> dict[str, Estimate]:
-    """Nats per unit of the test sequences `x`, for each kind of unit; by default per token.
+    """Nats per unit of the test sequences `x`, for each kind in `units`; by default per token.
 
-    `draws` estimate log Z for every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`;
-    rows with equal prompts are pooled.
+    `draws` estimate log Z of every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`; rows
+    with equal prompts are pooled. A base needs none.
     """
-    counts = units_of(x, units)
+    counts = unit_counts(x, units)
     if target.energy is flat:
-        return base_cross_entropy(log_prob(target.base, x), counts, test=test, level=level)
+        return base_cross_entropy(log_prob(target.base, x), counts, test=test, confidence=confidence)
     if draws is None:
         raise ValueError("A tilted model's perplexity needs draws that estimate log Z. Nothing was measured; pass draws=.")
-    return tilted_cross_entropy(scored(target, x, draws), counts, test=test, level=level)
+    return tilted_cross_entropy(score_sequences(target, x, draws), counts, test=test, confidence=confidence)
 
 
-def base_cross_entropy(log_base: Float[Tensor, "B"], units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
-    """`cross_entropy` of a base whose log-probabilities are known."""
+def base_cross_entropy(
+    log_base: Float[Tensor, "B"], units: Units, *, test: TestSetMode, confidence: float
+) -> dict[str, Estimate]:
+    """`cross_entropy` of a base, from log-probabilities of the test sequences."""
     check_test(test)
-    return {name: _of_base(-log_base, count.double(), name, test, level) for name, count in units.items()}
+    return {name: _base_estimate(-log_base, count.double(), name, test, confidence) for name, count in units.items()}
 
 
-def tilted_cross_entropy(score: Scored, units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
-    """`cross_entropy` of a tilted model from scores that are known."""
+def tilted_cross_entropy(score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float) -> dict[str, Estimate]:
+    """`cross_entropy` of a tilted model, from scores of the test sequences."""
     check_test(test)
     return {
-        name: clipped(_of_tilted(score, score.surprise, count.double(), name, test, level)) for name, count in units.items()
+        name: nonnegative(_tilted_estimate(score, score.nll, count.double(), name, test, confidence))
+        for name, count in units.items()
     }
 
 
-def saved_by_tilting(score: Scored, units: Units, *, test: Test, level: float) -> dict[str, Estimate]:
-    """Nats per unit that tilting saves: the cross-entropy of the base less that of the tilted model.
+def cross_entropy_reduction(
+    score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float
+) -> dict[str, Estimate]:
+    """Nats per unit by which tilting lowers the cross-entropy of the base.
 
-    The two share the test sequences, so on real text this difference is far better known than either of them.
+    Both models are scored on the same sequences, so on real text the difference has a far shorter interval than either.
     """
     check_test(test)
-    lost = {name: _of_tilted(score, -score.log_weight, count.double(), name, test, level) for name, count in units.items()}
-    return {name: replace(nats, value=-nats.value, low=-nats.high, high=-nats.low) for name, nats in lost.items()}
+    return {
+        name: -_tilted_estimate(score, -score.log_weight, count.double(), name, test, confidence)
+        for name, count in units.items()
+    }
 
 
-def _of_base(surprise: Tensor, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
+def _base_estimate(nll: Tensor, unit: Tensor, name: str, test: TestSetMode, confidence: float) -> Estimate:
+    n, per = len(unit), f"nats per {name}"
     if test == "fixed":
-        value = float(surprise.sum() / unit.sum())
-        return Estimate.exact(value, method=f"exact, fixed test set, {COUNTED}", unit=f"nats per {name}")
+        value = float(nll.sum() / unit.sum())
+        return Estimate.exact(value, method=f"exact, fixed test set, {COUNTING_NOTE}", unit=per)
+    estimate = interval(
+        ratio(nll, unit),
+        [(1, n)],
+        confidence=confidence,
+        n=n,
+        method=f"infinitesimal jackknife, {COUNTING_NOTE}",
+        unit=per,
+        counted="test sequences",
+    )
+    return nonnegative(estimate)
 
-    def ratio(count: Tensor) -> Tensor:
-        return (count[0] * surprise).sum() / (count[0] * unit).sum()
 
-    method = f"{len(unit)} test sequences as a sample, {COUNTED}"
-    return clipped(interval(ratio, [(1, len(unit))], level=level, draws=len(unit), method=method, unit=f"nats per {name}"))
-
-
-def _of_tilted(score: Scored, surprise: Tensor, unit: Tensor, name: str, test: Test, level: float) -> Estimate:
+def _tilted_estimate(
+    score: SequenceScores, nll: Tensor, unit: Tensor, name: str, test: TestSetMode, confidence: float
+) -> Estimate:
     shared = score.contexts == 1
-    log_z = _LogZ(score, floor=(1 - level) / 2)
+    log_z = _LogZ(score, floor=(1 - confidence) / 2)
 
     def nats(sequences: Tensor, log_z: Tensor) -> Tensor:
-        return (sequences * (surprise + log_z[score.context])).sum() / (sequences * unit).sum()
+        return (sequences * (nll + log_z[score.context])).sum() / (sequences * unit).sum()
 
     statistic: Statistic
     if test == "fixed":
@@ -141,14 +217,14 @@ def _of_tilted(score: Scored, surprise: Tensor, unit: Tensor, name: str, test: T
         known = log_z(torch.ones(log_z.shape, dtype=torch.float64))
         statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, score.contexts)]
     prompts = "1 prompt" if shared else f"{score.contexts} prompts"
-    method = f"{len(unit)} test sequences ({test}) after {prompts}, {log_z.method}, {COUNTED}"
-    return interval(statistic, sources, level=level, draws=score.drawn.numel(), method=method, unit=f"nats per {name}")
+    method = f"{len(unit)} test sequences ({test}) after {prompts}, {log_z.method}, {COUNTING_NOTE}"
+    return interval(statistic, sources, confidence=confidence, n=score.drawn.numel(), method=method, unit=f"nats per {name}")
 
 
 class _LogZ:
-    """log Z of every context as a function of the counts of its draws, or of its runs where draws depend on each other."""
+    """log Z of every context as a function of the counts of its draws, or of its runs where draws are dependent."""
 
-    def __init__(self, score: Scored, *, floor: float):
+    def __init__(self, score: SequenceScores, *, floor: float):
         contexts, size = score.drawn.shape
         self.log_weight, self.independent, self.floor = score.drawn, score.independent, floor
         self.shape = (contexts, size if score.independent else score.runs)
@@ -161,7 +237,7 @@ class _LogZ:
             self.method += ", bias of each log Z corrected"
 
     def sources(self) -> tuple[int, int]:
-        """The table of counts, if the draws can tell their own error."""
+        """The shape of the counts; raises where the draws show no error of their own."""
         if not self.independent and self.shape[1] < 2:
             raise ValueError(DEPENDENT.format(p=self.shape[0], n=self.log_weight.shape[1]))
         return self.shape
@@ -171,39 +247,62 @@ class _LogZ:
         return log_mean(every, self.log_weight, floor=self.floor) - self.bias
 
 
-def units_of(x: Sequences, units: Units | None) -> dict[str, Int[Tensor, "B"]]:
-    """The counts of each kind of unit in the rows, checked; tokens by default."""
+def unit_counts(x: Sequences, units: Units | None) -> dict[str, Int[Tensor, "B"]]:
+    """The number of units in each row, validated; tokens by default."""
     counts = {name: count.cpu() for name, count in ({"token": x.lengths} if units is None else units).items()}
-    _check_units(x, counts)
-    return counts
-
-
-def check_test(test: str) -> None:
-    """Refuse a word for the test set that is not known."""
-    if test not in get_args(Test):
-        raise ValueError(f"Unknown test={test!r}; known: {', '.join(get_args(Test))}.")
-
-
-def _check_units(x: Sequences, units: Mapping[str, Tensor]) -> None:
     if len(x) == 0:
         raise ValueError("The test set is empty. Nothing was measured.")
-    for name, count in units.items():
+    for name, count in counts.items():
         if len(count) != len(x) or int(count.min()) < 0 or int(count.sum()) == 0:
             raise ValueError(
                 f"units[{name!r}] must count the units of each of {len(x)} sequences, not below 0 and not all 0; it has "
                 f"{len(count)} entries that sum to {int(count.sum())}. Nothing was measured."
             )
+    return counts
 
 
-def clipped(nats: Estimate) -> Estimate:
-    """No model of tokens is less than not surprised: the interval ends at 0, unless the value itself fell below."""
+def check_test(test: str) -> None:
+    """Raise unless `test` is a `TestSetMode`."""
+    if test not in get_args(TestSetMode):
+        raise ValueError(f"Unknown test={test!r}; known: {', '.join(get_args(TestSetMode))}.")
+
+
+def nonnegative(nats: Estimate) -> Estimate:
+    """Cut the interval off at 0, the least cross-entropy of tokens, unless the value itself is below."""
     return replace(nats, low=max(nats.low, min(0.0, nats.value)))
 
 
-def _exp(nats: float) -> float:
-    """exp, or infinity where it overflows."""
-    return math.exp(nats) if nats < 709 else math.inf
+BOUNDS = "bounds of the residual paper, in expectation and asymptotically: no stated rate"
 
 
-def _bits(nats: float) -> float:
-    return nats / math.log(2)
+def bounded_cross_entropy(score: SequenceScores, units: Units) -> dict[str, Estimate]:
+    """Nats per unit between the paper's lower and upper bound of every log Z."""
+    check_independent("Leave-one-out", score.independent, score.drawn.shape[1])
+    lower, upper = leave_one_out_bounds(score.drawn)
+    method = f"{BOUNDS}; {score.drawn.shape[1]} draws for each of {score.contexts} fixed prompts, {COUNTING_NOTE}"
+    estimates = {}
+    for name, count in units.items():
+        low, high = (float((score.nll + log_z[score.context]).sum() / count.double().sum()) for log_z in (lower, upper))
+        middle = (low + high) / 2
+        estimates[name] = Estimate(middle, low, high, math.nan, score.drawn.numel(), method, f"nats per {name}")
+    return estimates
+
+
+def guaranteed_cross_entropy(
+    score: SequenceScores, units: Units, *, bounds: tuple[float, float], confidence: float = 0.95
+) -> dict[str, Estimate]:
+    """Nats per unit, where the log weights of all points lie within `bounds`."""
+    check_independent("The guarantee", score.independent, score.drawn.shape[1], fewest=1)
+    sequences = score.context.bincount(minlength=score.contexts).double()
+    log_z = betting_mean_log_z(score.drawn, low=bounds[0], high=bounds[1], weights=sequences, confidence=confidence)
+
+    method = f"{log_z.method}; fixed test set, {COUNTING_NOTE}"
+
+    def nats(mean_log_z: float, count: Tensor) -> float:
+        return (float(score.nll.sum()) + len(score.nll) * mean_log_z) / float(count.sum())
+
+    estimates = {}
+    for name, count in units.items():
+        value, low, high = (nats(end, count) for end in (log_z.value, log_z.low, log_z.high))
+        estimates[name] = Estimate(value, low, high, confidence, score.drawn.numel(), method, f"nats per {name}")
+    return estimates

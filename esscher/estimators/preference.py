@@ -1,12 +1,12 @@
-"""Which of two models people prefer, from votes on pairs of their texts, and how far the people agree.
+"""Which of two models people prefer, from votes on pairs of their texts, and how far the raters agree.
 
     rate       share of pairs whose majority prefers B, with the exact (Clopper-Pearson) interval
     p_value    of the exact two-sided binomial test that the rate is 1/2
-    agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, which takes off chance
+    agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, corrected for chance
 
 Pairs are the replicates, votes on one pair are not: their majority counts once, and a pair without one (a tie, or "equal") is
-left out of the rate; the intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too
-many attention checks are left out beforehand.
+left out of the rate. The intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too
+many attention checks are excluded.
 """
 
 from collections import defaultdict
@@ -17,16 +17,16 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
+from esscher.core.estimate import Estimate
+from esscher.estimators.intervals import Statistic, interval, ratio
 
 Choice = Literal["a", "b", "equal"]
 CHOICES: tuple[Choice, ...] = get_args(Choice)
-TRUSTED = 2 / 3  # of a rater's attention checks that must be right
+MIN_ATTENTION = 2 / 3  # of a rater's attention checks that must be right
 
 
 class Vote(NamedTuple):
-    """One rater's word on one pair."""
+    """The choice of one rater on one pair."""
 
     pair: str
     rater: str
@@ -35,7 +35,7 @@ class Vote(NamedTuple):
 
 @dataclass(frozen=True)
 class Preference:
-    """What the votes come to."""
+    """Summary of the votes."""
 
     rate: Estimate | None  # of B, over pairs with a majority; None where no pair has one
     p_value: float | None
@@ -43,16 +43,16 @@ class Preference:
     undecided: int
     votes: Mapping[str, int]  # how often each choice was made
     agreement: Estimate | None  # None where no pair has two votes
-    alpha: Estimate | None  # nor where all votes are the same: chance alone would agree as well
-    left_out: Mapping[str, float]  # raters with too few checks right, and their share of right ones
+    alpha: Estimate | None  # None also where all votes are equal, so chance agreement is 1
+    left_out: Mapping[str, float]  # share of correct attention checks of each excluded rater
 
 
-def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, level: float = 0.95) -> Preference:
-    """The preference for B over A; `checks` are the pairs whose right answer is known, which count for nothing else."""
+def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, confidence: float = 0.95) -> Preference:
+    """The preference for B over A; `checks` has the correct choice of each attention check, used only to exclude raters."""
     from scipy.stats import binomtest
 
     right = attention(votes, checks)
-    left_out = {rater: share for rater, share in right.items() if share < TRUSTED}
+    left_out = {rater: share for rater, share in right.items() if share < MIN_ATTENTION}
     kept = [vote for vote in votes if vote.pair not in checks and vote.rater not in left_out]
     by_pair: dict[str, list[Choice]] = defaultdict(list)
     for vote in kept:
@@ -62,35 +62,33 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, level: fl
     rate = p_value = None
     if decided:
         test = binomtest(for_b, decided)
-        low, high = test.proportion_ci(level, "exact")
-        method = f"majorities of {decided} pairs, Clopper-Pearson"
-        rate, p_value = Estimate(for_b / decided, float(low), float(high), level, decided, method), float(test.pvalue)
-    agreement, alpha = agreement_of(list(by_pair.values()), level=level)
+        low, high = test.proportion_ci(confidence, "exact")
+        method = "majorities of pairs, Clopper-Pearson"
+        rate = Estimate(for_b / decided, float(low), float(high), confidence, decided, method, counted="pairs")
+        p_value = float(test.pvalue)
+    agreement, alpha = agreement_of(list(by_pair.values()), confidence=confidence)
     counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in CHOICES}
     return Preference(rate, p_value, decided, len(winners) - decided, counted, agreement, alpha, left_out)
 
 
 def attention(votes: Sequence[Vote], checks: Mapping[str, Choice]) -> dict[str, float]:
-    """Each rater's share of right answers to the checks; raters who met none are not listed."""
-    met: dict[str, list[bool]] = defaultdict(list)
+    """Each rater's share of correct attention checks; raters without checks are left out."""
+    correct: dict[str, list[bool]] = defaultdict(list)
     for vote in votes:
         if vote.pair in checks:
-            met[vote.rater].append(vote.choice == checks[vote.pair])
-    return {rater: sum(found) / len(found) for rater, found in met.items()}
+            correct[vote.rater].append(vote.choice == checks[vote.pair])
+    return {rater: sum(answers) / len(answers) for rater, answers in correct.items()}
 
 
-def agreement_of(votes: Sequence[Sequence[Choice]], *, level: float = 0.95) -> tuple[Estimate | None, Estimate | None]:
-    """Observed agreement and Krippendorff's alpha for unordered choices; `votes` are those on each pair."""
+def agreement_of(votes: Sequence[Sequence[Choice]], *, confidence: float = 0.95) -> tuple[Estimate | None, Estimate | None]:
+    """Observed agreement and Krippendorff's alpha for nominal choices; `votes` has the choices on each pair."""
     several = [choices for choices in votes if len(choices) > 1]
     if not several:
         return None, None
     counts = torch.tensor([[choices.count(choice) for choice in CHOICES] for choices in several], dtype=torch.float64)
     voters = counts.sum(-1)
-    meetings = voters * (voters - 1) / 2  # of two votes on the same pair
+    meetings = voters * (voters - 1) / 2  # pairs of votes on the same pair
     same = (counts * (counts - 1) / 2).sum(-1)
-
-    def agreement(times: Tensor) -> Tensor:
-        return (times[0] * same).sum() / (times[0] * meetings).sum()
 
     def by_chance(times: Tensor) -> Tensor:
         margins = (times[0, :, None] * counts).sum(0)
@@ -100,20 +98,24 @@ def agreement_of(votes: Sequence[Sequence[Choice]], *, level: float = 0.95) -> t
         times = times * times.shape[1] / times.sum()
         return 1 - (times[0] * 2 * (meetings - same) / (voters - 1)).sum() / by_chance(times)
 
-    pairs, method = len(several), f"{len(several)} pairs as a sample"
+    pairs = len(several)
     once = torch.ones(1, pairs, dtype=torch.float64)
-    agreed = interval(agreement, [(1, pairs)], level=level, draws=pairs, method=method)
-    if agreed.value == 1:  # no pair tells how far others may differ: as many successes in a row
-        agreed = replace(agreed, low=((1 - level) / 2) ** (1 / pairs), method=f"{pairs} pairs, Clopper-Pearson")
+
+    def estimate(statistic: Statistic) -> Estimate:
+        return interval(statistic, [(1, pairs)], confidence=confidence, n=pairs, method="jackknife", counted="pairs")
+
+    agreed = estimate(ratio(same, meetings))
+    if agreed.value == 1:  # no spread: as for `pairs` successes in a row
+        agreed = replace(agreed, low=((1 - confidence) / 2) ** (1 / pairs), method="Clopper-Pearson")
     chance = float(by_chance(once) / voters.sum())
     if chance == 0:
         return agreed, None
     if agreed.value == 1:
         return agreed, replace(agreed, low=1 - (1 - agreed.low) / chance)
-    return agreed, interval(alpha, [(1, pairs)], level=level, draws=pairs, method=method)
+    return agreed, estimate(alpha)
 
 
 def _majority(choices: Sequence[Choice]) -> Choice | None:
-    """The model that more voters prefer; None where neither has more."""
+    """The model that more voters prefer; None for a tie."""
     for_a, for_b = choices.count("a"), choices.count("b")
     return None if for_a == for_b else "a" if for_a > for_b else "b"

@@ -1,9 +1,9 @@
-"""Whether the weights of a sample deserve belief: a verdict for each prompt.
+"""Whether the weights of a sample can be trusted: a verdict for each prompt.
 
-Three symptoms. The *effective sample size* says how many equal weights would be as good. The *Pareto index* k of the tail
-(the generalised Pareto fit of Zhang and Stephens, 2009, as in Pareto-smoothed importance sampling: Vehtari et al., JMLR
-2024) says which moments of the weights look finite: no variance above 1/2, no mean above 1. The *degrees of freedom* of
-the standard error say how well the sample knows its own error. All are blind to what was never drawn.
+Three symptoms decide. The *effective sample size* is the number of equal weights with the same variance. The *Pareto index* k
+of the tail (generalised Pareto fit of Zhang and Stephens, 2009, as in Pareto-smoothed importance sampling: Vehtari et al., JMLR
+2024) shows which moments of the weights look finite: no variance above 1/2, no mean above 1. The *degrees of freedom* of the
+standard error show how well the sample estimates its own error. All are blind to what was never drawn.
 """
 
 import math
@@ -14,52 +14,51 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.estimators.replicates import check_weights
+from esscher.core.draws import Draws
+from esscher.estimators.expectations import require_weights
 
 TOO_FEW = 10  # effective draws
 FEW_DEGREES = 30  # Student's quantile is 4 % above the normal one
-UNEVEN = 1 / 3  # share of effective draws, below which the standard error is asked for more
-UNEVEN_DEGREES = 200  # it is then known to 5 %
+UNEVEN = 1 / 3  # share of effective draws below which `UNEVEN_DEGREES` are required
+UNEVEN_DEGREES = 200  # the standard error is then known to 5 %
 INFINITE_VARIANCE = 0.5
 SMALLEST_TAIL = 5
-SEEN_OFTEN = 10  # times that the largest weight must have been drawn to be taken for the end of the tail
+SEEN_OFTEN = 10  # draws of the largest weight that make it the end of the tail
 
 Verdict = Literal["good", "doubtful", "unreliable"]
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """A verdict on the weights of one prompt, what it rests on, and what to do."""
+    """A verdict on the weights of one prompt, its symptoms, and advice."""
 
-    effective: float
-    largest: float  # share of all weight that the largest holds
-    pareto_k: float  # -inf: no tail at all; NaN: too few draws to see one
-    degrees: float
+    ess: float
+    max_share: float  # of the largest weight in their sum
+    pareto_k: float  # -inf: no tail; NaN: too few draws to fit one
+    dof: float  # degrees of freedom of the standard error
     verdict: Verdict
     advice: str
 
 
 def reliability(draws: Draws) -> list[Reliability]:
     """A verdict for each prompt."""
-    check_weights(draws)
+    require_weights(draws)
     log_weight = draws.log_weight.detach().double().cpu()
     n = log_weight.shape[1]
-    effective, largest = draws.effective(), torch.softmax(log_weight, -1).amax(-1)
-    k, degrees = pareto_k(log_weight), _degrees(log_weight)
-    rows = zip(effective.tolist(), largest.tolist(), k.tolist(), degrees.tolist(), strict=True)
+    symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), degrees_of_freedom(log_weight)
+    rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)
     return [_judged(n, *row, independent=draws.independent) for row in rows]
 
 
-def _judged(n: int, effective: float, largest: float, k: float, degrees: float, *, independent: bool) -> Reliability:
-    limit = min(max(1 - 1 / math.log10(n), INFINITE_VARIANCE), 0.7) if n > 1 else 0.0  # the prior alone says 1/2
-    seen = f"{effective:.1f} of {n} draws are effective, tail index {k:.2f}"
+def _judged(n: int, ess: float, max_share: float, k: float, dof: float, *, independent: bool) -> Reliability:
+    limit = min(max(1 - 1 / math.log10(n), INFINITE_VARIANCE), 0.7) if n > 1 else 0.0  # the prior alone gives 1/2
+    seen = f"{ess:.1f} of {n} draws are effective, tail index {k:.2f}"
     more = "draw more, tilt less, or propose from something nearer the target"
 
     def verdict(word: Verdict, advice: str) -> Reliability:
-        return Reliability(effective, largest, k, degrees, word, f"{seen}: {advice}.")
+        return Reliability(ess, max_share, k, dof, word, f"{seen}: {advice}.")
 
-    if effective < TOO_FEW:
+    if ess < TOO_FEW:
         return verdict("unreliable", f"a handful of draws decides everything; {more}")
     if k >= limit:
         return verdict("unreliable", f"above {limit:.2f} no affordable number of draws settles the mean weight; {more}")
@@ -67,13 +66,13 @@ def _judged(n: int, effective: float, largest: float, k: float, degrees: float, 
         return verdict("doubtful", "the draws depend on each other, which their weights do not show; compare several runs")
     if k >= INFINITE_VARIANCE:
         return verdict("doubtful", f"the weights look as if their variance were infinite; {more}")
-    if degrees < (FEW_DEGREES if effective > UNEVEN * n else UNEVEN_DEGREES) or math.isnan(k):
-        return verdict("doubtful", f"the standard error rests on {degrees:.0f} degrees of freedom; {more}")
+    if dof < (FEW_DEGREES if ess > UNEVEN * n else UNEVEN_DEGREES) or math.isnan(k):
+        return verdict("doubtful", f"the standard error rests on {dof:.0f} degrees of freedom; {more}")
     return verdict("good", "nothing speaks against the interval")
 
 
-def _degrees(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
-    """Degrees of freedom of the standard error of the mean weight, as `intervals` uses them; inf for equal weights."""
+def degrees_of_freedom(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
+    """Degrees of freedom of the standard error of the mean weight, as in `intervals`; inf for equal weights."""
     n = log_weight.shape[1]
     gap = torch.softmax(log_weight.double(), -1) * n - 1
     square = gap.square().sum(-1)
@@ -87,10 +86,10 @@ def pareto_k(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
 
 
 def _tail_index(log_weight: Float[Tensor, "n"]) -> float:
-    """The tail is measured from the largest weight strictly below it, so that equal weights fall on one side.
+    """The index of the tail above the largest weight strictly below it, so that equal weights fall on one side.
 
-    A largest weight that was drawn again and again ends the tail: weights of a few features take few values, and a
-    Pareto law fitted to them says nothing.
+    A largest weight that was drawn `SEEN_OFTEN` times bounds the tail: weights of a few features take few values, to which no
+    Pareto law applies.
     """
     n = len(log_weight)
     tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
@@ -109,7 +108,7 @@ def _tail_index(log_weight: Float[Tensor, "n"]) -> float:
 
 
 def _generalised_pareto(excess: Float[Tensor, "M"]) -> float:
-    """The shape by Zhang and Stephens: a posterior mean over a data-driven grid of theta = -k / sigma."""
+    """The shape k by Zhang and Stephens: a posterior mean over a data-driven grid of theta = -k / sigma."""
     m = len(excess)
     grid = 30 + math.isqrt(m)
     step = torch.arange(1, grid + 1, dtype=torch.float64)

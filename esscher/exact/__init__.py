@@ -1,1 +1,1 @@
-"""The laboratory: distributions of which everything is computable."""
+"""Distributions with exact quantities: weighted automata, exponential families, enumeration of small spaces."""

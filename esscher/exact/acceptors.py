@@ -1,11 +1,15 @@
-"""Acceptors: sets of token strings, as deterministic automata that say yes or no.
+"""Acceptors: sets of token strings as deterministic automata, from motifs, regular expressions and their combinations.
 
-An acceptor starts in state 0, reads every token (the end symbol as one that nothing else looks at, unless it is
-part of the motif) and accepts in the states where `accepting` is True. They combine with `&`, `|` and `~`. As
-weights (`weighted`) an acceptor keeps its strings and forbids the others; as a feature see
-`esscher.exact.features`. Regular expressions are compiled in `esscher.exact.regular`.
+An acceptor starts in state 0, reads every token (the end symbol has no effect unless the motif holds it) and accepts in the
+states where `accepting` is True. Acceptors combine with `&`, `|` and `~`. `to_weighted_automaton` restricts a distribution to
+the accepted strings; `esscher.exact.features` makes indicators and counts of them.
+
+`regex_acceptor` follows Python's `re`: `greenery` builds the automaton, and `re` itself decides which characters of the
+alphabet match `.`, `\\d`, `[^a-f]` or an escape. Tokens may have several characters. Left out, with an error: what is not
+regular or looks beyond the match (anchors, `\\b`, back-references, lookaround), flags, possessive and atomic groups.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,82 +17,173 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from esscher.exact.automaton import Weighted
-from esscher.exact.counting import overlap_moves
-from esscher.exact.products import product
-from esscher.space import Sequences, Space
+from esscher.core.space import Sequences, Space
+from esscher.exact.automaton import WeightedAutomaton, path_states, product_states, reachable
+from esscher.exact.counting import kmp_transitions
 
 
 @dataclass(frozen=True)
 class Acceptor:
     """The strings that lead from state 0 to an accepting state."""
 
-    move: Int[Tensor, "S V"]
+    next_state: Int[Tensor, "S V"]
     accepting: Bool[Tensor, "S"]
 
     def __invert__(self) -> "Acceptor":
-        return Acceptor(self.move, ~self.accepting)
+        return Acceptor(self.next_state, ~self.accepting)
 
     def __and__(self, other: "Acceptor") -> "Acceptor":
-        states = product([self.move, other.move], [self.move, other.move], eos=None)
-        return Acceptor(states.move, self.accepting[states.parts[:, 0]] & other.accepting[states.parts[:, 1]])
+        states = product_states([self.next_state, other.next_state], [self.next_state, other.next_state], eos=None)
+        return Acceptor(states.next_state, self.accepting[states.parts[:, 0]] & other.accepting[states.parts[:, 1]])
 
     def __or__(self, other: "Acceptor") -> "Acceptor":
         return ~(~self & ~other)
 
     def accepts(self, x: Sequences) -> Bool[Tensor, "B"]:
         """Whether each point, its end symbol included, is accepted; prompts are not read."""
-        state = torch.zeros(len(x), dtype=torch.long, device=x.tokens.device)
-        for t in range(x.tokens.shape[1]):
-            state = torch.where(x.counted[:, t], self.move[state, x.tokens[:, t]], state)
-        return self.accepting[state]
+        return self.accepting[path_states(x, torch.zeros_like(x.start), self.next_state)[:, -1]]
 
-    def weighted(self, space: Space) -> Weighted:
-        """Weight 1 for the points that are accepted together with their prompt, 0 for the others."""
-        if self.move.shape[1] != space.vocab_size:
-            raise ValueError(f"The acceptor reads {self.move.shape[1]} tokens and the space has {space.vocab_size}.")
+    def to_weighted_automaton(self, space: Space) -> WeightedAutomaton:
+        """Weight 1 for points whose prompt and point together are accepted, 0 for others."""
+        if self.next_state.shape[1] != space.vocab_size:
+            raise ValueError(f"The acceptor reads {self.next_state.shape[1]} tokens and the space has {space.vocab_size}.")
         forbidden = torch.tensor(-torch.inf, dtype=torch.float64)
-        emit = torch.zeros(self.move.shape, dtype=torch.float64)
+        log_emission = torch.zeros(self.next_state.shape, dtype=torch.float64)
         if space.eos is not None:
-            emit[:, space.eos] = torch.where(self.accepting[self.move[:, space.eos]], 0.0, forbidden)
-        return Weighted(emit, self.move, space, torch.where(self.accepting, 0.0, forbidden))
+            log_emission[:, space.eos] = torch.where(self.accepting[self.next_state[:, space.eos]], 0.0, forbidden)
+        return WeightedAutomaton(log_emission, self.next_state, space, torch.where(self.accepting, 0.0, forbidden))
 
 
-def anything(vocab_size: int) -> Acceptor:
+def accept_all(vocab_size: int) -> Acceptor:
     """Every string."""
     return Acceptor(torch.zeros(1, vocab_size, dtype=torch.long), torch.tensor([True]))
 
 
 def contains(motif: Sequence[int], vocab_size: int) -> Acceptor:
-    """The strings in which the motif appears."""
-    move = ends_with(motif, vocab_size).move.clone()
-    move[-1] = len(motif)
-    return Acceptor(move, torch.arange(len(motif) + 1) == len(motif))
+    """The strings that contain the motif."""
+    next_state = ends_with(motif, vocab_size).next_state.clone()
+    next_state[-1] = len(motif)
+    return Acceptor(next_state, torch.arange(len(motif) + 1) == len(motif))
 
 
 def ends_with(motif: Sequence[int], vocab_size: int) -> Acceptor:
-    """The strings that end with the motif (give it the end symbol to ask for it before the end).
-
-    State s has just read the first s tokens of the motif and no more.
-    """
+    """The strings that end with the motif; put the end symbol into the motif to find it at the end of points."""
     _check_motif(motif, vocab_size)
-    return Acceptor(torch.tensor(overlap_moves(motif, vocab_size)), torch.arange(len(motif) + 1) == len(motif))
+    return Acceptor(torch.tensor(kmp_transitions(motif, vocab_size)), torch.arange(len(motif) + 1) == len(motif))
 
 
 def starts_with(motif: Sequence[int], vocab_size: int) -> Acceptor:
     """The strings that begin with the motif."""
     _check_motif(motif, vocab_size)
     length = len(motif)
-    move = torch.full((length + 2, vocab_size), length + 1)  # the last state: begun otherwise
+    next_state = torch.full((length + 2, vocab_size), length + 1)  # the last state: another prefix was read
     for state, token in enumerate(motif):
-        move[state, token] = state + 1
-    move[length] = length
-    return Acceptor(move, torch.arange(length + 2) == length)
+        next_state[state, token] = state + 1
+    next_state[length] = length
+    return Acceptor(next_state, torch.arange(length + 2) == length)
 
 
 def _check_motif(motif: Sequence[int], vocab_size: int) -> None:
     if len(motif) == 0:
-        raise ValueError("A motif needs at least one token: the empty one is everywhere.")
+        raise ValueError("A motif needs at least one token: every string contains the empty one.")
     wrong = [token for token in motif if not 0 <= token < vocab_size]
     if wrong:
         raise ValueError(f"The motif {list(motif)} has tokens {wrong} that are not among the {vocab_size} of the vocabulary.")
+
+
+_WRAP = {"full": "{}", "search": ".*{}.*", "end": ".*{}"}
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[dDwWsSnrtfva]|[^a-zA-Z0-9])", re.DOTALL)
+_CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_REPEAT = re.compile(r"\{(\d*)(,?)(\d*)\}")
+_GROUP = re.compile(r"\(\?(?::|P<\w+>)|\((?!\?)")
+
+
+def regex_acceptor(pattern: str, symbols: Sequence[str], *, match: str = "full") -> Acceptor:
+    """The token strings whose text matches: wholly (`full`), somewhere (`search`), or up to its end (`end`, for counts).
+
+    `symbols` holds the text of each token of the vocabulary; a token without text, such as the end symbol, has no effect.
+    """
+    from greenery import parse
+    from greenery.parse import NoMatch
+
+    if match not in _WRAP:
+        raise ValueError(f"match is one of {sorted(_WRAP)}, not {match!r}.")
+    characters = sorted(set("".join(symbols)))
+    translated = _WRAP[match].format(f"({_translate(pattern, characters)})")
+    try:
+        machine = parse(translated).to_fsm()
+    except NoMatch as error:
+        raise ValueError(f"{pattern!r} repeats what is already repeated (`a++`); write a group, `(?:a+)+`.") from error
+    states = [machine.initial, *sorted(set(machine.states) - {machine.initial})]
+    number = {state: place for place, state in enumerate(states)}
+    class_of = {char: next(chars for chars in machine.alphabet if chars.accepts(char)) for char in characters}
+    step = {char: [number[machine.map[state][class_of[char]]] for state in states] for char in characters}
+    columns = []
+    for symbol in symbols:
+        column = list(range(len(states)))
+        for char in symbol:
+            column = [step[char][state] for state in column]
+        columns.append(column)
+    accepting = torch.tensor([state in machine.finals for state in states])
+    return _drop_unreachable(torch.tensor(columns, dtype=torch.long).T.contiguous(), accepting)
+
+
+def alphabet_symbols(alphabet: Sequence[str], space: Space) -> list[str]:
+    """The text of each token of a space: the alphabet, with an empty string at the place of the end symbol."""
+    symbols = list(alphabet)
+    if space.eos is not None:
+        symbols.insert(space.eos, "")
+    if len(symbols) != space.vocab_size:
+        raise ValueError(f"{len(alphabet)} symbols do not name the tokens of {space}.")
+    return symbols
+
+
+def _translate(pattern: str, characters: list[str]) -> str:
+    """The pattern with every character class expanded; an error where it is not regular."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}. Nothing was compiled.") from error
+    translated, place, repeatable = "", 0, False
+    while place < len(pattern):
+        piece, text = _next_piece(pattern, place, characters, repeatable)
+        repeatable = text not in ("|", "(")
+        place += len(piece)
+        translated += text
+    return translated
+
+
+def _next_piece(pattern: str, place: int, characters: list[str], repeatable: bool) -> tuple[str, str]:
+    """The piece of the pattern at this place, and its translation."""
+    char = pattern[place]
+    if group := _GROUP.match(pattern, place):
+        return group[0], "("
+    if char in ")|*+?":
+        return char, char
+    if repeatable and (repeat := _REPEAT.match(pattern, place)) and repeat[0] != "{}":
+        low, comma, high = repeat.groups()
+        return repeat[0], f"{{{low or 0}{comma}{high}}}"
+    for kind in (_ESCAPE, _CLASS):
+        if atom := kind.match(pattern, place):
+            return atom[0], _expanded(atom[0], characters)
+    if char in "^$\\(":
+        raise ValueError(
+            f"{pattern!r} uses {pattern[place : place + 3]!r} at position {place}: anchors, flags, lookaround and "
+            f"back-references are not compiled to automata. Nothing was compiled; say where the text matches with "
+            f"match='full', 'search' or 'end', and combine acceptors with &, | and ~."
+        )
+    return char, _expanded(char if char == "." else re.escape(char), characters)
+
+
+def _expanded(atom: str, characters: list[str]) -> str:
+    """The class of all characters of the alphabet that this atom matches in `re`; `[]` matches nothing."""
+    matcher = re.compile(atom)
+    return "[" + "".join(re.sub(r"([\\\[\]^-])", r"\\\1", char) for char in characters if matcher.fullmatch(char)) + "]"
+
+
+def _drop_unreachable(next_state: Int[Tensor, "S V"], accepting: Tensor) -> Acceptor:
+    """The acceptor without its unreachable states."""
+    states = reachable(torch.tensor([0]), lambda states: next_state[states])
+    number = torch.zeros(len(next_state), dtype=torch.long)
+    number[states] = torch.arange(len(states))
+    return Acceptor(number[next_state[states]], accepting[states])

@@ -1,14 +1,14 @@
-"""Strings with and without a motif, counted in integers of any size; without torch, so that answers come at once."""
+"""Exact counts of strings with and without a motif, and their entropy; without torch, so that the import is fast."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 
 
-def overlap_moves(motif: Sequence[int], symbols: int) -> list[list[int]]:
-    """For each state and symbol the next state, where state s has just read the first s symbols of the motif and no more.
+def kmp_transitions(motif: Sequence[int], symbols: int) -> list[list[int]]:
+    """The transition table of the automaton of Knuth, Morris and Pratt (1977): moves[state][symbol] is the next state.
 
-    The automaton of Knuth, Morris and Pratt (1977); its last state, the whole motif, goes on to the next occurrence.
+    In state s the longest suffix of the text that is a prefix of the motif has s symbols; the last state has read the motif.
     """
     moves: list[list[int]] = []
     fallback = 0  # the state after all but the first symbol: where a mismatch continues
@@ -22,15 +22,20 @@ def overlap_moves(motif: Sequence[int], symbols: int) -> list[list[int]]:
 def count_strings(motif: str, length: int, alphabet: str = "01") -> tuple[int, int]:
     """How many strings of `length` symbols contain the motif, and how many do not."""
     check_motif(motif, length, alphabet)
-    without = _count_without([alphabet.index(symbol) for symbol in motif], len(alphabet), length)
-    return len(alphabet) ** length - without, without
+    moves = kmp_transitions([alphabet.index(symbol) for symbol in motif], len(alphabet))[:-1]
+    ways = [[(target, times) for target, times in Counter(row).items() if target < len(motif)] for row in moves]
+    counts = [1] + [0] * (len(motif) - 1)  # strings without the motif by the state they lead to
+    for _ in range(length):
+        following = [0] * len(motif)
+        for count, targets in zip(counts, ways, strict=True):
+            for target, times in targets:
+                following[target] += count * times
+        counts = following
+    return len(alphabet) ** length - sum(counts), sum(counts)
 
 
-def process_entropy(counts: tuple[int, int], mixture: float | None) -> float:
-    """Nats of a string: uniform over those with the motif, or, with a mixture, over that share of them and the others.
-
-    H = log count when pure, H(mixing) + sum_i share_i log count_i when mixed: the two sets are disjoint.
-    """
+def motif_entropy(counts: tuple[int, int], mixture: float | None) -> float:
+    """The entropy in nats of the uniform distribution over strings with the motif, or of its mixture with those without."""
     if mixture is None:
         return math.log(counts[0])
     parts = [(mixture, counts[0]), (1 - mixture, counts[1])]
@@ -56,16 +61,3 @@ def check_motif(motif: str, length: int, alphabet: str, mixture: float | None = 
         raise ValueError(f"The mixture is the share of strings with the motif, between 0 and 1, not {mixture}.")
     if mixture is not None and mixture < 1 and len(alphabet) == 1:
         raise ValueError(f"With the alphabet {alphabet!r} every string contains the motif {motif!r}: there is nothing to mix.")
-
-
-def _count_without(motif: Sequence[int], symbols: int, length: int) -> int:
-    moves = overlap_moves(motif, symbols)[:-1]
-    ways = [[(target, times) for target, times in Counter(row).items() if target < len(motif)] for row in moves]
-    counts = [1] + [0] * (len(motif) - 1)
-    for _ in range(length):
-        following = [0] * len(motif)
-        for count, onward in zip(counts, ways, strict=True):
-            for target, times in onward:
-                following[target] += count * times
-        counts = following
-    return sum(counts)

@@ -1,42 +1,51 @@
-"""Expectations under an automaton, by dynamic programming: entropy, mean length, features, divergences.
+"""Exact expectations under an automaton, by dynamic programming: entropy, mean length, features, divergences.
 
-All are expected sums of a gain for each token drawn, so one recursion serves: expected(r, s) = sum_v p_r(v | s)
-(gain(s, v) + expected(r - 1, move[s, v])), with r tokens left. Without a bound on the length it becomes the
-linear system of `esscher.exact.partition`. Entropies come as log Z - E[log weight], so their gain, too, does not
-depend on r. Numbers are nats, one for each prompt (by default one empty prompt); F counts gains.
+All are expected sums of a gain for each token, so one recursion serves, with r tokens left:
+
+    expected(r, s) = sum_v p_r(v | s) (gain(s, v) + expected(r - 1, next_state[s, v]))
+
+With `unbounded=True` it is the linear system of `esscher.exact.partition`. The entropy is log Z - E[log weight], so its gain
+does not depend on r either. Results are in nats, one for each prompt (by default one empty prompt); F counts gains.
 """
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.exact.automaton import FiniteState, Normalised, Weighted
-from esscher.exact.features import Tally
-from esscher.exact.partition import ends_sometime, follow, normalise, normalise_unbounded, onward, solve_unbounded
-from esscher.exact.products import Product, product
-from esscher.space import Sequences, empty_prompts
+from esscher.core.space import Sequences
+from esscher.exact.automaton import FiniteState, NormalisedAutomaton, WeightedAutomaton, product_states
+from esscher.exact.features import AutomatonFeature
+from esscher.exact.partition import (
+    can_reach_eos,
+    gather_next,
+    normalise,
+    normalise_unbounded,
+    solve_unbounded,
+    transitions_with_end,
+)
 
 
 def entropy(process: FiniteState, prompts: Sequences | None = None, *, unbounded: bool = False) -> Float[Tensor, "P"]:
-    """-E[log p(x)] in nats, the end symbol among the symbols."""
-    base, prompts = _prepare(process, prompts, unbounded)
+    """-E[log p(x)] in nats, the end symbol included."""
+    base = _prepare(process, prompts, unbounded)
     weights = base.weights
-    return base.log_z(prompts) - _expect(base, weights.emit, weights.cut, prompts, unbounded)
+    return base.log_z(prompts) - _expect(base, weights.log_emission, weights.log_final, prompts, unbounded)
 
 
 def mean_length(process: FiniteState, prompts: Sequences | None = None, *, unbounded: bool = False) -> Float[Tensor, "P"]:
-    """Expected tokens of a point, the end symbol included."""
-    base, prompts = _prepare(process, prompts, unbounded)
-    return _expect(base, torch.ones_like(base.weights.emit), torch.zeros_like(base.weights.cut), prompts, unbounded)
+    """The expected number of tokens of a point, the end symbol included."""
+    base = _prepare(process, prompts, unbounded)
+    gain, final = torch.ones_like(base.weights.log_emission), torch.zeros_like(base.weights.log_final)
+    return _expect(base, gain, final, prompts, unbounded)
 
 
 def expectation(
-    process: FiniteState, feature: Tally, prompts: Sequences | None = None, *, unbounded: bool = False
+    process: FiniteState, feature: AutomatonFeature, prompts: Sequences | None = None, *, unbounded: bool = False
 ) -> Float[Tensor, "P"]:
     """E[feature(x)]."""
-    base, prompts = _prepare(process, prompts, unbounded)
-    both, _, tally = _beside(base, feature.move, stay_put(feature.move))
-    return _expect(both, feature.value[tally], feature.final[tally], prompts, unbounded)
+    base = _prepare(process, prompts, unbounded)
+    product, _, state = _product(base, feature.next_state, ignore_prompt(feature.next_state))
+    return _expect(product, feature.value[state], feature.final[state], prompts, unbounded)
 
 
 def cross_entropy(
@@ -50,83 +59,75 @@ def kl(p: FiniteState, q: FiniteState, prompts: Sequences | None = None, *, unbo
     """E_p[log p(x) - log q(x)]; infinite where q forbids what p allows."""
     if p.space != q.space:
         raise ValueError(f"Distributions over different spaces cannot be compared: {p.space} and {q.space}.")
-    (first, prompts), (second, _) = _prepare(p, prompts, unbounded), _prepare(q, prompts, unbounded)
-    both, here, there = _beside(first, second.weights.move, second.weights.reading)
-    emit = first.weights.emit[here] - second.weights.emit[there]
-    cut = first.weights.cut[here] - second.weights.cut[there]
-    return _expect(both, emit, cut, prompts, unbounded) - first.log_z(prompts) + second.log_z(prompts)
+    first, second = _prepare(p, prompts, unbounded), _prepare(q, prompts, unbounded)
+    product, s, t = _product(first, second.weights.next_state, second.weights.prompt_transitions)
+    log_emission = first.weights.log_emission[s] - second.weights.log_emission[t]
+    log_final = first.weights.log_final[s] - second.weights.log_final[t]
+    return _expect(product, log_emission, log_final, prompts, unbounded) - first.log_z(prompts) + second.log_z(prompts)
 
 
-def shares(base: Normalised, left: int, move: Int[Tensor, "S V"]) -> Float[Tensor, "S V"]:
-    """The probability of each token in each state with `left` tokens to come; 0 where nothing can follow."""
-    total = base.log_rest[left]
-    log_share = follow(base.log_rest[left - 1], move) + base.weights.emit
+def step_probs(base: NormalisedAutomaton, tokens_left: int, next_state: Int[Tensor, "S V"]) -> Float[Tensor, "S V"]:
+    """The probability of each token in each state; 0 where no point can follow."""
+    total = base.log_backward[tokens_left]
+    log_share = gather_next(base.log_backward[tokens_left - 1], next_state) + base.weights.log_emission
     return log_share.sub_(torch.where(total > -torch.inf, total, 0.0)[:, None]).exp_()
 
 
-def accumulate(base: Normalised, gain: Float[Tensor, "F S V"], final: Float[Tensor, "F S"]) -> Float[Tensor, "R F S"]:
-    """Expected sums of finite gains from each state on, with 0, 1, ... max_length tokens left."""
-    expected, move = [final], onward(base.weights)
-    for left in range(1, base.space.max_length + 1):
-        share = shares(base, left, move)
-        expected.append(
-            torch.stack([(follow(e, move) + g).mul_(share).sum(-1) for e, g in zip(expected[-1], gain, strict=True)])
-        )
+def backward_expectations(
+    base: NormalisedAutomaton, gain: Float[Tensor, "F S V"], final: Float[Tensor, "F S"]
+) -> Float[Tensor, "R F S"]:
+    """Expected sums of finite gains from each state, with 0, 1, ... max_length tokens left."""
+    expected, next_state = [final], transitions_with_end(base.weights)
+    for tokens_left in range(1, base.space.max_length + 1):
+        probs = step_probs(base, tokens_left, next_state)
+        sums = [(gather_next(e, next_state) + g).mul_(probs).sum(-1) for e, g in zip(expected[-1], gain, strict=True)]
+        expected.append(torch.stack(sums))
     return torch.stack(expected)
 
 
-def stay_put(move: Int[Tensor, "S V"]) -> Int[Tensor, "S V"]:
-    """The table of a part that does not read prompts."""
-    return torch.arange(len(move))[:, None].expand_as(move)
+def ignore_prompt(next_state: Int[Tensor, "S V"]) -> Int[Tensor, "S V"]:
+    """The transition table of a part that does not read prompts: it stays in its state."""
+    return torch.arange(len(next_state))[:, None].expand_as(next_state)
 
 
-def _prepare(process: FiniteState, prompts: Sequences | None, unbounded: bool) -> tuple[Normalised, Sequences]:
-    """The process normalised, and the prompts; an error where no point can follow one.
-
-    Without a bound it is normalised in each state, so nothing that follows has another weight than 1.
-    """
-    prompts = empty_prompts(1) if prompts is None else prompts
+def _prepare(process: FiniteState, prompts: Sequences | None, unbounded: bool) -> NormalisedAutomaton:
+    """The normalised process; an error where no point can follow a prompt. Unbounded, its backward weights are all 1."""
     if not unbounded:
         base = normalise(process)
-        base.starts(prompts)
-        return base, prompts
-    steady, weights = normalise_unbounded(process).weighted(), process.weighted()
-    if not bool(ends_sometime(weights)[weights.starts(prompts)].all()):
+        base.start_states(prompts)
+        return base
+    steady, weights = normalise_unbounded(process).to_weighted_automaton(), process.to_weighted_automaton()
+    if not bool(can_reach_eos(weights)[weights.start_states(prompts)].all()):
         raise ValueError("No point that ends can follow one of the prompts. Nothing was computed; drop that prompt.")
-    return Normalised(steady, torch.zeros(1, len(steady.emit), dtype=torch.float64)), prompts
+    return NormalisedAutomaton(steady, torch.zeros(1, len(steady.log_emission), dtype=torch.float64))
 
 
-def _beside(
-    base: Normalised, move: Int[Tensor, "Q V"], read: Int[Tensor, "Q V"]
-) -> tuple[Normalised, Int[Tensor, "S"], Int[Tensor, "S"]]:
-    """The base with another table run beside it, and for each state the state of either."""
-    weights = base.weights
-    both: Product = product([weights.move, move], [weights.reading, read], eos=base.space.eos)
-    here, there = both.parts.unbind(1)
-    together = Weighted(weights.emit[here], both.move, base.space, weights.cut[here], both.read)
-    return Normalised(together, base.log_rest[:, here]), here, there
+def _product(
+    base: NormalisedAutomaton, next_state: Int[Tensor, "Q V"], prompt_next_state: Int[Tensor, "Q V"]
+) -> tuple[NormalisedAutomaton, Int[Tensor, "S"], Int[Tensor, "S"]]:
+    """The base run in parallel with a transition table; for each state of the product, the state of either."""
+    weights, tables = base.weights, [base.weights.prompt_transitions, prompt_next_state]
+    states = product_states([weights.next_state, next_state], tables, eos=base.space.eos)
+    s, t = states.parts.unbind(1)
+    product = WeightedAutomaton(
+        weights.log_emission[s], states.next_state, base.space, weights.log_final[s], states.prompt_next_state
+    )
+    return NormalisedAutomaton(product, base.log_backward[:, s]), s, t
 
 
 def _expect(
-    base: Normalised, gain: Float[Tensor, "S V"], final: Float[Tensor, "S"], prompts: Sequences, unbounded: bool
+    base: NormalisedAutomaton, gain: Float[Tensor, "S V"], final: Float[Tensor, "S"], prompts: Sequences | None, unbounded: bool
 ) -> Float[Tensor, "P"]:
-    """The expected sum of gains after each prompt; infinite where an infinite one can be met.
-
-    What has no weight counts for nothing, so its gain may be anything.
-    """
+    """The expected sum of gains after each prompt; infinite where an infinite gain has positive probability."""
     weights = base.weights
-    gain = torch.where(weights.emit > -torch.inf, gain, 0.0)
-    final = torch.where(weights.cut > -torch.inf, final, 0.0)
+    gain = torch.where(weights.log_emission > -torch.inf, gain, 0.0)
+    final = torch.where(weights.log_final > -torch.inf, final, 0.0)
     gains = torch.stack([torch.where(gain.isinf(), 0.0, gain), gain.isinf().double()])
     finals = torch.stack([torch.where(final.isinf(), 0.0, final), final.isinf().double()])
-    total = _accumulate_unbounded(weights, gains) if unbounded else accumulate(base, gains, finals)[-1]
-    expected, infinite = total[:, weights.starts(prompts)]
+    if unbounded:
+        useful, source = can_reach_eos(weights), (weights.log_emission.exp() * gains).sum(-1)
+        total = torch.zeros_like(source).masked_scatter(useful, solve_unbounded(weights, useful, source[:, useful].T).T)
+    else:
+        total = backward_expectations(base, gains, finals)[-1]
+    expected, infinite = total[:, weights.start_states(prompts)]
     return torch.where(infinite > 0, torch.inf, expected)
-
-
-def _accumulate_unbounded(steady: Weighted, gain: Float[Tensor, "F S V"]) -> Float[Tensor, "F S"]:
-    """Expected sums of gains from each state that can end; 0 from the others."""
-    useful = ends_sometime(steady)
-    source = (steady.emit.exp() * gain).sum(-1)
-    solved = solve_unbounded(steady, useful, source[:, useful].T)
-    return torch.zeros_like(source).masked_scatter(useful, solved.T)

@@ -1,9 +1,8 @@
-"""Features that a finite automaton can compute while it reads: exact moments exist for these.
+"""Features that a finite automaton computes while it reads a point, so that their moments are exact.
 
-A `Tally` adds up numbers along the path of a point: an indicator adds 1 at the end, a count adds 1 at each
-occurrence, a length adds 1 at each token. It is a function of `Sequences`, so the same object serves as a
-feature of any sampler or estimator; here it also multiplies into an automaton (`esscher.exact.tilting`).
-It reads the point and not the prompt.
+An `AutomatonFeature` adds numbers along the path of a point: an indicator adds 1 at the end, a count adds 1 at each
+occurrence, a length adds 1 at each token. It is a function of `Sequences` like any feature of a sampler or estimator, and
+tilts automata exactly (`esscher.exact.exponential_family`). It reads the point and not the prompt.
 """
 
 from collections.abc import Sequence
@@ -13,66 +12,66 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.space import Sequences, Space
 from esscher.exact import acceptors
 from esscher.exact.acceptors import Acceptor
-from esscher.exact.automaton import added_up
-from esscher.space import Sequences, Space
+from esscher.exact.automaton import sum_along_path
 
 
 @dataclass(frozen=True)
-class Tally:
-    """The sum of value[s, v] along the path of a point; one cut at `max_length` in state s adds final[s]."""
+class AutomatonFeature:
+    """The sum of value[s, v] along the path of a point; points of `max_length` tokens without end symbol add final[s]."""
 
     name: str
     space: Space
-    move: Int[Tensor, "S V"]
+    next_state: Int[Tensor, "S V"]
     value: Float[Tensor, "S V"]
     final: Float[Tensor, "S"]
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
-        return added_up(x, self.space, torch.zeros_like(x.start), self.move, self.value, self.final)
+        return sum_along_path(x, self.space, torch.zeros_like(x.start), self.next_state, self.value, self.final)
 
 
-def indicator(name: str, acceptor: Acceptor, space: Space) -> Tally:
+def indicator(name: str, acceptor: Acceptor, space: Space) -> AutomatonFeature:
     """1 where the acceptor accepts the point, else 0."""
-    value = torch.zeros(acceptor.move.shape, dtype=torch.float64)
+    value = torch.zeros(acceptor.next_state.shape, dtype=torch.float64)
     if space.eos is not None:
-        value[:, space.eos] = acceptor.accepting[acceptor.move[:, space.eos]].double()
-    return Tally(name, space, acceptor.move, value, acceptor.accepting.double())
+        value[:, space.eos] = acceptor.accepting[acceptor.next_state[:, space.eos]].double()
+    return AutomatonFeature(name, space, acceptor.next_state, value, acceptor.accepting.double())
 
 
-def visits(name: str, acceptor: Acceptor, space: Space) -> Tally:
-    """How many beginnings of the point, the empty one not counted, are accepted: with `ends_with`, a count.
+def count_accepted_prefixes(name: str, acceptor: Acceptor, space: Space) -> AutomatonFeature:
+    """How many non-empty prefixes of the point are accepted: with `ends_with`, the number of occurrences.
 
-    The end symbol adds one only where it leads into acceptance, so an acceptor that does not read it counts nothing twice.
+    The end symbol counts only where it leads from a rejecting to an accepting state, so nothing is counted twice.
     """
-    value = acceptor.accepting[acceptor.move].double()
+    value = acceptor.accepting[acceptor.next_state].double()
     if space.eos is not None:
         value[:, space.eos] *= (~acceptor.accepting).double()
-    return Tally(name, space, acceptor.move, value, torch.zeros(len(value), dtype=torch.float64))
+    return AutomatonFeature(name, space, acceptor.next_state, value, torch.zeros(len(value), dtype=torch.float64))
 
 
-def contains(motif: Sequence[int], space: Space, *, name: str | None = None) -> Tally:
+def contains(motif: Sequence[int], space: Space, *, name: str | None = None) -> AutomatonFeature:
     """1 where the motif appears in the point, else 0."""
     return indicator(name or f"contains {list(motif)}", acceptors.contains(motif, space.vocab_size), space)
 
 
-def lacks(motif: Sequence[int], space: Space, *, name: str | None = None) -> Tally:
-    """1 where the motif is absent from the point, else 0: the convention of the paper on global autoregressive models."""
+def lacks(motif: Sequence[int], space: Space, *, name: str | None = None) -> AutomatonFeature:
+    """1 where the motif is absent from the point, else 0: the convention of Parshakova et al. (2019)."""
     return indicator(name or f"lacks {list(motif)}", ~acceptors.contains(motif, space.vocab_size), space)
 
 
-def starts_with(motif: Sequence[int], space: Space, *, name: str | None = None) -> Tally:
-    """1 where the point begins with the motif, else 0."""
+def starts_with(motif: Sequence[int], space: Space, *, name: str | None = None) -> AutomatonFeature:
+    """1 where the point starts with the motif, else 0."""
     return indicator(name or f"starts with {list(motif)}", acceptors.starts_with(motif, space.vocab_size), space)
 
 
-def count(motif: Sequence[int], space: Space, *, name: str | None = None) -> Tally:
+def count(motif: Sequence[int], space: Space, *, name: str | None = None) -> AutomatonFeature:
     """How often the motif appears in the point, overlaps counted."""
-    return visits(name or f"count {list(motif)}", acceptors.ends_with(motif, space.vocab_size), space)
+    return count_accepted_prefixes(name or f"count {list(motif)}", acceptors.ends_with(motif, space.vocab_size), space)
 
 
-def length(space: Space, *, name: str = "length") -> Tally:
+def length(space: Space, *, name: str = "length") -> AutomatonFeature:
     """Tokens of the point, the end symbol included."""
-    once = torch.ones(1, space.vocab_size, dtype=torch.float64)
-    return Tally(name, space, acceptors.anything(space.vocab_size).move, once, torch.zeros(1, dtype=torch.float64))
+    value = torch.ones(1, space.vocab_size, dtype=torch.float64)
+    return AutomatonFeature(name, space, torch.zeros(value.shape, dtype=torch.long), value, torch.zeros(1, dtype=torch.float64))

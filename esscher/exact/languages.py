@@ -1,9 +1,9 @@
-"""The processes of the paper on global autoregressive models (Parshakova et al., 2019), for any motif and alphabet.
+"""Exact string distributions: white noise, regular expressions, and the motif processes of Parshakova et al. (2019).
 
-Symbols of the alphabet are tokens 0, 1, ...; the end symbol is the token after them. The *pure* process is
-uniform over the strings of one length that contain a motif. The *mixture* draws from it with probability
-`mixture`, and otherwise uniformly from the strings of that length without the motif; because the two sets are
-disjoint it is still one deterministic automaton.
+Symbols of the alphabet are tokens 0, 1, ...; the end symbol is the token after them. The *pure* motif process is uniform over
+the strings of one length that contain the motif. The *mixture* draws from it with probability `mixture`, and otherwise
+uniformly from the strings of that length without the motif; the two sets are disjoint, so it is still one deterministic
+automaton.
 """
 
 import math
@@ -13,33 +13,28 @@ from functools import cached_property
 
 import torch
 
-from esscher.exact.acceptors import Acceptor, contains
-from esscher.exact.automaton import Automaton, Normalised, Weighted
-from esscher.exact.counting import check_motif, count_strings, process_entropy
+from esscher.core.space import Sequences, Space, sequences
+from esscher.exact.acceptors import Acceptor, alphabet_symbols, contains, regex_acceptor
+from esscher.exact.automaton import Automaton, NormalisedAutomaton, WeightedAutomaton, intersect
+from esscher.exact.counting import check_motif, count_strings, motif_entropy
 from esscher.exact.partition import normalise
-from esscher.exact.products import intersect
-from esscher.exact.regular import alphabet_symbols, regular
-from esscher.space import Sequences, Space, sequences
 
 
 def white_noise(symbols: int, length: int) -> Automaton:
-    """Uniform over the strings of `length` symbols, each followed by the end symbol; its states are positions.
-
-    A prompt is the beginning of the string, so the longer it is the shorter the point.
-    """
+    """Uniform over the strings of `length` symbols, followed by the end symbol; a prompt is the beginning of the string."""
     if symbols < 1 or length < 1:
         raise ValueError(f"White noise needs at least one symbol and one position; got {symbols} and {length}.")
-    emit = torch.full((length + 1, symbols + 1), -math.log(symbols), dtype=torch.float64)
-    emit[:, -1] = -torch.inf
-    emit[-1] = -torch.inf
-    emit[-1, -1] = 0.0
-    onward = (torch.arange(length + 1) + 1).clamp(max=length)
-    return Automaton(emit, onward[:, None].repeat(1, symbols + 1), Space(symbols + 1, length + 1, eos=symbols))
+    log_emission = torch.full((length + 1, symbols + 1), -math.log(symbols), dtype=torch.float64)
+    log_emission[:, -1] = -torch.inf
+    log_emission[-1] = -torch.inf
+    log_emission[-1, -1] = 0.0
+    next_position = (torch.arange(length + 1) + 1).clamp(max=length)
+    return Automaton(log_emission, next_position[:, None].repeat(1, symbols + 1), Space(symbols + 1, length + 1, eos=symbols))
 
 
 @dataclass(frozen=True)
 class MotifProcess:
-    """Made by `motif_process`. Entropies are in nats; the end symbol counts as a symbol, and costs nothing."""
+    """A motif process, made by `motif_process`. Entropies are in nats; the end symbol is counted as a symbol."""
 
     motif: str
     length: int
@@ -72,37 +67,37 @@ class MotifProcess:
 
     @property
     def log_z(self) -> float:
-        """The log of `count`: the partition function of the acceptor that gives each of its strings weight 1."""
+        """The log of `count`: the partition function if every string with the motif has weight 1."""
         return math.log(self.count)
 
     @property
     def log_share(self) -> float:
-        """The log of the share of all strings that contain the motif: log Z of white noise restricted to them."""
+        """The log of the share of strings that contain the motif: log Z of white noise restricted to them."""
         return self.log_z - self.length * math.log(len(self.alphabet))
 
     @property
     def entropy(self) -> float:
-        """Of a whole string; see `process_entropy`."""
-        return process_entropy(self.counts, self.mixture)
+        """The entropy of a string; see `motif_entropy`."""
+        return motif_entropy(self.counts, self.mixture)
 
     @property
     def entropy_per_symbol(self) -> float:
         return self.entropy / (self.length + 1)
 
     @cached_property
-    def base(self) -> Normalised:
+    def base(self) -> NormalisedAutomaton:
         """The process as a base; a prompt is the beginning of the string."""
-        return normalise(intersect(white_noise(len(self.alphabet), self.length), self._judge()))
+        return normalise(intersect(white_noise(len(self.alphabet), self.length), self._class_weights()))
 
-    def _judge(self) -> Weighted:
-        """The weight of a whole string by whether it contains the motif: its class's share, divided by the class's size."""
+    def _class_weights(self) -> WeightedAutomaton:
+        """The weight of a string: the share of its class, with or without the motif, divided by the size of the class."""
         acceptor, eos = self.acceptor, len(self.alphabet)
         pure = 1.0 if self.mixture is None else self.mixture
         parts = [(1 - pure, self.counts[1]), (pure, self.counts[0])]
         weight = [math.log(share) - math.log(count) if share > 0 else -math.inf for share, count in parts]
-        emit = torch.zeros(acceptor.move.shape, dtype=torch.float64)
-        emit[:, eos] = torch.tensor(weight, dtype=torch.float64)[acceptor.accepting.long()]
-        return Weighted(emit, acceptor.move, self.space)
+        log_emission = torch.zeros(acceptor.next_state.shape, dtype=torch.float64)
+        log_emission[:, eos] = torch.tensor(weight, dtype=torch.float64)[acceptor.accepting.long()]
+        return WeightedAutomaton(log_emission, acceptor.next_state, self.space)
 
     def encode(self, strings: Sequence[str]) -> Sequences:
         """Strings as points, the end symbol added."""
@@ -114,13 +109,13 @@ class MotifProcess:
 
 
 def motif_process(motif: str, length: int, alphabet: str = "01", mixture: float | None = None) -> MotifProcess:
-    """Strings of `length` symbols that contain `motif`; with `mixture`, only that share of them does."""
+    """The process of strings of `length` symbols that contain `motif`; with `mixture`, with that probability only."""
     check_motif(motif, length, alphabet, mixture)
     return MotifProcess(motif, length, alphabet, mixture)
 
 
-def matching_strings(pattern: str, length: int, alphabet: str = "01", *, match: str = "full") -> Normalised:
-    """Uniform over the strings of `length` symbols that a regular expression matches, wholly or (`search`) somewhere."""
+def matching_strings(pattern: str, length: int, alphabet: str = "01", *, match: str = "full") -> NormalisedAutomaton:
+    """Uniform over the strings of `length` symbols that match a regular expression, wholly or (`search`) somewhere."""
     noise = white_noise(len(alphabet), length)
     symbols = alphabet_symbols(alphabet, noise.space)
-    return normalise(intersect(noise, regular(pattern, symbols, match=match).weighted(noise.space)))
+    return normalise(intersect(noise, regex_acceptor(pattern, symbols, match=match).to_weighted_automaton(noise.space)))

@@ -1,32 +1,32 @@
-"""Partition functions, and the division of a weighted automaton by its own.
+"""Partition functions of weighted automata, and their normalisation.
 
-The weight of all that may follow a state obeys rest(s) = sum_v weight[s, v] rest(move[s, v]). Within
-`max_length` tokens it is computed by that many steps of this recursion, in log space. Without a bound on the
-length it is the least solution of a linear system, which is finite when the weights shrink; that case needs
-an end symbol, and is asked for with `unbounded=True`.
+The backward weight of a state, the total weight of its continuations, obeys rest(s) = sum_v weight[s, v] rest(next_state[s,
+v]). For points of at most `max_length` tokens that many steps of the recursion compute it, in log space. With `unbounded=True`
+points of all lengths count: rest is the least solution of a linear system, finite if the weights shrink, and the space needs
+an end symbol.
 """
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.exact.automaton import Automaton, FiniteState, Normalised, Weighted
-from esscher.space import Sequences, empty_prompts
+from esscher.core.space import Sequences
+from esscher.exact.automaton import Automaton, FiniteState, NormalisedAutomaton, WeightedAutomaton
 
 
-def onward(weights: Weighted) -> Int[Tensor, "S V"]:
-    """Where each token leads, the end symbol to a state of its own after all others; see `follow`."""
-    eos, move = weights.space.eos, weights.move
-    return move if eos is None else move.index_fill(1, torch.tensor([eos], device=move.device), len(move))
+def transitions_with_end(weights: WeightedAutomaton) -> Int[Tensor, "S V"]:
+    """The next states, where the end symbol leads to an extra state after all others; see `gather_next`."""
+    eos, table = weights.space.eos, weights.next_state
+    return table if eos is None else table.index_fill(1, torch.tensor([eos], device=table.device), len(table))
 
 
-def follow(values: Float[Tensor, "*F S"], onward: Int[Tensor, "S V"]) -> Float[Tensor, "*F S V"]:
-    """The value of the state that each token leads to; 0 after the end symbol."""
+def gather_next(values: Float[Tensor, "*F S"], next_state: Int[Tensor, "S V"]) -> Float[Tensor, "*F S V"]:
+    """The value of the next state after each token; 0 after the end symbol. `next_state` is from `transitions_with_end`."""
     padded = torch.nn.functional.pad(values, (0, 1))
-    return padded.index_select(-1, onward.reshape(-1)).view(*values.shape, onward.shape[1])
+    return padded.index_select(-1, next_state.reshape(-1)).view(*values.shape, next_state.shape[1])
 
 
-def log_sum(log_weight: Float[Tensor, "S V"]) -> Float[Tensor, "S"]:
+def safe_logsumexp(log_weight: Float[Tensor, "S V"]) -> Float[Tensor, "S"]:
     """logsumexp over the last axis whose gradient is 0, not NaN, where all weights are 0; overwrites its argument."""
     highest = log_weight.detach().amax(-1)
     alive = highest > -torch.inf
@@ -35,60 +35,62 @@ def log_sum(log_weight: Float[Tensor, "S V"]) -> Float[Tensor, "S"]:
     return torch.where(alive, torch.where(alive, total, 1.0).log() + highest, -torch.inf)
 
 
-def log_rests(weights: Weighted) -> Float[Tensor, "R S"]:
-    """log rest(s) with 0, 1, ... max_length tokens to come."""
-    rests, move = [weights.cut], onward(weights)
+def log_backward_weights(weights: WeightedAutomaton) -> Float[Tensor, "R S"]:
+    """log rest(s) with 0, 1, ... max_length tokens left."""
+    rests, next_state = [weights.log_final], transitions_with_end(weights)
     for _ in range(weights.space.max_length):
-        rests.append(log_sum(follow(rests[-1], move) + weights.emit))
+        rests.append(safe_logsumexp(gather_next(rests[-1], next_state) + weights.log_emission))
     return torch.stack(rests)
 
 
-def normalise(process: FiniteState) -> Normalised:
+def normalise(process: FiniteState) -> NormalisedAutomaton:
     """The base p(x) = weight(x) / Z over points of at most `max_length` tokens; differentiable in the weights."""
-    if isinstance(process, Normalised):
+    if isinstance(process, NormalisedAutomaton):
         return process
-    weights = process.weighted()
-    return Normalised(weights, log_rests(weights))
+    weights = process.to_weighted_automaton()
+    return NormalisedAutomaton(weights, log_backward_weights(weights))
 
 
 def log_partition(process: FiniteState, prompts: Sequences | None = None, *, unbounded: bool = False) -> Float[Tensor, "P"]:
     """log Z after each prompt (by default one empty prompt): the log of the weight of all points."""
-    prompts = empty_prompts(1) if prompts is None else prompts
     if unbounded:
-        weights = process.weighted()
-        return log_rests_unbounded(weights)[weights.starts(prompts)]
+        weights = process.to_weighted_automaton()
+        return log_backward_weights_unbounded(weights)[weights.start_states(prompts)]
     return normalise(process).log_z(prompts)
 
 
 def normalise_unbounded(process: FiniteState) -> Automaton:
-    """The base over points of any length: its probabilities depend on the state alone.
+    """The base over points of any length, whose probabilities depend on the state alone.
 
-    `max_length` then only cuts points: a cut point has the probability of all that begin with it. States that
-    no end can follow emit uniformly; no point of positive probability enters them.
+    `max_length` then cuts points: a cut point has the probability of all points with this prefix. States from which the end
+    symbol cannot be reached emit uniformly; no point of positive probability enters them.
     """
-    weights = process.weighted()
-    log_rest = log_rests_unbounded(weights)
-    alive = (log_rest > -torch.inf)[:, None]
-    emit = weights.emit + follow(log_rest, onward(weights)) - torch.where(alive, log_rest[:, None], 0.0)
-    uniform = torch.full_like(emit, 1 / weights.space.vocab_size).log()
-    return Automaton(torch.where(alive, emit, uniform), weights.move, weights.space, weights.read)
+    weights = process.to_weighted_automaton()
+    log_backward = log_backward_weights_unbounded(weights)
+    alive = (log_backward > -torch.inf)[:, None]
+    rest = gather_next(log_backward, transitions_with_end(weights))
+    log_emission = weights.log_emission + rest - torch.where(alive, log_backward[:, None], 0.0)
+    uniform = torch.full_like(log_emission, 1 / weights.space.vocab_size).log()
+    return Automaton(torch.where(alive, log_emission, uniform), weights.next_state, weights.space, weights.prompt_next_state)
 
 
-def log_rests_unbounded(weights: Weighted) -> Float[Tensor, "S"]:
+def log_backward_weights_unbounded(weights: WeightedAutomaton) -> Float[Tensor, "S"]:
     """log rest(s) over continuations of any length that end with the end symbol."""
-    eos = _end_symbol(weights)
-    useful = ends_sometime(weights)
-    stop = weights.emit[useful, eos].exp()
+    eos = _require_eos(weights)
+    useful = can_reach_eos(weights)
+    stop = weights.log_emission[useful, eos].exp()
     rest = solve_unbounded(weights, useful, stop[:, None])[:, 0]
-    return torch.full_like(weights.emit[:, 0], -torch.inf).masked_scatter(useful, rest.log())
+    return torch.full_like(weights.log_emission[:, 0], -torch.inf).masked_scatter(useful, rest.log())
 
 
-def solve_unbounded(weights: Weighted, useful: Bool[Tensor, "S"], source: Float[Tensor, "U K"]) -> Float[Tensor, "U K"]:
-    """Solve y(s) = source(s) + sum_v weight[s, v] y(move[s, v]) over the useful states; an error where it diverges."""
-    eos, states = _end_symbol(weights), int(useful.sum())
+def solve_unbounded(
+    weights: WeightedAutomaton, useful: Bool[Tensor, "S"], source: Float[Tensor, "U K"]
+) -> Float[Tensor, "U K"]:
+    """Solve y(s) = source(s) + sum_v weight[s, v] y(next_state[s, v]) over the useful states; an error where it diverges."""
+    eos, states = _require_eos(weights), int(useful.sum())
     number = torch.cumsum(useful, 0) - 1
-    target = weights.move[useful]
-    flow = torch.where(useful[target], weights.emit[useful].exp(), 0.0).index_fill(1, torch.tensor([eos]), 0.0)
+    target = weights.next_state[useful]
+    flow = torch.where(useful[target], weights.log_emission[useful].exp(), 0.0).index_fill(1, torch.tensor([eos]), 0.0)
     step = torch.zeros(states, states, dtype=flow.dtype).scatter_add(1, number[target].clamp(min=0), flow)
     system = torch.eye(states, dtype=flow.dtype) - step
     # A non-negative matrix has spectral radius below 1 exactly when (I - M) y = 1 has a positive solution.
@@ -96,25 +98,25 @@ def solve_unbounded(weights: Weighted, useful: Bool[Tensor, "S"], source: Float[
     solution = torch.linalg.solve(system, torch.cat([source, ones], 1)) if states else torch.cat([source, ones], 1)
     if not bool((solution[:, -1] > 0).all()):
         raise ValueError(
-            "The weights of longer and longer points do not shrink, so the sum over all lengths is infinite. Nothing was "
-            "computed; bound the length (unbounded=False, which uses the space's max_length), or lower the weights."
+            "The total weight of points does not shrink with their length, so the sum over all lengths is infinite. Nothing "
+            "was computed; bound the length (unbounded=False, which uses the space's max_length), or lower the weights."
         )
     return solution[:, :-1]
 
 
-def ends_sometime(weights: Weighted) -> Bool[Tensor, "S"]:
-    """True where the end symbol can be reached; the others contribute nothing and would make the system singular."""
-    eos, possible = _end_symbol(weights), weights.emit.detach() > -torch.inf
+def can_reach_eos(weights: WeightedAutomaton) -> Bool[Tensor, "S"]:
+    """True where the end symbol can be reached; other states contribute nothing and would make the system singular."""
+    eos, possible = _require_eos(weights), weights.log_emission.detach() > -torch.inf
     useful = possible[:, eos]
-    onward = possible.index_fill(1, torch.tensor([eos]), False)
+    possible = possible.index_fill(1, torch.tensor([eos]), False)
     while True:
-        more = useful | (onward & useful[weights.move]).any(1)
+        more = useful | (possible & useful[weights.next_state]).any(1)
         if bool((more == useful).all()):
             return useful
         useful = more
 
 
-def _end_symbol(weights: Weighted) -> int:
+def _require_eos(weights: WeightedAutomaton) -> int:
     if weights.space.eos is None:
         raise ValueError(
             "Points of unbounded length need an end symbol, and this space has none. Nothing was computed; give the "

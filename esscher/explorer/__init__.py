@@ -1,1 +1,1 @@
-"""Pages to look at a model, and to compare two of them blindly."""
+"""Web pages to explore one model, and to compare two models blind."""

@@ -1,24 +1,26 @@
-"""Views as HTML for the page: every text of a model or a person is escaped, by the template and once more for the page's own.
+"""Views as HTML; all text from models and people is escaped.
 
-gradio fills HTML into a template of its own, in which braces, dollars and at-signs mean something; here they are entities.
+The template escapes markup. gradio then puts the HTML into a template of its own, where braces, dollar and at-signs have a
+meaning, so these become entities.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from esscher.estimators.energy_histograms import EnergyComparison
-from esscher.estimators.next_token import NextTokens
-from esscher.explorer.views import TokenChange, View
-from esscher.reports.document import svg
+from esscher.estimators.continuations import NextTokens
+from esscher.estimators.populations import EnergyComparison
+from esscher.explorer.views import CandidatesView, TokenChange
+from esscher.reports.document import figure_svg
 from esscher.reports.plots import step_histograms
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-FULL = 2.0  # nats at which a colour is deepest
+FULL_COLOUR_NATS = 2.0  # change at which the colour is deepest
 UP, DOWN = "31, 95, 168", "194, 65, 12"
-MEANING = "Energies in nats: a tilted model that is like the data has the data's energies; the base's lie higher."
+MEANING = "Energies in nats: a tilted model that fits the data has the energies of the data; those of the base are higher."
 
 
 @cache
@@ -28,76 +30,64 @@ def _template() -> "Template":
     return Environment(loader=PackageLoader("esscher.explorer", "."), autoescape=True).get_template("parts.html")
 
 
-def part(name: str, *values: Any) -> str:
-    """The part of the template of that name, filled."""
+def render(name: str, *values: Any) -> str:
+    """The macro of `parts.html` of that name, filled."""
     html = str(getattr(_template().module, name)(*values))
     return html.replace("{", "&#123;").replace("}", "&#125;").replace("$", "&#36;").replace("@", "&#64;")
 
 
-def verdict(view: View, *, tilted: bool) -> str:
-    """log Z with its interval, and whether to believe it."""
-    found = view.pool["log_z"]
-    told = f"{found}" if found is not None else "not known of one cloud of particles, whose draws depend on each other"
-    return part("verdict", view, tilted, told)
+def verdict(view: CandidatesView, *, tilted: bool) -> str:
+    """log Z with its interval, and whether the candidates suffice to estimate it."""
+    log_z = view.pool["log_z"]
+    shown = str(log_z) if log_z is not None else "unknown: the particles of one run are not independent"
+    return render("verdict", view, tilted, shown)
 
 
-def tokens(names: Sequence[str], found: NextTokens) -> str:
-    """The table of base against joint."""
-    most = max(max(row.base.value, row.joint.value) for row in found.rows)
-    return part("tokens", [(name, row, most) for name, row in zip(names, found.rows, strict=True)], found.warnings)
+def next_token_table(names: Sequence[str], table: NextTokens) -> str:
+    """Probabilities of the next token under base and tilted model."""
+    largest = max(max(row.base.value, row.joint.value) for row in table.rows)
+    return render("tokens", [(name, row, largest) for name, row in zip(names, table.rows, strict=True)], table.warnings)
 
 
-def changes(found: Sequence[TokenChange]) -> str:
-    """The text in colours, and its tokens as a table."""
-    rows = [
-        {
-            "text": one.text,
-            "colour": _colour(one.change.value),
-            "title": f"{one.text!r}: {one.change.value:+.3g} nats",
-            "base": one.base.value,
-            "change": one.change.value,
-            "low": one.change.low,
-            "high": one.change.high,
-            "foreseen": one.foreseen,
-        }
-        for one in found
-    ]
-    return part("changes", rows, sum(one.change.value for one in found))
+def token_change_table(tokens: Sequence[TokenChange]) -> str:
+    """The text coloured by what the tilt changes, and its tokens as a table."""
+    return render("changes", [(token, _colour(token.change.value)) for token in tokens], sum(t.change.value for t in tokens))
 
 
 def _colour(change: float) -> str:
-    depth = min(1.0, abs(change) / FULL) if change == change else 0.0
+    depth = min(1.0, abs(change) / FULL_COLOUR_NATS) if change == change else 0.0
     return f"rgba({UP if change > 0 else DOWN}, {0.55 * depth:.2f})"
 
 
-def pool_energies(view: View) -> str:
-    """Energies of the candidates, each by itself (the base) and by its share (the joint)."""
-    known = [one for one in view.rows if abs(one.energy) < float("inf")]
-    edges, shares = _binned([one.energy for one in known], {
-        "base": [float(one.times) for one in known], "joint": [one.share for one in known],
-    })  # fmt: skip
-    return part("picture", svg(step_histograms(edges, shares, label="energy after this prompt (nats)")), MEANING)
+def pool_energies(view: CandidatesView) -> str:
+    """Histograms of the candidates' energies: unweighted (the base) and by share of the weight (the tilted model)."""
+    rows = [row for row in view.rows if math.isfinite(row.energy)]
+    weights = {"base": [float(row.times) for row in rows], "joint": [row.share for row in rows]}
+    edges, shares = _histogram([row.energy for row in rows], weights)
+    return render("picture", figure_svg(step_histograms(edges, shares, label="energy after this prompt (nats)")), MEANING)
 
 
-def data_energies(found: EnergyComparison) -> str:
-    """Histograms of data, base and joint, and their means."""
-    picture = svg(step_histograms(found.histogram.edges, found.histogram.shares, label="energy (nats)"))
-    means = "; ".join(f"{name} {value}" for name, value in found.mean.items())
-    return part("picture", picture, f"{MEANING} Means: {means}.")
+def data_energies(comparison: EnergyComparison) -> str:
+    """Histograms of the energies of data, base and tilted model, and their means."""
+    edges, shares = comparison.histogram.edges, comparison.histogram.shares
+    means = "; ".join(f"{name} {value}" for name, value in comparison.mean.items())
+    picture = figure_svg(step_histograms(edges, shares, label="energy (nats)"))
+    return render("picture", picture, f"{MEANING} Means: {means}.")
 
 
-def _binned(
+def _histogram(
     values: Sequence[float], weights: Mapping[str, Sequence[float]], bins: int = 30
 ) -> tuple[list[float], dict[str, list[float]]]:
-    """Shares of each series in bins of equal width; a single value has one bin around it."""
+    """Edges of equal bins, and the share of each series in each bin; a single value gets one bin around it."""
     low, high = min(values), max(values)
     if high - low < 1e-9:
         low, high, bins = low - 0.5, high + 0.5, 1
     width = (high - low) / bins
+    columns = [min(bins - 1, int((value - low) / width)) for value in values]
     shares = {name: [0.0] * bins for name in weights}
-    for place, value in enumerate(values):
-        for name, of in weights.items():
-            shares[name][min(bins - 1, int((value - low) / width))] += of[place]
-    total = {name: sum(found) for name, found in shares.items()}
-    edges = [low + width * edge for edge in range(bins + 1)]
-    return edges, {name: [share / total[name] for share in found] for name, found in shares.items()}
+    for name, series in weights.items():
+        for column, weight in zip(columns, series, strict=True):
+            shares[name][column] += weight
+        total = sum(shares[name])
+        shares[name] = [share / total for share in shares[name]]
+    return [low + width * edge for edge in range(bins + 1)], shares

@@ -1,24 +1,65 @@
-"""The explorer's page: controls, and the views of `esscher.explorer.views` as they come."""
+"""The explorer's page in gradio: controls, and the views of `esscher.explorer.views` in tabs; `explore_model` serves it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
 from esscher.explorer import markup
-from esscher.explorer.serving import load_gradio
-from esscher.explorer.views import SAMPLERS, Controls, Explorer, View
+from esscher.explorer.config import ExploreConfig, ExploreRun
+from esscher.explorer.launch import launch, load_gradio
+from esscher.explorer.views import SAMPLERS, CandidatesView, Controls, Explorer
+from esscher.hub.folder import CONFIG
+from esscher.samplers.ancestral import draw
+from esscher.workflow.model import Model, load, load_model
 
 if TYPE_CHECKING:
     from gradio import Blocks
 
-MOST = 12  # candidates in the table
+MAX_ROWS = 12  # candidates in the table
+EXAMPLES, EXAMPLE_CHARACTERS = 4, 12  # prompts to pick from, and how long they are
 
 
-def build_page(explorer: Explorer) -> "Blocks":
-    """The page of one model; computing goes one at a time, drawing shows what it has, and nothing else waits for it."""
-    gr, work = load_gradio(), Handlers(explorer)
-    source = "Source" if explorer.model.reads_sources else "Prompt"
+def explore_folder(settings: ExploreRun) -> None:
+    """Load the model of a folder, tilted by the energy inside if there is one, and serve its page."""
+    energy = settings.energy or _inside(settings.folder, "energy")
+    explore_model(load_model(replace(settings, energy=energy)), settings)
+
+
+def explore_model(model: Model, settings: ExploreConfig | None = None) -> None:
+    """Serve a page to look at a model of text, until Ctrl-C.
+
+    Args:
+        model: The model; one without a tokenizer is refused.
+        settings: A student, example prompts and the address; the defaults if None.
+    """
+    config = ExploreConfig() if settings is None else settings
+    launch(build_explorer_page(open_explorer(model, config)), config)
+
+
+def open_explorer(model: Model, settings: ExploreConfig) -> Explorer:
+    """The model with its student and example prompts; without prompts, beginnings of the model's own texts."""
+    student = settings.student or (None if model.folder is None else _inside(model.folder, "student"))
+    tokenizer, prompts = model.tokenizer, settings.prompts  # a model without a tokenizer is refused
+    if not prompts and not model.is_translator and not model.prompt_tokens:
+        drawn = draw(model.base, empty_prompts(1), EXAMPLES, rng=SeededRng(0).stream("examples"))[0]
+        prompts = ("", *dict.fromkeys(text[:EXAMPLE_CHARACTERS] for text in tokenizer.decode(drawn.points())))
+    return Explorer(model, None if student is None else load(student), prompts)
+
+
+def _inside(folder: str | Path, name: str) -> str | None:
+    path = Path(folder) / name
+    return str(path) if (path / CONFIG).is_file() else None
+
+
+def build_explorer_page(explorer: Explorer) -> "Blocks":
+    """The page of one model. One computation runs at a time; candidates appear while drawing, and the page stays responsive."""
+    gr, handlers = load_gradio(), ExplorerHandlers(explorer)
+    source = "Source" if explorer.model.is_translator else "Prompt"
     with gr.Blocks(title="Esscher explorer", analytics_enabled=False) as page:
-        gr.HTML(work.title())
+        gr.HTML(handlers.title())
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
                 prompt = gr.Textbox(
@@ -31,7 +72,7 @@ def build_page(explorer: Explorer) -> "Blocks":
                 pool = gr.Slider(16, 1024, 128, step=16, label="Pool: candidates drawn from the base", elem_id="pool")
                 temperature = gr.Slider(0.2, 2.0, 1.0, step=0.05, label="Temperature of the base", elem_id="temperature")
                 top_k = gr.Slider(0, 100, 0, step=1, label="Top-k of the base (0 keeps every token)", elem_id="top-k")
-                sampler = gr.Dropdown(list(SAMPLERS), value="pool", label="Sampler", elem_id="sampler")
+                sampler = gr.Dropdown(list(SAMPLERS), value="sir", label="Sampler", elem_id="sampler")
                 seed = gr.Number(0, label="Seed", precision=0, elem_id="seed")
             with gr.Column(scale=3, min_width=320):
                 verdict = gr.HTML(elem_id="verdict")
@@ -51,10 +92,10 @@ def build_page(explorer: Explorer) -> "Blocks":
                 with gr.Tab("Side by side"):
                     sides = gr.HTML(elem_id="sides")
                 with gr.Tab("About"):
-                    gr.HTML(work.about(), elem_id="about")
+                    gr.HTML(handlers.about(), elem_id="about")
         view, controls = gr.State(None), [sampler, pool, temperature, top_k, seed]
         drawn = {
-            "fn": work.draw, "inputs": [prompt, *controls], "outputs": [verdict, candidates, energies, sides, view],
+            "fn": handlers.draw, "inputs": [prompt, *controls], "outputs": [verdict, candidates, energies, sides, view],
             "concurrency_id": "model", "show_progress": "minimal", "trigger_mode": "always_last",
         }  # fmt: skip
         picked = examples.input(lambda text: text, examples, prompt, queue=False, api_visibility="private")
@@ -65,70 +106,75 @@ def build_page(explorer: Explorer) -> "Blocks":
         }  # fmt: skip
         for name, event in events.items():
             event(**drawn, api_name=name)
-        asked = {"concurrency_id": "model", "show_progress": "minimal"}
-        ask_tokens.click(work.tokens, [prompt, *controls], tokens, api_name="tokens", **asked)
-        ask_changes.click(work.changes, [view, rank, *controls], changes, api_name="changes", **asked)
-        ask_data.click(work.data, controls, data, api_name="energies", **asked)
+        shared = {"concurrency_id": "model", "show_progress": "minimal"}
+        ask_tokens.click(handlers.tokens, [prompt, *controls], tokens, api_name="tokens", **shared)
+        ask_changes.click(handlers.changes, [view, rank, *controls], changes, api_name="changes", **shared)
+        ask_data.click(handlers.data, controls, data, api_name="energies", **shared)
     return page
 
 
-class Handlers:
-    """What the page calls: a view as HTML, or what went wrong, in words."""
+class ExplorerHandlers:
+    """The callbacks of the page: each returns a view as HTML, or an error message as HTML."""
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
 
     def title(self) -> str:
-        energy = self.explorer.energy
-        return markup.part("waiting", f"{self.explorer.model.folder}{'' if energy is None else f', tilted by {energy}'}")
+        model = self.explorer.model
+        tilt = f", tilted by {model.energy_name}" if model.is_tilted else ""
+        return markup.render("waiting", f"{model.name}{tilt}")
 
     def about(self) -> str:
         model, student = self.explorer.model, self.explorer.student
         space = model.base.space
-        return markup.part("about", {
-            "base": model.folder,
-            "energy": self.explorer.energy or "none: the base alone",
+        return markup.render("about", {
+            "base": model.name,
+            "energy": model.energy_name or "none (base only)",
             "kind of energy": type(model.target.energy).__name__ if self.explorer.tilted else "",
-            "student": "" if student is None else student.folder,
+            "student": "" if student is None else student.name,
             "vocabulary": f"{space.vocab_size:,} tokens",
-            "longest point": f"{space.max_length:,} tokens",
-            "the model": "p(x) is proportional to a(x) exp(-E(x)): a is the base, E the energy of the whole text.",
+            "longest sequence": f"{space.max_length:,} tokens",
+            "the model": "p(x) is proportional to a(x) exp(-E(x)), where a is the base and E the energy of the whole sequence.",
         })  # fmt: skip
 
     def draw(
         self, prompt: str, sampler: str, pool: float, temperature: float, top_k: float, seed: float
-    ) -> Iterator[tuple[str, str, str, str, View | None]]:
-        """Verdict, candidates, energies, draws side by side, and the view itself, each time the pool has grown."""
+    ) -> Iterator[tuple[str, str, str, str, CandidatesView | None]]:
+        """Verdict, candidates, energies, draws by model, and the view itself, each time the pool has grown."""
         try:
-            controls = controls_of(sampler, pool, temperature, top_k, seed)
+            controls = parse_controls(sampler, pool, temperature, top_k, seed)
             for view in self.explorer.draw(prompt or "", controls):
-                said, table = markup.verdict(view, tilted=self.explorer.tilted), markup.part("candidates", view, MOST)
-                if not view.complete:
-                    yield said, table, "", "", view
-                    continue
-                energies = markup.pool_energies(view) if self.explorer.tilted else ""
-                yield said, table, energies, markup.part("sides", self.explorer.three(view, controls)), view
+                verdict = markup.verdict(view, tilted=self.explorer.tilted)
+                energies, sides = "", ""
+                if view.complete:
+                    energies = markup.pool_energies(view) if self.explorer.tilted else ""
+                    sides = markup.render("sides", self.explorer.draws_by_model(view, controls))
+                yield verdict, markup.render("candidates", view, MAX_ROWS), energies, sides, view
         except ValueError as error:
-            yield markup.part("error", str(error)), "", "", "", None
+            yield markup.render("error", str(error)), "", "", "", None
 
     def tokens(self, prompt: str, *settings: Any) -> str:
-        return self._told(lambda: markup.tokens(*self.explorer.next_tokens(prompt or "", controls_of(*settings))))
+        return self._or_error_html(
+            lambda: markup.next_token_table(*self.explorer.next_tokens(prompt or "", parse_controls(*settings)))
+        )
 
-    def changes(self, view: View | None, rank: float, *settings: Any) -> str:
+    def changes(self, view: CandidatesView | None, rank: float, *settings: Any) -> str:
         if view is None:
-            return markup.part("error", "There are no candidates yet; draw some first.")
-        return self._told(lambda: markup.changes(self.explorer.changes(view, int(rank), controls_of(*settings))))
+            return markup.render("error", "There are no candidates yet; draw some first.")
+        return self._or_error_html(
+            lambda: markup.token_change_table(self.explorer.changes(view, int(rank), parse_controls(*settings)))
+        )
 
     def data(self, *settings: Any) -> str:
-        return self._told(lambda: markup.data_energies(self.explorer.energies(controls_of(*settings))))
+        return self._or_error_html(lambda: markup.data_energies(self.explorer.energies(parse_controls(*settings))))
 
-    def _told(self, make: Callable[[], str]) -> str:
+    def _or_error_html(self, make: Callable[[], str]) -> str:
         try:
             return make()
         except (ValueError, OSError) as error:
-            return markup.part("error", str(error))
+            return markup.render("error", str(error))
 
 
-def controls_of(sampler: str, pool: float, temperature: float, top_k: float, seed: float) -> Controls:
-    """The controls as numbers of the right kind."""
+def parse_controls(sampler: str, pool: float, temperature: float, top_k: float, seed: float) -> Controls:
+    """The values of the sliders and fields, converted to `Controls`."""
     return Controls(sampler, int(pool), float(temperature), int(top_k), seed=int(seed or 0))

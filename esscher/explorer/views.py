@@ -1,51 +1,50 @@
-"""What the explorer shows of a model, computed: candidates by weight, next tokens, changes along a text, energies, a student.
+"""What the explorer shows of a model: weighted candidates, next tokens, changes token by token, energies, a student's draws.
 
-Everything here is what samplers and estimators give, for one prompt, from one seed; the page only dresses it. A pool grows in
-parts (16 candidates, then as many again as there are), each part from its own stream of chance, so that the first ones are
-shown early, the same seed gives the same candidates, and a larger pool begins with those of a smaller one.
+All numbers come from samplers and estimators, for one prompt and one seed; the page only formats them. The pool of candidates
+starts with 16 and doubles, each part from a random stream of its own: the first candidates appear early, the same seed gives
+the same candidates, and a larger pool starts with those of a smaller one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from esscher.bases.truncated import truncated
-from esscher.draws import Draws, side_by_side
-from esscher.energies.features import Explains
-from esscher.estimate import Estimate
-from esscher.estimators.energy_histograms import EnergyComparison, compare_energies
-from esscher.estimators.next_token import NextToken, NextTokens, next_tokens
-from esscher.estimators.steps import per_step
-from esscher.randomness import Rng, Seeded
-from esscher.reports.token_names import pieces, token_name
+from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, prompts_of, sequences
+from esscher.core.target import Tilted
+from esscher.energies.features import Decomposable
+from esscher.estimators.continuations import NextToken, NextTokens, next_tokens
+from esscher.estimators.per_position import per_position
+from esscher.estimators.populations import EnergyComparison, compare_energies
+from esscher.reports.tables import token_name, token_texts
 from esscher.samplers.ancestral import draw
-from esscher.samplers.choice import SamplerSettings, choose_sampler
 from esscher.samplers.importance import Importance
-from esscher.samplers.pool import AdaptivePool, Chosen, Pool
-from esscher.samplers.scores import log_prob, log_weight
-from esscher.samplers.twists import Foresees
-from esscher.space import Sequences, prompts_of, sequences
-from esscher.target import Tilted, flat
-from esscher.verbs.candidates import Candidate, candidates_of, pool_rows
-from esscher.verbs.comparison import gather
-from esscher.verbs.models import Model
-from esscher.verbs.subsets import some_of
-from esscher.verbs.tilt import read_sets, source_of
+from esscher.samplers.scoring import log_prob, log_weight
+from esscher.samplers.sir import AdaptiveSIR, CandidateSelection
+from esscher.samplers.twists import HasTwist, ParticleSIR
+from esscher.workflow.analyses import draw_populations
+from esscher.workflow.model import Model
+from esscher.workflow.sample import WeightedCandidate, pool_rows, weighted_candidates
+from esscher.workflow.subsets import random_rows
+from esscher.workflow.tilt import energy_data
 
-SAMPLERS = ("pool", "adaptive-pool", "particles")
-FIRST = 16  # candidates that are shown before there are more
-DATA, DATA_DRAWS = 100, 16  # sequences of the data whose energies are compared, and base draws for each
+SAMPLERS = ("sir", "adaptive-sir", "particles")
+FIRST_CANDIDATES = 16  # candidates in the first view
+DATA, DATA_DRAWS = 100, 16  # data sequences whose energies are compared, and base draws per sequence
 
 
 @dataclass(frozen=True)
 class Controls:
-    """What the page's controls say; `top_k` 0 keeps every token."""
+    """The values of the page's controls; `top_k=0` keeps every token."""
 
-    sampler: str = "pool"
+    sampler: str = "sir"
     pool: int = 64
     temperature: float = 1.0
     top_k: int = 0
@@ -54,186 +53,182 @@ class Controls:
 
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
-            raise ValueError(f"No sampler named {self.sampler!r} here. Nothing was drawn; choose from: {', '.join(SAMPLERS)}.")
+            raise ValueError(f"No sampler named {self.sampler!r}. Nothing was drawn; choose from: {', '.join(SAMPLERS)}.")
         if self.pool < 2 or self.draws < 1 or self.top_k < 0 or not self.temperature > 0:
-            raise ValueError(f"No candidates can be drawn as {self} says. Nothing was drawn.")
+            raise ValueError(f"{self} is out of range: pool >= 2, draws >= 1, top_k >= 0, temperature > 0. Nothing was drawn.")
 
     def target(self, target: Tilted) -> Tilted:
-        """The target with its base truncated, where that is asked for."""
-        base = truncated(target.base, top_k=self.top_k or None, temperature=self.temperature)
-        return Tilted(base, target.energy)
+        """The target with its base truncated."""
+        return Tilted(truncated(target.base, top_k=self.top_k or None, temperature=self.temperature), target.energy)
 
 
 @dataclass(frozen=True)
-class View:
-    """The candidates after one prompt, and the draws that were chosen from them."""
+class CandidatesView:
+    """The candidates after one prompt, and the draws that were resampled from them."""
 
-    prompt: str
+    text: str
     target: Tilted
-    given: Sequences  # the prompt as the model reads it
-    chosen: Chosen
-    rows: list[Candidate]  # the largest share first
-    parts: list[Mapping[str, float]]  # of -E of each of them; empty where the energy names none
-    pool: Mapping[str, Any]  # what the pool says of itself: log_z with its interval, the verdict, advice
+    prompt: Sequences  # the encoded text
+    selection: CandidateSelection
+    rows: list[WeightedCandidate]  # largest share first
+    parts: list[Mapping[str, float]]  # of -E by feature, for each row; empty unless the energy is Decomposable
+    pool: Mapping[str, Any]  # log_z with its interval, verdict, advice
     complete: bool
 
 
 @dataclass(frozen=True)
 class TokenChange:
-    """One token of a text: what the tilt does to its log-probability there, and what the energy foresees after it."""
+    """One token of a text: how the tilt changes its log-probability, and the energy's twist after it."""
 
     text: str
     base: Estimate  # nats, log a(x_t | x_<t)
     change: Estimate  # nats, log p(x_t | x_<t) - log a(x_t | x_<t)
-    foreseen: float | None
+    twist: float | None
 
 
 @dataclass(frozen=True)
 class Explorer:
-    """A model, perhaps its student, and the prompts to begin with."""
+    """A model, optionally its student, and example prompts."""
 
     model: Model
-    energy: Path | None = None
     student: Model | None = None
     examples: Sequence[str] = ()
     cache: dict[str, Sequences] = field(default_factory=dict)
 
     @property
     def tilted(self) -> bool:
-        return self.model.target.energy is not flat
+        return self.model.is_tilted
 
     def prompt(self, text: str) -> Sequences:
-        """The prompt as the model reads it."""
-        given = prompts_of(self.model.prompts([text]))
-        if int(given.start[0]) == 0 and self.model.given > 0:
+        """The prompt, encoded; an empty one is refused by a model that was trained with prompts."""
+        prompt = prompts_of(self.model.encode_prompts([text]))
+        if int(prompt.start[0]) == 0 and self.model.prompt_tokens > 0:
             raise ValueError(
-                f"The prompt is empty, and this model goes on from {self.model.given} tokens. Nothing was drawn; type some."
+                f"The prompt is empty, and this model continues prompts of {self.model.prompt_tokens} tokens. Nothing was "
+                f"drawn; type a prompt."
             )
-        return given
+        return prompt
 
-    def draw(self, text: str, controls: Controls) -> Iterator[View]:
-        """Candidates after the prompt, a few at first; the last view has them all."""
-        given, target, rng = self.prompt(text), controls.target(self.model.target), Seeded(controls.seed)
-        if controls.sampler == "pool":
-            for candidates in _growing(target, given, controls.pool, rng):
-                yield self._view(text, target, given, _choice(candidates, controls.draws, rng), controls.pool)
+    def draw(self, text: str, controls: Controls) -> Iterator[CandidatesView]:
+        """Views of a growing pool of candidates after the prompt; the last one is complete."""
+        prompt, target, rng = self.prompt(text), controls.target(self.model.target), SeededRng(controls.seed)
+        if controls.sampler == "sir":
+            for candidates in _growing_pool(target, prompt, controls.pool, rng):
+                yield self._view(text, target, prompt, _resample(candidates, controls.draws, rng), controls.pool)
             return
-        settings = SamplerSettings(pool=controls.pool, largest=max(16, controls.pool), effective=8.0, shared=True)
-        sampler = choose_sampler(controls.sampler, settings)
-        assert isinstance(sampler, Pool | AdaptivePool)
-        (chosen,) = sampler.choose(target, given, controls.draws, rng=rng)
-        yield self._view(text, target, given, chosen, chosen.pool)
+        sampler = (
+            AdaptiveSIR(8.0, max_candidates=max(16, controls.pool))
+            if controls.sampler == "adaptive-sir"
+            else ParticleSIR(controls.pool)
+        )
+        (selection,) = sampler.choose(target, prompt, controls.draws, rng=rng)
+        yield self._view(text, target, prompt, selection, selection.num_candidates)
 
     @torch.no_grad()
-    def _view(self, text: str, target: Tilted, given: Sequences, chosen: Chosen, pool: int) -> View:
-        (rows,) = candidates_of([chosen], target, self.model.tokenizer)
-        (told,) = pool_rows([text], [chosen])
+    def _view(self, text: str, target: Tilted, prompt: Sequences, selection: CandidateSelection, pool: int) -> CandidatesView:
+        (rows,) = weighted_candidates([selection], target, self.model.tokenizer)
+        (pool_row,) = pool_rows([text], [selection])
         parts: list[Mapping[str, float]] = [{} for _ in rows]
-        if isinstance(target.energy, Explains):
-            named = target.energy.parts(_points_after(given, [row.point for row in rows]))
-            columns = {name: part.tolist() for name, part in named.items()}
-            parts = [{name: column[place] for name, column in columns.items()} for place in range(len(rows))]
-        return View(text, target, given, chosen, rows, parts, told, len(chosen.candidates.x) >= pool)
+        if isinstance(target.energy, Decomposable):
+            by_name = target.energy.parts(_sequences_after(prompt, [row.point for row in rows]))
+            columns = {name: part.tolist() for name, part in by_name.items()}
+            parts = [{name: column[row] for name, column in columns.items()} for row in range(len(rows))]
+        return CandidatesView(text, target, prompt, selection, rows, parts, pool_row, len(selection.candidates.x) >= pool)
 
     def next_tokens(self, text: str, controls: Controls, *, top: int = 8, draws: int = 64) -> tuple[list[str], NextTokens]:
-        """The likeliest next tokens under base and joint, with their names; of a base alone, the base's twice."""
-        given, target = self.prompt(text), controls.target(self.model.target)
-        rng = Seeded(controls.seed).stream("next tokens")
-        found = next_tokens(target, given, top=top, draws=draws, rng=rng) if self.tilted else _plain_tokens(target, given, top)
-        before = given.tokens[0].tolist()
-        return [token_name(row.token, before, self.model.tokenizer) for row in found.rows], found
+        """Names and probabilities of the likeliest next tokens under base and tilted model, which may be the base itself."""
+        prompt, target = self.prompt(text), controls.target(self.model.target)
+        if self.tilted:
+            table = next_tokens(target, prompt, top=top, draws=draws, rng=SeededRng(controls.seed).stream("next tokens"))
+        else:
+            table = _base_next_tokens(target, prompt, top)
+        return [token_name(row.token, prompt.tokens[0].tolist(), self.model.tokenizer) for row in table.rows], table
 
-    def changes(self, view: View, rank: int, controls: Controls, *, draws: int = 32) -> list[TokenChange]:
-        """Token by token along the candidate of that rank (from 1); the changes add up to -E(x) - log Z, as it is estimated."""
+    def changes(self, view: CandidatesView, rank: int, controls: Controls, *, draws: int = 32) -> list[TokenChange]:
+        """The tokens of the candidate of that rank (from 1); their changes add up to the estimate of -E(x) - log Z."""
         if not 1 <= rank <= len(view.rows):
-            raise ValueError(f"There are {len(view.rows)} different candidates, so none of rank {rank}. Nothing was computed.")
-        point, given = view.rows[rank - 1].point, view.given.tokens[0].tolist()
-        x = _points_after(view.given, [point])
-        rng = Seeded(controls.seed).stream("changes", rank)
-        steps = per_step(view.target, x, Importance(), draws, test="fixed", rng=rng)
-        foreseen = _foreseen(view.target, x)
-        rows = zip(pieces(point, given, self.model.tokenizer), steps, foreseen, strict=True)
-        return [TokenChange(text, _negative(step.base), step.saved, level) for text, step, level in rows]
+            raise ValueError(f"There is no rank {rank} among {len(view.rows)} different candidates. Nothing was computed.")
+        point = view.rows[rank - 1].point
+        x = _sequences_after(view.prompt, [point])
+        rng = SeededRng(controls.seed).stream("changes", rank)
+        steps = per_position(view.target, x, Importance(), draws, test="fixed", rng=rng)
+        texts = token_texts(point, view.prompt.tokens[0].tolist(), self.model.tokenizer)
+        rows = zip(texts, steps, _twists(view.target, x), strict=True)
+        return [TokenChange(text, replace(-step.base, unit="nats"), step.reduction, twist) for text, step, twist in rows]
 
     def energies(self, controls: Controls) -> EnergyComparison:
-        """Energies of held-out data, of base draws and of joint draws after the data's own prompts."""
-        rng = Seeded(controls.seed).stream("energies")
-        x = some_of(self.held_out, DATA, rng=rng.stream("sequences"))
+        """Energies of held-out data, and of draws of base and tilted model after the same prompts."""
+        rng = SeededRng(controls.seed).stream("energies")
+        x = random_rows(self.held_out, DATA, rng=rng.stream("sequences"))
         target = controls.target(self.model.target)
-        return compare_energies(target, gather(target, x, DATA_DRAWS, rng=rng.stream("draws")), rng=rng.stream("resamples"))
+        populations = draw_populations(target, x, DATA_DRAWS, rng=rng.stream("draws"))
+        return compare_energies(target, populations, rng=rng.stream("resamples"))
 
     @property
     def held_out(self) -> Sequences:
-        """Data that neither base nor energy learnt from, as their folders tell; read once."""
+        """Test data of the energy or else of the base, from the source that its folder names; read once."""
         if "data" not in self.cache:
-            source = None if self.energy is None else source_of(self.energy)
-            self.cache["data"] = read_sets(self.model, source).test
+            self.cache["data"] = self.model.training_splits(energy_data(self.model)).test
         return self.cache["data"]
 
-    def three(self, view: View, controls: Controls) -> dict[str, list[dict[str, Any]]]:
-        """Draws of the base, of the tilted model and of the student after the same prompt, each with its energy."""
-        draws = view.chosen.candidates
-        of_base = draws.x.rows(slice(0, controls.draws))
-        sides = {"base": of_base, "tilted": draws.x.rows(view.chosen.pick[0])}
+    def draws_by_model(self, view: CandidatesView, controls: Controls) -> dict[str, list[dict[str, Any]]]:
+        """Texts of base, tilted model and student after the same prompt, with their log-probability and energy."""
+        candidates = view.selection.candidates.x
+        by_model = {"base": candidates.rows(slice(0, controls.draws)), "tilted": candidates.rows(view.selection.selected[0])}
         if self.student is not None:
-            rng = Seeded(controls.seed).stream("student")
-            own = prompts_of(self.student.prompts([view.prompt]))
-            sides["distilled"] = draw(self.student.base, own, controls.draws, rng=rng)[0]
-        return {name: self._told(view.target, x) for name, x in sides.items()}
+            rng = SeededRng(controls.seed).stream("student")
+            prompt = prompts_of(self.student.encode_prompts([view.text]))
+            by_model["distilled"] = draw(self.student.base, prompt, controls.draws, rng=rng)[0]
+        return {name: self._score_texts(view.target, x) for name, x in by_model.items()}
 
-    def _told(self, target: Tilted, x: Sequences) -> list[dict[str, Any]]:
+    def _score_texts(self, target: Tilted, x: Sequences) -> list[dict[str, Any]]:
         columns = zip(self.model.tokenizer.decode(x.points()), log_prob(target.base, x), -log_weight(target, x), strict=True)
         return [{"text": text, "log_base": float(base), "energy": float(energy)} for text, base, energy in columns]
 
 
-def _growing(target: Tilted, given: Sequences, pool: int, rng: Rng) -> Iterator[Draws]:
-    """Draws with weights, of which there are ever more, until there are `pool`."""
-    found = Importance()(target, given, min(FIRST, pool), rng=rng.stream("part", 0))
-    part = 0
-    yield found
-    while (have := found.log_weight.shape[1]) < pool:
-        part += 1
-        more = Importance()(target, given, min(have, pool - have), rng=rng.stream("part", part))
-        found = side_by_side([found, more])
-        yield found
+def _growing_pool(target: Tilted, prompt: Sequences, size: int, rng: Rng) -> Iterator[Draws]:
+    """Weighted draws that double in number until there are `size`."""
+    pool = Importance()(target, prompt, min(FIRST_CANDIDATES, size), rng=rng.stream("part", 0))
+    yield pool
+    for part in count(1):
+        drawn = pool.log_weight.shape[1]
+        if drawn >= size:
+            return
+        pool = Draws.cat([pool, Importance()(target, prompt, min(drawn, size - drawn), rng=rng.stream("part", part))], 1)
+        yield pool
 
 
-def _choice(candidates: Draws, draws: int, rng: Rng) -> Chosen:
-    """Plain draws chosen by weight from these candidates, which they share."""
+def _resample(candidates: Draws, draws: int, rng: Rng) -> CandidateSelection:
+    """Unweighted draws, resampled by weight from one pool of candidates."""
+    size = candidates.log_weight.shape[1]
     if bool((candidates.log_weight == -torch.inf).all()):
-        raise ValueError(
-            f"The energy forbids all {candidates.log_weight.shape[1]} candidates after this prompt. Nothing is shown; "
-            f"enlarge the pool, or type another prompt."
-        )
-    pick = rng.stream("pick").categorical(candidates.log_weight, draws)
-    effective = candidates.effective()[:, None].expand(-1, draws)
-    one = torch.zeros(1, dtype=torch.long)
-    return Chosen(one, candidates, pick, candidates.log_weight.shape[1], effective, one == 0, independent=False)
+        raise ValueError(f"All {size} candidates have weight 0. Nothing is shown; enlarge the pool, or type another prompt.")
+    selected = rng.stream("pick").categorical(candidates.log_weight, draws)
+    ess = candidates.ess()[:, None].expand(-1, draws)
+    first = torch.zeros(1, dtype=torch.long)
+    return CandidateSelection(first, candidates, selected, size, ess, first == 0, independent=False)
 
 
-def _points_after(given: Sequences, points: Sequence[Sequence[int]]) -> Sequences:
-    return sequences(points, [given.tokens[0, : int(given.start[0])].tolist()] * len(points))
+def _sequences_after(prompt: Sequences, points: Sequence[Sequence[int]]) -> Sequences:
+    return sequences(points, [prompt.tokens[0, : int(prompt.start[0])].tolist()] * len(points))
 
 
 @torch.no_grad()
-def _plain_tokens(target: Tilted, given: Sequences, top: int) -> NextTokens:
-    share = target.base.begin(given)[0][0].double().softmax(-1).cpu()
-    shown = share.topk(min(top, len(share)))
-    pairs = [*zip(shown.indices.tolist(), shown.values.tolist(), strict=True), (None, max(0.0, 1 - float(shown.values.sum())))]
+def _base_next_tokens(target: Tilted, prompt: Sequences, top: int) -> NextTokens:
+    probability = target.base.begin(prompt)[0][0].double().softmax(-1).cpu()
+    values, tokens = probability.topk(min(top, len(probability)))
+    rest = max(0.0, 1 - float(values.sum()))
+    pairs = [*zip(tokens.tolist(), values.tolist(), strict=True), (None, rest)]
     return NextTokens(tuple(NextToken(token, Estimate.exact(value), Estimate.exact(value)) for token, value in pairs))
 
 
 @torch.no_grad()
-def _foreseen(target: Tilted, x: Sequences) -> list[float | None]:
-    """What the energy foresees after each token of one point, where it foresees."""
+def _twists(target: Tilted, x: Sequences) -> list[float | None]:
+    """The twist after each token of one point; None if the energy has no twist."""
     length = int(x.lengths[0])
-    if not isinstance(target.energy, Foresees):
+    if not isinstance(target.energy, HasTwist):
         return [None] * length
-    every = x.repeat(length)
-    stop = every.start + torch.arange(1, length + 1)
-    levels: Tensor = target.energy.after(Sequences(every.tokens, every.start, stop))
-    return [float(level) for level in levels]
-
-
-def _negative(found: Estimate) -> Estimate:
-    return Estimate(-found.value, -found.high, -found.low, found.level, found.draws, found.method, "nats")
+    prefixes = x.repeat(length)
+    stop = prefixes.start + torch.arange(1, length + 1)
+    twists: Tensor = target.energy.twist(Sequences(prefixes.tokens, prefixes.start, stop))
+    return [float(twist) for twist in twists]

@@ -1,1 +1,1 @@
-"""Models of this library in lm-eval."""
+"""Models of this library in lm-eval, EleutherAI's evaluation harness."""

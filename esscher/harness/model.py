@@ -2,15 +2,15 @@
 
     python -m esscher.harness --model esscher --model_args path=runs/first,energy=runs/energy --tasks lambada_openai
 
-takes every argument of `lm_eval`, which finds models of other packages only when these are imported first. A context is a
-prompt, a continuation the beginning of a point:
+takes every argument of `lm_eval`, which finds models of other packages only if they are imported first. The context c is the
+prompt, the continuation b a prefix of the point:
 
     log p(b | c) = log a(b | c) + log E[exp(-E)] after c and b - log E[exp(-E)] after c
 
-by `draws` each, and draws after a context serve all its continuations (`estimators.beginnings`). End symbols are not counted,
-as the harness wants it. What is longer than the model's points is scored window by window, each after as many tokens as there
-is room for. Greedy continuations of a tilted model are the likeliest of a pool. Answers with their intervals go to `record`, a
-file of JSON lines; the harness itself takes numbers only.
+Both expectations are estimated from `draws` draws; those after a context serve all its continuations
+(`esscher.estimators.continuations`). End symbols are not counted, as the harness expects. Text longer than `max_length` is
+scored window by window, each window after as many preceding tokens as fit. The greedy continuation of a tilted model is the
+likeliest of `num_candidates` draws. Estimates with intervals go to the JSON lines file `record`.
 """
 
 import json
@@ -25,29 +25,29 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
-from esscher.bases.continued import rest_of
-from esscher.bases.shortened import shortened
 from esscher.bases.truncated import truncated
-from esscher.estimate import Estimate
-from esscher.estimators.beginnings import log_beginnings
-from esscher.estimators.next_token import next_tokens
-from esscher.randomness import Seeded
+from esscher.bases.wrappers import tilted_continuation, with_max_length
+from esscher.core.randomness import SeededRng
+from esscher.core.space import prompts_of, sequences
+from esscher.core.target import Tilted, flat
+from esscher.estimators.continuations import next_tokens, prefix_log_probs
 from esscher.samplers.importance import Importance
-from esscher.samplers.scores import log_prob
-from esscher.space import prompts_of, sequences
-from esscher.target import Tilted, flat
-from esscher.verbs.models import load_model
+from esscher.samplers.scoring import log_prob
+from esscher.workflow.model import load
 
-said = logging.getLogger("lm_eval.esscher")
-TOP = 2  # tokens of base and joint that are compared to know the likeliest
+logger = logging.getLogger("lm_eval.esscher")
+TOP_TOKENS = 2  # of base and tilted model each, among which the likeliest next token is sought
 Window = tuple[list[int], list[int]]
-"""Tokens that are given, and tokens whose probability is asked."""
+"""The tokens of the prompt, and the tokens to score after it."""
 
 
 @register_model("esscher")
 class EsscherLM(LM):
-    """A model of folders, as the verbs name it. `greedy=False` does not look whether a continuation is the likeliest one, which
-    costs a tilted model draws for every token, and says no."""
+    """A base folder, with an energy folder to tilt it.
+
+    `greedy=False` reports every continuation as not greedy, without checking: for a tilted model the check needs draws at every
+    token. `device` is ignored: the harness always passes it, and models stay where they were loaded.
+    """
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class EsscherLM(LM):
         energy: str | None = None,
         *,
         draws: int = 64,
-        pool: int = 64,
+        num_candidates: int = 64,
         seed: int = 0,
         greedy: bool = True,
         record: str | None = None,
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
-        device: str | None = None,  # which the harness always gives; models are measured where they were loaded
+        device: str | None = None,
     ):
         super().__init__()
-        self.model = load_model(path, energy)
-        self.draws, self.pool, self.greedy, self.rng = draws, pool, greedy, Seeded(seed)
+        self.model = load(path, energy)
+        self.draws, self.num_candidates, self.greedy, self.rng = draws, num_candidates, greedy, SeededRng(seed)
         self.rows = int(batch_size) if str(batch_size).isdigit() else max_batch_size or 16
         self.record = None if record is None else Path(record)
 
@@ -75,120 +75,117 @@ class EsscherLM(LM):
 
     @property
     def tokenizer_name(self) -> str:
-        return str(self.model.folder)
+        return self.model.name
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
-        """log p of each continuation after its context, and whether it is the likeliest."""
-        asked = [self._parted(*request.args) for request in requests]
-        found = self._scored("loglikelihood", [request.args for request in requests], asked)
+        """log p of each continuation after its context, and whether it is the greedy one."""
+        request_windows = [self._split_context(*request.args) for request in requests]
+        log_probs = self._loglikelihoods("loglikelihood", [request.args for request in requests], request_windows)
         if not self.greedy:
-            return [(one, False) for one in found]
-        return [(one, all(map(self._likeliest, asked[place]))) for place, one in enumerate(tqdm(found, desc="likeliest"))]
+            return [(log_prob, False) for log_prob in log_probs]
+        return [
+            (log_prob, all(map(self._is_greedy, windows)))
+            for log_prob, windows in zip(tqdm(log_probs, desc="likeliest"), request_windows, strict=True)
+        ]
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """log p of each whole text."""
         texts = [request.args[0] for request in requests]
-        asked = [self._windows([], tokens) for tokens in self.model.tokenizer.encode(texts)]
-        return self._scored("loglikelihood_rolling", [(text,) for text in texts], asked)
+        request_windows = [self._windows([], tokens) for tokens in self.model.tokenizer.encode(texts)]
+        return self._loglikelihoods("loglikelihood_rolling", [(text,) for text in texts], request_windows)
 
     @torch.no_grad()
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """A continuation of each context, up to the first of its stopping strings."""
-        return [self._continued(number, *request.args) for number, request in enumerate(tqdm(requests, desc="generating"))]
+        """A continuation of each context, up to the first of its stop strings."""
+        return [self._generate(number, *request.args) for number, request in enumerate(tqdm(requests, desc="generating"))]
 
-    def _parted(self, context: str, continuation: str) -> list[Window]:
-        """The tokens of both, parted where the context ends; spaces at its end begin the continuation."""
-        if self.model.reads_sources:
-            (given,), (tokens,) = self.model.prompts([context]), self.model.tokenizer.encode([continuation])
-            return self._windows(given, tokens)
-        bare = context.rstrip()
-        given, whole = self.model.tokenizer.encode([bare, context + continuation])
-        return self._windows(given, whole[len(given) :])
+    def _split_context(self, context: str, continuation: str) -> list[Window]:
+        """The windows of a request; spaces at the end of the context belong to the continuation."""
+        if self.model.is_translator:
+            (prompt,), (tokens,) = self.model.encode_prompts([context]), self.model.tokenizer.encode([continuation])
+            return self._windows(prompt, tokens)
+        prompt, tokens = self.model.tokenizer.encode([context.rstrip(), context + continuation])
+        return self._windows(prompt, tokens[len(prompt) :])
 
-    def _windows(self, given: list[int], tokens: list[int]) -> list[Window]:
-        """Points one after the other, each after what was before it, as far as there is room."""
-        longest, limit = self.target.space.max_length, self.model.base.max_positions
-        room = max(0, (limit or len(given) + len(tokens) + longest) - longest)
-        windows, before = [], list(given)
-        for first in range(0, len(tokens), longest):
-            some = tokens[first : first + longest]
-            windows.append((before[max(0, len(before) - room) :], some))
-            before = [*before, *some]
-        return windows
+    def _windows(self, prompt: list[int], tokens: list[int]) -> list[Window]:
+        """The tokens in windows of the space's `max_length`, each after as many preceding tokens as the base has positions."""
+        size, limit = self.target.space.max_length, self.model.base.max_positions
+        row = [*prompt, *tokens]
+        context = len(row) if limit is None else max(0, limit - size)
+        firsts = range(len(prompt), len(row), size)
+        return [(row[max(0, first - context) : first], row[first : first + size]) for first in firsts]
 
-    def _scored(self, what: str, arguments: Sequence[tuple[str, ...]], asked: Sequence[list[Window]]) -> list[float]:
-        """The sum over the windows of each request."""
-        found = [0.0] * len(asked)
-        for here in tqdm(list(self._batches(asked)), desc=what):
-            owner = [place for place in here for _ in asked[place]]
-            if not owner:  # nothing but empty texts
+    def _loglikelihoods(
+        self, what: str, arguments: Sequence[tuple[str, ...]], request_windows: Sequence[list[Window]]
+    ) -> list[float]:
+        """log p of each request, summed over its windows; a line for each window in the record, if one is kept."""
+        log_probs = [0.0] * len(request_windows)
+        for batch in tqdm(list(self._batches(request_windows)), desc=what):
+            request_of_row = [request for request in batch for _ in request_windows[request]]
+            if not request_of_row:  # only empty texts
                 continue
-            x = sequences(*zip(*[(point, given) for place in here for given, point in asked[place]], strict=True))
-            told = log_beginnings(self.target, x, self.draws, rng=self.rng.stream(what, here[0]))
-            for place, one in zip(owner, told.each, strict=True):
-                found[place] += one.value
-            self._keep(what, [arguments[place] for place in owner], told.each)
+            rows = [(point, prompt) for request in batch for prompt, point in request_windows[request]]
+            x = sequences(*zip(*rows, strict=True))
+            estimates = prefix_log_probs(self.target, x, self.draws, rng=self.rng.stream(what, batch[0]))
+            for request, estimate in zip(request_of_row, estimates.each, strict=True):
+                log_probs[request] += estimate.value
+                if self.record is not None:
+                    line = {"request": what, "arguments": arguments[request], "nats": estimate.to_dict()}
+                    with self.record.open("a", encoding="utf8") as file:
+                        file.write(json.dumps(line) + "\n")
             if self.target.energy is not flat:
-                said.info("%s of %d: %s in all, log Z %s", what, len(here), told.total, told.log_z)
-        return found
+                logger.info("%s of %d: %s in all, log Z %s", what, len(batch), estimates.total, estimates.log_z)
+        return log_probs
 
-    def _batches(self, asked: Sequence[list[Window]]) -> Iterator[range]:
-        """Requests that go together: neighbours with one context do, so that the error of its log Z is the same for all."""
-        first, contexts = 0, [windows[0][0] if windows else None for windows in asked]
-        for place in range(1, len(asked) + 1):
-            if place == len(asked) or (place - first >= self.rows and contexts[place] != contexts[place - 1]):
-                yield range(first, place)
-                first = place
-
-    def _keep(self, what: str, arguments: Sequence[tuple[str, ...]], answers: Sequence[Estimate]) -> None:
-        """A line for each window in the record, if one is kept."""
-        if self.record is None:
-            return
-        with self.record.open("a", encoding="utf8") as file:
-            for argument, answer in zip(arguments, answers, strict=True):
-                file.write(json.dumps({"request": what, "arguments": argument, "nats": answer.to_dict()}) + "\n")
+    def _batches(self, request_windows: Sequence[list[Window]]) -> Iterator[range]:
+        """Batches of requests; neighbours with the same context share one, so that the error of its log Z is common to them."""
+        first, contexts = 0, [windows[0][0] if windows else None for windows in request_windows]
+        for stop in range(1, len(request_windows) + 1):
+            if stop == len(request_windows) or (stop - first >= self.rows and contexts[stop] != contexts[stop - 1]):
+                yield range(first, stop)
+                first = stop
 
     @torch.no_grad()
-    def _likeliest(self, window: Window) -> bool:
-        """Whether every token is the likeliest one where it stands, under the model that is asked."""
-        given, point = window
+    def _is_greedy(self, window: Window) -> bool:
+        """Whether each token is the likeliest one after those before it."""
+        prompt, point = window
         if self.target.energy is flat:
-            x = sequences([point], [given])
+            x = sequences([point], [prompt])
             return bool((self.model.base.logits(x).argmax(-1) == x.tokens)[x.counted].all())
-        for place, token in enumerate(point):
-            before, rest = [*given, *point[:place]], rest_of(self.target, place)
-            rng = self.rng.stream("likeliest", *before)
-            table = next_tokens(rest, prompts_of([before]), top=TOP, draws=self.draws, rng=rng)
+        for position, token in enumerate(point):
+            prefix, rest = [*prompt, *point[:position]], tilted_continuation(self.target, position)
+            rng = self.rng.stream("likeliest", *prefix)
+            table = next_tokens(rest, prompts_of([prefix]), top=TOP_TOKENS, draws=self.draws, rng=rng)
             if max((row for row in table.rows if row.token is not None), key=lambda row: row.joint.value).token != token:
                 return False
         return True
 
-    def _continued(self, number: int, context: str, settings: Mapping[str, Any]) -> str:
-        """One draw, or the likeliest of a pool where none is to be drawn by chance."""
-        by_chance, length = bool(settings.get("do_sample", False)), settings.get("max_gen_toks")
-        (given,) = self.model.prompts([context])
-        base = shortened(self.target.base, None if length is None else int(length))
-        if by_chance:
-            bent = {name: settings.get(name) for name in ("top_k", "top_p")}
-            base = truncated(base, temperature=float(settings.get("temperature", 1.0)), **bent)
+    def _generate(self, number: int, context: str, settings: Mapping[str, Any]) -> str:
+        """One draw with `do_sample`, otherwise the likeliest of the candidates."""
+        do_sample, length = bool(settings.get("do_sample", False)), settings.get("max_gen_toks")
+        (prompt,) = self.model.encode_prompts([context])
+        base = with_max_length(self.target.base, None if length is None else int(length))
+        if do_sample:
+            truncation = {name: settings.get(name) for name in ("top_k", "top_p")}
+            base = truncated(base, temperature=float(settings.get("temperature", 1.0)), **truncation)
         elif self.target.energy is flat:
             base = truncated(base, top_k=1)
         limit, space = self.model.base.max_positions, base.space
         if limit is not None:
-            given = given[max(0, len(given) + space.max_length - limit) :]
-        pool = 1 if self.target.energy is flat else self.pool
+            prompt = prompt[max(0, len(prompt) + space.max_length - limit) :]
+        num_candidates = 1 if self.target.energy is flat else self.num_candidates
         rng = self.rng.stream("generate", number)
-        drawn = Importance()(Tilted(base, self.target.energy), prompts_of([given]), pool, rng=rng)
-        joint = drawn.log_weight[0].double() + (0 if by_chance else log_prob(base, drawn.x))
+        drawn = Importance()(Tilted(base, self.target.energy), prompts_of([prompt]), num_candidates, rng=rng)
+        joint = drawn.log_weight[0].double() + (0 if do_sample else log_prob(base, drawn.x))
         if bool((joint == -math.inf).all()):
-            raise ValueError(f"The energy forbids all {pool} continuations of {context!r}. Raise pool.")
-        pick = int(rng.stream("pick").categorical(joint[None], 1)) if by_chance else int(joint.argmax())
+            raise ValueError(f"All {num_candidates} candidates after {context!r} have weight 0. Raise num_candidates.")
+        pick = int(rng.stream("pick").categorical(joint[None], 1)) if do_sample else int(joint.argmax())
         (text,) = self.model.tokenizer.decode([drawn.x.points()[pick]])
-        return _until(text, settings.get("until", ()))
+        return _truncate_at_stop(text, settings.get("until", ()))
 
 
-def _until(text: str, stops: str | Sequence[str]) -> str:
-    """The text before the first of the strings that end it."""
+def _truncate_at_stop(text: str, stops: str | Sequence[str]) -> str:
+    """The text before the first stop string."""
     for stop in [stops] if isinstance(stops, str) else stops:
         text = text.partition(stop)[0] if stop else text
     return text

@@ -1,1 +1,1 @@
-"""The last part of a network: hidden vectors to distributions over tokens."""
+"""Heads: hidden vectors to distributions over tokens."""

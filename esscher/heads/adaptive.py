@@ -1,57 +1,55 @@
-"""Adaptive input and adaptive softmax for large vocabularies: rare tokens share narrower vectors, and cost little.
+"""Adaptive input and adaptive softmax for large vocabularies: rare tokens have narrower vectors, and cost little.
 
-Tokens are numbered by frequency, the most frequent first. `cutoffs` part them into clusters: cluster 0 is the tokens below
-the first cutoff, the last one those from the last cutoff on. Vectors of cluster i have width `width // shrink**i` and a
-projection to the network's width; with shrink 1 there is no projection, and one table for all clusters.
+Tokens are numbered by frequency, the most frequent first. `cutoffs` divide them into clusters: cluster 0 is the tokens below
+the first cutoff, the last cluster those from the last cutoff on. Vectors of cluster i have width `width // div_value**i` and a
+projection to the width of the network; with div_value 1 there is no projection, and one table for all clusters.
 
-The softmax is in two steps (Grave et al. 2017): one over the tokens of cluster 0 and a symbol for each other cluster, then
-one within the token's cluster, which is computed only for tokens of that cluster. Row i - 1 of `cluster_weight` is the symbol
-of cluster i; Transformer-XL as released has these rows in the opposite order, so flip them when its weights are loaded.
+The softmax has two steps (Grave et al. 2017): one over the tokens of cluster 0 and a symbol for each other cluster, then one
+within the cluster of the token, computed only for tokens of that cluster. Row i - 1 of `cluster_weight` is the symbol of
+cluster i; Transformer-XL as released has these rows in the opposite order, so flip them when its weights are loaded.
 
-The input also reads the opening symbol, number `vocab_size`: the last row of the last table. What it leaves out: sorting a
-vocabulary by frequency, which is the tokenizer's business.
+The input also reads the BOS symbol, number `vocab_size`: the last row of the last table. What it leaves out: sorting a
+vocabulary by frequency, which is the task of the tokenizer.
 
-Letters beside those of `esscher.space`: N rows, D the network's width, E width of a cluster's vectors, C tokens of a cluster.
+Shape letters beside those of `esscher.core.space`: N rows, D width of the network, E width of the vectors of a cluster, C
+tokens of a cluster.
 """
 
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from esscher.heads.head import Logits, laid_out, placed
-from esscher.heads.levels import softmax_score_and_level
-from esscher.heads.softmax import softmax_score
+from esscher.heads.chunked_log_softmax import softmax_log_probs, softmax_log_probs_and_logsumexp
+from esscher.heads.config import TiedProjections, check_choice
+from esscher.heads.head import LogitsFn, matmul_layout, scatter_scored
 
 INITIAL_STD, PROJECTION_STD = 0.02, 0.01
-
-TiedProjections = Literal["none", "tails", "all"]
-"""Which clusters project the output as they project the input; `"tails"` is all but cluster 0."""
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """How a vocabulary is parted, and how wide the vectors of each part are."""
+    """How a vocabulary is divided, and how wide the vectors of each cluster are."""
 
     vocab_size: int
     width: int
     cutoffs: tuple[int, ...]
-    shrink: int
+    div_value: int
 
     def __post_init__(self) -> None:
-        if any(one >= other for one, other in pairwise((0, *self.cutoffs, self.vocab_size))):
+        if any(start >= stop for start, stop in pairwise((0, *self.cutoffs, self.vocab_size))):
             raise ValueError(
                 f"Cutoffs rise from above 0 to below the vocabulary's {self.vocab_size} tokens; {self.cutoffs} do not. Nothing "
                 f"was built; leave out those that are too large, and sort the others."
             )
-        if self.shrink < 1 or self.width // self.shrink ** len(self.cutoffs) < 1:
+        if self.div_value < 1 or self.width // self.div_value ** len(self.cutoffs) < 1:
             raise ValueError(
-                f"Vectors of width {self.width} cannot be narrower by the factor shrink = {self.shrink} in each of "
+                f"Vectors of width {self.width} cannot be divided by div_value = {self.div_value} in each of "
                 f"{len(self.cutoffs)} further clusters. Nothing was built; every width must be at least 1."
             )
 
@@ -62,33 +60,33 @@ class Clusters:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The tokens of each cluster."""
+        """The number of tokens of each cluster."""
         return tuple(stop - start for start, stop in pairwise((*self.starts, self.vocab_size)))
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The width of each cluster's vectors."""
-        return tuple(self.width // self.shrink**number for number in range(len(self.starts)))
+        """The width of the vectors of each cluster."""
+        return tuple(self.width // self.div_value**number for number in range(len(self.starts)))
 
     @property
     def projected(self) -> bool:
-        """Whether vectors need projections to the network's width."""
-        return self.shrink > 1
+        """Whether vectors are projected to the width of the network."""
+        return self.div_value > 1
 
     def of(self, tokens: Int[Tensor, "*S"]) -> Int[Tensor, "*S"]:
-        """The cluster of each token; that of the opening symbol is the last."""
+        """The cluster of each token; the BOS symbol is in the last one."""
         return sum((tokens >= cutoff for cutoff in self.cutoffs), torch.zeros_like(tokens))
 
 
 class AdaptiveInput(nn.Module):
-    """The input vectors of tokens and of the opening symbol, times the root of the network's width."""
+    """Embeddings of the tokens and the BOS symbol, times the square root of the width of the network."""
 
-    def __init__(self, vocab_size: int, width: int, cutoffs: tuple[int, ...], shrink: int = 1):
+    def __init__(self, vocab_size: int, width: int, cutoffs: tuple[int, ...], div_value: int = 1):
         super().__init__()
-        self.clusters = Clusters(vocab_size, width, cutoffs, shrink)
-        self.tables = nn.ModuleList([nn.Embedding(rows, own) for rows, own in _shapes(self.clusters, more=1)])
-        shapes = [(width, own) for _, own in _shapes(self.clusters)] if self.clusters.projected else []
-        self.projections = nn.ParameterList([_drawn(shape, PROJECTION_STD) for shape in shapes])
+        self.clusters = Clusters(vocab_size, width, cutoffs, div_value)
+        self.tables = nn.ModuleList([nn.Embedding(*shape) for shape in _table_shapes(self.clusters, more=1)])
+        shapes = [(width, table_width) for _, table_width in _table_shapes(self.clusters)] if self.clusters.projected else []
+        self.projections = nn.ParameterList([_normal_parameter(shape, PROJECTION_STD) for shape in shapes])
         for table in self.tables:
             nn.init.normal_(table.get_parameter("weight"), std=INITIAL_STD)
 
@@ -98,12 +96,9 @@ class AdaptiveInput(nn.Module):
         flat = tokens.flatten()
         cluster = self.clusters.of(flat)
         rows = [(cluster == number).nonzero()[:, 0] for number in range(len(self.tables))]
-        vectors = [
-            self._vectors(i, flat[some] - start) for i, (some, start) in enumerate(zip(rows, self.clusters.starts, strict=True))
-        ]
-        sorted_by_cluster = torch.cat(vectors)
-        found = torch.empty_like(sorted_by_cluster).index_copy(0, torch.cat(rows), sorted_by_cluster)
-        return found.view(*tokens.shape, self.clusters.width)
+        vectors = torch.cat([self._vectors(i, flat[rows[i]] - start) for i, start in enumerate(self.clusters.starts)])
+        embeddings = torch.empty_like(vectors).index_copy(0, torch.cat(rows), vectors)
+        return embeddings.view(*tokens.shape, self.clusters.width)
 
     def _vectors(self, table: int, tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S D"]:
         vectors = self.tables[table](tokens)
@@ -113,7 +108,7 @@ class AdaptiveInput(nn.Module):
 
 
 class _Cluster(NamedTuple):
-    """A softmax of the two steps; the first one has the symbols of the other clusters after its tokens."""
+    """One softmax of the two steps; cluster 0 has the symbols of the other clusters after its tokens."""
 
     projection: Float[Tensor, "D E"] | None
     weight: Float[Tensor, "C E"]
@@ -125,76 +120,74 @@ class _Cluster(NamedTuple):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S C"]:
         return linear(self.project(hidden), self.weight, self.bias)
 
-    def score(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        return softmax_score(self.project(hidden), self.weight, self.bias, tokens)
-
-    def score_and_level(
-        self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]
-    ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-        return softmax_score_and_level(self.project(hidden), self.weight, self.bias, tokens)
+    def log_probs(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        return softmax_log_probs(self.project(hidden), self.weight, self.bias, tokens)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """A head whose rare tokens stand in clusters; with an `input`, its vectors are the weights, and some of its projections."""
+    """A head with clusters of rare tokens; an `input` lends it its vectors as weights, and the `tied_projections`."""
 
     def __init__(
         self,
         vocab_size: int,
         width: int,
         cutoffs: tuple[int, ...] = (),
-        shrink: int = 1,
+        div_value: int = 1,
         input: AdaptiveInput | None = None,
         tied_projections: TiedProjections = "none",
     ):
         super().__init__()
         self._input = (input,)  # a tuple, so that the input is not registered here
-        self.clusters = Clusters(vocab_size, width, cutoffs, shrink)
+        self.clusters = Clusters(vocab_size, width, cutoffs, div_value)
         self._check_tying(tied_projections)
         tails = len(cutoffs)
         if tails:
-            self.cluster_weight, self.cluster_bias = _drawn((tails, width), INITIAL_STD), nn.Parameter(torch.zeros(tails))
+            self.cluster_weight = _normal_parameter((tails, width), INITIAL_STD)
+            self.cluster_bias = nn.Parameter(torch.zeros(tails))
         self.bias = nn.Parameter(torch.zeros(vocab_size))
-        shapes = _shapes(self.clusters) if input is None else []
-        self.weights = nn.ParameterList([_drawn(shape, INITIAL_STD) for shape in shapes])
-        own = range({"none": tails + 1, "tails": 1, "all": 0}[tied_projections] if self.clusters.projected else 0)
-        self.projections = nn.ParameterList([_drawn((width, self.clusters.widths[i]), PROJECTION_STD) for i in own])
+        shapes = _table_shapes(self.clusters) if input is None else []
+        self.weights = nn.ParameterList([_normal_parameter(shape, INITIAL_STD) for shape in shapes])
+        untied = {"none": tails + 1, "tails": 1, "all": 0}[tied_projections] if self.clusters.projected else 0
+        shapes = [(width, cluster_width) for cluster_width in self.clusters.widths[:untied]]
+        self.projections = nn.ParameterList([_normal_parameter(shape, PROJECTION_STD) for shape in shapes])
 
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return _logits(hidden, clusters=self._parts())
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        asked = tokens >= 0
-        some, own = hidden[asked], tokens[asked]
-        head, *tails = self._parts()
-        return placed(self._within(tails, head.score(some, self._symbols(own)), some, own), asked)
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        scored = tokens >= 0
+        hidden, tokens, (head, *tails) = hidden[scored], tokens[scored], self._parts()
+        log_probs = head.log_probs(hidden, self._head_targets(tokens))
+        return scatter_scored(self._add_cluster_log_probs(tails, log_probs, hidden, tokens), scored)
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        asked = tokens >= 0
-        some, own = hidden[asked], tokens[asked]
-        head, *tails = self._parts()
-        score, level = head.score_and_level(some, self._symbols(own))
-        return placed(self._within(tails, score, some, own), asked), placed(level, asked)
+        scored = tokens >= 0
+        hidden, tokens, (head, *tails) = hidden[scored], tokens[scored], self._parts()
+        targets = self._head_targets(tokens)
+        log_probs, logsumexp = softmax_log_probs_and_logsumexp(head.project(hidden), head.weight, head.bias, targets)
+        log_probs = self._add_cluster_log_probs(tails, log_probs, hidden, tokens)
+        return scatter_scored(log_probs, scored), scatter_scored(logsumexp, scored)
 
-    def _symbols(self, tokens: Int[Tensor, "N"]) -> Int[Tensor, "N"]:
-        """What the first softmax has for each token: itself, or the symbol of its cluster."""
+    def _head_targets(self, tokens: Int[Tensor, "N"]) -> Int[Tensor, "N"]:
+        """The index of each token in the first softmax: the token, or the symbol of its cluster."""
         cluster = self.clusters.of(tokens)
         return torch.where(cluster == 0, tokens, self.clusters.sizes[0] - 1 + cluster)
 
-    def _within(
-        self, tails: list[_Cluster], found: Float[Tensor, "N"], hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]
+    def _add_cluster_log_probs(
+        self, tails: list[_Cluster], log_probs: Float[Tensor, "N"], hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]
     ) -> Float[Tensor, "N"]:
-        """The scores of symbols, with those of tokens within their clusters added."""
+        """Add the log-probability of each token within its cluster to that of the cluster."""
         cluster = self.clusters.of(tokens)
         for number, tail in enumerate(tails, 1):
             rows = (cluster == number).nonzero()[:, 0]
-            within = tail.score(hidden[rows], tokens[rows] - self.clusters.starts[number])
-            found = found.index_add(0, rows, within)
-        return found
+            within = tail.log_probs(hidden[rows], tokens[rows] - self.clusters.starts[number])
+            log_probs = log_probs.index_add(0, rows, within)
+        return log_probs
 
-    def prepared(self, steps: int) -> Logits:
-        return partial(_logits, clusters=[part._replace(weight=laid_out(part.weight, steps)) for part in self._parts()])
+    def logits_fn(self, steps: int) -> LogitsFn:
+        return partial(_logits, clusters=[part._replace(weight=matmul_layout(part.weight, steps)) for part in self._parts()])
 
     def _parts(self) -> list[_Cluster]:
         biases = self.bias.split_with_sizes(self.clusters.sizes)
@@ -208,7 +201,7 @@ class AdaptiveSoftmax(nn.Module):
         return [head, *tails]
 
     def _weights(self) -> list[Float[Tensor, "C E"]]:
-        """The weights of each cluster's tokens; the opening symbol's are left out."""
+        """The weights of the tokens of each cluster, without the BOS symbol."""
         (input,) = self._input
         tables = list(self.weights) if input is None else [table.get_parameter("weight") for table in input.tables]
         sizes = self.clusters.sizes[-1:] if len(tables) > 1 else self.clusters.sizes
@@ -225,34 +218,32 @@ class AdaptiveSoftmax(nn.Module):
         return input.projections[number]
 
     def _check_tying(self, tied_projections: TiedProjections) -> None:
-        if tied_projections not in ("none", "tails", "all"):
-            raise ValueError(f"Unknown tied_projections {tied_projections!r}; the known ones are none, tails and all.")
+        check_choice("tied_projections", tied_projections, get_args(TiedProjections))
         (input,) = self._input
         if input is None and tied_projections != "none":
             raise ValueError(f"Without an input there are no projections to tie: tied_projections = {tied_projections!r}.")
         if input is not None and input.clusters != self.clusters:
             raise ValueError(
-                f"The vectors of the input are of {input.clusters}, those of the softmax of {self.clusters}. Nothing was "
-                f"built; only equal ones can be tied."
+                f"The input has {input.clusters}, the softmax {self.clusters}. Nothing was built; only equal ones can be tied."
             )
 
 
 def _logits(hidden: Float[Tensor, "*S D"], clusters: list[_Cluster]) -> Float[Tensor, "*S V"]:
-    """Logits of all tokens: those of a cluster share its symbol's logit by their probabilities within it."""
+    """Logits of all tokens: logit of the cluster plus log-probability within it."""
     head, *tails = clusters
-    found = head.logits(hidden)
-    tokens = found.shape[-1] - len(tails)
-    parts = [found[..., tokens + i, None] + tail.logits(hidden).log_softmax(-1) for i, tail in enumerate(tails)]
-    return torch.cat([found[..., :tokens], *parts], -1)
+    logits = head.logits(hidden)
+    tokens = logits.shape[-1] - len(tails)
+    parts = [logits[..., tokens + i, None] + tail.logits(hidden).log_softmax(-1) for i, tail in enumerate(tails)]
+    return torch.cat([logits[..., :tokens], *parts], -1)
 
 
-def _shapes(clusters: Clusters, *, more: int = 0) -> list[tuple[int, int]]:
-    """Rows and width of each table of vectors, the last with so many rows more; clusters of one width share a table."""
-    if clusters.shrink == 1:
+def _table_shapes(clusters: Clusters, *, more: int = 0) -> list[tuple[int, int]]:
+    """Rows and width of each table, the last with `more` rows; clusters of one width share a table."""
+    if clusters.div_value == 1:
         return [(clusters.vocab_size + more, clusters.width)]
     *others, (rows, width) = zip(clusters.sizes, clusters.widths, strict=True)
     return [*others, (rows + more, width)]
 
 
-def _drawn(shape: tuple[int, int], std: float) -> nn.Parameter:
+def _normal_parameter(shape: tuple[int, int], std: float) -> nn.Parameter:
     return nn.Parameter(torch.empty(shape).normal_(std=std))

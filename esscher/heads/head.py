@@ -1,12 +1,12 @@
-"""What every head offers, from hidden vectors to distributions, what heads share, and the plain softmax.
+"""The interface of heads (hidden vectors to distributions over tokens), what heads share, and the plain softmax head.
 
-A head tells all logits, or scores one token for each hidden vector without keeping them; softmax of its logits is its
-distribution, so any head fits any network. The logsumexp of the logits is their level: no probability depends on it, so it is
-free to say something else (`esscher.objectives.eforcing`). Hidden vectors keep their shape, [..., T, D] where they are of
-sequences, for a head that does something along a sequence; tokens below 0 are not asked for. A head may use the vectors that
-the network reads tokens by; it then only refers to their table, which stays the network's: its own parameters are what it adds.
+A head returns all logits, or the log-probability of one token per hidden vector without keeping the logits. The softmax of its
+logits is its distribution, so any head fits any network. The logsumexp of the logits changes no probability, so training may
+give it a meaning (`esscher.objectives.exposure_bias`). Hidden vectors keep their shape, [..., T, D] for sequences, for heads
+that act along a sequence. Tokens below 0 are not scored. A head with tied weights refers to the embedding table of its network
+without registering it.
 
-Letters beside those of `esscher.space`: N rows, D width of a hidden vector.
+Shape letters beside those of `esscher.core.space`: N rows, D width of a hidden vector.
 """
 
 from collections.abc import Callable
@@ -18,57 +18,62 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from esscher.heads.levels import softmax_score_and_level
-from esscher.heads.softmax import softmax_score
+from esscher.heads.chunked_log_softmax import softmax_log_probs, softmax_log_probs_and_logsumexp
 
-COPY_FROM = 32  # steps for which it pays to lay weights out for small products
+MIN_STEPS_TO_RELAYOUT = 32  # number of steps from which a copy of the weights in another memory layout pays off
 
-Logits = Callable[[Tensor], Tensor]
+LogitsFn = Callable[[Tensor], Tensor]
 """Hidden vectors to logits: `Float[Tensor, "*S D"] -> Float[Tensor, "*S V"]`."""
 
 
 @runtime_checkable
 class Head(Protocol):
-    """What a network asks of the `nn.Module` that makes its logits."""
+    """What a network requires of the `nn.Module` that computes its logits."""
 
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
-        """Unnormalised log-probabilities of every token."""
+        """Unnormalized log-probabilities of all tokens."""
         ...
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        """The log-probability of one token for each hidden vector, 0 where it is below 0; all logits at once are never kept."""
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """The log-probability of one token per hidden vector, 0 where it is below 0; never holds all logits."""
         ...
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        """The same, and the level of the logits, both 0 where a token is below 0."""
+        """`log_probs` and the logsumexp of the logits, both 0 where a token is below 0."""
         ...
 
-    def prepared(self, steps: int) -> Logits:
-        """`logits` for so many steps to come, by the weights as they are now; nothing is dropped, in training neither."""
+    def logits_fn(self, steps: int) -> LogitsFn:
+        """`logits` for `steps` decoding steps, with the current weights and without dropout."""
         ...
 
 
-class Headed(nn.Module):
-    """What all networks with a head share: the last part of a pass."""
+class NetworkWithHead(nn.Module):
+    """Base class of networks whose output is a `head`."""
 
     head: Head
 
     def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return self.head.logits(hidden)
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        return self.head.score(hidden, tokens)
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self.head.log_probs(hidden, tokens)
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        return self.head.score_and_level(hidden, tokens)
+        return self.head.log_probs_and_logsumexp(hidden, tokens)
+
+    @property
+    def _like(self) -> Tensor:
+        """An empty tensor with the dtype and device of the weights."""
+        weight = next(self.parameters())
+        return torch.empty(0, dtype=weight.dtype, device=weight.device)
 
 
-class TableHead(nn.Module):
-    """What heads share whose weight is the first rows of a `table` of input vectors, or, without one, their own."""
+class TiedWeightHead(nn.Module):
+    """Base class of heads whose weight is the first rows of an embedding `table`, or, without one, their own."""
 
     weight: Tensor  # absent with a table
 
@@ -87,8 +92,8 @@ class TableHead(nn.Module):
         return self.weight if table is None else table.weight[: self.vocab_size]
 
 
-class SoftmaxHead(TableHead):
-    """A softmax over weight h + bias; with a `table` of input vectors, its first rows are the weight."""
+class SoftmaxHead(TiedWeightHead):
+    """softmax(weight h + bias); with an embedding `table`, its first rows are the weight."""
 
     def __init__(self, vocab_size: int, width: int, table: nn.Embedding | None = None, *, bias: bool):
         super().__init__(vocab_size, width, table)
@@ -102,26 +107,26 @@ class SoftmaxHead(TableHead):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return linear(hidden, self._weight, self.bias)
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        asked = tokens >= 0
-        return placed(softmax_score(hidden[asked], self._weight, self.bias, tokens[asked]), asked)
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        scored = tokens >= 0
+        return scatter_scored(softmax_log_probs(hidden[scored], self._weight, self.bias, tokens[scored]), scored)
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        asked = tokens >= 0
-        score, level = softmax_score_and_level(hidden[asked], self._weight, self.bias, tokens[asked])
-        return placed(score, asked), placed(level, asked)
+        scored = tokens >= 0
+        log_probs, logsumexp = softmax_log_probs_and_logsumexp(hidden[scored], self._weight, self.bias, tokens[scored])
+        return scatter_scored(log_probs, scored), scatter_scored(logsumexp, scored)
 
-    def prepared(self, steps: int) -> Logits:
-        return partial(linear, weight=laid_out(self._weight, steps), bias=self.bias)
-
-
-def placed(found: Float[Tensor, "N"], asked: Bool[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """The scores where they were asked for, and 0 elsewhere."""
-    return found.new_zeros(asked.shape).masked_scatter(asked, found)
+    def logits_fn(self, steps: int) -> LogitsFn:
+        return partial(linear, weight=matmul_layout(self._weight, steps), bias=self.bias)
 
 
-def laid_out(weight: Float[Tensor, "V D"], steps: int) -> Float[Tensor, "V D"]:
-    """The same weights, for many steps in the order of memory that products with few rows want: the longer side last."""
-    return weight.T.contiguous().T if steps >= COPY_FROM and len(weight) >= weight.shape[1] else weight
+def scatter_scored(values: Float[Tensor, "N"], scored: Bool[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+    """The values at the scored positions, and 0 elsewhere."""
+    return values.new_zeros(scored.shape).masked_scatter(scored, values)
+
+
+def matmul_layout(weight: Float[Tensor, "V D"], steps: int) -> Float[Tensor, "V D"]:
+    """The same weights; for many steps in the memory layout that is fastest for products with few rows: longer side last."""
+    return weight.T.contiguous().T if steps >= MIN_STEPS_TO_RELAYOUT and len(weight) >= weight.shape[1] else weight

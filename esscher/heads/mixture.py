@@ -1,50 +1,63 @@
-"""Mixtures as heads: of softmaxes, whose log-probabilities have any rank, and of contexts, whose rank is that of one softmax.
+"""Mixture heads: mixture of softmaxes (MoS), mixture of contexts (MoC), mixture of discretized logistics.
 
-Of a hidden vector g the head makes K contexts h_k = tanh(W_k g + c_k) and their prior pi = softmax(A g) (Yang et al. 2018).
+From a hidden vector g, `MixtureHead` computes K contexts h_k = tanh(W_k g + c_k) and their prior pi = softmax(A g) (Yang et al.
+2018).
 
-    "softmaxes"   P(token) = sum over k of pi_k softmax(weight h_k + bias)        (MoS)
-    "contexts"    P(token) = softmax(weight (sum over k of pi_k h_k) + bias)      (MoC), the control
+    "mos"   P(token) = sum over k of pi_k softmax(weight h_k + bias)        any rank of the log-probabilities
+    "moc"   P(token) = softmax(weight (sum over k of pi_k h_k) + bias)      the rank of one softmax: the control
 
-Scores of a mixture of softmaxes never hold the logits of all components at once, nor keep them for the gradient. Its logits
-are log sum_k exp((A g)_k) softmax(weight h_k + bias): their logsumexp is that of the prior's, a level that learns freely.
+Log-probabilities of MoS never hold the logits of all components at once, nor keep them for the gradient. Its logits are
+log sum_k exp((A g)_k) softmax(weight h_k + bias), so their logsumexp is that of the prior's logits, which training may set
+freely. Dropout of contexts acts on `logits` and `log_probs` in training, never on `logits_fn`; as published, the T vectors of
+one row of [..., T, D] share a mask, and rows of [N, D] have one each. `floor` is added to every probability (1e-8 in the
+released code), so that they sum to 1 + V floor. Components whose prior is below `min_prior` are dropped and the others
+renormalized: another distribution, and `pruning_error_bound` bounds how far it is from the full one.
 
-Dropout of contexts acts on `logits` and `score` in training, never on `prepared`. It is locked over time as published: hidden
-vectors [..., T, D] of a row have one mask for all T; rows of [N, D] have one each. `floor` is added to every probability, as
-the released code adds 1e-8; what it tells then sums to 1 + V floor. Components whose prior is below `least_prior` are left
-out, and the others share their part: it is another distribution, and `distance` bounds how far from the whole one.
+`DiscretizedLogisticHead` (Salimans et al. 2017) has no weights: its hidden vector is the logit of the share, the mean and the
+log-scale of K logistics. Value v of V is the bin between v - 1/2 and v + 1/2 on the line where values go from -1 to 1; the
+first and last bins are unbounded. As sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), the log-probability of
+a bin is a sum of three terms, exact however small it is. The logsumexp of the logits is that of the shares, which training may
+set freely.
 
-Letters beside those of `esscher.space`: N rows, D width of a hidden vector, K components, E width of a context.
+Shape letters beside those of `esscher.core.space`: N rows, D width of a hidden vector, K components, E width of a context,
+F = K E.
 """
 
 import math
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import dropout, linear, logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from esscher.heads.head import Logits, TableHead, laid_out, placed
-from esscher.heads.levels import softmax_score_and_level
-from esscher.heads.softmax import LOGITS_AT_ONCE, mixture_score, softmax_score
+from esscher.heads.chunked_log_softmax import (
+    LOGITS_PER_CHUNK,
+    mixture_log_probs,
+    softmax_log_probs,
+    softmax_log_probs_and_logsumexp,
+)
+from esscher.heads.config import check_choice
+from esscher.heads.head import LogitsFn, TiedWeightHead, matmul_layout, scatter_scored
 
-MixtureKind = Literal["softmaxes", "contexts"]
+MIN_LOG_SCALE = -7.0
+MixtureKind = Literal["mos", "moc"]
 
 
 class _Contexts(NamedTuple):
-    """What the head makes of hidden vectors; a prior of -inf is a component left out."""
+    """The contexts of hidden vectors; a prior logit of -inf drops a component."""
 
     vectors: Float[Tensor, "*S K E"]
-    prior: Float[Tensor, "*S K"]  # its logits
+    prior: Float[Tensor, "*S K"]  # logits
 
     def mean(self) -> Float[Tensor, "*S E"]:
         return (self.prior.softmax(-1)[..., None, :] @ self.vectors)[..., 0, :]
 
 
-class MixtureHead(TableHead):
-    """A mixture of K softmaxes or contexts; with a `table` of input vectors, its first rows are the weight."""
+class MixtureHead(TiedWeightHead):
+    """A mixture of K softmaxes or contexts; with an embedding `table`, its first rows are the weight."""
 
     def __init__(
         self,
@@ -52,23 +65,22 @@ class MixtureHead(TableHead):
         width: int,
         components: int,
         embedding: int | None = None,
-        kind: MixtureKind = "softmaxes",
+        kind: MixtureKind = "mos",
         table: nn.Embedding | None = None,
         *,
         bias: bool = True,
         latent_dropout: float = 0.0,
         floor: float = 0.0,
-        least_prior: float = 0.0,
+        min_prior: float = 0.0,
     ):
         if embedding is None:
             embedding = width if table is None else table.embedding_dim
         super().__init__(vocab_size, embedding, table)
-        if kind not in ("softmaxes", "contexts"):
-            raise ValueError(f"Unknown kind of mixture {kind!r}; the known ones are softmaxes and contexts.")
-        if kind == "contexts" and (floor or least_prior):
-            raise ValueError(f"Only softmaxes have a floor and a least prior, not contexts: {floor}, {least_prior}.")
+        check_choice("kind of mixture", kind, get_args(MixtureKind))
+        if kind == "moc" and (floor or min_prior):
+            raise ValueError(f"Only a mixture of softmaxes has floor and min_prior, not one of contexts: {floor}, {min_prior}.")
         self.components, self.kind = components, kind
-        self.latent_dropout, self.floor, self.least_prior = latent_dropout, floor, least_prior
+        self.latent_dropout, self.floor, self.min_prior = latent_dropout, floor, min_prior
         self.latent = nn.Linear(width, components * embedding)
         self.prior = nn.Linear(width, components, bias=False)
         if table is None:
@@ -78,36 +90,36 @@ class MixtureHead(TableHead):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         return _logits(self._contexts(hidden, self._mask(hidden)), self._weight, self.bias, self.kind, self.floor)
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        asked, contexts = self._asked(hidden, tokens)
-        if self.kind == "contexts":
-            found = softmax_score(contexts.mean(), self._weight, self.bias, tokens[asked])
-        else:
-            found = self._mixed(contexts, tokens[asked])
-        return placed(found, asked)
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        scored, contexts = self._scored_contexts(hidden, tokens)
+        if self.kind == "moc":
+            return scatter_scored(softmax_log_probs(contexts.mean(), self._weight, self.bias, tokens[scored]), scored)
+        return scatter_scored(self._mixture_log_probs(contexts, tokens[scored]), scored)
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        asked, contexts = self._asked(hidden, tokens)
-        if self.kind == "contexts":
-            score, level = softmax_score_and_level(contexts.mean(), self._weight, self.bias, tokens[asked])
+        scored, contexts = self._scored_contexts(hidden, tokens)
+        if self.kind == "moc":
+            log_probs, logsumexp = softmax_log_probs_and_logsumexp(contexts.mean(), self._weight, self.bias, tokens[scored])
         else:
-            score = self._mixed(contexts, tokens[asked])
-            level = contexts.prior.logsumexp(-1) + math.log1p(self.vocab_size * self.floor)
-        return placed(score, asked), placed(level, asked)
+            log_probs = self._mixture_log_probs(contexts, tokens[scored])
+            logsumexp = contexts.prior.logsumexp(-1) + math.log1p(self.vocab_size * self.floor)
+        return scatter_scored(log_probs, scored), scatter_scored(logsumexp, scored)
 
-    def _asked(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> tuple[Bool[Tensor, "*S"], _Contexts]:
-        """Which tokens are asked for, and the contexts before them."""
-        asked, mask = tokens >= 0, self._mask(hidden)
-        return asked, self._contexts(hidden[asked], None if mask is None else mask[asked])
+    def _scored_contexts(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Bool[Tensor, "*S"], _Contexts]:
+        """Which tokens are scored, and the contexts before them."""
+        scored, mask = tokens >= 0, self._mask(hidden)
+        return scored, self._contexts(hidden[scored], None if mask is None else mask[scored])
 
-    def _mixed(self, contexts: _Contexts, tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+    def _mixture_log_probs(self, contexts: _Contexts, tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
         log_prior = contexts.prior.log_softmax(-1)
-        return mixture_score(contexts.vectors, log_prior, self._weight, self.bias, tokens, self.floor)
+        return mixture_log_probs(contexts.vectors, log_prior, self._weight, self.bias, tokens, self.floor)
 
-    def prepared(self, steps: int) -> Logits:
-        weight = laid_out(self._weight, steps)
+    def logits_fn(self, steps: int) -> LogitsFn:
+        weight = matmul_layout(self._weight, steps)
 
         def logits(hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
             return _logits(self._contexts(hidden, None), weight, self.bias, self.kind, self.floor)
@@ -115,36 +127,36 @@ class MixtureHead(TableHead):
         return logits
 
     @torch.no_grad()
-    def distance(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        """No less than how far each token's score without dropout is from the one of all components, in nats.
+    def pruning_error_bound(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
+        """An upper bound of the error in nats that `min_prior` makes in the log-probability of each token, without dropout.
 
-        Of a component that is left out only the token's own logit is computed: by Jensen's inequality the sum of all is at
-        least V times the exponential of their mean.
+        For a dropped component only the logit of the token is computed: by Jensen's inequality the sum of the exponentials of
+        all logits is at least V times the exponential of their mean.
         """
         vectors, kept = self._contexts(hidden, None)
         prior = self.prior(hidden).log_softmax(-1).exp()
-        out = prior.masked_fill(kept > -torch.inf, 0.0)
+        dropped = prior.masked_fill(kept > -torch.inf, 0.0)
         weight = self._weight
-        middle, level = weight.mean(0), 0.0 if self.bias is None else self.bias[tokens, None] - self.bias.mean()
-        above = ((vectors @ weight[tokens, :, None])[..., 0] - vectors @ middle + level).exp() / self.vocab_size
-        most = (out * above.clamp(max=1.0)).sum(1)
-        log_left = torch.log1p(-out.sum(1))
-        score = mixture_score(vectors, kept.log_softmax(-1), weight, self.bias, tokens)
-        too_low = torch.log1p(most / (score + log_left).exp()) + log_left
-        return torch.maximum(-log_left, too_low)
+        mean, bias_offset = weight.mean(0), 0.0 if self.bias is None else self.bias[tokens, None] - self.bias.mean()
+        bound = ((vectors @ weight[tokens, :, None])[..., 0] - vectors @ mean + bias_offset).exp() / self.vocab_size
+        dropped_prob = (dropped * bound.clamp(max=1.0)).sum(1)
+        log_kept = torch.log1p(-dropped.sum(1))
+        log_probs = mixture_log_probs(vectors, kept.log_softmax(-1), weight, self.bias, tokens)
+        too_low = torch.log1p(dropped_prob / (log_probs + log_kept).exp()) + log_kept
+        return torch.maximum(-log_kept, too_low)
 
     def _contexts(self, hidden: Float[Tensor, "*S D"], mask: Float[Tensor, "*S F"] | None) -> _Contexts:
         vectors, prior = torch.tanh(self.latent(hidden)), self.prior(hidden)
         if mask is not None:
             vectors = vectors * mask
-        if self.least_prior > 0:
+        if self.min_prior > 0:
             share = prior.softmax(-1)
-            least = share.amax(-1, keepdim=True).clamp(max=self.least_prior)  # the greatest always stays
+            least = share.amax(-1, keepdim=True).clamp(max=self.min_prior)  # the largest always stays
             prior = prior.masked_fill(share < least, -torch.inf)
         return _Contexts(vectors.view(*prior.shape, vectors.shape[-1] // self.components), prior)
 
     def _mask(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S F"] | None:
-        """What contexts are multiplied by in training, the same for all of the last axis of S where it has two."""
+        """The dropout mask of contexts in training, shared along the last axis of S where S has two."""
         if not self.training or not self.latent_dropout:
             return None
         shape, width = hidden.shape[:-1], self.latent.out_features
@@ -155,22 +167,22 @@ class MixtureHead(TableHead):
 def _logits(
     contexts: _Contexts, weight: Float[Tensor, "V E"], bias: Float[Tensor, "V"] | None, kind: MixtureKind, floor: float
 ) -> Float[Tensor, "*S V"]:
-    """Logits of every token; those of all components are made of few rows at a time, and made again for the gradient."""
-    if kind == "contexts":
+    """Logits of all tokens; those of the components are computed in chunks of rows, and again for the gradient."""
+    if kind == "moc":
         return linear(contexts.mean(), weight, bias)
     *shape, components, width = contexts.vectors.shape
-    step, rows = max(1, LOGITS_AT_ONCE // (components * len(weight))), math.prod(shape)
+    step, rows = max(1, LOGITS_PER_CHUNK // (components * len(weight))), math.prod(shape)
     vectors, priors = contexts.vectors.reshape(rows, components, width), contexts.prior.reshape(rows, components)
-    pieces = zip(torch.split(vectors, step), torch.split(priors, step), strict=True)
-    make = partial(_of_softmaxes, floor=floor)
+    chunks = zip(torch.split(vectors, step), torch.split(priors, step), strict=True)
+    compute = partial(_mixture_logits, floor=floor)
     if torch.is_grad_enabled():
-        found = [checkpoint(make, *some, weight, bias, use_reentrant=False) for some in pieces]
+        logits = [checkpoint(compute, *chunk, weight, bias, use_reentrant=False) for chunk in chunks]
     else:
-        found = [make(*some, weight, bias) for some in pieces]
-    return torch.cat(found).view(*shape, len(weight))
+        logits = [compute(*chunk, weight, bias) for chunk in chunks]
+    return torch.cat(logits).view(*shape, len(weight))
 
 
-def _of_softmaxes(
+def _mixture_logits(
     vectors: Float[Tensor, "N K E"],
     prior: Float[Tensor, "N K"],
     weight: Float[Tensor, "V E"],
@@ -178,18 +190,66 @@ def _of_softmaxes(
     floor: float,
 ) -> Float[Tensor, "N V"]:
     logits = linear(vectors, weight, bias)
-    found = None if torch.is_grad_enabled() else _mixed_once(logits, prior)
-    if found is None:
-        found = torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
+    mixed = None if torch.is_grad_enabled() else _mixture_logits_fast(logits, prior)
+    if mixed is None:
+        mixed = torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
     if not floor:
-        return found
-    level = prior.logsumexp(1, keepdim=True)
-    return torch.logaddexp(found - level, torch.full_like(found, floor).log()) + level
+        return mixed
+    logsumexp = prior.logsumexp(1, keepdim=True)
+    return torch.logaddexp(mixed - logsumexp, torch.full_like(mixed, floor).log()) + logsumexp
 
 
-def _mixed_once(logits: Float[Tensor, "N K V"], prior: Float[Tensor, "N K"]) -> Float[Tensor, "N V"] | None:
-    """The same from the exponentials themselves, which takes fewer passes; None where one of them is too small to be told."""
+def _mixture_logits_fast(logits: Float[Tensor, "N K V"], prior: Float[Tensor, "N K"]) -> Float[Tensor, "N V"] | None:
+    """The same by products of exponentials, which takes fewer passes; None if a probability underflows."""
     shares = (logits - logits.amax(-1, keepdim=True)).exp_()
     top = prior.amax(-1, keepdim=True)
     mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
     return mixed.log_().add_(top) if len(mixed) == 0 or float(mixed.amin()) > torch.finfo(mixed.dtype).tiny else None
+
+
+class DiscretizedLogisticHead(nn.Module):
+    """A mixture of discretized logistics, whose parameters are the hidden vector."""
+
+    def __init__(self, vocab_size: int):
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
+        share, mean, log_scale = hidden[..., None, :].chunk(3, -1)
+        values = torch.arange(self.vocab_size, device=hidden.device)[:, None]
+        return torch.logsumexp(share + log_bin_probs(values, mean, log_scale, self.vocab_size), -1)
+
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self.log_probs_and_logsumexp(hidden, tokens)[0]
+
+    def log_probs_and_logsumexp(
+        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
+    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+        scored = tokens >= 0
+        share, mean, log_scale = hidden[scored].chunk(3, -1)
+        logsumexp = share.logsumexp(-1)
+        logits = torch.logsumexp(share + log_bin_probs(tokens[scored][:, None], mean, log_scale, self.vocab_size), -1)
+        return scatter_scored(logits - logsumexp, scored), scatter_scored(logsumexp, scored)
+
+    def logits_fn(self, steps: int) -> LogitsFn:
+        return self.logits
+
+
+def log_bin_probs(
+    token: Int[Tensor, "..."], mean: Float[Tensor, "..."], log_scale: Float[Tensor, "..."], vocab_size: int
+) -> Float[Tensor, "..."]:
+    """The log-probability of the bin of a value under each logistic."""
+    if vocab_size == 1:
+        return torch.zeros_like(mean + token)
+    half, inverse_scale = 1 / (vocab_size - 1), torch.exp(-log_scale.clamp(min=MIN_LOG_SCALE))
+    centred = token.to(mean.dtype) * (2 * half) - 1 - mean
+    below = torch.where(token == vocab_size - 1, 0.0, logsigmoid(inverse_scale * (centred + half)))
+    above = torch.where(token == 0, 0.0, logsigmoid(-inverse_scale * (centred - half)))
+    width = torch.where((token == 0) | (token == vocab_size - 1), 0.0, log1mexp(2 * half * inverse_scale))
+    return below + above + width
+
+
+def log1mexp(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """log(1 - exp(-x)) of positive numbers."""
+    small = x < math.log(2)
+    return torch.where(small, torch.log(-torch.expm1(-torch.where(small, x, 1.0))), torch.log1p(-torch.exp(-x)))

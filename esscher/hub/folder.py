@@ -1,13 +1,13 @@
-"""What every model folder has: its file names, its config, and how `generate` is told to sample."""
+"""The files that all model folders share: names, config, tokenizer and generation config."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from esscher.data.images import Codec
+from esscher.core.space import Space
+from esscher.core.storage import write_file
+from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
-from esscher.space import Space
-from esscher.storage import write_file
 
 CONFIG, WEIGHTS, CARD, GENERATION = "config.json", "model.safetensors", "README.md", "generation_config.json"
 PREFIX = "esscher-"
@@ -24,18 +24,20 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The settings in a JSON file."""
+    """The JSON object in a file."""
     try:
-        settings = json.loads(file.read_text())
+        values = json.loads(file.read_text())
     except ValueError as error:
         raise ValueError(f"{file} is not valid JSON: {error}. Nothing was loaded; restore the file.") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{file} holds no settings. Nothing was loaded; restore the file.")
-    return settings
+    if not isinstance(values, dict):
+        raise ValueError(f"{file} holds no JSON object. Nothing was loaded; restore the file.")
+    return values
 
 
-def plain_sampling(space: Space, *, begin: int | None, pad: int | None) -> dict[str, Any]:
-    """Generation settings that sample from the model itself: the default of `generate` would cut to 50 tokens."""
+def generation_settings(
+    space: Space, *, bos: int | None = None, pad: int | None = None, decoder_start: int | None = None
+) -> dict[str, Any]:
+    """A generation config that samples from the model itself; by default `generate` would truncate to the top 50 tokens."""
     settings = {
         "do_sample": True,
         "top_k": 0,
@@ -43,22 +45,14 @@ def plain_sampling(space: Space, *, begin: int | None, pad: int | None) -> dict[
         "temperature": 1.0,
         "max_new_tokens": space.max_length,
         "eos_token_id": space.eos,
-        "bos_token_id": begin,
+        "bos_token_id": bos,
         "pad_token_id": pad,
+        "decoder_start_token_id": decoder_start,
     }
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def check_tokenizer(tokenizer: Tokenizer | Codec, space: Space) -> None:
-    """A base is saved with the tokenizer it speaks."""
-    if tokenizer.vocab_size != space.vocab_size:
-        raise ValueError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens and the base speaks {space.vocab_size}. Nothing was saved; "
-            f"save the base with the tokenizer it was trained on."
-        )
-
-
-def write_tokenizer(folder: Path, tokenizer: Tokenizer | Codec | None) -> None:
-    """The files of the tokenizer, or of a codec, when there is one."""
+def write_tokenizer(folder: Path, tokenizer: Tokenizer | ImageCodec | None) -> None:
+    """Write the files of a tokenizer or image codec, if there is one."""
     for file, content in (tokenizer.files() if tokenizer is not None else {}).items():
         write_file(folder / file, content)

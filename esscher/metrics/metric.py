@@ -1,107 +1,178 @@
-"""How good a translation is, by the name of a metric: a value over all lines, with its interval.
+"""What a metric of texts is: counts that add up over texts, and a function of their sums; by name, with intervals.
 
-A metric counts something in each line of a translation and its references; the value is a function of the sums. Lines are the
-independent replicates. The interval of a corpus metric (BLEU, chrF, TER, word error rate) is a percentile bootstrap over
-lines, as is usual for them (Koehn, 2004); that of a mean over lines (ROUGE, METEOR) is the one of all means here
-(`esscher.estimators.intervals`). The method of an estimate says all it takes to get the value again.
+The value of a corpus is cheap for any choice among candidates and any resample of texts. Lines (texts) are the replicates. A
+corpus metric (BLEU, chrF, TER, word error rate) has the percentile bootstrap over lines, as is usual (Efron, 1979; Koehn, 2004;
+for word errors Bisani and Ney, 2004); a mean over lines (ROUGE, METEOR) has the interval of `esscher.estimators.intervals`. Two
+systems are compared on the same lines, resampled together, which removes the difficulty of the lines. The method of an estimate
+holds the signature that reproduces its value.
 
-Lines may be empty. A line has a reference, or several. Left out: the dependence of the lines of one document.
+Lines may be empty; each has one or more references. Left out: dependence between lines of one document or speaker, and chance
+in tuning a system. Letters: L lines, N candidates, S counts, R resamples.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.estimate import Estimate
-from esscher.estimators.intervals import interval
-from esscher.estimators.text_metrics import TextMetric, corpus_difference, corpus_value
-from esscher.metrics.corpus import Bleu, Chrf, TranslationEditRate, WordErrorRate
-from esscher.metrics.sentences import Meteor, Rouge
-from esscher.randomness import Rng
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import Rng
+from esscher.estimators.intervals import MAX_COUNTS, bootstrap_counts, check_confidence, interval
+from esscher.metrics.text_metrics import Bleu, Chrf, Meteor, Rouge, TranslationEditRate, WordErrorRate
+
+
+@runtime_checkable
+class TextMetric(Protocol):
+    """A metric of a corpus from counts that add up over its texts."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def sign(self) -> int:
+        """1 if higher values are better, -1 if lower ones are."""
+        ...
+
+    def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N S"]:
+        """The counts of each candidate against the references of one text."""
+        ...
+
+    def value(self, sums: Float[Tensor, "*R S"]) -> Float[Tensor, "*R"]:
+        """The metric of a corpus whose counts have these sums."""
+        ...
+
+
+def corpus_value(
+    metric: TextMetric, counts: Float[Tensor, "L S"], *, confidence: float = 0.95, resamples: int = 10_000, rng: Rng
+) -> Estimate:
+    """The metric of a corpus whose texts have these counts, with an interval for all texts like them."""
+    sums = _resampled(counts, confidence, resamples, rng)
+    method = f"percentile bootstrap, {resamples:,} resamples"
+    return _estimate(metric.value(counts.sum(0)), metric.value(sums), confidence, len(counts), method, metric.unit)
+
+
+def corpus_difference(
+    metric: TextMetric,
+    counts: Float[Tensor, "L S"],
+    against: Float[Tensor, "L S"],
+    *,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+    rng: Rng,
+) -> Estimate:
+    """The metric of one system minus that of another on the same texts, resampled together."""
+    method = f"paired percentile bootstrap, {resamples:,} resamples"
+    both = torch.stack([counts, against], -2)
+    sums = metric.value(_resampled(both.flatten(1), confidence, resamples, rng).view(-1, *both.shape[1:]))
+    whole = metric.value(both.sum(0))
+    return _estimate(whole[0] - whole[1], sums[:, 0] - sums[:, 1], confidence, len(counts), method, metric.unit)
+
+
+def _resampled(counts: Float[Tensor, "L S"], confidence: float, resamples: int, rng: Rng) -> Float[Tensor, "R S"]:
+    """Sums of the counts over bootstrap samples of the texts."""
+    check_confidence(confidence)
+    texts = len(counts)
+    if texts < 2:
+        raise ValueError(f"A bootstrap needs at least 2 texts and has {texts}. Nothing was estimated; give more texts.")
+    if resamples < 100:
+        raise ValueError(f"{resamples} resamples are too few for an interval. Nothing was estimated; 10,000 are usual.")
+    step = max(1, MAX_COUNTS // texts)
+    sizes = (min(step, resamples - first) for first in range(0, resamples, step))
+    return torch.cat([bootstrap_counts(texts, size, rng=rng) @ counts for size in sizes])
+
+
+def _estimate(at: Tensor, resampled: Float[Tensor, "R"], confidence: float, texts: int, method: str, unit: str) -> Estimate:
+    quantiles = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=resampled.dtype)
+    value, (low, high) = float(at), torch.quantile(resampled, quantiles).tolist()
+    return Estimate(value, min(value, low), max(value, high), confidence, texts, method, unit, "texts")
+
 
 References = Sequence[str] | Sequence[Sequence[str]]
-"""For each line one text, or several."""
+"""One reference text for each line, or several."""
 
 
 class Measure(TextMetric, Protocol):
-    """A metric of texts that can say how its values are got again."""
+    """A `TextMetric` with a signature that makes its values reproducible."""
 
     def signature(self, references: Sequence[Sequence[str]]) -> str:
-        """All it takes to get the value again, with as many references of each line."""
+        """The settings that reproduce the value, given the references of each line."""
         ...
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure of a whole translation by its name; a mean over lines where not `resampled`."""
+    """A named metric of a whole translation; a mean over lines unless `resampled`."""
 
     name: str
     measure: Measure
     resampled: bool = True
 
     def count(self, hypotheses: Sequence[str], references: References) -> "LineCounts":
-        """What each line counts, from which values of all, of some, and of resampled lines follow."""
-        answers = [[one] if isinstance(one, str) else list(one) for one in references]
-        _check(hypotheses, answers)
+        """The counts of each line, from which the values of all, some or resampled lines follow."""
+        answers = [[line] if isinstance(line, str) else list(line) for line in references]
+        _check_lines(hypotheses, answers)
         rows = [self.measure.counts([ours], theirs) for ours, theirs in zip(hypotheses, answers, strict=True)]
         return LineCounts(self, torch.cat(rows), self.measure.signature(answers))
 
     def score(
-        self, hypotheses: Sequence[str], references: References, *, level: float = 0.95, resamples: int = 1_000, rng: Rng
+        self, hypotheses: Sequence[str], references: References, *, confidence: float = 0.95, resamples: int = 1_000, rng: Rng
     ) -> Estimate:
-        """The value of the translation, for all lines like these; a single line has a value and no interval."""
-        return self.count(hypotheses, references).estimate(level=level, resamples=resamples, rng=rng)
+        """The value of the translation, for all lines like these; a single line has no interval."""
+        return self.count(hypotheses, references).estimate(confidence=confidence, resamples=resamples, rng=rng)
 
 
 @dataclass(frozen=True)
 class LineCounts:
-    """What a metric counts in each line of one translation."""
+    """The counts of a metric in each line of one translation."""
 
     metric: Metric
     rows: Float[Tensor, "L S"]
     signature: str
 
     def of(self, lines: Int[Tensor, "K"]) -> "LineCounts":
-        """Those of some lines."""
+        """The counts of some lines."""
         return replace(self, rows=self.rows[lines])
 
-    def estimate(self, *, level: float = 0.95, resamples: int = 1_000, rng: Rng) -> Estimate:
+    def estimate(self, *, confidence: float = 0.95, resamples: int = 1_000, rng: Rng) -> Estimate:
         """The value of all lines."""
         measure, rows = self.metric.measure, self.rows
         if len(rows) < 2:
-            return self._unbounded(float(measure.value(rows.sum(0))), level)
+            return self._unbounded(float(measure.value(rows.sum(0))), confidence)
         if self.metric.resampled:
-            return self._described(corpus_value(measure, rows, level=level, resamples=resamples, rng=rng))
-        found = self._mean(lambda times: measure.value((times[0, :, None] * rows).sum(0)), level)
-        return replace(found, low=max(found.low, 0.0), high=min(found.high, 100.0))
+            return self._signed(corpus_value(measure, rows, confidence=confidence, resamples=resamples, rng=rng))
+        mean = self._mean(lambda times: measure.value((times[0, :, None] * rows).sum(0)), confidence)
+        return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 100.0))
 
-    def minus(self, other: "LineCounts", *, level: float = 0.95, resamples: int = 1_000, rng: Rng) -> Estimate:
-        """The value less that of another translation of the same lines, which are resampled together."""
+    def minus(self, other: "LineCounts", *, confidence: float = 0.95, resamples: int = 1_000, rng: Rng) -> Estimate:
+        """The value minus that of another translation of the same lines, resampled together."""
         measure, rows, others = self.metric.measure, self.rows, other.rows
         if len(rows) < 2:
-            return self._unbounded(float(measure.value(rows.sum(0)) - measure.value(others.sum(0))), level)
+            return self._unbounded(float(measure.value(rows.sum(0)) - measure.value(others.sum(0))), confidence)
         if self.metric.resampled:
-            return self._described(corpus_difference(measure, rows, others, level=level, resamples=resamples, rng=rng))
+            difference = corpus_difference(measure, rows, others, confidence=confidence, resamples=resamples, rng=rng)
+            return self._signed(difference)
         differences = torch.stack([rows[:, 0] - others[:, 0], rows[:, 1]], -1)
-        return self._mean(lambda times: measure.value((times[0, :, None] * differences).sum(0)), level)
+        return self._mean(lambda times: measure.value((times[0, :, None] * differences).sum(0)), confidence)
 
-    def _mean(self, statistic: Callable[[Tensor], Tensor], level: float) -> Estimate:
-        lines = len(self.rows)
-        method = f"interval of a mean over {lines:,} texts"
-        unit = self.metric.measure.unit
-        return self._described(interval(statistic, [(1, lines)], level=level, draws=lines, method=method, unit=unit))
+    def _mean(self, statistic: Callable[[Tensor], Tensor], confidence: float) -> Estimate:
+        n, unit = len(self.rows), self.metric.measure.unit
+        return self._signed(
+            interval(statistic, [(1, n)], confidence=confidence, n=n, method="interval of a mean", unit=unit, counted="texts")
+        )
 
-    def _unbounded(self, value: float, level: float) -> Estimate:
-        method, unit = "one text tells no interval", self.metric.measure.unit
-        return self._described(Estimate(value, -math.inf, math.inf, level, len(self.rows), method, unit))
+    def _unbounded(self, value: float, confidence: float) -> Estimate:
+        method, unit = "one text has no interval", self.metric.measure.unit
+        return self._signed(Estimate(value, -math.inf, math.inf, confidence, len(self.rows), method, unit, "texts"))
 
-    def _described(self, found: Estimate) -> Estimate:
-        return replace(found, method=f"{self.signature}; {found.method}")
+    def _signed(self, estimate: Estimate) -> Estimate:
+        return replace(estimate, method=f"{self.signature}; {estimate.method}")
 
 
 METRICS = {
@@ -117,14 +188,14 @@ METRICS = {
 }
 
 
-def metric_of(name: str) -> Metric:
+def get_metric(name: str) -> Metric:
     """The metric of this name."""
     if name not in METRICS:
         raise ValueError(f"No metric named {name!r}. Nothing was computed; choose from: {', '.join(METRICS)}.")
     return METRICS[name]
 
 
-def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
+def _check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
     if len(hypotheses) != len(references):
         raise ValueError(
             f"There are {len(hypotheses):,} hypotheses and references for {len(references):,} lines. Nothing was computed; "
@@ -132,6 +203,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
         )
     if not hypotheses:
         raise ValueError("There is no line at all. Nothing was computed; give hypotheses and their references.")
-    bare = next((number for number, one in enumerate(references) if not one), None)
-    if bare is not None:
-        raise ValueError(f"Line {bare + 1} has no reference. Nothing was computed; give each line one, or leave the line out.")
+    empty = next((number for number, line in enumerate(references) if not line), None)
+    if empty is not None:
+        raise ValueError(f"Line {empty + 1} has no reference. Nothing was computed; give each line one, or leave the line out.")

@@ -1,1 +1,1 @@
-"""Networks and their settings: tokens to hidden vectors, in whole passes, along streams and in single steps."""
+"""Networks and their settings: tokens to hidden vectors, for whole sequences, streams and single decoding steps."""

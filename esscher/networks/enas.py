@@ -1,15 +1,15 @@
-"""The recurrent cell of ENAS (Pham et al. 2018): nodes that each update what one node before them knows.
+"""The recurrent cell of ENAS (Pham et al. 2018): a graph of nodes, each of which updates the output of an earlier node.
 
-With p what a node reads, it makes h and t of p by one product and passes on s = p + sigmoid(t) (f(h) - p). Node 0 makes them
-of the input too, and its p is the cell's state; the new state, which is the output, is the mean of the nodes that no other
-reads. All nodes that read one node are made by one product, and the input's share of node 0 by one product for all positions.
-There are no biases, in the softmax neither.
+A node with input p computes h and t by one product of p and outputs p + sigmoid(t) (f(h) - p), f its activation. Node 0 adds a
+product of the cell input to h and t, and its p is the state of the cell; the new state, which is also the output, is the mean
+of the nodes that no other node reads. All nodes with one input node are computed by one product, and the input gates of node 0
+by one product for all positions. There are no biases, in the softmax either.
 
-Dropout masks hold for a pass: one for each row and word, and one for each row of the input vectors, of all that nodes read,
-and of the output. What a node updates is not dropped.
+Dropout masks hold for a pass: one for each row and word, and one for each row of the embeddings, of all inputs of nodes, and of
+the output. The p that a node updates is not dropped.
 
-Letters beside those of `esscher.space`: H width of the cell, L inputs of a segment, K nodes that read one node, I width of a
-layer's input.
+Shape letters beside those of `esscher.core.space`: H width of the cell, L inputs of a segment, K nodes with one input node, I
+width of the input of a layer.
 """
 
 from dataclasses import dataclass
@@ -20,142 +20,143 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.heads.head import laid_out
-from esscher.networks.activations import PenalisedReader, locked
-from esscher.networks.output import build_head, build_input
+from esscher.core.space import Sequences
+from esscher.heads.build import build_embedding, build_head
+from esscher.heads.head import matmul_layout
+from esscher.networks.recurrent import INPUT_TABLE_MAX_VOCAB, CellWeights, RecurrentStack, RecurrentState, state_after_prompts
 from esscher.networks.recurrent_config import EnasConfig
-from esscher.networks.recurrent_steps import TABLE_UP_TO, Layer, RecurrentStack, RecurrentState, begun
-from esscher.space import Sequences
+from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
 
-FUNCTIONS = (torch.tanh, torch.relu, lambda x: x, torch.sigmoid)
+ACTIVATIONS = (torch.tanh, torch.relu, lambda x: x, torch.sigmoid)
 
 
 @dataclass(frozen=True)
-class _Readers:
-    """The nodes that read one node: those of one function side by side, as (function, how many)."""
+class _NodeGroup:
+    """The nodes with one input node, sorted by activation; `functions` are pairs (activation, number of nodes)."""
 
     source: int
     nodes: tuple[int, ...]
     functions: tuple[tuple[int, int], ...]
 
     def __call__(self, source: Float[Tensor, "B H"], gates: Float[Tensor, "B X"]) -> Float[Tensor, "B K H"]:
-        """What the nodes pass on; all their h come first in the gates, then all their t."""
+        """The outputs of the nodes; in the gates all h come first, then all t."""
         new, share = gates.view(len(gates), 2, len(self.nodes), source.shape[1]).unbind(1)
         parts = zip(self.functions, torch.split(new, [count for _, count in self.functions], 1), strict=True)
-        made = [FUNCTIONS[function](part) for (function, _), part in parts]
-        return torch.lerp(source[:, None], made[0] if len(made) == 1 else torch.cat(made, 1), share.sigmoid())
+        activated = [ACTIVATIONS[function](part) for (function, _), part in parts]
+        return torch.lerp(source[:, None], activated[0] if len(activated) == 1 else torch.cat(activated, 1), share.sigmoid())
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """An arc in the order of computation; the first group is node 0, which reads the state."""
+class _CellGraph:
+    """The nodes of an arc in the order of computation; the first group is node 0."""
 
-    groups: tuple[_Readers, ...]
+    groups: tuple[_NodeGroup, ...]
     unread: tuple[int, ...]
 
     @classmethod
-    def of(cls, config: EnasConfig) -> "_Plan":
+    def of(cls, config: EnasConfig) -> "_CellGraph":
         nodes, groups = config.nodes, []
         sources = sorted({source for source, _ in nodes})
         for source in sources:
             readers = sorted((function, node) for node, (read, function) in enumerate(nodes) if read == source)
-            runs = tuple((function, len(list(run))) for function, run in groupby(readers, lambda one: one[0]))
-            groups.append(_Readers(source, tuple(node for _, node in readers), runs))
+            runs = tuple((function, len(list(run))) for function, run in groupby(readers, lambda reader: reader[0]))
+            groups.append(_NodeGroup(source, tuple(node for _, node in readers), runs))
         return cls(tuple(groups), tuple(node for node in range(len(nodes)) if node not in sources))
 
     def __call__(
-        self, reading: Float[Tensor, "B X"], state: Float[Tensor, "B H"], weights: list[Tensor], mask: Tensor | None
+        self, input_gates: Float[Tensor, "B X"], state: Float[Tensor, "B H"], weights: list[Tensor], mask: Tensor | None
     ) -> Float[Tensor, "B H"]:
-        """The next state, given the input's share of node 0; `mask` multiplies whatever is read."""
-        known = {-1: state}
+        """The next state, given the input gates of node 0; `mask` multiplies the input of every product."""
+        nodes = {-1: state}
         for group, weight in zip(self.groups, weights, strict=True):
-            source = known[group.source]
-            read = source if mask is None else source * mask
-            gates = torch.addmm(reading, read, weight) if group.source < 0 else torch.mm(read, weight)
-            known.update(zip(group.nodes, group(source, gates).unbind(1), strict=True))
-        return known[self.unread[0]] if len(self.unread) == 1 else torch.stack([known[node] for node in self.unread]).mean(0)
+            source = nodes[group.source]
+            masked = source if mask is None else source * mask
+            gates = torch.addmm(input_gates, masked, weight) if group.source < 0 else torch.mm(masked, weight)
+            nodes.update(zip(group.nodes, group(source, gates).unbind(1), strict=True))
+        return nodes[self.unread[0]] if len(self.unread) == 1 else torch.stack([nodes[node] for node in self.unread]).mean(0)
 
 
-class _Cell(nn.Module):
-    """The weights of a layer: of its input, and of the nodes that read one node, together."""
+class _EnasCell(nn.Module):
+    """The weights of a layer: one matrix for the input, and one for each group of nodes."""
 
     def __init__(self, config: EnasConfig, below: int):
         super().__init__()
-        self.plan, self.width = _Plan.of(config), config.width
+        self.plan, self.width = _CellGraph.of(config), config.width
         self.read = nn.Linear(below, 2 * config.width, bias=False)
         sizes = [2 * len(group.nodes) * config.width for group in self.plan.groups]
         self.nodes = nn.ModuleList([nn.Linear(config.width, size, bias=False) for size in sizes])
 
     @property
     def weights(self) -> list[Tensor]:
-        """Of each group of nodes, as [H, 2 K H]."""
+        """The weights of each group of nodes, as [H, 2 K H]."""
         return [part.get_parameter("weight").T for part in self.nodes]
 
     def forward(
         self, vectors: Float[Tensor, "B L I"], state: Float[Tensor, "B H"], rate: float
     ) -> tuple[Float[Tensor, "B L H"], Float[Tensor, "B H"]]:
-        """The states after all inputs, and the last; in training `rate` of what nodes read is dropped."""
-        weights, found = self.weights, []
+        """The states after all inputs, and the last; `rate` is the dropout rate of the inputs of nodes."""
+        weights, states = self.weights, []
         mask = dropout(torch.ones_like(state), rate) if self.training and rate else None
-        for reading in self.read(vectors.transpose(0, 1)).unbind(0):
-            state = self.plan(reading, state, weights, mask)
-            found.append(state)
-        return torch.stack(found, 1), state
+        for input_gates in self.read(vectors.transpose(0, 1)).unbind(0):
+            state = self.plan(input_gates, state, weights, mask)
+            states.append(state)
+        return torch.stack(states, 1), state
 
-    def step(self, steps: int) -> "_CellStep":
-        """The same for single steps, by the weights as they are now."""
-        read, keep, *others = [laid_out(part.get_parameter("weight"), steps).T for part in (self.read, *self.nodes)]
-        nothing = read.new_zeros(read.shape[1])
-        return _CellStep(Layer(read, nothing, keep, nothing), self.plan, [keep, *others])
+    def step(self, steps: int) -> "_EnasCellStep":
+        """The layer for single steps, with the current weights."""
+        read, first, *others = [matmul_layout(part.get_parameter("weight"), steps).T for part in (self.read, *self.nodes)]
+        zeros = read.new_zeros(read.shape[1])
+        return _EnasCellStep(CellWeights(read, zeros, first, zeros), self.plan, [first, *others])
 
 
 @dataclass(frozen=True)
-class _CellStep:
-    """A layer for single steps; the reading layer makes the input's share of node 0."""
+class _EnasCellStep:
+    """A layer for single steps; `reader` computes the input gates of node 0."""
 
-    reader: Layer
-    plan: _Plan
+    reader: CellWeights
+    plan: _CellGraph
     weights: list[Tensor]
 
     @property
-    def looks_up(self) -> bool:
-        return self.reader.looks_up
+    def takes_tokens(self) -> bool:
+        return self.reader.takes_tokens
 
-    def nothing(self, rows: int) -> Float[Tensor, "{rows} H"]:
-        return self.reader.nothing(rows)
+    def zeros(self, rows: int) -> Float[Tensor, "{rows} H"]:
+        return self.reader.zeros(rows)
 
     def step(self, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"] | None) -> None:
-        hidden.copy_(self.plan(self.reader.reading(below), hidden, self.weights, None))
+        hidden.copy_(self.plan(self.reader.input_gates(below), hidden, self.weights, None))
 
 
-class EnasNetwork(RecurrentStack, PenalisedReader):
-    """Layers of the cell that read tokens and an opening symbol."""
+class EnasNetwork(RecurrentStack, ActivationRegularized):
+    """Stacked layers of the cell."""
 
     config: EnasConfig
     cells: nn.ModuleList
 
     def __init__(self, config: EnasConfig, vocab_size: int):
         super().__init__()
-        self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
-        self.embedding = build_input(config, vocab_size, config.widths[0])
-        self.cells = nn.ModuleList([_Cell(config, below) for below in config.widths[:-1]])
+        self.config, self.vocab_size, self.bos = config, vocab_size, vocab_size
+        self.embedding = build_embedding(config, vocab_size, config.widths[0])
+        self.cells = nn.ModuleList([_EnasCell(config, below) for below in config.widths[:-1]])
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
+        bound = 0.1 if config.width <= 300 else 0.05 if config.width <= 400 else 0.04
         for name, weight in self.named_parameters():
             if name.startswith("cells.") or name in ("embedding.weight", "head.weight"):
-                nn.init.uniform_(weight, -initial_range(config.width), initial_range(config.width))
+                nn.init.uniform_(weight, -bound, bound)
 
-    def open(self, rows: int) -> tuple[Tensor, ...]:
-        """Nothing read: the state of each layer is 0."""
+    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+        """The state of each layer: 0."""
         return tuple(self._like.new_zeros(rows, self.config.width) for _ in self.cells)
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
-        first, *rest = [cell.step(room) for cell in self.cells if isinstance(cell, _Cell)]
-        if self.vocab_size <= TABLE_UP_TO:
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
+        first, *rest = [cell.step(max_new_tokens) for cell in self.cells if isinstance(cell, _EnasCell)]
+        if self.vocab_size <= INPUT_TABLE_MAX_VOCAB:
             vectors = self.embedding(torch.arange(self.vocab_size + 1, device=self._like.device))
-            first = _CellStep(first.reader.looked_up(vectors), first.plan, first.weights)
-        layers = (first, *rest)
-        state = begun(prompts, layers, self.embedding, self.head.prepared(room), opening=self.opening, cells=False)
-        return state.told(), state
+            first = _EnasCellStep(first.reader.with_input_table(vectors), first.plan, first.weights)
+        logits = self.head.logits_fn(max_new_tokens)
+        state = state_after_prompts(prompts, (first, *rest), self.embedding, logits, bos=self.bos, cells=False)
+        return state.next_logits(), state
 
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
@@ -163,22 +164,18 @@ class EnasNetwork(RecurrentStack, PenalisedReader):
         self._penalty = None
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory
-        config, kept, vectors = self.config, list[Tensor](), self._vectors(inputs)
+        config, after, vectors = self.config, list[Tensor](), self._embed(inputs)
         for cell, state in zip(self.cells, memory, strict=True):
-            vectors, after = cell(locked(vectors, config.input_dropout, self.training), state, config.hidden_dropout)
-            kept.append(after.detach())
-        return self._dropped(vectors, inside), tuple(kept)
+            vectors = variational_dropout(vectors, config.input_dropout, self.training)
+            vectors, state = cell(vectors, state, config.hidden_dropout)
+            after.append(state.detach())
+        return self._regularize(vectors, inside), tuple(after)
 
-    def _vectors(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L I"]:
-        """The input vectors; in training some words of a row are 0 wherever they stand in it."""
+    def _embed(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B L I"]:
+        """Embeddings; word dropout draws anew for each row."""
         vectors = self.embedding(tokens)
         if not self.training or not self.config.word_dropout:
             return vectors
         row = torch.arange(len(tokens), device=tokens.device)[:, None]
-        words, place = torch.unique(row * (self.vocab_size + 1) + tokens, return_inverse=True)
-        return vectors * dropout(vectors.new_ones(len(words), 1), self.config.word_dropout)[place]
-
-
-def initial_range(width: int) -> float:
-    """The bound of initial weights, all of them uniform."""
-    return 0.1 if width <= 300 else 0.05 if width <= 400 else 0.04
+        words, index = torch.unique(row * (self.vocab_size + 1) + tokens, return_inverse=True)
+        return word_dropout(vectors, index, len(words), self.config.word_dropout, self.training)

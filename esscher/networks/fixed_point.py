@@ -1,13 +1,14 @@
-"""Fixed points of maps of sequences: Anderson's mixing, position by position, and the gradient of a fixed point.
+"""Fixed points of maps of sequences: Anderson acceleration for each position, and the gradient of a fixed point.
 
-A position mixes its own iterates by its own coefficients, and stands still as soon as it and all that it can depend on change
-by less than the tolerance. So where a map is causal, the point found at a position is a function of what the map is given up to
-there, to the last bit: neither later positions nor other rows change its coefficients, or when it stops.
+Each position mixes its own iterates with its own coefficients, and stops as soon as it and everything it can depend on change
+by less than the tolerance. So for a causal map the result at a position is a function of the inputs up to there, to the last
+bit: neither later positions nor other rows change its coefficients or when it stops.
 
-`implicit` gives a fixed point z = f(z) its gradient by the implicit function theorem: with g the gradient with respect to z,
-that of whatever f depends on is its own at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time.
+`implicit_gradient` gives a fixed point z = f(z) its gradient by the implicit function theorem: with g the gradient with respect
+to z, the gradient of the parameters of f is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in
+time.
 
-Letters beside those of `esscher.space`: W width, K iterates that are mixed.
+Shape letters beside those of `esscher.core.space`: W width, K iterates that are mixed.
 """
 
 from collections.abc import Callable
@@ -19,90 +20,92 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LEAST = 8  # times the precision of the numbers: no tolerance is taken to be lower
-RIDGE = 1e-2  # of the size of what is mixed: what keeps coefficients small where iterates are alike, or others still move
+MIN_TOLERANCE_EPS = 8  # the smallest tolerance, in units of the machine epsilon
+RIDGE = 1e-2  # keeps coefficients small where iterates are nearly equal, or other positions still change
 
-Order = Literal["before", "after", "all"]
-"""What a position can depend on in its row: those before it, those after it, or all of them."""
+Dependence = Literal["before", "after", "all"]
+"""The positions of its row that a position can depend on."""
 
 
 @dataclass(frozen=True)
-class Solve:
-    """How a fixed point is to be sought: until the map changes no position by more than `tolerance`, relative to its size, or
-    `limit` times; of the last `mixed` iterates."""
+class SolverConfig:
+    """Iterate until the map changes no position by more than `tolerance`, relative to its norm, at most `limit` times; mix the
+    last `anderson_history` iterates."""
 
     tolerance: float
     limit: int
-    mixed: int = 6
+    anderson_history: int = 6
 
 
 @dataclass(frozen=True)
-class Found:
-    """How it went: how often the map was applied, and the largest relative change that it still makes."""
+class SolverResult:
+    """How often the map was applied, the largest relative change of the last application, and whether it is small enough."""
 
     iterations: int
     change: float
-    settled: bool
+    converged: bool
 
 
 def fixed_point(
     apply: Callable[[Tensor], Tensor],
     start: Float[Tensor, "B T W"],
-    solve: Solve,
-    order: Order,
+    solver: SolverConfig,
+    order: Dependence,
     inside: Bool[Tensor, "B T"] | None = None,
-) -> tuple[Float[Tensor, "B T W"], Found]:
-    """The point where the map, which gives a new tensor, changes nothing; what is not `inside` need not settle."""
+) -> tuple[Float[Tensor, "B T W"], SolverResult]:
+    """The fixed point of a map, which returns a new tensor; positions that are not `inside` need not converge."""
     at, past = start, list[tuple[Tensor, Tensor]]()  # iterates, and the changes the map makes to them
-    tolerance, change, still = max(solve.tolerance, LEAST * torch.finfo(start.dtype).eps), start.new_zeros(()), None
-    for number in range(1, solve.limit + 1):
-        made = apply(at)
-        step = made - at
-        size = step.norm(dim=-1) / made.norm(dim=-1).clamp(min=torch.finfo(start.dtype).tiny)
-        change = _dependent(size if inside is None else size * inside, order)
-        still = change <= tolerance if still is None else still | (change <= tolerance)
-        if bool(still.all()):
-            return at, Found(number, float(change.max()) if change.numel() else 0.0, True)
-        past = [*past, (at, step)][-solve.mixed :]
-        at = torch.where(still[..., None], at, _mixed(past))
-    return at, Found(solve.limit, float(change.max()), False)
+    tolerance = max(solver.tolerance, MIN_TOLERANCE_EPS * torch.finfo(start.dtype).eps)
+    change, done = start.new_zeros(()), None
+    for number in range(1, solver.limit + 1):
+        output = apply(at)
+        step = output - at
+        size = step.norm(dim=-1) / output.norm(dim=-1).clamp(min=torch.finfo(start.dtype).tiny)
+        change = _max_dependent_change(size if inside is None else size * inside, order)
+        done = change <= tolerance if done is None else done | (change <= tolerance)
+        if bool(done.all()):
+            return at, SolverResult(number, float(change.max()) if change.numel() else 0.0, True)
+        past = [*past, (at, step)][-solver.anderson_history :]
+        at = torch.where(done[..., None], at, _anderson_step(past))
+    return at, SolverResult(solver.limit, float(change.max()), False)
 
 
-def implicit(
-    point: Float[Tensor, "B T W"], made: Float[Tensor, "B T W"], solve: Solve, order: Order, tell: Callable[[Found], None]
+def implicit_gradient(
+    point: Float[Tensor, "B T W"],
+    output: Float[Tensor, "B T W"],
+    solver: SolverConfig,
+    order: Dependence,
+    report: Callable[[SolverResult], None],
 ) -> Float[Tensor, "B T W"]:
-    """`made`, which is the map of `point`, a leaf with gradient, as a fixed point: with the gradient of one.
-
-    How the solve of the gradient goes is told when it is done.
-    """
-    found: Tensor = _Implicit.apply(made, point, (made, solve, order, tell))  # type: ignore[no-untyped-call]
-    return found
+    """`output`, the map of the leaf `point`, with the gradient of the fixed point; `report` gets the result of its solve."""
+    result: Tensor = _Implicit.apply(output, point, (output, solver, order, report))  # type: ignore[no-untyped-call]
+    return result
 
 
 class _Implicit(torch.autograd.Function):
-    """The same values; the gradient passes through once as many times as the map would have been applied."""
+    """The identity, whose gradient is the solution of the adjoint equation."""
 
     @staticmethod
-    def forward(ctx: Any, made: Tensor, point: Tensor, solving: Any) -> Tensor:
-        ctx.solving, ctx.point = solving, point
-        return made.view_as(made)
+    def forward(ctx: Any, output: Tensor, point: Tensor, settings: Any) -> Tensor:
+        ctx.settings, ctx.point = settings, point
+        return output.view_as(output)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        made, solve, order, tell = ctx.solving
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        output, solver, order, report = ctx.settings
 
         def adjoint(weight: Tensor) -> Tensor:
-            (back,) = torch.autograd.grad(made, ctx.point, weight, retain_graph=True)
-            return slope + back
+            (product,) = torch.autograd.grad(output, ctx.point, weight, retain_graph=True)
+            return grad + product
 
-        weight, found = fixed_point(adjoint, slope, solve, order)
-        tell(found)
+        weight, result = fixed_point(adjoint, grad, solver, order)
+        report(result)
         return weight, None, None
 
 
-def _dependent(change: Float[Tensor, "B T"], order: Order) -> Float[Tensor, "B T"]:
-    """The largest change of all that a position can depend on."""
+def _max_dependent_change(change: Float[Tensor, "B T"], order: Dependence) -> Float[Tensor, "B T"]:
+    """The largest change of all positions that a position can depend on."""
     if change.numel() == 0:
         return change
     if order == "all":
@@ -112,8 +115,8 @@ def _dependent(change: Float[Tensor, "B T"], order: Order) -> Float[Tensor, "B T
     return change.cummax(1).values
 
 
-def _mixed(past: list[tuple[Tensor, Tensor]]) -> Float[Tensor, "B T W"]:
-    """The next iterate: the map of that mixture of iterates whose changes, mixed alike, are smallest (Anderson 1965)."""
+def _anderson_step(past: list[tuple[Tensor, Tensor]]) -> Float[Tensor, "B T W"]:
+    """The next iterate (Anderson 1965): the map of the mixture of iterates whose mixed change is smallest."""
     *earlier, (at, step) = past
     if not earlier:
         return at + step
@@ -121,10 +124,8 @@ def _mixed(past: list[tuple[Tensor, Tensor]]) -> Float[Tensor, "B T W"]:
     moves = torch.stack([before + other - at - step for before, other in earlier], -2)
     products = changes @ changes.mT
     size = products.diagonal(dim1=-2, dim2=-1)
-    least = torch.finfo(size.dtype).tiny ** 0.5
-    # each is scaled to length 1, so that those of long ago do not drown the last ones
-    scale = (size + least).rsqrt()
-    alike = products * scale[..., None] * scale[..., None, :]
-    alike = alike + torch.eye(len(earlier), dtype=size.dtype, device=size.device) * RIDGE
-    share = torch.linalg.solve(alike, -(changes @ step[..., None])[..., 0] * scale) * scale
-    return at + step + (share[..., None, :] @ moves)[..., 0, :]
+    scale = (size + torch.finfo(size.dtype).tiny ** 0.5).rsqrt()  # to norm 1, so that early, large changes do not dominate
+    gram = products * scale[..., None] * scale[..., None, :]
+    gram = gram + torch.eye(len(earlier), dtype=size.dtype, device=size.device) * RIDGE
+    coefficients = torch.linalg.solve(gram, -(changes @ step[..., None])[..., 0] * scale) * scale
+    return at + step + (coefficients[..., None, :] @ moves)[..., 0, :]

@@ -1,121 +1,139 @@
-"""What a network is: tokens to hidden vectors to logits, in one pass or in steps.
+"""The interfaces of networks: tokens to hidden vectors to logits, for whole sequences, for streams, and in decoding steps.
 
-A `Network` turns sequences into hidden vectors, one before each token, and hidden vectors into logits; or it
-takes single steps. What stands before the first token is its opening symbol, which is no token of the space.
+A `Network` reads a BOS symbol, which is no token of the space, and then the tokens, so that the hidden vector in column t is
+computed from the tokens before token t. A `StreamingNetwork` also reads streams segment by segment and carries a memory:
+tensors with a row for each stream, without gradient. Encoder-decoder networks read the prompt and the point apart, each after a
+BOS.
 
-A `StreamingNetwork` also reads endless streams, segment after segment, and carries a memory from one to the next: tensors
-with a row for each stream, without gradient.
-
-What it leaves out: gradients through steps, and through a memory.
+What it leaves out: gradients through decoding steps and through a memory.
 """
 
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.space import Sequences
-from esscher.target import State
+from esscher.core.space import Sequences, point_values
+from esscher.core.target import State
 
 
 @runtime_checkable
 class Network(Protocol):
-    """What `NetworkBase` asks of an `nn.Module`: a pass in two halves, hidden vectors and their logits; and steps."""
+    """What `NetworkBase` requires of an `nn.Module`: hidden vectors, their logits, and decoding steps."""
 
     @property
     def max_positions(self) -> int | None:
-        """The longest sequence it can read, if it has a limit."""
+        """The length of the longest sequence it can read; None is no limit."""
         ...
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
-        """The vector before each token, made of the tokens before it."""
+        """The hidden vector of each token, computed from the tokens before it."""
         ...
 
     def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         """The logits of hidden vectors."""
         ...
 
-    def score(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        """The log-probability of one token after each hidden vector, 0 where it is below 0; all logits are never kept."""
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        """The log-probability of one token per hidden vector, 0 where it is below 0; never holds all logits."""
         ...
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        """The same, and the logsumexp of the logits, both 0 where a token is below 0."""
+        """`log_probs` and the logsumexp of the logits, both 0 where a token is below 0."""
         ...
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], State]:
-        """The logits after each prompt, and a state with room for so many more tokens."""
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], State]:
+        """The logits after each prompt, and a state with space for `max_new_tokens` tokens."""
         ...
 
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        """The logits after one more token; may write into the state."""
+        """The logits after one more token; may modify the state."""
         ...
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        """The chosen rows of a state, copied."""
+        """A copy of the chosen rows of a state."""
         ...
 
 
 @runtime_checkable
 class EncoderNetwork(Network, Protocol):
-    """A network that can also look ahead, so that it reads a row from both sides."""
+    """A network that can also attend to later positions."""
 
-    def surveyed(self, x: Sequences) -> Float[Tensor, "B U D"]:
-        """The vectors of the opening symbol and of each token when all of a row is seen from everywhere."""
+    def encode(self, x: Sequences) -> Float[Tensor, "B U D"]:
+        """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
         ...
 
 
 @runtime_checkable
-class Penalised(Protocol):
-    """A network, or a base made of one, whose training passes have a price beside the likelihood."""
+class PenalizedNetwork(Protocol):
+    """A network, or a base made of one, whose training loss has a penalty term."""
 
     def penalty(self) -> Float[Tensor, ""] | None:
-        """What the last training pass adds to its loss, told once; None where that is nothing."""
+        """The penalty of the last training pass, returned once; None if there is none."""
         ...
 
 
 @runtime_checkable
-class Settled(Protocol):
+class DataDependentInit(Protocol):
     """A network whose initial weights depend on data."""
 
-    def settle(self, x: Sequences) -> None:
-        """Set them by some sequences."""
+    def data_dependent_init(self, x: Sequences) -> None:
+        """Set them from a batch of sequences."""
         ...
 
 
 Memory = tuple[Tensor, ...]
-"""What a network keeps of streams it has read: tensors with a row for each stream, without gradient."""
+"""The memory of a network: tensors with a row for each stream, without gradient."""
 
 
 @runtime_checkable
 class StreamingNetwork(Network, Protocol):
-    """A network that goes on from one segment of a stream to the next."""
+    """A network that carries a memory from one segment of a stream to the next."""
 
     @property
-    def opening(self) -> int:
-        """The symbol that it reads before the first token."""
+    def bos(self) -> int:
+        """The symbol before the first token."""
         ...
 
-    def open(self, rows: int) -> Memory:
-        """The memory of so many streams of which nothing was read."""
+    def init_memory(self, rows: int) -> Memory:
+        """The memory at the start of `rows` streams."""
         ...
 
     def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L D"], Memory]:
-        """The vector after each input, and the memory that then holds them."""
+        """The hidden vector after each input, and the memory after all of them."""
         ...
 
 
 @runtime_checkable
-class ResumingNetwork(StreamingNetwork, Protocol):
-    """One that may also go on from a memory by the steps that follow `begin`, which are faster than reading."""
+class ResumableNetwork(StreamingNetwork, Protocol):
+    """A streaming network whose decoding steps may start from a memory, which is faster than `read`."""
 
     @property
-    def resumes(self) -> bool:
-        """Whether it may, with the settings it has."""
+    def can_resume(self) -> bool:
+        """Whether its settings allow it."""
         ...
 
-    def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, room: int) -> tuple[Float[Tensor, "B V"], State]:
-        """The logits after further inputs, and a state with room for so many more tokens."""
+    def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], State]:
+        """The logits after further inputs, and a state with space for `max_new_tokens` tokens."""
         ...
+
+
+def prepend_bos(x: Sequences, bos: int) -> Int[Tensor, "B U"]:
+    """The BOS symbol and the tokens of each row; padding becomes token 0."""
+    return torch.nn.functional.pad(torch.where(x.inside, x.tokens, 0), (1, 0), value=bos)
+
+
+def shift_right(x: Sequences, bos: int) -> Int[Tensor, "B L"]:
+    """The BOS symbol and the tokens of each point but the last; padding becomes token 0."""
+    longest = int(x.lengths.max()) if len(x) else 0
+    tokens = point_values(x, x.tokens, max(0, longest - 1))
+    return torch.nn.functional.pad(tokens, (1, 0), value=bos)[:, :longest]
+
+
+def unpadded(inputs: Int[Tensor, "B U"], stop: Int[Tensor, "B"]) -> Bool[Tensor, "B U"] | None:
+    """True at the BOS symbol and the first `stop` tokens of each row; None where there is no padding."""
+    inside = torch.arange(inputs.shape[1], device=inputs.device) <= stop[:, None]
+    return None if bool(inside.all()) else inside

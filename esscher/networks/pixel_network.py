@@ -1,14 +1,14 @@
-"""What all networks of images share: pixel values in raster order as tokens, channels of a pixel in order.
+"""The base class of networks of images: tokens are pixel values in raster order, channels of a pixel in order.
 
-A network says what it makes of the rows above (`vertical`), of those and the pixels to the left (`horizontal`), and how
-features become a hidden vector for each channel (`emitted`). Everything else is here: a whole pass is both of whole images;
-a step computes the rows above when a row begins, and one pixel (see `esscher.networks.pixel_windows`).
+A network defines the features of the rows above (`vertical`), of those and the pixels to the left (`horizontal`), and the
+hidden vector of each channel (`channel_hidden`). Everything else is here: a pass evaluates both for whole images; a step
+evaluates `vertical` at the start of a row, and `horizontal` for one pixel (`esscher.networks.masked_convolution`).
 
-Rows whose prompts have different lengths stand at different pixels: those at one pixel step together. Levels v of L are read
-as 2 v / (L - 1) - 1, after a first feature that is 1 inside the image and 0 around it. Where there are classes, a prompt begins
-with `levels + class`. What it leaves out: reading a prompt in parallel; a step reads each of its pixels.
+Rows whose prompts have different lengths are at different pixels: rows at one pixel step together. Value v of V is read as 2 v
+/ (V - 1) - 1, after a first feature that is 1 inside the image and 0 around it. With classes, a prompt begins with the number V
++ class. What it leaves out: reading a prompt in parallel; `begin` takes a step for each of its values.
 
-Letters as in `esscher.networks.pixel_windows`, and N channels of the image.
+Shape letters as in `esscher.networks.masked_convolution`, and N channels of the image.
 """
 
 from dataclasses import dataclass, replace
@@ -18,180 +18,191 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from esscher.heads.head import Headed, Logits
-from esscher.networks.pixel_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
-from esscher.networks.pixel_windows import Kept, Look, Map, Maps, Strip, Whole, kernels_of, margin_of
-from esscher.space import Sequences
+from esscher.core.space import Sequences
+from esscher.heads.head import LogitsFn, NetworkWithHead
+from esscher.networks.masked_convolution import (
+    ConvCache,
+    ConvEvaluator,
+    FeatureMap,
+    FeatureMaps,
+    FullImage,
+    IncrementalRow,
+    step_kernels,
+)
+from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 
 PixelConfig = PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig
 Label = Int[Tensor, "B"]
 
 
 @dataclass(frozen=True)
-class Together:
-    """Rows that stand at one pixel: which they are, what was kept of them, and how many values they have."""
+class PixelGroup:
+    """Rows at one pixel: their indices, their cache, and how many values they have."""
 
     rows: Int[Tensor, "K"]
-    kept: Kept
+    cache: ConvCache
     label: Label | None
-    place: int = 0
-    above: Maps = ()
-    features: Map | None = None
+    position: int = 0
+    above: FeatureMaps = ()
+    features: FeatureMap | None = None
 
 
 @dataclass(frozen=True)
 class PixelState:
-    """Rows by the pixel they stand at, and the head as it was."""
+    """Groups of rows by their pixel, and the head."""
 
-    parts: tuple[Together, ...]
-    logits: Logits
+    groups: tuple[PixelGroup, ...]
+    logits: LogitsFn
 
 
-class PixelNetwork(Headed):
-    """A network of images; `masked` tells whether masks keep the channels of a pixel apart, so that each needs a pass."""
+class PixelNetwork(NetworkWithHead):
+    """Base class of networks of images; with `masked`, features depend on earlier channels of the pixel."""
 
     masked = True
-    reads_opening = False  # nothing stands before the first pixel
+    reads_bos = False  # nothing is before the first pixel
 
     def __init__(self, config: PixelConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
         self.height, self.columns, self.channels = config.image
 
-    def vertical(self, look: Look, label: Label | None) -> Maps:
-        """What is made of the rows above each pixel, if anything."""
+    def vertical(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMaps:
+        """Features of the rows above each pixel, if there are any."""
         raise NotImplementedError
 
-    def horizontal(self, look: Look, above: Maps, label: Label | None) -> Map:
+    def horizontal(self, evaluator: ConvEvaluator, above: FeatureMaps, label: Label | None) -> FeatureMap:
         """The features of each pixel, from all pixels before it."""
         raise NotImplementedError
 
-    def emitted(self, features: Map, values: Map) -> Float[Tensor, "B H W N D"]:
-        """The hidden vector of each channel of a pixel with these values."""
+    def channel_hidden(self, features: FeatureMap, values: FeatureMap) -> Float[Tensor, "B H W N D"]:
+        """The hidden vector of each channel of pixels with these values."""
         return features.view(*features.shape[:3], self.channels, self.config.width)
 
     @property
     def max_positions(self) -> int:
-        return self.height * self.columns * self.channels + self.given
+        return self.height * self.columns * self.channels + self.prompt_length
 
     @property
-    def given(self) -> int:
-        """Symbols that stand before the first pixel: the class, if there are some."""
+    def prompt_length(self) -> int:
+        """The number of symbols before the first pixel: 1 with classes, else 0."""
         return min(1, self.config.classes)
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
         length = x.tokens.shape[1]
-        rows = max(1, -(-(length - self.given) // (self.columns * self.channels)))
-        canvas, label = self._drawn(x, self._fitting(rows))
-        features = self._seen(Whole(canvas, learning=self.training), label)
-        found = self.emitted(features, canvas[..., 1:]).flatten(1, 3)
-        return pad(found, (0, 0, self.given, 0))[:, :length]
+        rows = max(1, -(-(length - self.prompt_length) // (self.columns * self.channels)))
+        canvas, label = self._canvas_and_label(x, self._padded_height(rows))
+        features = self._features(FullImage(canvas, training=self.training), label)
+        hidden = self.channel_hidden(features, canvas[..., 1:]).flatten(1, 3)
+        return pad(hidden, (0, 0, self.prompt_length, 0))[:, :length]
 
-    def surveyed(self, x: Sequences) -> Float[Tensor, "B U D"]:
-        """Features of each value when the image is read from its first pixel and from its last: their sum sees everything."""
-        canvas, label = self._drawn(x, self.height)
-        ways = [self._seen(Whole(one, learning=self.training), label) for one in (canvas, canvas.flip(1, 2))]
-        both = ways[0] + ways[1].flip(1, 2)
+    def encode(self, x: Sequences) -> Float[Tensor, "B U D"]:
+        """Bidirectional vectors: the sum of features read from the first and from the last pixel on."""
+        canvas, label = self._canvas_and_label(x, self.height)
+        forward, backward = (
+            self._features(FullImage(images, training=self.training), label) for images in (canvas, canvas.flip(1, 2))
+        )
+        both = forward + backward.flip(1, 2)
         both = both.view(*canvas.shape[:3], both.shape[3] // self.config.width, self.config.width)
         each = both.expand(-1, -1, -1, self.channels, -1).flatten(1, 3)
-        return pad(each, (0, 0, self.given + 1, 0))[:, : x.tokens.shape[1] + 1]
+        return pad(each, (0, 0, self.prompt_length + 1, 0))[:, : x.tokens.shape[1] + 1]
 
-    def interpolated(self, levels: Float[Tensor, "B H W N"]) -> Float[Tensor, "B H W N"]:
-        """The log-probability of each value of images whose levels are any numbers: between those of the two levels next to it,
-        after the numbers before it. Differentiable by them; for networks without classes."""
-        values = levels * (2 / max(1, self.vocab_size - 1)) - 1
-        features = self._seen(Whole(pad(values, (1, 0), value=1.0), learning=False), None)
-        hidden, below = self.emitted(features, values), levels.detach().floor().clamp(0, max(0, self.vocab_size - 2)).long()
+    def interpolated_log_probs(self, pixel_values: Float[Tensor, "B H W N"]) -> Float[Tensor, "B H W N"]:
+        """Log-probabilities of real-valued images: of each value, given those before it, linearly interpolated between its two
+        neighbouring integers. Differentiable in the values; for networks without classes."""
+        values = pixel_values * (2 / max(1, self.vocab_size - 1)) - 1
+        features = self._features(FullImage(pad(values, (1, 0), value=1.0), training=False), None)
+        hidden = self.channel_hidden(features, values)
+        below = pixel_values.detach().floor().clamp(0, max(0, self.vocab_size - 2)).long()
         above = (below + 1).clamp(max=self.vocab_size - 1)
-        share = levels - below
-        return (1 - share) * self.score(hidden, below) + share * self.score(hidden, above)
+        share = pixel_values - below
+        return (1 - share) * self.log_probs(hidden, below) + share * self.log_probs(hidden, above)
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], PixelState]:
-        label, kernels = self._label(prompts), kernels_of(self)
-        margin, parts = margin_of(kernels), []
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], PixelState]:
+        label, kernels = self._label(prompts), step_kernels(self)
+        margin, groups = max(max(conv.rows - 1, conv.left, conv.right) for conv in kernels), []
         for length in sorted(set(prompts.start.tolist())):
             rows = (prompts.start == length).nonzero()[:, 0]
-            kept = Kept(self._empty(len(rows), margin), kernels, margin)
-            part = self._looked(Together(rows, kept, None if label is None else label[rows]))
-            for column in range(self.given, length):
-                part = self._looked(self._written(part, prompts.tokens[rows, column]))
-            parts.append(part)
-        return self._told(state := PixelState(tuple(parts), self.head.prepared(room))), state
+            cache = ConvCache(self._empty(len(rows), margin), kernels, margin)
+            group = self._compute_features(PixelGroup(rows, cache, None if label is None else label[rows]))
+            for column in range(self.prompt_length, length):
+                group = self._compute_features(self._write_value(group, prompts.tokens[rows, column]))
+            groups.append(group)
+        return self._next_logits(state := PixelState(tuple(groups), self.head.logits_fn(max_new_tokens))), state
 
     def advance(self, state: PixelState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], PixelState]:
-        parts = tuple(self._looked(self._written(part, token[part.rows])) for part in state.parts)
-        return self._told(state := replace(state, parts=parts)), state
+        groups = tuple(self._compute_features(self._write_value(group, token[group.rows])) for group in state.groups)
+        return self._next_logits(state := replace(state, groups=groups)), state
 
     def select(self, state: PixelState, index: Int[Tensor, "K"]) -> PixelState:
-        parts = []
-        for part in state.parts:
-            own = index.new_full((self._rows(state),), -1)
-            own[part.rows] = torch.arange(len(part.rows), device=index.device)
-            within = own[index]
+        groups = []
+        for group in state.groups:
+            number_in_group = index.new_full((self._rows(state),), -1)
+            number_in_group[group.rows] = torch.arange(len(group.rows), device=index.device)
+            within = number_in_group[index]
             rows = (within >= 0).nonzero()[:, 0]
             if len(rows):
-                parts.append(_chosen(part, rows, within[rows]))
-        return replace(state, parts=tuple(parts))
+                groups.append(_select_group(group, rows, within[rows]))
+        return replace(state, groups=tuple(groups))
 
     def _rows(self, state: PixelState) -> int:
-        return sum(len(part.rows) for part in state.parts)
+        return sum(len(group.rows) for group in state.groups)
 
-    def _seen(self, look: Look, label: Label | None) -> Map:
-        return self.horizontal(look, self.vertical(look, label), label)
+    def _features(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMap:
+        return self.horizontal(evaluator, self.vertical(evaluator, label), label)
 
-    def _fitting(self, rows: int) -> int:
-        """How many rows a pass has that needs so many."""
+    def _padded_height(self, rows: int) -> int:
+        """The number of rows of a pass that needs `rows` rows."""
         return rows
 
-    def _told(self, state: PixelState) -> Float[Tensor, "B V"]:
-        """The logits of the next value of each row; of a finished image they say nothing."""
-        found = self._like.new_zeros(self._rows(state), self.vocab_size)
-        for part in state.parts:
-            if part.features is not None:
-                pixel = self._pixel(part)
-                values = part.kept.canvas[:, pixel[0], pixel[1], 1:]
-                hidden = self.emitted(part.features, values[:, None, None])[:, 0, 0, part.place % self.channels]
-                found[part.rows] = state.logits(hidden).to(found.dtype)
-        return found
+    def _next_logits(self, state: PixelState) -> Float[Tensor, "B V"]:
+        """The logits of the next value of each row; 0 for finished images."""
+        logits = self._like.new_zeros(self._rows(state), self.vocab_size)
+        for group in state.groups:
+            if group.features is not None:
+                row, column = self._pixel(group)
+                values = group.cache.canvas[:, row, column, 1:]
+                hidden = self.channel_hidden(group.features, values[:, None, None])[:, 0, 0, group.position % self.channels]
+                logits[group.rows] = state.logits(hidden).to(logits.dtype)
+        return logits
 
-    def _looked(self, part: Together) -> Together:
-        """The features of the pixel at which the rows stand."""
-        if part.place >= self.height * self.columns * self.channels:
-            return replace(part, features=None)
-        if part.place % self.channels and not self.masked:
-            return part
-        place, channel = divmod(part.place, self.channels)
-        row, column = divmod(place, self.columns)
-        above = part.above
+    def _compute_features(self, group: PixelGroup) -> PixelGroup:
+        """The group with the features of its pixel."""
+        if group.position >= self.height * self.columns * self.channels:
+            return replace(group, features=None)
+        if group.position % self.channels and not self.masked:
+            return group
+        position, channel = divmod(group.position, self.channels)
+        row, column = divmod(position, self.columns)
+        above = group.above
         if column == channel == 0:
-            whole = Strip(part.kept, row, 0, self.columns, self.columns, begins=True)
-            above = self.vertical(whole, part.label)
-        look = Strip(part.kept, row, column, 1, self.columns, begins=column == channel == 0)
-        return replace(part, above=above, features=self.horizontal(look, above, part.label))
+            whole = IncrementalRow(group.cache, row, 0, self.columns, self.columns, begins=True)
+            above = self.vertical(whole, group.label)
+        evaluator = IncrementalRow(group.cache, row, column, 1, self.columns, begins=column == channel == 0)
+        return replace(group, above=above, features=self.horizontal(evaluator, above, group.label))
 
-    def _written(self, part: Together, token: Int[Tensor, "K"]) -> Together:
-        """The rows with one value more."""
-        row, column = self._pixel(part)
-        part.kept.canvas[:, row, column, 1 + part.place % self.channels] = self._value(token)
-        return replace(part, place=part.place + 1)
+    def _write_value(self, group: PixelGroup, token: Int[Tensor, "K"]) -> PixelGroup:
+        """The group with one more value."""
+        row, column = self._pixel(group)
+        group.cache.canvas[:, row, column, 1 + group.position % self.channels] = self._value(token)
+        return replace(group, position=group.position + 1)
 
-    def _pixel(self, part: Together) -> tuple[int, int]:
-        """Where on the canvas the rows stand."""
-        row, column = divmod(part.place // self.channels, self.columns)
-        return row + part.kept.margin, column + part.kept.margin
+    def _pixel(self, group: PixelGroup) -> tuple[int, int]:
+        """Row and column of the pixel of a group on the canvas."""
+        row, column = divmod(group.position // self.channels, self.columns)
+        return row + group.cache.margin, column + group.cache.margin
 
-    def _empty(self, rows: int, margin: int) -> Map:
-        """Canvases for steps: nothing but the feature that is 1 inside the image."""
+    def _empty(self, rows: int, margin: int) -> FeatureMap:
+        """Canvases without values: only the feature that is 1 inside the image."""
         shape = (rows, self.height + margin, self.columns + 2 * margin, self.channels + 1)
         canvas = self._like.new_zeros(shape)
         canvas[:, margin:, margin : margin + self.columns, 0] = 1
         return canvas
 
-    def _drawn(self, x: Sequences, height: int) -> tuple[Map, Label | None]:
-        """So many rows of the images, 0 where a value is not known, and their classes."""
+    def _canvas_and_label(self, x: Sequences, height: int) -> tuple[FeatureMap, Label | None]:
+        """The first `height` rows of the images, 0 where a value is missing, and their classes."""
         label, size = self._label(x), height * self.columns * self.channels
-        tokens = x.tokens[:, self.given : self.given + size]
-        inside = torch.arange(self.given, self.given + tokens.shape[1], device=tokens.device) < x.stop[:, None]
+        tokens = x.tokens[:, self.prompt_length : self.prompt_length + size]
+        inside = torch.arange(self.prompt_length, self.prompt_length + tokens.shape[1], device=tokens.device) < x.stop[:, None]
         values = pad(torch.where(inside, self._value(tokens), 0.0), (0, size - tokens.shape[1]))
         return pad(values.view(len(x), height, self.columns, self.channels), (1, 0), value=1.0), label
 
@@ -199,7 +210,7 @@ class PixelNetwork(Headed):
         return token.to(self._like.dtype) * (2 / max(1, self.vocab_size - 1)) - 1
 
     def _label(self, x: Sequences) -> Label | None:
-        """The class of each row; refuses one without."""
+        """The class of each row; refuses rows without one."""
         if not self.config.classes:
             return None
         label = x.tokens[:, 0] - self.vocab_size if x.tokens.shape[1] else x.start - self.vocab_size - 1
@@ -212,22 +223,17 @@ class PixelNetwork(Headed):
             )
         return label
 
-    @property
-    def _like(self) -> Tensor:
-        """A parameter, for its dtype and device."""
-        return next(self.parameters())
+
+def _select_group(group: PixelGroup, rows: Int[Tensor, "K"], index: Int[Tensor, "K"]) -> PixelGroup:
+    """A copy of the rows `index` of a group, with the new row numbers `rows`."""
+    label = None if group.label is None else group.label[index]
+    features = None if group.features is None else group.features.index_select(0, index)
+    above = tuple(features.index_select(0, index) for features in group.above)
+    return PixelGroup(rows, group.cache.select(index), label, group.position, above, features)
 
 
-def _chosen(part: Together, rows: Int[Tensor, "K"], index: Int[Tensor, "K"]) -> Together:
-    """The rows of a part by their number in it, under their new numbers."""
-    label = None if part.label is None else part.label[index]
-    features = None if part.features is None else part.features.index_select(0, index)
-    above = tuple(one.index_select(0, index) for one in part.above)
-    return Together(rows, part.kept.select(index), label, part.place, above, features)
-
-
-class LabelBias(nn.Module):
-    """A bias for each class, added to features; nothing where there are no classes."""
+class ClassBias(nn.Module):
+    """A bias of the features for each class; the identity without classes."""
 
     def __init__(self, classes: int, width: int):
         super().__init__()
@@ -235,5 +241,5 @@ class LabelBias(nn.Module):
         if self.table is not None:
             nn.init.normal_(self.table.weight, std=0.1)
 
-    def forward(self, x: Map, label: Label | None) -> Map:
+    def forward(self, x: FeatureMap, label: Label | None) -> FeatureMap:
         return x if self.table is None else x + self.table(label)[:, None, None]

@@ -1,41 +1,156 @@
-"""A causal Transformer of the blocks in `esscher.networks.blocks`, with rotary or learnt positions.
+"""A causal Transformer, pre-norm with RMSNorm, GELU and no biases, with rotary or learned positions.
 
-A step reads keys and values from a cache that is allocated once, at `begin`. Each row fills its own slots 0, 1, 2, ... so
-prompts of different lengths need no slots of padding; while all rows have the same length, no mask and no scatter are needed
-either.
+A pass attends by `scaled_dot_product_attention`; a step reads keys and values from a cache that `begin` allocates. Each row
+fills its own slots 0, 1, 2, ..., so that prompts of different lengths need no slots of padding; while all rows have the same
+length, there is no mask and no scatter either.
 
-Letters beside those of `esscher.space`: W width, H heads, D = W / H, L layers, S slots of the cache.
+Shape letters beside those of `esscher.core.space`: W width, H heads, D = W / H, S slots of a cache.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, NamedTuple, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 
-from esscher.heads.head import Headed, Logits
-from esscher.networks.blocks import BACKWARD, Block, Known, Place, Sight, Turn, initialise
-from esscher.networks.opening import opened
-from esscher.networks.output import build_head, build_input
-from esscher.networks.stepping import uneven
+from esscher.core.space import Sequences
+from esscher.heads.build import build_embedding, build_head
+from esscher.heads.head import LogitsFn, NetworkWithHead
+from esscher.networks.incremental_decoding import CachePosition, KVCache, check_free_slot, ragged_lengths
+from esscher.networks.network import prepend_bos, unpadded
 from esscher.networks.transformer_config import TransformerConfig
-from esscher.space import Sequences
+
+INITIAL_STD = 0.02
+ROPE_THETA = 10_000.0  # base of the wavelengths (Su et al. 2021)
+
+
+class RotaryEmbedding(NamedTuple):
+    """Rotary positions: the pair (i, i + D/2) of a vector is rotated by an angle proportional to the position."""
+
+    cos: Float[Tensor, "*S D"]
+    sin: Float[Tensor, "*S D"]  # negative in the first half
+
+    @classmethod
+    def of_positions(cls, count: int, width: int) -> "RotaryEmbedding":
+        """The rotations of positions 0 to `count` - 1 for heads of this width."""
+        half = width // 2
+        frequency = ROPE_THETA ** -(torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(count, dtype=torch.float64)[:, None] * frequency
+        cos, sin = angle.cos(), angle.sin()
+        return cls(torch.cat([cos, cos], -1).float(), torch.cat([-sin, sin], -1).float())
+
+    def at(self, position: "int | slice | Int[Tensor, 'B']") -> "RotaryEmbedding":
+        """The rotations of some positions."""
+        return RotaryEmbedding(self.cos[position], self.sin[position])
+
+    def like(self, other: Tensor) -> "RotaryEmbedding":
+        """The same with the dtype and device of another tensor."""
+        return RotaryEmbedding(self.cos.to(other), self.sin.to(other))
+
+    def __call__(self, vectors: Float[Tensor, "*S D"]) -> Float[Tensor, "*S D"]:
+        return torch.addcmul(vectors * self.cos, vectors.roll(vectors.shape[-1] // 2, -1), self.sin)
+
+    def apply_(self, vectors: Float[Tensor, "*S D"]) -> None:
+        """Rotate in place."""
+        other = vectors.roll(vectors.shape[-1] // 2, -1)
+        vectors.mul_(self.cos).addcmul_(other, self.sin)
+
+
+class AttentionMask(NamedTuple):
+    """Which positions a position attends to: those up to itself (`causal`), or those where `mask` is True."""
+
+    causal: bool
+    mask: Bool[Tensor, "B 1 1 T"] | None = None
+
+
+CAUSAL = AttentionMask(causal=True)
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention and a feed-forward part, each with a residual connection."""
+
+    checkpointed_methods: ClassVar[tuple[str, ...]] = ("forward",)
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float):
+        super().__init__()
+        self.heads, self.rate = heads, dropout
+        self.attention_norm, self.feedforward_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv_proj = nn.Linear(width, 3 * width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+        self.up_proj = nn.Linear(width, feedforward, bias=False)
+        self.down_proj = nn.Linear(feedforward, width, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "B T W"], rotary: RotaryEmbedding | None, attention_mask: AttentionMask, *, use_dropout: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The output for whole sequences, and the keys and values, both [B, H, T, D]."""
+        rate = self.rate if use_dropout else 0.0
+        x, keys, values = self.attention(x, rotary, attention_mask, rate)
+        return self.feed_forward(x, rate), keys, values
+
+    def attention(
+        self, x: Float[Tensor, "B T W"], rotary: RotaryEmbedding | None, attention_mask: AttentionMask, rate: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The attention part, and the keys and values."""
+        parts = self.qkv_proj(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        queries, keys = parts[:2] if rotary is None else rotary(parts[:2])
+        attended = scaled_dot_product_attention(queries, keys, parts[2], attention_mask.mask, rate, attention_mask.causal)
+        return x + dropout(self.o_proj(attended.transpose(1, 2).flatten(2)), rate), keys, parts[2]
+
+    def feed_forward(self, x: Float[Tensor, "B T W"], rate: float) -> Float[Tensor, "B T W"]:
+        """The feed-forward part."""
+        inner = gelu(self.up_proj(self.feedforward_norm(x)))
+        return x + dropout(self.down_proj(inner), rate)
+
+    def step(
+        self, x: Float[Tensor, "B W"], rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition
+    ) -> Float[Tensor, "B W"]:
+        """The output for one position, written over x; keys and values are written into the cache."""
+        return self.step_feed_forward(self.step_attention(x, rotary, cache, position))
+
+    def step_attention(
+        self, x: Float[Tensor, "B W"], rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition
+    ) -> Float[Tensor, "B W"]:
+        """The attention part of a step."""
+        parts = self.qkv_proj(self.attention_norm(x)).view(len(x), 3, self.heads, -1)
+        if rotary is not None:
+            rotary.apply_(parts[:, :2])
+        position.write(cache, parts[:, 1:])
+        keys, values = (part[:, :, : position.filled] for part in cache)
+        query = parts[:, 0, :, None] * parts.shape[-1] ** -0.5
+        score = query @ keys.transpose(-1, -2)  # for one query faster than a fused kernel
+        if position.mask is not None:
+            score.masked_fill_(~position.mask, -torch.inf)
+        return x.addmm_((score.softmax(-1) @ values).reshape(x.shape), self.o_proj.weight.T)
+
+    def step_feed_forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
+        """The feed-forward part of a step."""
+        inner = gelu(self.up_proj(self.feedforward_norm(x)))
+        return x.addmm_(inner, self.down_proj.weight.T)
+
+
+def init_transformer_weights(network: nn.Module, layers: int) -> None:
+    """Normal weights; those of the residual branches have a variance of 1 / (2 layers)."""
+    for name, weight in network.named_parameters():
+        if weight.dim() > 1 and ".projections." not in name:
+            residual = name.endswith(("o_proj.weight", "cross_o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(weight, std=INITIAL_STD / (2 * layers) ** 0.5 if residual else INITIAL_STD)
 
 
 @dataclass(frozen=True)
-class _State:
-    """Keys and values of each layer; slot t of a row is what it read t-th."""
+class _TransformerState:
+    """Keys and values of each layer; slot t of a row belongs to its t-th input."""
 
-    cache: tuple[Known, ...]
-    logits: Logits
-    longest: int  # slots that the longest row has filled
-    length: Int[Tensor, "B"] | None  # slots that each row has filled; None when all have filled `longest`
+    cache: tuple[KVCache, ...]
+    logits: LogitsFn
+    longest: int  # filled slots of the longest row
+    length: Int[Tensor, "B"] | None  # filled slots of each row; None when all have filled `longest`
 
 
-class TransformerNetwork(Headed):
-    """A causal Transformer that reads tokens and an opening symbol."""
+class TransformerNetwork(NetworkWithHead):
+    """A causal Transformer that reads tokens and a BOS symbol."""
 
     cos: Tensor
     sin: Tensor
@@ -43,78 +158,76 @@ class TransformerNetwork(Headed):
     def __init__(self, config: TransformerConfig, vocab_size: int):
         super().__init__()
         self.config, self.vocab_size, self.max_positions = config, vocab_size, config.max_positions
-        self.embedding = build_input(config, vocab_size, config.width)
+        self.embedding = build_embedding(config, vocab_size, config.width)
         self.blocks = nn.ModuleList(
-            [Block(config.width, config.heads, config.feedforward, config.dropout) for _ in range(config.layers)]
+            [TransformerBlock(config.width, config.heads, config.feedforward, config.dropout) for _ in range(config.layers)]
         )
-        self.last = nn.RMSNorm(config.width)
+        self.final_norm = nn.RMSNorm(config.width)
         if config.positions == "learned":
             self.position = nn.Embedding(config.max_positions, config.width)
         else:
-            for name, values in turns(config)._asdict().items():
+            for name, values in rotary_table(config)._asdict().items():
                 self.register_buffer(name, values, persistent=False)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
-        initialise(self, config.layers)
+        init_transformer_weights(self, config.layers)
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
-        return self._pass(opened(x, self.vocab_size)[:, :-1], None)
+        return self._pass(prepend_bos(x, self.vocab_size)[:, :-1], None)
 
-    def surveyed(self, x: Sequences) -> Float[Tensor, "B U W"]:
-        """The vectors of the opening symbol and of each token when all of a row is seen from everywhere: an encoder's."""
-        inputs = opened(x, self.vocab_size)
-        inside = torch.arange(inputs.shape[1], device=inputs.device) <= x.stop[:, None]
-        mask = None if bool(inside.all()) else inside[:, None, None]
-        return self._pass(inputs, None, Sight(causal=False, mask=mask))
+    def encode(self, x: Sequences) -> Float[Tensor, "B U W"]:
+        """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
+        inputs = prepend_bos(x, self.vocab_size)
+        inside = unpadded(inputs, x.stop)
+        mask = None if inside is None else inside[:, None, None]
+        return self._pass(inputs, None, AttentionMask(causal=False, mask=mask))
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
-        inputs = opened(prompts, self.vocab_size)
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], _TransformerState]:
+        inputs, config = prepend_bos(prompts, self.vocab_size), self.config
         rows, longest = inputs.shape
-        config = self.config
-        shape = (rows, config.heads, longest - 1 + room, config.width // config.heads)
-        cache = tuple(Known.nothing(self.last.weight, *shape) for _ in range(config.layers))
+        shape = (rows, config.heads, longest - 1 + max_new_tokens, config.width // config.heads)
+        cache = tuple(KVCache.empty(self.final_norm.weight, *shape) for _ in range(config.layers))
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
-        logits = self.head.prepared(room)
-        return logits(after), _State(cache, logits, *uneven(longest, prompts.start + 1))
+        logits = self.head.logits_fn(max_new_tokens)
+        return logits(after), _TransformerState(cache, logits, *ragged_lengths(longest, prompts.start + 1))
 
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
-        if state.longest == state.cache[0].slots:
-            raise ValueError(f"The state is full: it had room for {state.longest} positions, one for each token to come.")
-        place = Place(state.longest, state.length)
-        position = state.longest if state.length is None else state.length
-        x, turn = self.embedding(token), None
+    def advance(self, state: _TransformerState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _TransformerState]:
+        check_free_slot(state.longest, state.cache[0].slots)
+        position = CachePosition(state.longest, state.length)
+        slot = state.longest if state.length is None else state.length
+        x, rotary = self.embedding(token), None
         if self.config.positions == "learned":
-            x += self.position.weight[position]
+            x += self.position.weight[slot]
         else:
-            turn = Turn(self.cos[position][..., None, None, :], self.sin[position][..., None, None, :])
+            rotary = RotaryEmbedding(self.cos[slot][..., None, None, :], self.sin[slot][..., None, None, :])
         for block, cache in zip(self.blocks, state.cache, strict=True):
-            cast(Block, block).step(x, turn, cache, place)
+            cast(TransformerBlock, block).step(x, rotary, cache, position)
         length = None if state.length is None else state.length + 1
-        return state.logits(self.last(x)), _State(state.cache, state.logits, state.longest + 1, length)
+        return state.logits(self.final_norm(x)), _TransformerState(state.cache, state.logits, state.longest + 1, length)
 
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
-        cache = tuple(known.select(index, state.longest) for known in state.cache)
+    def select(self, state: _TransformerState, index: Int[Tensor, "K"]) -> _TransformerState:
+        cache = tuple(kv.select(index, state.longest) for kv in state.cache)
         length = None if state.length is None else state.length[index]
-        return _State(cache, state.logits, *uneven(state.longest, length))
+        return _TransformerState(cache, state.logits, *ragged_lengths(state.longest, length))
 
     def _pass(
-        self, inputs: Int[Tensor, "B T"], cache: tuple[Known, ...] | None, sight: Sight = BACKWARD
+        self, inputs: Int[Tensor, "B T"], cache: tuple[KVCache, ...] | None, attention_mask: AttentionMask = CAUSAL
     ) -> Float[Tensor, "B T W"]:
-        """The vectors after each input; with a cache to fill nothing is dropped."""
-        width, dropping = inputs.shape[1], self.training and cache is None
-        x, turn = self.embedding(inputs), None
+        """The vectors after each input; with a cache to fill there is no dropout."""
+        width, use_dropout = inputs.shape[1], self.training and cache is None
+        x, rotary = self.embedding(inputs), None
         if self.config.positions == "learned":
             x = x + self.position.weight[:width]
         else:
-            turn = Turn(self.cos[:width], self.sin[:width])
-        x = dropout(x, self.config.dropout, dropping)
+            rotary = RotaryEmbedding(self.cos[:width], self.sin[:width])
+        x = dropout(x, self.config.dropout, use_dropout)
         for number, block in enumerate(self.blocks):
-            x, keys, values = block(x, turn, sight, dropping=dropping)
+            x, keys, values = block(x, rotary, attention_mask, use_dropout=use_dropout)
             if cache is not None:
                 cache[number].keys[:, :, :width], cache[number].values[:, :, :width] = keys, values
-        return self.last(x)
+        return self.final_norm(x)
 
 
-def turns(config: TransformerConfig) -> Turn:
-    """The angles of every position: the buffers `cos` and `sin` of a network with rotary ones."""
-    return Turn.of_positions(config.max_positions, config.width // config.heads)
+def rotary_table(config: TransformerConfig) -> RotaryEmbedding:
+    """The buffers `cos` and `sin` of a network with rotary positions."""
+    return RotaryEmbedding.of_positions(config.max_positions, config.width // config.heads)

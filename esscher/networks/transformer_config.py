@@ -1,210 +1,230 @@
-"""The settings of Transformers, without torch: the plain one, Transformer-XL, and what is made of its layers: DEQ and XLNet."""
+"""Settings of Transformers, without torch: the plain one, Transformer-XL, and DEQ and XLNet, which are made of its layers."""
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from esscher.networks.output_config import OutputConfig, check_sizes
+from esscher.heads.config import HeadConfig, LayeredConfig, check_choice, check_sizes
 
-ACTIVATIONS = ("relu", "gelu", "gelu-tanh")
-MIXERS = ("full", "local", "lightconv", "dynamicconv")
+Activation = Literal["relu", "gelu", "gelu-tanh"]
+Mixer = Literal["full", "local", "lightconv", "dynamicconv"]
+Norm = Literal["post", "pre"]
+Positions = Literal["rotary", "learned"]
+MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 
 
 @dataclass(frozen=True)
-class TransformerConfig(OutputConfig):
-    """A causal pre-norm Transformer; `feedforward` is the inner width of each block, `max_positions` the
-    most tokens of a sequence, prompt and point together.
+class TransformerConfig(LayeredConfig):
+    """A causal pre-norm Transformer."""
 
-    `tied` uses the input vectors as the output weights.
-    """
+    scaled_widths: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     width: int = 256
-    layers: int = 4
     heads: int = 4
+    """Number of attention heads; divides the width."""
     feedforward: int = 1024
+    """Inner width of the feed-forward part of a block."""
     dropout: float = 0.0
-    positions: Literal["rotary", "learned"] = "rotary"
+    """Dropout rate of the embeddings, of attention and of the output of each part of a block."""
+    positions: Positions = "rotary"
+    """Position encoding: rotary, or one learned vector per position."""
     max_positions: int = 1024
+    """Largest number of tokens of a sequence, prompt included."""
     tied: bool = True
+    """Use the embeddings as the output weights."""
 
     def __post_init__(self) -> None:
-        if self.positions not in ("rotary", "learned"):
-            raise ValueError(f"Unknown positions {self.positions!r}; the known ones are 'rotary' and 'learned'.")
+        check_choice("positions", self.positions, get_args(Positions))
         check_sizes(self.width, self.layers, self.dropout)
         if self.heads < 1 or self.width % self.heads:
             raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
         if self.positions == "rotary" and (self.width // self.heads) % 2:
-            raise ValueError(f"Rotary positions turn pairs, so a head needs an even width, not {self.width // self.heads}.")
+            raise ValueError(f"Rotary positions rotate pairs, so the width of a head is even, not {self.width // self.heads}.")
         if min(self.feedforward, self.max_positions) < 1:
             raise ValueError(f"feedforward and max_positions are at least 1: {self}.")
-        self.check_output(shared=self.width if self.tied else None, width=self.width)
+        self.check_head(shared=self.width if self.tied else None)
+
+    @property
+    def width_multiple(self) -> int:
+        return 2 * self.heads
 
 
 @dataclass(frozen=True)
-class XLLayersConfig(OutputConfig):
-    """What stacks of layers with relative positions and a memory have in common.
+class RelativeAttentionConfig(HeadConfig):
+    """Settings shared by all networks with relative positions and a memory."""
 
-    `memory` is how many earlier positions a layer keeps while it reads a stream, `clamp` the largest distance that is told
-    apart. `mixers` names what each layer mixes positions by, `spans` its chunk or kernel size; the last of either stands for
-    all further layers. `head_width` is `width / heads` if not given. `activation` stands within the feed-forward parts
-    (`gelu-tanh` is its approximation), `eps` is added to the variances of the norms.
-    """
+    scaled_widths: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     width: int = 256
-    layers: int = 4
     heads: int = 4
+    """Number of attention heads."""
     head_width: int | None = None
+    """Width of an attention head; default: width / heads."""
     feedforward: int = 1024
+    """Inner width of the feed-forward part of a block."""
     dropout: float = 0.0
+    """Dropout rate of the vectors."""
     attention_dropout: float = 0.0
+    """Dropout rate of attention weights, or of the taps of a convolution kernel."""
     memory: int = 128
-    clamp: int | None = None
-    mixers: tuple[Literal["full", "local", "lightconv", "dynamicconv"], ...] = ("full",)
-    spans: tuple[int, ...] = (64,)
+    """Earlier positions that each layer keeps while it reads a stream."""
+    clamp_len: int | None = None
+    """Largest distinct distance when scoring and sampling; larger distances count as this one."""
     tied: bool = True
-    activation: Literal["relu", "gelu", "gelu-tanh"] = "relu"
+    """Use the embeddings as the output weights."""
+
+    def check_attention(self, layers: int, attention_span: int | None = None, *, convolves: bool = False) -> None:
+        """Refuse invalid settings of a stack of so many layers."""
+        check_sizes(self.width, layers, self.dropout, self.attention_dropout)
+        if self.heads < 1 or (self.width % self.heads and (self.head_width is None or convolves)):
+            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
+        if self.feedforward < 1 or (self.head_width is not None and self.head_width < 1):
+            raise ValueError(f"feedforward and head_width are at least 1: {self}.")
+        if min(self.memory, attention_span or 0, self.clamp_len or 0) < 0:
+            raise ValueError(f"memory, attention_span and clamp_len are at least 0: {self}.")
+        self.check_head(shared=self.width if self.tied else None)
+
+    @property
+    def width_multiple(self) -> int:
+        return 2 * self.heads
+
+
+@dataclass(frozen=True)
+class XLLayersConfig(RelativeAttentionConfig, LayeredConfig):
+    """Settings shared by Transformer-XL and XLNet."""
+
+    mixers: tuple[Mixer, ...] = ("full",)
+    """Token mixer of each layer; the last one is used for all further layers."""
+    spans: tuple[int, ...] = (64,)
+    """Chunk size (local) or kernel size (convolutions) of each layer; the last one is used for all further layers."""
+    activation: Activation = "relu"
+    """Activation of the feed-forward parts; gelu-tanh is the tanh approximation of gelu."""
     eps: float = 1e-5
+    """Epsilon of the layer norms."""
+
+    def __post_init__(self) -> None:
+        check_choice("activation", self.activation, get_args(Activation))
+        unknown = [mixer for mixer in self.mixers if mixer not in MIXERS]
+        if unknown or not self.mixers:
+            raise ValueError(f"Unknown mixers {unknown}; name at least one of {', '.join(MIXERS)}.")
+        if not self.spans or min(self.spans) < 1:
+            raise ValueError(f"A chunk or kernel has at least one position: spans = {self.spans}.")
+        if not self.eps > 0:
+            raise ValueError(f"eps is more than 0, not {self.eps}.")
+        convolves = any(self.mixer(layer)[0].endswith("conv") for layer in range(self.layers))
+        self.check_attention(self.layers, getattr(self, "attention_span", None), convolves=convolves)
+
+    def mixer(self, layer: int) -> tuple[str, int]:
+        """The token mixer of a layer, and its chunk or kernel size."""
+        return self.mixers[min(layer, len(self.mixers) - 1)], self.spans[min(layer, len(self.spans) - 1)]
+
+    def uses(self, *mixers: Mixer) -> bool:
+        """Whether a layer has one of these token mixers."""
+        return any(self.mixer(layer)[0] in mixers for layer in range(self.layers))
 
 
 @dataclass(frozen=True)
 class TransformerXLConfig(XLLayersConfig):
-    """Transformer-XL (Dai et al. 2019), whose layers remember what came before a segment; Local-XL and convolutions with it.
+    """Transformer-XL (Dai et al. 2019), whose layers remember earlier segments; also Local-XL and convolutions."""
 
-    `reach` is how far back a position attends when sequences are scored and drawn (None: as far as the memory; where that is
-    0, everything, and segments of a stream stand alone); `clamp` acts there. With `same_length` a position of a stream attends
-    no further than the memory in training too. `untied` gives each layer biases of its own. With `variational` a dropout mask
-    is the same at all positions.
-    """
-
-    reach: int | None = None
+    attention_span: int | None = None
+    """How far back a position attends when scoring and sampling; default: the memory, or everything if that is 0."""
     same_length: bool = False
-    norm: Literal["post", "pre"] = "post"
-    untied: bool = False
+    """Attend no further back than the memory in training, too."""
+    norm: Norm = "post"
+    """Layer norm after each residual sum (post) or before each part (pre)."""
+    untied_biases: bool = False
+    """Give each layer its own two biases of the relative attention score."""
     variational: bool = False
+    """Use one dropout mask for all positions of a row."""
 
     def __post_init__(self) -> None:
-        check_sizes(self.width, self.layers, self.dropout, self.attention_dropout)
-        if self.norm not in ("post", "pre"):
-            raise ValueError(f"Unknown norm {self.norm!r}; the known ones are 'post' and 'pre'.")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"Unknown activation {self.activation!r}; the known ones are {', '.join(ACTIVATIONS)}.")
-        unknown = [mixer for mixer in self.mixers if mixer not in MIXERS]
-        if unknown or not self.mixers:
-            raise ValueError(f"Unknown mixers {unknown}; name at least one of {', '.join(MIXERS)}.")
-        if self.heads < 1 or (self.width % self.heads and (self.head_width is None or self.convolves)):
-            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
-        if not self.spans or min(self.spans) < 1:
-            raise ValueError(f"A chunk or kernel has at least one position: spans = {self.spans}.")
-        if self.feedforward < 1 or (self.head_width is not None and self.head_width < 1):
-            raise ValueError(f"feedforward and head_width are at least 1: {self}.")
-        if self.memory < 0 or (self.reach is not None and self.reach < 0) or (self.clamp is not None and self.clamp < 0):
-            raise ValueError(f"memory, reach and clamp are at least 0: {self.memory}, {self.reach}, {self.clamp}.")
-        if not self.eps > 0:
-            raise ValueError(f"eps is more than 0, not {self.eps}.")
-        self.check_output(shared=self.width if self.tied else None, width=self.width)
+        check_choice("norm", self.norm, get_args(Norm))
+        super().__post_init__()
 
     @property
-    def convolves(self) -> bool:
-        """Whether a layer is a convolution."""
-        return any(self.mixer(layer)[0].endswith("conv") for layer in range(self.layers))
-
-    @property
-    def attends(self) -> bool:
-        """Whether a layer is attention."""
-        return any(self.mixer(layer)[0] in ("full", "local") for layer in range(self.layers))
-
-    @property
-    def sight(self) -> int | None:
-        """How far back a position attends where sequences are scored and drawn; None is everything."""
-        return self.reach if self.reach is not None else self.memory or None
-
-    def mixer(self, layer: int) -> tuple[str, int]:
-        """What a layer mixes positions by, and its chunk or kernel size."""
-        return self.mixers[min(layer, len(self.mixers) - 1)], self.spans[min(layer, len(self.spans) - 1)]
+    def effective_attention_span(self) -> int | None:
+        """How far back a position attends when scoring and sampling; None is everything."""
+        return self.attention_span if self.attention_span is not None else self.memory or None
 
 
 @dataclass(frozen=True)
-class DeqConfig(OutputConfig):
-    """DEQ-Transformer (Bai et al. 2019, 2021): the fixed point of one Transformer-XL layer that is given the input again and
-    again; its defaults those of WikiText-103.
-
-    In training the layer is applied until it changes no position by more than `tolerance`, relative to its size, at most
-    `iterations` times; the last `mixed` iterates are mixed (Anderson); the gradient is solved for alike, in at most
-    `adjoint_iterations`. Scores, draws and gradients out of training have a tolerance and a limit of their own. With `unrolled`
-    it is that many tied layers instead, as in pretraining: the same weights. `jacobian` weighs the mean square of the layer's
-    derivatives at the fixed point, measured in a share `jacobian_share` of passes. Other settings are those of a
-    Transformer-XL, whose dropout is the same at all positions.
-    """
+class DeqConfig(RelativeAttentionConfig):
+    """DEQ-Transformer (Bai et al. 2019, 2021): the fixed point of one Transformer-XL layer, with the published sizes for
+    WikiText-103. Dropout masks are the same at all positions of a row."""
 
     width: int = 700
     heads: int = 10
-    head_width: int | None = None
     feedforward: int = 48_000
     dropout: float = 0.05
-    attention_dropout: float = 0.0
     memory: int = 300
-    reach: int | None = None
-    clamp: int | None = None
+    attention_span: int | None = None
+    """How far back a position attends when scoring and sampling; default: the memory, or everything if that is 0."""
     same_length: bool = False
+    """Attend no further back than the memory in training, too."""
     unrolled: int = 0
-    mixed: int = 6
+    """Number of tied layers to apply instead of solving for the fixed point, as in pretraining; 0: the fixed point."""
+    anderson_history: int = 6
+    """Number of iterates that Anderson acceleration mixes."""
     tolerance: float = 1e-3
+    """Relative change at which a position has converged in training, in the forward and in the backward solve."""
     iterations: int = 12
+    """Largest number of iterations of a training pass."""
     adjoint_iterations: int = 13
+    """Largest number of iterations of the backward solve of a training pass."""
     exact_tolerance: float = 1e-6
+    """Relative change at which a position has converged outside training."""
     exact_iterations: int = 200
-    jacobian: float = 2.0
-    jacobian_share: float = 0.4
-    tied: bool = True
+    """Largest number of iterations outside training."""
+    jacobian_weight: float = 2.0
+    """Weight of the Jacobian penalty: the mean square of the layer's derivatives at the fixed point."""
+    jacobian_probability: float = 0.4
+    """Probability that a training pass estimates the Jacobian penalty."""
 
     def __post_init__(self) -> None:
-        if self.unrolled < 0 or min(self.mixed, self.iterations, self.adjoint_iterations, self.exact_iterations) < 1:
-            raise ValueError(f"unrolled is at least 0, mixed and all limits of iterations at least 1: {self}.")
-        if min(self.tolerance, self.exact_tolerance) <= 0 or self.jacobian < 0 or not 0 <= self.jacobian_share <= 1:
-            raise ValueError(f"Tolerances are above 0, jacobian at least 0, and jacobian_share lies in [0, 1]: {self}.")
-        assert self.layer.layers == self.layers  # and what is wrong with the layer is said where it is made
+        if self.unrolled < 0 or min(self.anderson_history, self.iterations, self.adjoint_iterations, self.exact_iterations) < 1:
+            raise ValueError(f"unrolled is at least 0, anderson_history and all limits of iterations at least 1: {self}.")
+        if (
+            min(self.tolerance, self.exact_tolerance) <= 0
+            or self.jacobian_weight < 0
+            or not 0 <= self.jacobian_probability <= 1
+        ):
+            raise ValueError(f"Tolerances are above 0, jacobian_weight at least 0, jacobian_probability in [0, 1]: {self}.")
+        self.check_attention(self.layers, self.attention_span)
 
     @property
     def layers(self) -> int:
-        """How many the memory is of."""
+        """Number of layers that have a memory."""
         return self.unrolled or 1
 
     @property
-    def sight(self) -> int | None:
-        """How far back a position attends where sequences are scored and drawn; None is everything."""
-        return self.layer.sight
-
-    @property
     def layer(self) -> TransformerXLConfig:
-        """What is iterated, as layers of a Transformer-XL."""
+        """The iterated layer, as settings of a Transformer-XL."""
         return TransformerXLConfig(layers=self.layers, variational=True, **_shared(self))
 
 
 @dataclass(frozen=True)
 class XLNetConfig(XLLayersConfig):
-    """XLNet (Yang et al. 2019): layers of a Transformer-XL that read and predict in any order of a text's positions.
+    """XLNet (Yang et al. 2019): post-norm layers of a Transformer-XL that predict in any order of the positions. The mixers are
+    full or local (Local-XLNet). The authors' program uses gelu-tanh, `transformers` gelu."""
 
-    `mixers` are `full` or `local` (Local-XLNet), `spans` the sizes of local chunks. The authors' program has the activation
-    `gelu-tanh`, `transformers` has `gelu`. Every layer has biases of its own, and all norms follow the sums.
-    """
-
-    activation: Literal["relu", "gelu", "gelu-tanh"] = "gelu"
+    activation: Activation = "gelu"
     eps: float = 1e-12
 
     def __post_init__(self) -> None:
         unknown = [mixer for mixer in self.mixers if mixer not in ("full", "local")]
         if unknown:
-            raise ValueError(f"XLNet attends, in full or in local chunks; {unknown[0]!r} is neither. Choose full or local.")
+            raise ValueError(f"XLNet has full or local attention; {unknown[0]!r} is neither. Choose full or local.")
         if self.cutoffs:
             raise ValueError(f"XLNet reads symbols beside its tokens, so it has no adaptive input; leave {self.cutoffs} out.")
-        assert self.layer.layers == self.layers  # and what is wrong with the layers is said where they are made
+        super().__post_init__()
 
     @property
     def layer(self) -> TransformerXLConfig:
-        """Its layers, as those of a Transformer-XL."""
-        return TransformerXLConfig(layers=self.layers, untied=True, **_shared(self))
+        """Its layers, as settings of a Transformer-XL."""
+        return TransformerXLConfig(layers=self.layers, untied_biases=True, **_shared(self))
 
 
-def _shared(config: DeqConfig | XLNetConfig) -> dict[str, Any]:
-    """The settings that a Transformer-XL has too."""
-    own = {one.name for one in fields(config)} - {"layers"}
-    return {one.name: getattr(config, one.name) for one in fields(TransformerXLConfig) if one.name in own}
+def _shared(config: RelativeAttentionConfig) -> dict[str, Any]:
+    """The settings that a Transformer-XL has too, without the number of layers."""
+    names = {one.name for one in fields(config)} - {"layers"}
+    return {one.name: getattr(config, one.name) for one in fields(TransformerXLConfig) if one.name in names}

@@ -1,16 +1,16 @@
-"""TrellisNet (Bai et al. 2019): levels of one causal convolution of kernel 2, with the gates of an LSTM.
+"""TrellisNet (Bai et al. 2019): layers of one causal convolution of kernel size 2, with the gates of an LSTM.
 
-A level makes the gates i, o, g, f of a position of the vectors of the level below, there and `span` positions before, and of
-the input vectors at both, which all levels are given: c = sigmoid(f) c' + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c), where c'
-is the cell of the level below, `span` before. Weights are the same for all levels, so the input is convolved once for each
-span. Below the first level, and before the first position, all is 0.
+A layer computes the gates i, o, g, f of a position from the hidden vectors of the layer below at this position and `span`
+positions before, and from the embeddings at both, which all layers read: c = sigmoid(f) c' + sigmoid(i) tanh(g), h = sigmoid(o)
+tanh(c), with c' the cell of the layer below, `span` positions before. All layers share their weights, so the embeddings are
+convolved once for each span. Below the first layer and before the first position everything is 0.
 
-A memory holds for each level what it read last, so a stream is one long row however it is cut, and nothing is read twice to
-warm up. Steps do the products with the past of all levels at once. A training pass keeps the outputs of some levels until
-`score` tells the tokens: their likelihoods are a part of `penalty`.
+A memory holds the last inputs of each layer, so that a stream is one long row however it is cut. A step computes the products
+with the past of all layers at once. A training pass keeps the outputs of some layers until `log_probs` gets the tokens: their
+likelihoods are a part of `penalty`.
 
-Letters beside those of `esscher.space`: W width of the output, H units of a level, L inputs of a segment, N rows that the
-levels above the first remember, which is the sum of their spans, R the largest span, I width of the input vectors.
+Shape letters beside those of `esscher.core.space`: W width of the output, H units of a layer, G = 4 H, L inputs of a segment, N
+the sum of the spans of all layers above the first, R the largest span, I width of the embeddings.
 """
 
 import warnings
@@ -22,19 +22,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from esscher.heads.head import Logits, laid_out
-from esscher.networks.activations import PenalisedReader, locked
-from esscher.networks.opening import opened
-from esscher.networks.output import begin_end, build_head, build_input
+from esscher.core.space import Sequences
+from esscher.heads.build import build_embedding, build_head, init_embedding_and_head
+from esscher.heads.head import LogitsFn, matmul_layout
+from esscher.networks.network import prepend_bos
 from esscher.networks.recurrent_config import TrellisNetConfig
-from esscher.space import Sequences
+from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
 
 INITIAL_STD = 0.01
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """The convolution, as products want it: of the input and of hidden vectors, a span before and now; G = 4 H."""
+class _ConvWeights:
+    """The convolution of embeddings and of hidden vectors, at the position `span` before and now, transposed for products."""
 
     input_past: Float[Tensor, "I G"]
     input_now: Float[Tensor, "I G"]
@@ -44,99 +44,100 @@ class _Weights:
 
 
 @dataclass(frozen=True)
-class _State:
-    """What the levels read last, and the input's share of the past; a row or slot t mod span is what was read at t."""
+class _TrellisState:
+    """The last inputs of each layer, and the past input gates, in ring buffers: index t mod span belongs to step t."""
 
     hidden: Float[Tensor, "N B H"]
     cells: Float[Tensor, "N B H"]
-    shares: Float[Tensor, "R B G"]
-    weights: _Weights
-    head: Logits
+    input_gates: Float[Tensor, "R B G"]
+    weights: _ConvWeights
+    head: LogitsFn
     count: int  # steps since the state was made; the same for all rows
 
 
-class TrellisNetwork(PenalisedReader):
-    """Levels of one convolution that read tokens and an opening symbol."""
+class TrellisNetwork(ActivationRegularized):
+    """A TrellisNet."""
 
     max_positions = None
     config: TrellisNetConfig
 
     def __init__(self, config: TrellisNetConfig, vocab_size: int):
         super().__init__()
-        self.config, self.vocab_size, self.opening = config, vocab_size, vocab_size
-        units, given = config.inner + config.width, config.input_width
-        self.embedding = build_input(config, vocab_size, given)
-        self.input_past = nn.Linear(given, 4 * units, bias=False)
-        self.input_now = nn.Linear(given, 4 * units)
+        self.config, self.vocab_size, self.bos = config, vocab_size, vocab_size
+        units = config.inner + config.width
+        self.embedding = build_embedding(config, vocab_size, config.input_width)
+        self.input_past = nn.Linear(config.input_width, 4 * units, bias=False)
+        self.input_now = nn.Linear(config.input_width, 4 * units)
         self.past = nn.Linear(units, 4 * units, bias=False)
         self.now = nn.Linear(units, 4 * units, bias=False)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None)
         for name, weight in self.named_parameters():
-            begin_end(name, weight)
+            init_embedding_and_head(name, weight)
             if name.startswith(("input_", "past.", "now.")):
                 nn.init.normal_(weight, std=INITIAL_STD)
-        self._unscored: tuple[Tensor, list[Tensor]] | None = None  # vectors of a pass, and those of levels to be scored with it
+        self._unscored: tuple[Tensor, list[Tensor]] | None = None  # output of a pass, and of its auxiliary layers
         self._warned = False
 
-    def open(self, rows: int) -> tuple[Tensor, ...]:
-        """Nothing read: no tokens, and hidden vectors and cells of 0."""
+    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+        """No tokens, and hidden vectors and cells of 0."""
         spans, like = self.config.spans, self.past.weight
-        nothing = like.new_zeros(rows, sum(spans[1:]), self.past.in_features)
-        return torch.full((rows, max(spans)), -1, device=like.device), nothing, nothing.clone()
+        zeros = like.new_zeros(rows, sum(spans[1:]), self.past.in_features)
+        return torch.full((rows, max(spans)), -1, device=like.device), zeros, zeros.clone()
 
-    def score(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-        self._score_levels(hidden, tokens)
-        return super().score(hidden, tokens)
+    def log_probs(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        self._add_auxiliary_loss(hidden, tokens)
+        return super().log_probs(hidden, tokens)
 
-    def score_and_level(
+    def log_probs_and_logsumexp(
         self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]
     ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
-        self._score_levels(hidden, tokens)
-        return super().score_and_level(hidden, tokens)
+        self._add_auxiliary_loss(hidden, tokens)
+        return super().log_probs_and_logsumexp(hidden, tokens)
 
     def penalty(self) -> Float[Tensor, ""] | None:
-        """What the last training pass costs beside its likelihood: large and changing outputs, unlikely tokens by levels."""
+        """The activation penalty and the auxiliary loss of the last training pass, returned once."""
         if self._unscored is not None and not self._warned:
             warnings.warn(
-                f"The vectors of a training pass were not scored, so levels of it have no auxiliary loss of weight "
-                f"{self.config.auxiliary}. The rest of the penalty is told. Use an objective that scores tokens, without "
-                f"label smoothing, or set auxiliary = 0.",
+                f"The output of a training pass was not scored by log_probs, so its auxiliary loss of weight "
+                f"{self.config.auxiliary} is missing; the rest of the penalty is returned. Use an objective that scores "
+                f"tokens, without label smoothing, or set auxiliary = 0.",
                 stacklevel=2,
             )
             self._warned = True
         self._unscored = None
         return super().penalty()
 
-    def begin(self, prompts: Sequences, room: int) -> tuple[Float[Tensor, "B V"], _State]:
-        inputs = opened(prompts, self.opening)
-        found, after = self._levels(inputs, self.open(len(prompts)), prompts.start + 1, learning=False)
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], _TrellisState]:
+        inputs = prepend_bos(prompts, self.bos)
+        outputs, after = self._layers(inputs, self.init_memory(len(prompts)), prompts.start + 1, training=False)
         tokens, *past = after
-        weights = self._weights(learning=False, steps=room)
-        shares = self._vectors(tokens.T, learning=False) @ weights.input_past
+        weights = self._weights(training=False, steps=max_new_tokens)
+        input_gates = self._embed(tokens.T, training=False) @ weights.input_past
         hidden, cells = (part.transpose(0, 1).contiguous() for part in past)
-        state = _State(hidden, cells, shares, weights, self.head.prepared(room), 0)
-        return state.head(found[-1][prompts.start, torch.arange(len(prompts), device=inputs.device)]), state
+        state = _TrellisState(hidden, cells, input_gates, weights, self.head.logits_fn(max_new_tokens), 0)
+        return state.head(outputs[-1][prompts.start, torch.arange(len(prompts), device=inputs.device)]), state
 
-    def advance(self, state: _State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _State]:
+    def advance(self, state: _TrellisState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _TrellisState]:
         weights, spans, count = state.weights, self.config.spans, state.count
-        vectors, most = self.embedding(token), len(state.shares)
+        vectors, most = self.embedding(token), len(state.input_gates)
         now = torch.addmm(weights.bias, vectors, weights.input_now)
-        given = {span: now + state.shares[(count - span) % most] for span in set(spans)}
-        state.shares[count % most] = vectors @ weights.input_past
-        rows = [first + count % span for first, span in zip(_starts(spans), spans[1:], strict=True)]
-        known = state.hidden if len(rows) == len(state.hidden) else state.hidden[rows]
-        gates = known @ weights.past
-        hidden, cell = _gated(given[spans[0]], None)
+        input_gates = {span: now + state.input_gates[(count - span) % most] for span in set(spans)}
+        state.input_gates[count % most] = vectors @ weights.input_past
+        rows = [sum(spans[1:layer]) + count % spans[layer] for layer in range(1, len(spans))]
+        past = state.hidden if len(rows) == len(state.hidden) else state.hidden[rows]
+        gates = past @ weights.past
+        hidden, cell = _lstm_gates(input_gates[spans[0]], None)
         for gate, row, span in zip(gates, rows, spans[1:], strict=True):
-            gate = gate.addmm_(hidden, weights.now).add_(given[span])
-            above = _gated(gate, state.cells[row])
+            gate = gate.addmm_(hidden, weights.now).add_(input_gates[span])
+            above = _lstm_gates(gate, state.cells[row])
             state.hidden[row], state.cells[row] = hidden, cell
             hidden, cell = above
         return state.head(hidden[:, -self.config.width :]), replace(state, count=count + 1)
 
-    def select(self, state: _State, index: Int[Tensor, "K"]) -> _State:
-        hidden, cells, shares = (part.index_select(1, index) for part in (state.hidden, state.cells, state.shares))
-        return replace(state, hidden=hidden, cells=cells, shares=shares)
+    def select(self, state: _TrellisState, index: Int[Tensor, "K"]) -> _TrellisState:
+        parts = (state.hidden, state.cells, state.input_gates)
+        hidden, cells, input_gates = (part.index_select(1, index) for part in parts)
+        return replace(state, hidden=hidden, cells=cells, input_gates=input_gates)
 
     def _pass(
         self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
@@ -145,108 +146,101 @@ class TrellisNetwork(PenalisedReader):
         if inputs.numel() == 0:
             return self.past.weight.new_zeros(*inputs.shape, config.width), memory
         length = torch.full_like(inputs[:, 0], inputs.shape[1])
-        found, after = self._levels(inputs, memory, length, learning=self.training)
-        *levels, last = [one.transpose(0, 1) for one in found]
-        dropped = self._dropped(last, inside)
-        if self.training and torch.is_grad_enabled() and levels:
-            self._unscored = dropped, [locked(one, config.dropout, True) for one in levels]
+        outputs, after = self._layers(inputs, memory, length, training=self.training)
+        *auxiliary, last = [output.transpose(0, 1) for output in outputs]
+        dropped = self._regularize(last, inside)
+        if self.training and torch.is_grad_enabled() and auxiliary:
+            self._unscored = dropped, [variational_dropout(output, config.dropout, True) for output in auxiliary]
         return dropped, after
 
-    def _levels(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], length: Int[Tensor, "B"], *, learning: bool
+    def _layers(
+        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], length: Int[Tensor, "B"], *, training: bool
     ) -> tuple[list[Float[Tensor, "L B W"]], tuple[Tensor, ...]]:
-        """The outputs of levels to be scored while learning, and of the last; the memory after so many inputs of each row."""
-        config, weights, (before, *past) = self.config, self._weights(learning=learning), memory
+        """The outputs of the auxiliary layers (in training) and of the last; the memory after `length` inputs of each row."""
+        config, weights, (before, *past) = self.config, self._weights(training=training), memory
         tokens = torch.cat([before, inputs], 1)
-        shares, spans = self._shares(tokens, weights, inputs.shape[1], learning=learning), config.spans
+        input_gates, spans = self._input_gates(tokens, weights, inputs.shape[1], training=training), config.spans
         keep = None
-        if learning and config.hidden_dropout:
+        if training and config.hidden_dropout:
             keep = dropout(past[0].new_ones(len(inputs), past[0].shape[2]), config.hidden_dropout)
-        below, found, kept = _gated(shares[spans[0]], None), list[Tensor](), list[tuple[Tensor, ...]]()
-        for level, span in enumerate(spans):
-            if level > 0:
-                first = sum(spans[1:level])
+        below, outputs, memories = _lstm_gates(input_gates[spans[0]], None), list[Tensor](), list[tuple[Tensor, ...]]()
+        for layer, span in enumerate(spans):
+            if layer > 0:
+                first = sum(spans[1:layer])
                 old = (part[:, first : first + span].transpose(0, 1) for part in past)
-                hidden, cell = (torch.cat([one, new]) for one, new in zip(old, below, strict=True))
-                kept.append(tuple(_last(part, length, span) for part in (hidden, cell)))
-                below = self._level(hidden, cell, shares[span], weights, keep)
-            if learning and config.auxiliary and (level + 1) % config.auxiliary_every == 0:
-                found.append(below[0][..., -config.width :])
-        after = tuple(torch.cat([past[number][:, :0], *(pair[number] for pair in kept)], 1) for number in (0, 1))
-        return [*found, below[0][..., -config.width :]], (_last(tokens.T, length, before.shape[1]), *after)
+                hidden, cell = (torch.cat(pair) for pair in zip(old, below, strict=True))
+                memories.append(tuple(_last_positions(part, length, span) for part in (hidden, cell)))
+                below = self._layer(hidden, cell, input_gates[span], weights, keep)
+            if training and config.auxiliary and (layer + 1) % config.auxiliary_every == 0:
+                outputs.append(below[0][..., -config.width :])
+        after = tuple(torch.cat([past[number][:, :0], *(pair[number] for pair in memories)], 1) for number in (0, 1))
+        return [*outputs, below[0][..., -config.width :]], (_last_positions(tokens.T, length, before.shape[1]), *after)
 
-    def _level(
+    def _layer(
         self,
         hidden: Float[Tensor, "K B H"],
         cell: Float[Tensor, "K B H"],
-        share: Float[Tensor, "L B G"],
-        weights: _Weights,
+        input_gates: Float[Tensor, "L B G"],
+        weights: _ConvWeights,
         keep: Float[Tensor, "B H"] | None,
     ) -> tuple[Float[Tensor, "L B H"], Float[Tensor, "L B H"]]:
-        """Hidden vectors and cells of the next level, given those of this one with as many before them as the span."""
-        length = len(share)
-        seen = hidden if keep is None else hidden * keep
-        gates = torch.addmm(share.flatten(0, 1), seen[:length].flatten(0, 1), weights.past)
-        gates = torch.addmm(gates, seen[-length:].flatten(0, 1), weights.now)
-        return _gated(gates.view_as(share), cell[:length])
+        """Hidden vectors and cells of the next layer, given those of this one with `span` positions before them."""
+        length = len(input_gates)
+        dropped = hidden if keep is None else hidden * keep
+        gates = torch.addmm(input_gates.flatten(0, 1), dropped[:length].flatten(0, 1), weights.past)
+        gates = torch.addmm(gates, dropped[-length:].flatten(0, 1), weights.now)
+        return _lstm_gates(gates.view_as(input_gates), cell[:length])
 
-    def _shares(
-        self, tokens: Int[Tensor, "B K"], weights: _Weights, length: int, *, learning: bool
+    def _input_gates(
+        self, tokens: Int[Tensor, "B K"], weights: _ConvWeights, length: int, *, training: bool
     ) -> dict[int, Float[Tensor, "{length} B G"]]:
-        """What the input adds to the gates of the last positions, for each span."""
-        vectors = self._vectors(tokens.T, learning=learning)
+        """The contribution of the embeddings to the gates of the last positions, for each span."""
+        vectors = self._embed(tokens.T, training=training)
         past, now = vectors @ weights.input_past, vectors[-length:] @ weights.input_now + weights.bias
         most = len(vectors) - length
         return {span: now + past[most - span : most - span + length] for span in set(self.config.spans)}
 
-    def _vectors(self, tokens: Int[Tensor, "K B"], *, learning: bool) -> Float[Tensor, "K B I"]:
-        """The input vectors, 0 where there is no token; while learning some symbols are 0 wherever they stand."""
-        there = tokens >= 0
-        vectors = self.embedding(tokens.clamp(min=0)) * there[..., None]
-        if learning and self.config.word_dropout:
-            kept = dropout(vectors.new_ones(self.vocab_size + 1, 1), self.config.word_dropout)
-            vectors = vectors * kept[tokens.clamp(min=0)]
-        return locked(vectors.transpose(0, 1), self.config.input_dropout, learning).transpose(0, 1)
+    def _embed(self, tokens: Int[Tensor, "K B"], *, training: bool) -> Float[Tensor, "K B I"]:
+        """Embeddings with word dropout and variational dropout; 0 where there is no token."""
+        symbols = tokens.clamp(min=0)
+        vectors = self.embedding(symbols) * (tokens >= 0)[..., None]
+        vectors = word_dropout(vectors, symbols, self.vocab_size + 1, self.config.word_dropout, training)
+        return variational_dropout(vectors.transpose(0, 1), self.config.input_dropout, training).transpose(0, 1)
 
-    def _weights(self, *, learning: bool, steps: int = 0) -> _Weights:
-        """The weights of a pass; while learning some of those that read the past are dropped."""
+    def _weights(self, *, training: bool, steps: int = 0) -> _ConvWeights:
+        """The weights of a pass, with dropout of the weights of earlier positions in training."""
         rate = self.config.weight_dropout
-        past = [dropout(part.weight, rate, learning) for part in (self.input_past, self.past)]
+        past = [dropout(part.weight, rate, training) for part in (self.input_past, self.past)]
         parts = (past[0], self.input_now.weight, past[1], self.now.weight)
-        input_past, input_now, hidden_past, hidden_now = (laid_out(part, steps).T for part in parts)
-        return _Weights(input_past, input_now, self.input_now.bias, hidden_past, hidden_now)
+        input_past, input_now, hidden_past, hidden_now = (matmul_layout(part, steps).T for part in parts)
+        return _ConvWeights(input_past, input_now, self.input_now.bias, hidden_past, hidden_now)
 
-    def _score_levels(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> None:
+    def _add_auxiliary_loss(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> None:
         """Add the auxiliary loss to the penalty, if these are the vectors of the last training pass."""
         if self._unscored is None or hidden is not self._unscored[0]:
             return
-        losses = [-self.head.score(level, tokens).sum() for level in self._unscored[1]]
+        losses = [-self.head.log_probs(output, tokens).sum() for output in self._unscored[1]]
         loss = self.config.auxiliary * torch.stack(losses).sum() / (tokens >= 0).sum().clamp(min=1)
         self._penalty, self._unscored = loss if self._penalty is None else self._penalty + loss, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what belongs to one pass of this very network."""
+        """Copies and pickles hold nothing of a pass."""
         return {**super().__getstate__(), "_unscored": None}
 
 
-def _gated(
+def _lstm_gates(
     gates: Float[Tensor, "*S G"], cell: Float[Tensor, "*S H"] | None
 ) -> tuple[Float[Tensor, "*S H"], Float[Tensor, "*S H"]]:
-    """Hidden vectors and cells made of the gates i, o, g, f and the cells before; None is 0."""
+    """Hidden vectors and cells from the gates i, o, g, f and the earlier cells; None is 0."""
     units = gates.shape[-1] // 4
-    take, show = gates[..., : 2 * units].sigmoid().chunk(2, -1)
-    new = take * gates[..., 2 * units : 3 * units].tanh()
+    input_gate, output_gate = gates[..., : 2 * units].sigmoid().chunk(2, -1)
+    new = input_gate * gates[..., 2 * units : 3 * units].tanh()
     if cell is not None:
         new = torch.addcmul(new, gates[..., 3 * units :].sigmoid(), cell)
-    return show * new.tanh(), new
+    return output_gate * new.tanh(), new
 
 
-def _last(part: Tensor, length: Int[Tensor, "B"], span: int) -> Tensor:
-    """Of what has `span` rows before the first position, the `span` last rows of each row that is so long, without gradient."""
-    place = length + torch.arange(span, device=length.device)[:, None]
-    return part.detach()[place, torch.arange(len(length), device=length.device)].transpose(0, 1).contiguous()
-
-
-def _starts(spans: tuple[int, ...]) -> list[int]:
-    """Where each level above the first begins among what is remembered."""
-    return [sum(spans[1:level]) for level in range(1, len(spans))]
+def _last_positions(part: Tensor, length: Int[Tensor, "B"], span: int) -> Tensor:
+    """The last `span` positions of each row of this length, without gradient; `part` has `span` positions before the first."""
+    position = length + torch.arange(span, device=length.device)[:, None]
+    return part.detach()[position, torch.arange(len(length), device=length.device)].transpose(0, 1).contiguous()

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from esscher.objective import Loss, Objective
-from esscher.randomness import Rng
-from esscher.space import Sequences
-from esscher.target import Tilted
+from esscher.core.objective import Loss, Objective
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted
 
 Schedule = Callable[[int], float]
-"""The weight of a part as a function of the step."""
+"""A number as a function of the step."""
 
 
-def at_step(weight: float | Schedule, step: int) -> float:
-    """The weight at a step, whether it changes or not."""
+def value_at_step(weight: float | Schedule, step: int) -> float:
+    """The weight at a step, whether it is constant or not."""
     return weight(step) if callable(weight) else weight
 
 
 @dataclass(frozen=True)
-class Ramp:
+class LinearRamp:
     """`first` until step `begin`, then in a straight line to `last` at step `end`; equal ends make a switch."""
 
     first: float
@@ -43,8 +43,8 @@ class Ramp:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One objective of a sum, with the name that its metrics carry."""
+class WeightedObjective:
+    """An objective of a sum; its name is the prefix of its metrics."""
 
     name: str
     objective: Objective
@@ -52,13 +52,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Combine:
-    """The sum of its parts, for each player by itself; a part of weight 0 is not computed.
+class WeightedSum:
+    """The weighted sum of its parts, for each module by itself where they have several losses; parts of weight 0 are skipped.
 
-    Parts that count different units are put together over the rows of a batch.
+    If the parts count different units, the sum counts the rows of the batch.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[WeightedObjective, ...]
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.parts]
@@ -66,7 +66,7 @@ class Combine:
             raise ValueError(f"A sum needs parts with different names, not {names}.")
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        weights = {part.name: at_step(part.weight, step) for part in self.parts}
+        weights = {part.name: value_at_step(part.weight, step) for part in self.parts}
         active = [part for part in self.parts if weights[part.name] != 0]
         if not active:
             raise ValueError(f"All parts have weight 0 at step {step}: {', '.join(weights)}. Nothing was computed.")
@@ -74,20 +74,16 @@ class Combine:
         metrics = {f"{name}/{key}": value for name, loss in losses.items() for key, value in loss.metrics.items()}
         metrics |= {f"{name}/weight": weight for name, weight in weights.items()}
         counts = {loss.count for loss in losses.values()}
-        value = _sum({name: loss.value for name, loss in losses.items()}, weights)
-        return Loss(value, metrics, counts.pop() if len(counts) == 1 else len(data))
+        return Loss(_sum(losses, weights), metrics, counts.pop() if len(counts) == 1 else len(data))
 
 
-def _sum(values: Mapping[str, Tensor | Mapping[str, Tensor]], weights: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
-    """One sum, or one for each player."""
-    plain = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    if len(plain) == len(values):
-        return sum((weights[name] * value for name, value in plain.items()), start=next(iter(plain.values())).new_zeros(()))
-    if plain:
-        raise ValueError(f"The parts {', '.join(plain)} have one value, the others one for each player. Make them alike.")
-    total: dict[str, Tensor] = {}
-    for name, value in values.items():
-        assert not isinstance(value, Tensor)
-        for player, own in value.items():
-            total[player] = total[player] + weights[name] * own if player in total else weights[name] * own
-    return total
+def _sum(losses: Mapping[str, Loss], weights: Mapping[str, float]) -> Tensor | dict[str, Tensor]:
+    """The weighted sum, or one for each module."""
+    plain = [name for name, loss in losses.items() if isinstance(loss.value, Tensor)]
+    if plain and len(plain) < len(losses):
+        raise ValueError(f"The parts {', '.join(plain)} have one loss, the others one for each module. Make them alike.")
+    total: dict[str | None, Tensor] = {}
+    for name, loss in losses.items():
+        for module, value in loss.values.items():
+            total[module] = total[module] + weights[name] * value if module in total else weights[name] * value
+    return total[None] if plain else {str(module): value for module, value in total.items()}

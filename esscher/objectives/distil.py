@@ -1,14 +1,14 @@
 """Distillation: bring a student, any plain base, near a tilted teacher p(x) = a(x) exp(-E(x)) / Z.
 
 `Distil` minimises the student's cross-entropy under the teacher, with draws from any sampler of the teacher.
-`Reweighted` does so from given draws of the base, with a control variate that leaves a student near the base at rest.
-`PolicyGradient` draws from the student itself and minimises a divergence by its score-function gradient
+`ReweightedDistil` does so from given draws of the base, with a control variate: its gradient vanishes where student and teacher
+are the base. `PolicyGradient` draws from the student itself and minimises a divergence by its score-function gradient
 (distributional policy gradient; Khalifa et al., 2021; Go et al., 2023). With t(x) = pi(x) / p(x),
 
     D_f = E_p[f(t)],    gradient of D_f = E_pi[ f'(t) gradient of log pi ],
 
-and any constant may be taken from f', which is the baseline. In `Distil` and `PolicyGradient`, `data` only brings the
-prompts. What it leaves out: how the draws are collected, kept and turned into a model folder (`esscher.verbs.distillation`).
+and any constant may be subtracted from f' as a baseline. `Distil` and `PolicyGradient` use only the prompts of `data`. What it
+leaves out: collecting the draws and saving the model (`esscher.workflow.distil`).
 """
 
 import math
@@ -21,16 +21,16 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from esscher.bases.logits import LogitBase
-from esscher.draws import Draws, Sampler
-from esscher.objective import Loss
-from esscher.randomness import Rng
+from esscher.core.draws import Draws, Sampler
+from esscher.core.objective import Loss
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
-from esscher.samplers.scores import log_prob, log_weight
-from esscher.space import Sequences
-from esscher.target import Tilted
+from esscher.samplers.scoring import log_prob, log_weight
 
-SLOPES: Mapping[str, Callable[[Tensor], Tensor]] = {
+F_DIVERGENCE_DERIVATIVES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "kl": lambda log_t: -torch.exp(-log_t),
     "reverse-kl": lambda log_t: log_t + 1,
     "total-variation": lambda log_t: torch.sign(log_t) / 2,
@@ -53,21 +53,21 @@ class Distil:
         score = target.base.log_probs(drawn.x).sum(-1).view(share.shape)
         tokens = (share * drawn.x.lengths.view(share.shape)).sum()
         nll = -(share * score).sum() / tokens
-        return Loss(nll, {"nll": float(nll.detach()), "effective": float(drawn.effective().mean())}, len(data))
+        return Loss(nll, {"nll": float(nll.detach()), "ess": float(drawn.ess().mean())}, len(data))
 
 
 @dataclass(frozen=True)
-class Reweighted:
+class ReweightedDistil:
     """The student's cross-entropy under the teacher, from `data` that were drawn from the teacher's base.
 
     With w = exp(-E) / Z, whose mean under the base a is 1,
 
         E_p[-log pi] = E_a[(w - 1) (-log pi)] + E_a[-log pi],
 
-    and the last term is a sum of cross-entropies between a's and pi's distributions of each next token, known without
-    chance along a draw: its gradient vanishes where the student is the base. Draws that the energy does not care about,
-    w near 1, then move nothing. Both bases must tell whole distributions (`LogitBase`), held for all tokens of a batch. The
-    value is per position of the longest point.
+    and the last term is a sum of cross-entropies between the next-token distributions of a and pi, computed exactly along a
+    draw: its gradient vanishes where the student is the base. Draws with w near 1 then change nothing. Both bases must give
+    whole distributions (`LogitBase`), which are held in memory for all tokens of a batch. The value is per position of the
+    longest point.
     """
 
     teacher: Tilted
@@ -82,19 +82,19 @@ class Reweighted:
             surplus = (log_weight(self.teacher, data) - self.log_z).exp() - 1
             dense = torch.softmax(base.logits(data), -1)
         log_prob = torch.log_softmax(student.logits(data), -1)
-        own = log_prob.gather(-1, data.tokens[..., None])[..., 0]
+        token_log_prob = log_prob.gather(-1, data.tokens[..., None])[..., 0]
         known = (dense * log_prob).sum(-1)
-        each = torch.where(data.counted, surplus.to(own)[:, None] * own + known, 0.0).sum(-1)
+        each = torch.where(data.counted, surplus.to(token_log_prob)[:, None] * token_log_prob + known, 0.0).sum(-1)
         value = -each.mean() / target.space.max_length
         return Loss(value, {"surplus": float(surplus.abs().mean())}, len(data))
 
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """A surrogate whose gradient is that of the divergence between teacher and student, from the student's draws.
+    """A surrogate with the gradient of the divergence between teacher and student, from the student's draws.
 
-    `log_z` is the teacher's, where it is known; None estimates it for each prompt from the same draws, which is
-    consistent in `draws`. The baseline is the mean slope of a prompt's other draws.
+    `log_z` is that of the teacher; None estimates it for each prompt from the same draws, which is consistent in `draws`. The
+    baseline is the mean of f' over the other draws of a prompt.
     """
 
     teacher: Tilted
@@ -105,8 +105,8 @@ class PolicyGradient:
     sampler: Sampler = field(default_factory=Ancestral)  # of the student
 
     def __post_init__(self) -> None:
-        if self.divergence not in SLOPES:
-            raise ValueError(f"No divergence named {self.divergence!r}. Choose from: {', '.join(SLOPES)}.")
+        if self.divergence not in F_DIVERGENCE_DERIVATIVES:
+            raise ValueError(f"No divergence named {self.divergence!r}. Choose from: {', '.join(F_DIVERGENCE_DERIVATIVES)}.")
         if self.draws < 2:
             raise ValueError(f"A policy gradient compares draws of one prompt, so it needs at least 2, not {self.draws}.")
 
@@ -119,21 +119,21 @@ class PolicyGradient:
             log_z = torch.logsumexp(log_ratio + share.log(), -1, keepdim=True)
         else:
             log_z = torch.full((len(share), 1), self.log_z, dtype=torch.float64)
-        slope = SLOPES[self.divergence](log_z - log_ratio)
-        advantage = slope - _mean_of_others(slope, share, drawn) if self.baseline else slope
+        slope = F_DIVERGENCE_DERIVATIVES[self.divergence](log_z - log_ratio)
+        advantage = slope - _leave_one_out_baseline(slope, share, drawn) if self.baseline else slope
         score = target.base.log_probs(drawn.x).sum(-1).view(share.shape)
         value = ((share * advantage).to(score.device) * score).sum(-1).mean()
         return Loss(value, _metrics(log_ratio - log_z, share), len(data))
 
 
-def _mean_of_others(slope: Float[Tensor, "P N"], share: Float[Tensor, "P N"], drawn: Draws) -> Float[Tensor, "P N"]:
-    """The mean slope of the other draws where they are independent, so that the gradient stays unbiased; else of all."""
+def _leave_one_out_baseline(slope: Float[Tensor, "P N"], share: Float[Tensor, "P N"], drawn: Draws) -> Float[Tensor, "P N"]:
+    """The mean of f' over the other draws if they are independent, so that the gradient is unbiased; else over all."""
     mean = (share * slope).sum(-1, keepdim=True)
     return (mean - share * slope) / (1 - share) if drawn.independent else mean.expand(slope.shape)
 
 
 def _metrics(log_weight: Float[Tensor, "P N"], share: Float[Tensor, "P N"]) -> dict[str, float]:
-    """How far the student still is: the effective share of its draws, and both Kullback-Leibler divergences."""
+    """Effective share of the student's draws, and both Kullback-Leibler divergences from the teacher."""
     weight = share * log_weight.exp()
     total = weight.sum(-1)
     return {

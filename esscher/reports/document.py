@@ -1,7 +1,4 @@
-"""One self-contained HTML file: sections of text, tables, samples and pictures.
-
-Everything that comes from data or a model is escaped by the template; pictures are inline SVG.
-"""
+"""One self-contained HTML file: sections of text, tables, samples and figures (inline SVG); the template escapes all text."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -9,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esscher.reports.tables import cell, columns
-from esscher.storage import write_file
+from esscher.core.storage import write_file
+from esscher.reports.tables import column_names, format_cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a caption; `meaning` says in one sentence what the numbers are."""
+    """Rows under a caption; `meaning` explains the numbers in one sentence."""
 
     caption: str
     rows: Sequence[Mapping[str, Any]]
@@ -27,15 +24,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, and one sentence that says what to see in it."""
+    """A figure, and one sentence on what it shows."""
 
     figure: "Figure"
     meaning: str
 
 
 @dataclass(frozen=True)
-class Lines:
-    """Samples or other text, shown as it is."""
+class TextLines:
+    """Samples or other text, shown verbatim."""
 
     caption: str
     lines: Sequence[str]
@@ -47,11 +44,11 @@ class Section:
 
     title: str
     text: str
-    parts: Sequence[Table | Picture | Lines] = ()
+    parts: Sequence[Table | Picture | TextLines] = ()
 
 
 def write_report(path: Path, title: str, summary: str, sections: Sequence[Section]) -> Path:
-    """Write the report, whole or not at all, and return its path."""
+    """Write the page (complete or not at all) and return its path."""
     from jinja2 import Environment, PackageLoader
 
     template = Environment(loader=PackageLoader("esscher.reports", "."), autoescape=True).get_template("report.html")
@@ -61,19 +58,19 @@ def write_report(path: Path, title: str, summary: str, sections: Sequence[Sectio
     return path
 
 
-def _render(part: Table | Picture | Lines) -> dict[str, Any]:
+def _render(part: Table | Picture | TextLines) -> dict[str, Any]:
     if isinstance(part, Table):
-        names = columns(part.rows)
-        rows = [[cell(row.get(name)) for name in names] for row in part.rows]
+        names = column_names(part.rows)
+        rows = [[format_cell(row.get(name)) for name in names] for row in part.rows]
         heads = [name.replace("_", " ") for name in names]
         return {"kind": "table", "caption": part.caption, "meaning": part.meaning, "heads": heads, "rows": rows}
     if isinstance(part, Picture):
-        return {"kind": "picture", "svg": svg(part.figure), "meaning": part.meaning}
+        return {"kind": "picture", "svg": figure_svg(part.figure), "meaning": part.meaning}
     return {"kind": "lines", "caption": part.caption, "lines": list(part.lines)}
 
 
-def svg(figure: "Figure") -> str:
-    """The figure as an SVG element that may stand inside HTML."""
+def figure_svg(figure: "Figure") -> str:
+    """The figure as an SVG element for inclusion in HTML."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = buffer.getvalue()

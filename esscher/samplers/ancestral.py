@@ -1,4 +1,7 @@
-"""Draw from a base, one token at a time: exact, and the proposal of every other sampler."""
+"""Ancestral sampling from a base, token by token: exact, and the proposal of every other sampler.
+
+Letters beside those of `esscher.core.space`: A rows that are drawn for, K different prefixes among them.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,47 +10,47 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.randomness import Rng
-from esscher.space import Sequences, Space, concatenate
-from esscher.target import Base, State, Tilted, flat
+from esscher.core.draws import Draws
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, Space, concatenate
+from esscher.core.target import Base, State, Tilted, flat
 
-COMPACT_BELOW = 0.75  # finished rows are dropped when the living are fewer than this share: dropping copies the state
+COMPACT_BELOW = 0.75  # drop finished rows when the open ones are fewer than this share: dropping copies the state
 SHARE_BELOW = 0.5  # draws share states while different prefixes are fewer than this share of them
 
 
 def rows_at_once(space: Space) -> int:
-    """Rows that one pass of a network should hold: wide enough to be fast, narrow enough for the memory."""
+    """Rows that one pass of a network should hold: enough to be fast, few enough for the memory."""
     return max(32, min(4096, 2**21 // space.vocab_size, 2**17 // space.max_length))
 
 
 @torch.no_grad()
 def draw(
-    base: Base, prompts: Sequences, draws: int, *, rng: Rng, longest: int | None = None
+    base: Base, prompts: Sequences, draws: int, *, rng: Rng, max_new_tokens: int | None = None
 ) -> tuple[Sequences, Float[Tensor, "P N"]]:
-    """`draws` independent points after each prompt, prompt-major, and their exact log-probabilities.
+    """`draws` independent sequences after each prompt, prompt-major, and their exact log-probabilities.
 
-    Draws of a prompt share one state as long as they agree; a finished point stops costing. With `longest`, points are drawn
-    only as far as so many tokens.
+    Draws of a prompt share one state while their prefixes agree; finished draws cost nothing. With `max_new_tokens` draws stop
+    after so many tokens.
     """
-    length = base.space.max_length if longest is None else min(longest, base.space.max_length)
+    length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
     at_once = rows_at_once(base.space)
-    together = max(1, at_once // draws)  # prompts; or one of them, its draws in passes of even size
-    passes = -(-draws // at_once)
+    prompts_at_once = max(1, at_once // draws)
+    passes = -(-draws // at_once)  # more than one only for a single prompt
     sizes = [draws * (done + 1) // passes - draws * done // passes for done in range(passes)]
     parts = []
-    for some in prompts.split(together):
-        log_prob, state = base.begin(some)
-        every = torch.arange(len(some), device=log_prob.device)
+    for group in prompts.split(prompts_at_once):
+        log_prob, state = base.begin(group)
+        every = torch.arange(len(group), device=log_prob.device)
         for number, size in enumerate(sizes):
-            own = state if number + 1 == len(sizes) else base.select(state, every)
-            parts.append(_continue(base, some, size, length, log_prob, own, rng))
+            own_state = state if number + 1 == len(sizes) else base.select(state, every)
+            parts.append(_continue(base, group, size, length, log_prob, own_state, rng))
     log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]), log_base
 
 
 class _Step(NamedTuple):
-    """What one step drew; rows that have ended may be among those that it drew for."""
+    """The tokens drawn in one step; rows that have already finished may be among them."""
 
     row: Int[Tensor, "A"]
     token: Int[Tensor, "A"]
@@ -57,32 +60,37 @@ class _Step(NamedTuple):
 def _continue(
     base: Base, prompts: Sequences, draws: int, length: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
 ) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """`draws` points of at most `length` tokens for each prompt, from the state that follows it."""
+    """`draws` sequences of at most `length` tokens for each prompt, from the state after it."""
     space, device = base.space, log_prob.device
-    alive = torch.arange(len(prompts) * draws, device=device)  # the rows that still grow, and some that have just ended
+    alive = torch.arange(len(prompts) * draws, device=device)  # open rows, and finished ones that are not dropped yet
     place = None if draws == 1 else torch.arange(len(prompts), device=device).repeat_interleave(draws)
     open_ = torch.ones_like(alive, dtype=torch.bool)
     steps: list[_Step] = []
     for t in range(length):
-        own = log_prob if place is None else log_prob[place]
-        token = rng.categorical(own)
-        log_token, token = own.gather(1, token)[:, 0], token[:, 0]
+        row_log_prob = log_prob if place is None else log_prob[place]
+        token = rng.categorical(row_log_prob)
+        log_token, token = row_log_prob.gather(1, token)[:, 0], token[:, 0]
         steps.append(_Step(alive, token, log_token))
         if space.eos is not None:
-            open_ = open_ & ~space.ends(token)
-            living = int(open_.sum())
-            if living == 0:
+            open_ = open_ & ~space.is_eos(token)
+            num_open = int(open_.sum())
+            if num_open == 0:
                 break
-            if living < COMPACT_BELOW * len(alive):
+            if num_open < COMPACT_BELOW * len(alive):
                 keep = open_.nonzero()[:, 0]
                 alive, token, open_ = alive[keep], token[keep], open_[keep]
                 place = keep if place is None else place[keep]
         if t + 1 < length:
             state, token, place = _branch(base, state, len(log_prob), token, place)
             log_prob, state = base.advance(state, token)
-    x, total = _assembled(space, prompts.repeat(draws), steps)
-    _check_finite(total)
-    return x, total
+    x, log_base = _assemble(space, prompts.repeat(draws), steps)
+    wrong = int((~torch.isfinite(log_base)).sum())
+    if wrong:
+        raise ValueError(
+            f"The base gave no probability to {wrong} of {len(log_base)} draws: its log-probabilities are not finite. "
+            f"The draws were dropped; look for NaN weights (training that diverged)."
+        )
+    return x, log_base
 
 
 def _branch(
@@ -90,8 +98,8 @@ def _branch(
 ) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"] | None]:
     """One row of the state for each different prefix, if that saves much; otherwise one for each draw.
 
-    `place` is the row of the state that each draw has; None where each has its own. Returns the state, the token that each of
-    its rows goes on with, and their new place.
+    `place` is the row of the state of each draw; None if each draw has its own. Returns the state, the next token of each of
+    its rows, and the new `place`.
     """
     if place is None:
         return state, token, None
@@ -103,46 +111,38 @@ def _branch(
     return base.select(state, place), token, None
 
 
-def _assembled(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """The points and their log-probabilities; what a row drew after its end is left out."""
+def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B"]]:
+    """The sequences and their log-probabilities, without the tokens drawn after an end symbol."""
     row, token, log_prob = (torch.cat(part) for part in zip(*steps, strict=True))
-    sizes = torch.tensor([len(one.row) for one in steps], device=row.device)
-    step = torch.arange(len(steps), device=row.device).repeat_interleave(sizes)
-    ended = space.ends(token)
-    length = torch.full_like(rows.start, len(steps)).scatter_reduce(0, row[ended], step[ended] + 1, "amin")
-    stop, kept = rows.start + length, step < length[row]
-    row, step, token, log_prob = row[kept], step[kept], token[kept], log_prob[kept]
+    sizes = torch.tensor([len(step.row) for step in steps], device=row.device)
+    column = torch.arange(len(steps), device=row.device).repeat_interleave(sizes)
+    ended = space.is_eos(token)
+    length = torch.full_like(rows.start, len(steps)).scatter_reduce(0, row[ended], column[ended] + 1, "amin")
+    stop, inside = rows.start + length, column < length[row]
+    row, column, token, log_prob = row[inside], column[inside], token[inside], log_prob[inside]
     tokens = torch.nn.functional.pad(rows.tokens, (0, len(steps)))
-    tokens[row, rows.start[row] + step] = token
-    each = torch.zeros(len(rows), len(steps), dtype=torch.float64, device=row.device)
-    each[row, step] = log_prob.double()
-    return Sequences(tokens[:, : int(stop.max())], rows.start, stop), each.sum(-1)
-
-
-def _check_finite(log_base: Float[Tensor, "B"]) -> None:
-    wrong = int((~torch.isfinite(log_base)).sum())
-    if wrong:
-        raise ValueError(
-            f"The base gave no probability to {wrong} of {len(log_base)} draws: its log-probabilities are not finite. "
-            f"The draws were dropped; look for NaN weights (training that diverged)."
-        )
+    tokens[row, rows.start[row] + column] = token
+    log_probs = torch.zeros(len(rows), len(steps), dtype=torch.float64, device=row.device)
+    log_probs[row, column] = log_prob.double()
+    return Sequences(tokens[:, : int(stop.max())], rows.start, stop), log_probs.sum(-1)
 
 
 @dataclass(frozen=True)
 class Ancestral:
-    """Draws of the base itself, no further than to `longest` tokens; its target must not be tilted."""
+    """Exact draws of a base, token by token; the target must not be tilted."""
 
-    longest: int | None = None
+    max_new_tokens: int | None = None
+    """Stop each draw after so many tokens; by default at the end symbol or the length limit of the base."""
 
     def __post_init__(self) -> None:
-        if self.longest is not None and self.longest < 1:
-            raise ValueError(f"A draw has at least one token, not longest = {self.longest}.")
+        if self.max_new_tokens is not None and self.max_new_tokens < 1:
+            raise ValueError(f"A draw has at least one token, not max_new_tokens = {self.max_new_tokens}.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         if target.energy is not flat:
             raise ValueError(
-                "Ancestral draws from a base and knows no energy. Nothing was drawn; pass Tilted(base), or choose "
-                "Importance, Pool, Rejection, Metropolis or Particles for a tilted model."
+                "Ancestral draws from a base and cannot use an energy. Nothing was drawn; pass Tilted(base), or choose "
+                "Importance, SIR, Rejection, Metropolis or Particles for a tilted model."
             )
-        x, log_base = draw(target.base, prompts, draws, rng=rng, longest=self.longest)
+        x, log_base = draw(target.base, prompts, draws, rng=rng, max_new_tokens=self.max_new_tokens)
         return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=len(x))

@@ -1,26 +1,29 @@
-"""Importance sampling: draw from a proposal, weigh by a(x) exp(-E(x)) / q(x).
+"""Importance sampling, and its limit without randomness: exhaustive enumeration of a small space.
 
-The samplers that choose among independent candidates (Pool, Rejection, QuasiRejection, Metropolis) all
-start from these weighted draws.
+Importance draws from a proposal q have the weights a(x) exp(-E(x)) / q(x). The samplers that choose among independent
+candidates (SIR, Rejection, QuasiRejection, Metropolis) start from them.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
-from esscher.draws import Draws
-from esscher.randomness import Rng
+from esscher.core.draws import Draws
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Base, Tilted
+from esscher.exact.enumeration import enumerate_points
 from esscher.samplers.ancestral import draw
-from esscher.samplers.scores import log_prob, log_weight
-from esscher.space import Sequences
-from esscher.target import Base, Tilted
+from esscher.samplers.scoring import log_prob, log_weight
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Independent draws with weights that average to Z; `proposal` None means the base."""
+    """Independent weighted draws, whose weights average to Z."""
 
     proposal: Base | None = None
+    """The base to draw from; None is the base of the target."""
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
@@ -29,3 +32,18 @@ class Importance:
         log_base = log_proposal if self.proposal is None else log_prob(target.base, x).view(log_proposal.shape)
         log_tilt = log_weight(target, x).view(log_proposal.shape) + log_base - log_proposal
         return Draws(x, log_tilt, log_base, estimates_z=True, independent=True, cost=len(x))
+
+
+@dataclass(frozen=True)
+class Exhaustive:
+    """Every point after each prompt, weighted by its exact probability; `draws` and `rng` are ignored.
+
+    In an objective it turns the stochastic gradient into the exact one.
+    """
+
+    @torch.no_grad()
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        x = enumerate_points(target.space, prompts)
+        log_base = log_prob(target.base, x).view(len(prompts), -1)
+        log_tilt = log_base + log_weight(target, x).view(len(prompts), -1) + math.log(log_base.shape[1])
+        return Draws(x, log_tilt, log_base, estimates_z=True, independent=False, cost=len(x))

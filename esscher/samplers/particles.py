@@ -1,56 +1,86 @@
-"""Sequential Monte Carlo: extend all draws of a prompt together, weigh the prefixes, resample when few dominate.
+"""Sequential Monte Carlo: extend all particles of a prompt together, weigh the prefixes, resample when few dominate.
 
-The weight of an unfinished prefix is a guess, the *twist*; a finished point is weighed by the energy itself,
-so any twist is correct and a good one is cheap (`esscher.samplers.twists` makes one of the energy). Without a twist nothing is
-known before the end, and points are resampled only as they finish.
+An unfinished prefix is weighed by a guess of its final weight, the *twist*; a finished sequence by the energy itself, so the
+draws are properly weighted with any twist, and have less variance with a good one (`esscher.samplers.twists`). Without a twist,
+sequences are weighed and resampled only as they finish.
 
-Pruning: a run may start with more prefixes than it ends with, and halve them block by block. The strongest prefix meets the
-weakest, the second strongest the second weakest; of each pair one goes on, with probability its share of the two weights, and
-carries their mean. Any pairing keeps the weights proper, the total is kept exactly, and no prefix is ever doubled.
+Pruning: a run may start with more prefixes than it ends with, and halve them block by block. The prefix of the largest weight
+is paired with that of the smallest, the second largest with the second smallest; one of each pair survives, with probability
+proportional to its weight, and gets their mean weight. The weights stay proper, their sum stays exact, no prefix is duplicated.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.randomness import Rng
+from esscher.core.draws import Draws, ess
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted
 from esscher.samplers.ancestral import rows_at_once
-from esscher.samplers.resampling import ancestors
-from esscher.samplers.scores import by_rows, log_weight
-from esscher.space import Sequences, concatenate
-from esscher.target import Tilted
+from esscher.samplers.scoring import log_weight, score_in_batches
+
+
+def residual_resampling(log_weight: Float[Tensor, "P N"], count: int, *, rng: Rng) -> Int[Tensor, "P {count}"]:
+    """Residual resampling: `count` columns for each row, in order; a column of share s appears count * s times on average.
+
+    The integer part of count * s is deterministic and only the remainder random, so equal weights give every column once.
+    """
+    share = torch.softmax(log_weight.double(), -1)
+    if bool(share.isnan().any()):
+        raise ValueError(
+            "A prompt has no draw of any weight: its energies are all infinite. Nothing was resampled; tilt less, or draw more."
+        )
+    expected = count * share
+    certain = (expected + 1e-9).floor()  # rounding must not make an integer random
+    missing = (count - certain.sum(-1)).long()
+    left = torch.where(missing[:, None] > 0, (expected - certain).clamp(min=0), 1.0)  # a dummy, not used
+    most = int(missing.max()) if len(missing) else 0
+    chosen = rng.categorical(left.log(), max(1, most))
+    used = torch.arange(chosen.shape[1], device=chosen.device) < missing[:, None]
+    times = certain.long().scatter_add(1, chosen, used.long())
+    column = torch.arange(times.shape[1], device=times.device).expand(times.shape)
+    return column.reshape(-1).repeat_interleave(times.view(-1)).view(-1, count)
+
+
+def resample(draws: Draws, count: int, *, rng: Rng) -> Sequences:
+    """`count` points for each prompt, prompt-major; a draw of share s appears count * s times on average."""
+    column = residual_resampling(draws.log_weight, count, rng=rng)
+    first = torch.arange(len(column))[:, None] * draws.log_weight.shape[1]
+    return draws.x.rows((first + column).view(-1).to(draws.x.tokens.device))
 
 
 @dataclass(frozen=True)
 class Particles:
-    """`twist(prefix)` guesses -E of the finished point; prefixes are weighed every `block` tokens, and resampled
-    where the effective sample size falls below `threshold` times the draws.
+    """Weighted draws by sequential Monte Carlo; the draws of a prompt depend on each other.
 
-    A run starts with 2^`halvings` prefixes for each draw and keeps half of them at the end of each block, until one is left
-    for each draw; a prefix given up counts in `cost` by the part of a point it had.
+    A pruned prefix counts in `cost` as the fraction of a sequence that was drawn.
     """
 
     twist: Callable[[Sequences], Tensor] | None = None
+    """Guess of -E(x) from a prefix of x; None weighs finished sequences only."""
     threshold: float = 0.5
+    """Resample the particles of a prompt where their effective sample size falls below this share of them."""
     block: int = 1
-    halvings: int = 0
+    """Tokens between two weighings."""
+    pruning_rounds: int = 0
+    """Start with 2^this times as many prefixes, and keep half of them after each block."""
 
     def __post_init__(self) -> None:
-        if self.block < 1 or self.halvings < 0:
+        if self.block < 1 or self.pruning_rounds < 0:
             raise ValueError(f"A block has at least 1 token, and prefixes are halved 0 times or more: {self}.")
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        together = max(1, rows_at_once(target.space) // (draws * 2**self.halvings))
-        return _below_each_other([self._run(target, group, draws, rng) for group in prompts.split(together)])
+        together = max(1, rows_at_once(target.space) // (draws * 2**self.pruning_rounds))
+        return Draws.cat([self._run(target, group, draws, rng) for group in prompts.split(together)], 0)
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
-        cloud = _Cloud(target, prompts, draws * 2**self.halvings, rng)
+        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng)
         while True:
             cloud.extend()
             if cloud.length % self.block == 0 or not cloud.growing():
@@ -66,8 +96,8 @@ class Particles:
             cloud.advance()
 
 
-class _Cloud:
-    """P * N growing points. Rows that are `open_` own one row of the base's state each, in order."""
+class _ParticleCloud:
+    """P * N growing sequences; the rows that are `open_` have one row each of the base's state, in order."""
 
     def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng):
         self.target, self.rng, self.shape = target, rng, (len(prompts), draws)
@@ -77,11 +107,11 @@ class _Cloud:
         self.tokens = torch.nn.functional.pad(rows.tokens, (0, target.space.max_length))
         self.stop = rows.start.clone()
         self.open_ = torch.ones(len(rows), dtype=torch.bool, device=device)
-        self.closing = torch.zeros_like(self.open_)  # ended since the last weighing
+        self.closing = torch.zeros_like(self.open_)  # finished since the last weighing
         self.log_base = torch.zeros(len(rows), dtype=torch.float64, device=device)
-        self.guess = torch.zeros(len(rows), dtype=torch.float64, device=device)
+        self.log_twist = torch.zeros(len(rows), dtype=torch.float64, device=device)
         self.log_weight = torch.zeros(self.shape, dtype=torch.float64, device=device)
-        self.length, self.lost = 0, 0  # tokens of a row, and tokens of all rows that were given up
+        self.length, self.lost = 0, 0  # tokens of an open row, and of all pruned rows
         log_prob, state = target.base.begin(prompts)
         shared = torch.arange(len(prompts), device=device).repeat_interleave(draws)
         self.log_prob, self.state = log_prob[shared], target.base.select(state, shared)
@@ -97,37 +127,37 @@ class _Cloud:
         self.log_base[rows] += self.log_prob.gather(1, token[:, None])[:, 0].double()
         self.stop[rows] += 1
         self.length += 1
-        ended = self.target.space.ends(token) | (self.length == self.target.space.max_length)
+        ended = self.target.space.is_eos(token) | (self.length == self.target.space.max_length)
         self.slot = (~ended).nonzero()[:, 0]  # rows of the state that go on
         self.closing[rows[ended]] = True
         self.open_[rows[ended]] = False
 
     def weigh(self, twist: Callable[[Sequences], Tensor] | None) -> None:
-        """Replace each row's guess: by the truth where the point has ended, by the twist where it goes on."""
-        guess = self.guess.clone()
+        """Update each row's log weight: by the energy where it has finished, by the twist where it is open."""
+        log_twist = self.log_twist.clone()
         if bool(self.closing.any()):
-            guess[self.closing] = log_weight(self.target, self.points(self.closing)).to(guess.device)
+            log_twist[self.closing] = log_weight(self.target, self.points(self.closing)).to(log_twist.device)
         if twist is not None and bool(self.open_.any()):
-            guess[self.open_] = _finite(by_rows(twist, self.points(self.open_))).to(guess.device)
-        change = torch.where(guess == -torch.inf, guess, guess - self.guess)
+            log_twist[self.open_] = _finite(score_in_batches(twist, self.points(self.open_))).to(log_twist.device)
+        change = torch.where(log_twist == -torch.inf, log_twist, log_twist - self.log_twist)
         self.log_weight = self.log_weight + change.view(self.shape)
-        self.guess, self.closing = guess, torch.zeros_like(self.closing)
+        self.log_twist, self.closing = log_twist, torch.zeros_like(self.closing)
 
     def resample(self, threshold: float) -> None:
-        """Where few draws of a prompt carry the weight, copy them over the others; the mean weight stays."""
+        """Resample the prompts whose effective sample size is low; their mean weight stays."""
         share = torch.softmax(self.log_weight, -1)
-        few = 1 / (share**2).sum(-1) < threshold * self.shape[1]
+        few = ess(share) < threshold * self.shape[1]
         if not bool(few.any()):
             return
         ancestor = torch.arange(len(self.start), device=self.start.device).view(self.shape)
         first = ancestor[few, :1]
-        ancestor[few] = first + ancestors(self.log_weight[few], self.shape[1], rng=self.rng)
+        ancestor[few] = first + residual_resampling(self.log_weight[few], self.shape[1], rng=self.rng)
         mean = torch.logsumexp(self.log_weight, -1, keepdim=True) - math.log(self.shape[1])
         self.log_weight = torch.where(few[:, None], mean, self.log_weight)
         self._keep(ancestor.view(-1))
 
     def halve(self) -> None:
-        """Of the strongest and the weakest draw of a prompt keep one by weight, and so on inwards; the mean weight stays."""
+        """Prune half of the rows of each prompt, one of each pair; the mean weight stays."""
         rows, half = torch.arange(len(self.start), device=self.start.device).view(self.shape), self.shape[1] // 2
         order = self.log_weight.argsort(dim=-1, descending=True, stable=True)
         strong, weak = order[:, :half], order[:, half:].flip(-1)
@@ -140,11 +170,11 @@ class _Cloud:
         self._keep(keep.view(-1))
 
     def _keep(self, ancestor: Int[Tensor, "K"]) -> None:
-        """Go on with these rows; the states follow at the next `advance`."""
+        """Replace the rows by these; the states follow at the next `advance`."""
         slot_of = torch.full_like(self.start, -1)
         slot_of[self.open_] = self.slot
         self.slot = slot_of[ancestor][self.open_[ancestor]]
-        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "guess"):
+        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist"):
             setattr(self, name, getattr(self, name)[ancestor])
 
     def advance(self) -> None:
@@ -161,26 +191,14 @@ class _Cloud:
     def draws(self) -> Draws:
         every = torch.ones_like(self.open_)
         weights, log_base = self.log_weight.cpu(), self.log_base.view(self.shape).cpu()
-        given_up = math.ceil(self.lost * len(every) / int((self.stop - self.start).sum()))
-        return Draws(self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + given_up)
-
-
-def _below_each_other(parts: Sequence[Draws]) -> Draws:
-    """Draws of different prompts as one."""
-    return Draws(
-        concatenate([part.x for part in parts]),
-        torch.cat([part.log_weight for part in parts]),
-        torch.cat([part.log_base for part in parts]),
-        estimates_z=True,
-        independent=False,
-        cost=sum(part.cost for part in parts),
-    )
+        dropped = math.ceil(self.lost * len(every) / int((self.stop - self.start).sum()))
+        return Draws(self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + dropped)
 
 
 def _finite(twist: Tensor) -> Tensor:
     if not bool(torch.isfinite(twist).all()):
         raise ValueError(
-            "A twist must be finite: it gave infinity or NaN for a prefix, which would forbid points that the target "
+            "A twist must be finite: it gave infinity or NaN for a prefix, which would forbid sequences that the target "
             "allows. The draws were dropped; return a large negative number instead."
         )
     return twist

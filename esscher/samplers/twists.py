@@ -1,15 +1,14 @@
-"""Guesses of what an unfinished prefix will come to, made of the energy itself: twists for `Particles`.
+"""Twists for `Particles`: guesses of the final log weight of an unfinished prefix, derived from the energy itself.
 
-The best twist is log E[exp(-E(x))] over the base's ways to finish the prefix. An energy that reads whole sequences can also
-read a prefix of one, though it was never taught to; how much that tells differs from energy to energy and grows with the
-length. `PrefixEnergy` is linear in it, with a slope and an offset for each length: `linear_twist` takes them on trust,
-`fitted_twist` learns them by regression from draws of the base, and finds slopes near 0 where a prefix tells nothing.
-`FittedParticles` does that first and then draws. An energy that foresees (`esscher.energies.own_level`) has a guess of its own
-for a prefix, which takes the place of -E(prefix): `level_twist` believes it, the others weigh it.
+The optimal twist is log E[exp(-E(x))] over the base's completions of the prefix. An energy of whole sequences can also be
+evaluated on a prefix; how much that predicts depends on the energy and grows with the length. `PrefixEnergy` is linear in it,
+with a slope and an offset for each length: `linear_twist` fixes them, `fitted_twist` fits them by regression on draws of the
+base (slopes near 0 where a prefix predicts nothing), and `FittedParticles` fits and then draws. An energy with a twist of its
+own (`HasTwist`, such as `esscher.energies.self_energy`) replaces -E(prefix) by it; `logsumexp_twist` uses it unscaled.
 
-A twist never biases a sampler, but a poor one makes it less steady than independent draws, which the effective sample size does
-not show. Energies that were taught on whole sequences only made poor ones where it was measured (`docs/guide/sampling.md`); an
-energy that adds up over tokens makes a good one.
+A twist never biases a sampler, but a poor one gives more variance than independent draws, which the effective sample size does
+not show. Energies trained on whole sequences gave poor twists where this was measured (`docs/guide/sampling.md`); energies that
+add up over tokens give good ones.
 """
 
 from dataclasses import dataclass, replace
@@ -20,32 +19,33 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from esscher.draws import Draws
-from esscher.randomness import Rng
+from esscher.core.draws import Draws
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Energy, Tilted
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.scores import by_rows
-from esscher.space import Sequences
-from esscher.target import Energy, Tilted
+from esscher.samplers.scoring import score_in_batches
+from esscher.samplers.sir import SIR, CandidateSelection
 
-FEWEST = 8  # unfinished draws that a length needs for a slope of its own; and draws of each prompt of a pilot
-FARTHEST = 1e6  # an energy of +inf forbids a point, never a prefix
+MIN_DRAWS = 8  # unfinished draws needed to fit the slope of a length; and pilot draws for each prompt
+TWIST_CLAMP = 1e6  # an energy of +inf forbids a sequence, never a prefix
 
 
 @runtime_checkable
-class Foresees(Protocol):
-    """An energy with a guess of its own what a prefix will come to."""
+class HasTwist(Protocol):
+    """An energy with a twist of its own."""
 
     def __call__(self, x: Sequences) -> Tensor: ...
 
-    def after(self, x: Sequences) -> Float[Tensor, "B"]:
-        """The guess of -E of the finished points."""
+    def twist(self, x: Sequences) -> Float[Tensor, "B"]:
+        """A guess of -E of the finished sequence, for each prefix."""
         ...
 
 
 @dataclass(frozen=True)
 class PrefixEnergy:
-    """offset[t] - slope[t] E(prefix) for a prefix of t tokens; in place of -E(prefix) what the energy foresees, if it does."""
+    """offset[t] - slope[t] E(prefix) for a prefix of t tokens; the energy's own twist, if it has one, replaces -E(prefix)."""
 
     energy: Energy
     slope: Float[Tensor, "L"]
@@ -53,76 +53,104 @@ class PrefixEnergy:
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
         length = x.lengths.cpu()
-        return self.offset[length] + self.slope[length] * _guess(self.energy, x).double().cpu()
+        return self.offset[length] + self.slope[length] * _prefix_log_weight(self.energy, x).double().cpu()
 
 
 @dataclass(frozen=True)
 class FittedParticles:
-    """Particles with a twist fitted on about `pilot` draws of the base, which are counted in the cost and dropped."""
+    """Particles with a twist fitted on pilot draws of the base, which count in the cost and are dropped."""
 
-    block: int
-    halvings: int = 0
+    block: int = 8
+    """Tokens between two weighings."""
+    pruning_rounds: int = 0
+    """Start with 2^this times as many prefixes, and keep half of them after each block."""
     pilot: int = 256
+    """Draws of the base, over all prompts, to fit the twist on."""
 
     def __post_init__(self) -> None:
-        Particles(block=self.block, halvings=self.halvings)  # refuses impossible settings
+        Particles(block=self.block, pruning_rounds=self.pruning_rounds)  # refuses impossible settings
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        some = prompts.rows(slice(0, max(1, self.pilot // FEWEST)))
-        each = max(FEWEST, self.pilot // len(some))
-        twist = fitted_twist(target, some, block=self.block, draws=each, rng=rng)
-        found = Particles(twist, block=self.block, halvings=self.halvings)(target, prompts, draws, rng=rng)
-        return replace(found, cost=found.cost + each * len(some))
+        pilot_prompts = prompts.rows(slice(0, max(1, self.pilot // MIN_DRAWS)))
+        each = max(MIN_DRAWS, self.pilot // len(pilot_prompts))
+        twist = fitted_twist(target, pilot_prompts, block=self.block, draws=each, rng=rng)
+        drawn = Particles(twist, block=self.block, pruning_rounds=self.pruning_rounds)(target, prompts, draws, rng=rng)
+        return replace(drawn, cost=drawn.cost + each * len(pilot_prompts))
+
+
+@dataclass(frozen=True)
+class ParticleSIR:
+    """SIR among the particles of one sequential Monte Carlo run for each prompt, with a fitted twist."""
+
+    num_candidates: int = 64
+    """Particles of each prompt."""
+    block: int = 8
+    """Tokens between two weighings."""
+    pruning_rounds: int = 0
+    """Start with 2^this times as many prefixes, and keep half of them after each block."""
+
+    def __post_init__(self) -> None:
+        self._sir()  # refuses impossible settings
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        return self._sir()(target, prompts, draws, rng=rng)
+
+    def choose(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> list[CandidateSelection]:
+        """The draws together with the particles they are chosen from."""
+        return self._sir().choose(target, prompts, draws, rng=rng)
+
+    def _sir(self) -> SIR:
+        return SIR(self.num_candidates, FittedParticles(self.block, self.pruning_rounds))
 
 
 def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:
-    """As if -E grew with the length: a prefix of t tokens counts by scale * t / max_length."""
+    """-E(prefix) scaled by scale * t / max_length for a prefix of t tokens."""
     length = torch.arange(target.space.max_length + 1, dtype=torch.float64)
     return PrefixEnergy(target.energy, scale * length / target.space.max_length, torch.zeros_like(length))
 
 
-def level_twist(target: Tilted) -> PrefixEnergy:
-    """What the energy foresees, on trust: with `OwnLevel` the level of the base's logits after the prefix.
+def logsumexp_twist(target: Tilted) -> PrefixEnergy:
+    """The energy's own twist, unscaled: with `SelfEnergy` the logsumexp of the base's logits after the prefix.
 
-    Only differences between prefixes that are weighed together matter, so constants that depend on the length do no harm where
-    all points have one length; where they end, `fitted_twist` finds them.
+    Constants that depend on the length cancel where all sequences have one length; otherwise `fitted_twist` fits them.
     """
-    if not isinstance(target.energy, Foresees):
+    if not isinstance(target.energy, HasTwist):
         raise ValueError(
-            f"The energy {type(target.energy).__name__} foresees nothing of its own. Nothing was made; take linear_twist or "
-            f"fitted_twist, or the energy OwnLevel(base)."
+            f"The energy {type(target.energy).__name__} has no twist of its own. Nothing was made; use linear_twist or "
+            f"fitted_twist, or the energy SelfEnergy(base)."
         )
-    one = torch.ones(target.space.max_length + 1, dtype=torch.float64)
-    return PrefixEnergy(target.energy, one, torch.zeros_like(one))
+    slope = torch.ones(target.space.max_length + 1, dtype=torch.float64)
+    return PrefixEnergy(target.energy, slope, torch.zeros_like(slope))
 
 
 @torch.no_grad()
 def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int = 64, rng: Rng) -> PrefixEnergy:
-    """Slopes and offsets at every `block` tokens, from `draws` points of the base after each of these prompts.
+    """Slopes and offsets at every `block` tokens, fitted on `draws` draws of the base after each of these prompts.
 
-    The slope is that of -E(x) on -E(prefix), or on what the energy foresees, among the draws of one prompt that go on, shrunk
-    by what chance alone would give; the offset makes the twist right on average, as a normal law of the rest has it. Lengths
-    between blocks, and those that too few draws reach, have those of the last block before.
+    The slope is that of the regression of -E(x) on -E(prefix), or on the energy's own twist, within the unfinished draws of a
+    prompt, shrunk by its sampling variance; the offset makes the twist right on average if the residuals are normal. Lengths
+    between blocks, and those that too few draws have, use the values of the previous block.
     """
     drawn = Importance()(target, prompts, draws, rng=rng)
     length = target.space.max_length
     slope, offset = torch.zeros(length + 1, dtype=torch.float64), torch.zeros(length + 1, dtype=torch.float64)
     for t in range(block, length, block):
         goes_on = (drawn.x.lengths > t).cpu().view(drawn.log_weight.shape) & drawn.log_weight.isfinite()
-        if int(goes_on.sum()) < FEWEST:
+        if int(goes_on.sum()) < MIN_DRAWS:
             break
         rows = goes_on.view(-1).nonzero()[:, 0]
-        some = drawn.x.rows(rows.to(drawn.x.tokens.device))
-        prefix = torch.zeros_like(drawn.log_weight)
-        prefix[goes_on] = by_rows(partial(_guess, target.energy), Sequences(some.tokens, some.start, some.start + t))
-        slope[t:], offset[t:] = _regression(prefix, drawn.log_weight, goes_on)
+        unfinished = drawn.x.rows(rows.to(drawn.x.tokens.device))
+        prefixes = Sequences(unfinished.tokens, unfinished.start, unfinished.start + t)
+        guess = torch.zeros_like(drawn.log_weight)
+        guess[goes_on] = score_in_batches(partial(_prefix_log_weight, target.energy), prefixes)
+        slope[t:], offset[t:] = _regression(guess, drawn.log_weight, goes_on)
     return PrefixEnergy(target.energy, slope, offset)
 
 
-def _guess(energy: Energy, x: Sequences) -> Float[Tensor, "B"]:
-    """What the energy says of a prefix."""
-    guess = energy.after(x) if isinstance(energy, Foresees) else -energy(x)
-    return guess.clamp(-FARTHEST, FARTHEST)
+def _prefix_log_weight(energy: Energy, x: Sequences) -> Float[Tensor, "B"]:
+    """The energy's own twist of a prefix, or else -E(prefix)."""
+    guess = energy.twist(x) if isinstance(energy, HasTwist) else -energy(x)
+    return guess.clamp(-TWIST_CLAMP, TWIST_CLAMP)
 
 
 def _regression(
@@ -130,20 +158,20 @@ def _regression(
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """The common slope of y on x within rows, and the offset of log E[exp y] given x over all rows."""
     weight = counted.double()
-    many = weight.sum(-1, keepdim=True).clamp(min=1)
+    count = weight.sum(-1, keepdim=True).clamp(min=1)
 
     def centred(values: Tensor) -> Tensor:
         filled = torch.where(counted, values, 0.0)
-        return weight * (filled - filled.sum(-1, keepdim=True) / many)
+        return weight * (filled - filled.sum(-1, keepdim=True) / count)
 
     dx, dy = centred(x), centred(y)
-    spread, free = dx.square().sum(), weight.sum() - (weight.sum(-1) > 0).sum() - 1
-    if float(spread) < 1e-12 or float(free) < 1:
-        plain, rest = torch.zeros_like(spread), dy.square().sum() / free.clamp(min=1)
+    spread, dof = dx.square().sum(), weight.sum() - (weight.sum(-1) > 0).sum() - 1
+    if float(spread) < 1e-12 or float(dof) < 1:
+        slope, residual = torch.zeros_like(spread), dy.square().sum() / dof.clamp(min=1)
     else:
-        plain = (dx * dy).sum() / spread
-        rest = (dy - plain * dx).square().sum() / free
-        chance = rest / spread  # the variance of the slope
-        plain = plain * (1 - chance / plain.square().clamp(min=1e-300)).clamp(min=0)
-    gap = torch.where(counted, y - plain * x, 0.0).sum() / weight.sum()
-    return plain, gap + rest / 2
+        slope = (dx * dy).sum() / spread
+        residual = (dy - slope * dx).square().sum() / dof
+        variance = residual / spread  # of the slope
+        slope = slope * (1 - variance / slope.square().clamp(min=1e-300)).clamp(min=0)
+    mean = torch.where(counted, y - slope * x, 0.0).sum() / weight.sum()
+    return slope, mean + residual / 2

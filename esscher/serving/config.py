@@ -1,41 +1,39 @@
-"""What the endpoint of a model allows, without torch."""
+"""The settings of `esscher serve`, without torch."""
 
 from dataclasses import dataclass
 
-from esscher.reach import HOME, check_reach, known_token
+from esscher.core.auth import ServerConfig
 
 
-@dataclass(frozen=True)
-class ServeConfig:
-    """Limits of single requests, and of all together."""
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(ServerConfig):
+    """Each draw is chosen by the energy among candidates of the base. Requests beyond the limits, and what a tilted model
+    cannot do, are refused with the reason. A distilled model needs none of this: it is a plain Hugging Face folder."""
 
-    host: str = HOME
-    """The address to listen at; any other than this machine's own needs a token."""
     port: int = 8000
-    token: str | None = None
-    """What a client must send as its bearer token; by default what ESSCHER_TOKEN says, which no list of processes shows."""
-    body: int = 65_536
-    """Bytes of a request."""
-    prompts: int = 8
-    """Prompts in a request."""
-    prompt_tokens: int = 1_024
-    """Tokens of a prompt."""
-    draws: int = 16
-    """Draws for each prompt."""
-    pool: int = 64
-    """Candidates that a draw is chosen from, unless the request says; four times as many at most."""
-    at_once: int = 1
-    """Requests that are drawn for at the same time."""
-    waiting: int = 32
-    """Requests that may wait for that; more are refused."""
-    seconds: float = 60.0
-    """From a request's first byte to its answer."""
+    """Port to listen on."""
+    max_body_bytes: int = 65_536
+    """Largest request, in bytes."""
+    max_prompts: int = 8
+    """Prompts per request."""
+    max_prompt_tokens: int = 1_024
+    """Tokens per prompt."""
+    max_draws: int = 16
+    """Draws per prompt."""
+    num_candidates: int = 64
+    """Candidates that each draw is chosen from, by default; a request may ask for up to four times as many."""
+    max_concurrent: int = 1
+    """Requests that are computed at the same time."""
+    max_queued: int = 32
+    """Requests that may wait; more are refused."""
+    timeout: float = 60.0
+    """Seconds from a request's first byte to its answer."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "token", known_token(self.token))
-        for name in ("body", "prompts", "prompt_tokens", "draws", "pool", "at_once", "seconds"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is above 0, not {getattr(self, name)}. Nothing is served.")
-        if self.waiting < 0:
-            raise ValueError(f"waiting is 0 or more, not {self.waiting}. Nothing is served.")
-        check_reach(self.host, self.token)
+        limits = {name: value for name, value in vars(self).items() if name.startswith("max_") and name != "max_queued"}
+        for name, value in {**limits, "num_candidates": self.num_candidates, "timeout": self.timeout}.items():
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}. Nothing is served.")
+        if self.max_queued < 0:
+            raise ValueError(f"max_queued must be 0 or more, not {self.max_queued}. Nothing is served.")
+        super().__post_init__()

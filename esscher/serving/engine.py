@@ -1,4 +1,4 @@
-"""Draws for a request: pools of candidates from which the energy chooses, watched, and stopped when nobody waits any more."""
+"""Draws for one request: candidates of the base, chosen among by the energy; cancelled when the client is gone."""
 
 import threading
 import time
@@ -8,87 +8,79 @@ from typing import Any
 
 import torch
 
-from esscher.bases.shortened import shortened
 from esscher.bases.truncated import truncated
-from esscher.randomness import Seeded
+from esscher.bases.wrappers import with_max_length
+from esscher.core.randomness import SeededRng
+from esscher.core.space import prompts_of
+from esscher.core.target import Tilted, flat
 from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.pool import Pool
-from esscher.samplers.watched import Tally, watched
+from esscher.samplers.progress import ProgressCounter, with_progress
+from esscher.samplers.sir import SIR
 from esscher.serving.config import ServeConfig
-from esscher.serving.requests import Asked, RefusedError
-from esscher.space import prompts_of
-from esscher.target import Tilted, flat
-from esscher.verbs.models import Model
+from esscher.serving.requests import CompletionRequest, RefusedError
+from esscher.workflow.model import Model
 
-PAUSE = 0.5  # seconds between two words on how far drawing is
+PROGRESS_SECONDS = 0.5  # between two progress messages
 
 
-class StoppedError(Exception):
-    """Drawing that nobody waits for."""
+class GenerationCancelledError(Exception):
+    """The client is gone, so drawing stops."""
 
 
-class Watch(Tally):
-    """Counts what is drawn, says so now and then, and ends drawing that is late or was given up."""
+class RequestMonitor(ProgressCounter):
+    """Reports progress, and stops drawing after `seconds` or once `cancelled` is set."""
 
     def __init__(self, seconds: float, say: Callable[[str], None] = lambda text: None):
-        super().__init__(say, pause=PAUSE)
-        self.until, self.given_up = time.monotonic() + seconds, threading.Event()
+        super().__init__(say, pause=PROGRESS_SECONDS)
+        self.deadline, self.cancelled = time.monotonic() + seconds, threading.Event()
 
     def add(self, *, tokens: int = 0, weighed: int = 0) -> None:
-        if self.given_up.is_set():
-            raise StoppedError
-        if time.monotonic() > self.until:
-            raise RefusedError(408, "There was no time to draw all that was asked for; ask for less (n, pool, max_tokens).")
+        if self.cancelled.is_set():
+            raise GenerationCancelledError
+        if time.monotonic() > self.deadline:
+            raise RefusedError(408, "The time limit was reached before all was drawn; lower n, num_candidates or max_tokens.")
         super().add(tokens=tokens, weighed=weighed)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A model that is asked for draws."""
+    """Answers requests with draws of one model."""
 
     model: Model
     config: ServeConfig
 
-    def encode(self, asked: Asked) -> list[list[int]]:
-        """The tokens of the prompts; those that are too long are refused."""
-        found = self.model.prompts(list(asked.prompts))
-        longest = max(map(len, found))
-        if longest > self.config.prompt_tokens:
-            raise RefusedError(413, f"A prompt has at most {self.config.prompt_tokens:,} tokens, not {longest:,}.")
-        return found
-
-    def target(self, asked: Asked) -> Tilted:
-        """The model as the request bends its base."""
-        target = self.model.target
-        base = truncated(
-            shortened(target.base, asked.length), top_k=asked.top_k, top_p=asked.top_p, temperature=asked.temperature
-        )
-        return Tilted(base, target.energy)
+    def target(self, request: CompletionRequest) -> Tilted:
+        """The model, its base shortened and truncated as the request says."""
+        base = with_max_length(self.model.target.base, request.max_tokens)
+        temperature, top_k, top_p = request.temperature, request.top_k, request.top_p
+        return Tilted(truncated(base, top_k=top_k, top_p=top_p, temperature=temperature), self.model.target.energy)
 
     @torch.no_grad()
-    def draw(self, asked: Asked, watch: Watch) -> dict[str, Any]:
-        """Choices in the words of OpenAI, with what the energy says of each."""
-        tokens, target = self.encode(asked), watched(self.target(asked), watch)
-        sampler = Ancestral() if target.energy is flat else Pool(asked.pool)
+    def draw(self, request: CompletionRequest, monitor: RequestMonitor) -> dict[str, Any]:
+        """Choices and usage in the format of OpenAI, with the base's log-probability and the ESS of the candidates."""
+        tokens, target = self.model.encode_prompts(list(request.prompts)), with_progress(self.target(request), monitor)
+        longest = max(map(len, tokens))
+        if longest > self.config.max_prompt_tokens:
+            raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")
+        sampler = Ancestral() if target.energy is flat else SIR(request.num_candidates, shared=False)
         try:
-            drawn = sampler(target, prompts_of(tokens), asked.draws, rng=Seeded(asked.seed))
-        except ValueError as error:  # such as a pool without any weight
+            drawn = sampler(target, prompts_of(tokens), request.draws, rng=SeededRng(request.seed))
+        except ValueError as error:  # for example, all candidates have weight 0
             raise RefusedError(400, str(error)) from error
         points, eos = drawn.x.points(), target.space.eos
         texts = self.model.tokenizer.decode(points)
-        effective = drawn.info["effective"].view(-1).tolist() if "effective" in drawn.info else [None] * len(points)
+        ess = drawn.info["ess"].view(-1).tolist() if "ess" in drawn.info else [None] * len(points)
+        columns = zip(texts, points, drawn.log_base.view(-1).tolist(), ess, strict=True)
         choices = [
             {
-                "index": number,
+                "index": index,
                 "text": text,
                 "finish_reason": "stop" if eos is not None and point[-1:] == [eos] else "length",
                 "logprobs": None,
-                "esscher": {"log_base": log_base, "effective_candidates": worth},
+                "esscher": {"log_base": log_base, "ess": ess_of_draw},
             }
-            for number, (text, point, log_base, worth) in enumerate(
-                zip(texts, points, drawn.log_base.view(-1).tolist(), effective, strict=True)
-            )
+            for index, (text, point, log_base, ess_of_draw) in enumerate(columns)
         ]
         read, written = sum(map(len, tokens)), sum(map(len, points))
         usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-        return {"choices": choices, "usage": {**usage, "drawn_tokens": watch.tokens}}
+        return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}}

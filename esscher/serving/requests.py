@@ -1,7 +1,7 @@
-"""What a request asks for, in the words of OpenAI's completions; what a tilted model cannot do is refused, by its name.
+"""Requests in the format of OpenAI's completions API; importing this loads no torch.
 
-A request that is refused has a status: 400 what is wrong in it, 401 who may not ask, 404 what is not here, 408 too late,
-413 too large, 429 too many at once.
+A field that a tilted model cannot honour is refused by name, never ignored. Status of a refused request: 400 invalid, 401 wrong
+token, 404 unknown route, 408 timeout, 413 too large, 429 too many at once.
 """
 
 import json
@@ -12,15 +12,17 @@ from typing import Any
 
 from esscher.serving.config import ServeConfig
 
-KNOWN = ("model", "prompt", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "pool", "stream", "user")
-NOTHING: Mapping[str, tuple[Any, ...]] = {  # fields of OpenAI that ask for nothing with these values
+SUPPORTED_FIELDS = (
+    "model", "prompt", "max_tokens", "n", "temperature", "top_p", "top_k", "seed", "num_candidates", "stream", "user",
+)  # fmt: skip
+NO_OP_FIELDS: Mapping[str, tuple[Any, ...]] = {  # fields of OpenAI's API, and their values that have no effect
     "echo": (False, None), "logprobs": (None,), "stop": (None, []), "suffix": (None,), "best_of": (None, 1),
     "presence_penalty": (0, None), "frequency_penalty": (0, None), "logit_bias": (None, {}), "stream_options": (None,),
 }  # fmt: skip
 
 
 class RefusedError(Exception):
-    """A request that is not answered, and why."""
+    """A request that is refused, with the HTTP status and the reason."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -28,64 +30,64 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Draws after prompts."""
+class CompletionRequest:
+    """A valid request: how many draws after which prompts, and how the base is truncated."""
 
     prompts: tuple[str, ...]
-    length: int | None = None
+    max_tokens: int | None = None
     draws: int = 1
     temperature: float = 1.0
     top_p: float | None = None
     top_k: int | None = None
     seed: int = 0
-    pool: int = 64
+    num_candidates: int = 64
     stream: bool = False
 
 
-def read_request(content: bytes, config: ServeConfig) -> Asked:
-    """The request that these bytes are."""
+def parse_request(content: bytes, config: ServeConfig) -> CompletionRequest:
+    """Parse the body of a request; anything invalid or beyond the limits raises `RefusedError`."""
     try:
-        told = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"The request is not JSON: {error}.") from error
-    if not isinstance(told, dict):
-        raise RefusedError(400, f"The request must be an object of JSON, not {type(told).__name__}.")
-    for name, value in told.items():
-        if name in NOTHING and value not in NOTHING[name]:
+    if not isinstance(fields, dict):
+        raise RefusedError(400, f"The request must be a JSON object, not {type(fields).__name__}.")
+    for name, value in fields.items():
+        if name in NO_OP_FIELDS and value not in NO_OP_FIELDS[name]:
             raise RefusedError(400, f"{name!r} is not possible with a tilted model; leave it out.")
-        if name not in KNOWN and name not in NOTHING:
-            raise RefusedError(400, f"{name!r} is not known; known are {', '.join(KNOWN)}.")
-    stream = told.get("stream") or False
+        if name not in SUPPORTED_FIELDS and name not in NO_OP_FIELDS:
+            raise RefusedError(400, f"{name!r} is not a known field; known are {', '.join(SUPPORTED_FIELDS)}.")
+    stream = fields.get("stream") or False
     if not isinstance(stream, bool):
         raise RefusedError(400, f"'stream' must be true or false, not {stream!r}.")
-    top_p = _number(told, "top_p", None, 0, 1, whole=False)
-    return Asked(
-        prompts=_prompts(told.get("prompt", ""), config),
-        length=_number(told, "max_tokens", None, 1, math.inf, whole=True),
-        draws=_number(told, "n", 1, 1, config.draws, whole=True),
-        temperature=_number(told, "temperature", 1.0, 0, 100, whole=False),
+    top_p = _parse_number(fields, "top_p", None, 0, 1, whole=False)
+    return CompletionRequest(
+        prompts=_parse_prompts(fields.get("prompt", ""), config),
+        max_tokens=_parse_number(fields, "max_tokens", None, 1, math.inf, whole=True),
+        draws=_parse_number(fields, "n", 1, 1, config.max_draws, whole=True),
+        temperature=_parse_number(fields, "temperature", 1.0, 0, 100, whole=False),
         top_p=None if top_p == 1 else top_p,
-        top_k=_number(told, "top_k", None, 1, math.inf, whole=True),
-        seed=_number(told, "seed", 0, -math.inf, math.inf, whole=True),
-        pool=_number(told, "pool", config.pool, 1, 4 * config.pool, whole=True),
+        top_k=_parse_number(fields, "top_k", None, 1, math.inf, whole=True),
+        seed=_parse_number(fields, "seed", 0, -math.inf, math.inf, whole=True),
+        num_candidates=_parse_number(fields, "num_candidates", config.num_candidates, 1, 4 * config.num_candidates, whole=True),
         stream=stream,
     )
 
 
-def _prompts(told: Any, config: ServeConfig) -> tuple[str, ...]:
-    prompts = [told] if isinstance(told, str) else told
-    if not isinstance(prompts, list) or not prompts or not all(isinstance(one, str) for one in prompts):
-        raise RefusedError(400, "'prompt' must be a text or a list of texts; lists of tokens are not read.")
-    if len(prompts) > config.prompts:
-        raise RefusedError(413, f"A request has at most {config.prompts} prompts, not {len(prompts)}.")
+def _parse_prompts(value: Any, config: ServeConfig) -> tuple[str, ...]:
+    prompts = [value] if isinstance(value, str) else value
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(prompt, str) for prompt in prompts):
+        raise RefusedError(400, "'prompt' must be a text or a list of texts; lists of tokens are not supported.")
+    if len(prompts) > config.max_prompts:
+        raise RefusedError(413, f"A request has at most {config.max_prompts} prompts, not {len(prompts)}.")
     return tuple(prompts)
 
 
-def _number(told: Mapping[str, Any], name: str, usual: Any, low: float, high: float, *, whole: bool) -> Any:
-    """A number in bounds; of fractions the lower bound is not among them."""
-    value = told.get(name)
+def _parse_number(fields: Mapping[str, Any], name: str, default: Any, low: float, high: float, *, whole: bool) -> Any:
+    """A number from `low` to `high`; for fractions `low` itself is excluded."""
+    value = fields.get(name)
     if value is None:
-        return usual
+        return default
     kind = "a whole number" if whole else "a number"
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not abs(value) < math.inf:
         raise RefusedError(400, f"{name!r} must be {kind}, not {value!r}.")

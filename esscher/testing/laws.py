@@ -1,41 +1,44 @@
-"""What every base, energy and objective must obey, as assertions that name the law they find broken."""
+"""Laws of bases, energies, objectives, heads and bases with a memory, as assertions that name the broken law."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
-from typing_extensions import TypeVar
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
+from esscher.core.objective import Loss, Objective
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, Space, prompts_of
+from esscher.core.target import Base, Energy, State
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Loss, Objective
-from esscher.randomness import Rng
-from esscher.space import Sequences, prompts_of
-from esscher.target import Base, Energy, State
+from esscher.heads.head import Head
+from esscher.networks.network import Memory
 from esscher.testing.outcomes import every_outcome
-
-Target = TypeVar("Target")
-Data = TypeVar("Data")
 
 
 @torch.no_grad()
 def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5) -> None:
-    """The laws of a base on a space small enough to enumerate, after prompts of different lengths.
+    """Check a base on a space small enough to enumerate, after prompts of different lengths.
 
-    Scoring is the same twice and sums to one; uncounted positions score 0; neither padding nor the company in
-    the batch changes a score or a prompt; a score does not look ahead; stepping equals scoring; `select`
-    commutes with `advance` and copies; two states do not share memory.
+    Scores are reproducible and sum to one; positions outside the point score 0; neither padding nor other rows of the batch
+    change a score or a prompt; a score does not look ahead; stepping equals scoring; `select` commutes with `advance` and
+    copies; two states do not share memory.
     """
     together = prompts_of(prompts)
     x = enumerate_points(base.space, together)
     score = base.log_probs(x)
-    equal(base.log_probs(x), score, tolerance, "scoring must give the same twice (is dropout on? call eval())")
-    equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
+    assert_equal(base.log_probs(x), score, tolerance, "scoring must give the same twice (is dropout on? call eval())")
+    assert_equal(torch.where(x.counted, 0.0, score), torch.zeros_like(score), 0.0, "a score outside the point must be 0")
     total = score.sum(-1).double().exp().view(len(prompts), -1).sum(-1)
-    equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
-    _check_padding(base, together, x, score, tolerance)
-    _check_no_look_ahead(base, x, score, tolerance)
+    assert_equal(total, torch.ones_like(total), tolerance, "probabilities of all points must sum to 1")
+    assert_equal(base.log_probs(_padded(x))[:, : score.shape[1]], score, tolerance, "padding must not change a score")
+    first, expected = base.begin(_padded(together))[0], base.begin(together)[0]
+    assert_equal(first.exp(), expected.exp(), tolerance, "padding must not change a prompt")
+    shorter = Sequences(x.tokens, x.start, torch.maximum(x.stop - 1, x.start))  # without the last token of each point
+    before = torch.where(shorter.counted, score, 0.0)
+    assert_equal(base.log_probs(shorter), before, tolerance, "a score must not look ahead")
     _check_company(base, together, x, score, tolerance)
     _check_stepping(base, x, score, tolerance)
     _check_states(base, together, tolerance)
@@ -43,55 +46,54 @@ def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5)
 
 @torch.no_grad()
 def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> None:
-    """The laws of an energy: one number a row, the same twice; padding and the company in the batch do not matter."""
+    """Check an energy: one reproducible number a row, independent of padding and of other rows of the batch."""
     together = energy(x)
     assert together.shape == (len(x),), f"an energy gives one number a row: expected {(len(x),)}, got {tuple(together.shape)}"
     wrong = torch.isnan(together) | (together == -torch.inf)
     assert not bool(wrong.any()), f"an energy must be a number, or +inf to forbid; {int(wrong.sum())} of {len(x)} are not"
-    equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
-    equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
+    assert_equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
+    assert_equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
     alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
-    equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
+    assert_equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
 
 
 def check_objective(
-    objective: Objective[Target, Data, Any],
-    target: Target,
-    data: Data,
+    objective: Objective,
+    target: Any,
+    data: Any,
     exact: Callable[[], Tensor | Mapping[str, Tensor]],
     parameters: Sequence[Tensor] | Mapping[str, Sequence[Tensor]],
     *,
     rng: Rng | None = None,
     tolerance: float = 1e-5,
 ) -> None:
-    """The laws of an objective: its loss is a finite number, its metrics are, and it counts at least one unit; the gradient
-    is that of `exact`, the loss written down without sampling; of a game, player by player.
+    """Check an objective: loss and metrics are finite, at least one unit is counted, and the gradient is that of `exact`.
 
-    Objectives that sample are given the `Exhaustive` sampler, which turns their expectation into a sum; or, without an `rng`,
-    they are run on every outcome of their dice, and the gradient is the mean over these.
+    `exact` is the loss without sampling, for a game by player. Give objectives that sample the `Exhaustive` sampler, which
+    turns their expectation into a sum; without an `rng` they are run on every outcome of their random choices.
     """
-    wanted = exact()
-    players = wanted if isinstance(wanted, Mapping) else {"": wanted}
-    own = parameters if isinstance(parameters, Mapping) else {"": parameters}
-    expected = {name: _slopes(value, own[name]) for name, value in players.items()}
-    found = {name: [torch.zeros_like(slope) for slope in slopes] for name, slopes in expected.items()}
+    exact_loss = exact()
+    players = exact_loss if isinstance(exact_loss, Mapping) else {"": exact_loss}
+    by_player = parameters if isinstance(parameters, Mapping) else {"": parameters}
+    expected = {name: _gradients(value, by_player[name]) for name, value in players.items()}
+    gradients = {name: [torch.zeros_like(gradient) for gradient in parts] for name, parts in expected.items()}
 
-    def run(given: Rng) -> dict[str, list[Tensor]]:
-        loss = objective(target, data, rng=given, step=0)
+    def run(rng_: Rng) -> dict[str, list[Tensor]]:
+        loss = objective(target, data, rng=rng_, step=0)
         values = loss.value if isinstance(loss.value, Mapping) else {"": loss.value}
         _check_loss(loss, values, set(players))
-        return {name: _slopes(value, own[name]) for name, value in values.items()}
+        return {name: _gradients(value, by_player[name]) for name, value in values.items()}
 
-    for probability, slopes in every_outcome(run) if rng is None else [(1.0, run(rng))]:
-        for name, parts in slopes.items():
-            found[name] = [so_far + probability * part for so_far, part in zip(found[name], parts, strict=True)]
+    for probability, outcome in every_outcome(run) if rng is None else [(1.0, run(rng))]:
+        for name, parts in outcome.items():
+            gradients[name] = [total + probability * part for total, part in zip(gradients[name], parts, strict=True)]
     for name in expected:
-        for number, (one, other) in enumerate(zip(found[name], expected[name], strict=True)):
+        for number, (gradient, right) in enumerate(zip(gradients[name], expected[name], strict=True)):
             where = f"parameter {number}" + f" of the {name}" * bool(name)
-            equal(one, other, tolerance, f"the gradient must be that of the exact loss ({where})")
+            assert_equal(gradient, right, tolerance, f"the gradient must be that of the exact loss ({where})")
 
 
-def _slopes(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+def _gradients(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True, materialize_grads=True))
 
 
@@ -104,31 +106,21 @@ def _check_loss(loss: Loss, values: Mapping[str, Tensor], players: set[str]) -> 
     assert loss.count >= 1, f"a loss is a mean over at least one unit, not {loss.count}"
 
 
-def _check_padding(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
-    padded = base.log_probs(_padded(x))[:, : score.shape[1]]
-    equal(padded, score, tolerance, "padding must not change a score")
-    found, expected = base.begin(_padded(prompts))[0], base.begin(prompts)[0]
-    equal(found.exp(), expected.exp(), tolerance, "padding must not change a prompt")
-
-
-def _check_no_look_ahead(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
-    """Cutting each point by one token leaves the scores before the cut."""
-    shorter = Sequences(x.tokens, x.start, torch.maximum(x.stop - 1, x.start))
-    expected = torch.where(shorter.counted, score, 0.0)
-    equal(base.log_probs(shorter), expected, tolerance, "a score must not look ahead")
-
-
 def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, tolerance: float) -> None:
-    """A row scored alone, for the last point of each prompt; and a prompt begun alone."""
-    begun, _ = base.begin(prompts)
+    """The last point of each prompt is scored alone, and each prompt is begun alone."""
+    together, _ = base.begin(prompts)
     per_prompt = len(x) // len(prompts)
     for number in range(len(prompts)):
         row = (number + 1) * per_prompt - 1
         alone = _alone(x, row)
-        found = base.log_probs(alone)
-        equal(found[0], score[row, : found.shape[1]], tolerance, "a score must not depend on the other rows of the batch")
+        scored = base.log_probs(alone)
+        assert_equal(
+            scored[0], score[row, : scored.shape[1]], tolerance, "a score must not depend on the other rows of the batch"
+        )
         first, _ = base.begin(_alone(prompts, number))
-        equal(first[0].exp(), begun[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch")
+        assert_equal(
+            first[0].exp(), together[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch"
+        )
 
 
 def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -141,15 +133,15 @@ def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -
         column = (x.start + t).clamp(max=x.tokens.shape[1] - 1)[:, None]
         token = x.tokens.gather(1, column)[:, 0]
         normal = torch.logsumexp(log_prob[here].double(), -1)
-        equal(normal, torch.zeros_like(normal), tolerance, f"step {t} must be normalised")
+        assert_equal(normal, torch.zeros_like(normal), tolerance, f"step {t} must be normalised")
         stepped = log_prob.gather(1, token[:, None])[here, 0]
-        equal(stepped, score.gather(1, column)[here, 0], tolerance, f"stepping must equal scoring (step {t})")
+        assert_equal(stepped, score.gather(1, column)[here, 0], tolerance, f"stepping must equal scoring (step {t})")
         if t + 1 < base.space.max_length:
             log_prob, state = base.advance(state, token)
 
 
 def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
-    """select then advance = advance then select, early and late; selected states and new ones have their own memory."""
+    """`select` commutes with `advance`, before and after a step; selected and new states have memory of their own."""
     if base.space.max_length < 3:
         return
     count, symbols = len(prompts), [v for v in range(base.space.vocab_size) if v != base.space.eos]
@@ -163,40 +155,147 @@ def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
     def last(state: State, tokens: Tensor) -> Tensor:
         return base.advance(state, tokens)[0].exp()
 
-    def begun() -> State:
+    def start() -> State:
         return base.begin(prompts)[1]
 
-    expected = last(step(begun(), token), other)
-    early = last(step(base.select(begun(), index), token[index]), other[index])
-    equal(early, expected[index], tolerance, "select must commute with advance")
-    late = last(base.select(step(begun(), token), index), other[index])
-    equal(late, expected[index], tolerance, "select must commute with advance, after a step too")
-    state = step(begun(), token)
-    step(begun(), other)
-    equal(last(state, other), expected, tolerance, "two states must not share memory")
-    state = begun()
+    expected = last(step(start(), token), other)
+    early = last(step(base.select(start(), index), token[index]), other[index])
+    assert_equal(early, expected[index], tolerance, "select must commute with advance")
+    late = last(base.select(step(start(), token), index), other[index])
+    assert_equal(late, expected[index], tolerance, "select must commute with advance, after a step too")
+    state = step(start(), token)
+    step(start(), other)
+    assert_equal(last(state, other), expected, tolerance, "two states must not share memory")
+    state = start()
     last(step(base.select(state, torch.arange(count)), other), token)
-    equal(last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state")
-    state = step(begun(), token)
+    assert_equal(
+        last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state"
+    )
+    state = step(start(), token)
     step(base.select(state, torch.arange(count)), token)
-    equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
+    assert_equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
 
 
 def _padded(x: Sequences) -> Sequences:
-    """The same rows with three more columns of padding, and another of their tokens in all padding."""
+    """The same rows with three more columns of padding, and other tokens in all padding."""
     tokens = torch.nn.functional.pad(x.tokens, (0, 3))
     inside = torch.arange(tokens.shape[1]) < x.stop[:, None]
     return Sequences(torch.where(inside, tokens, (tokens + 1) % (tokens.max() + 1)), x.start, x.stop)
 
 
 def _alone(x: Sequences, row: int) -> Sequences:
-    one = x.rows(slice(row, row + 1))
-    return Sequences(one.tokens[:, : int(one.stop)], one.start, one.stop)
+    alone = x.rows(slice(row, row + 1))
+    return Sequences(alone.tokens[:, : int(alone.stop)], alone.start, alone.stop)
 
 
-def equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
-    """Nowhere further apart than the tolerance; infinities agree with themselves."""
+def assert_equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
+    """Assert that two tensors agree within the tolerance; equal infinities agree. `law` begins the message."""
     found, expected = found.detach(), expected.detach()
     gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
     gap = torch.where(found == expected, 0.0, gap)
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"
+
+
+def check_head(head: Head, hidden: Float[Tensor, "N D"], *, tolerance: float = 1e-10) -> None:
+    """Check a head on hidden vectors in double precision.
+
+    Log-probabilities are the normalised logits, of any shape; logsumexps are those of the logits; both are 0 for tokens below
+    0; `logits_fn` gives the logits; gradients are those of the logits.
+    """
+    hidden = hidden.detach().requires_grad_()
+    logits = head.logits(hidden)
+    rows, size = logits.shape
+    every = torch.arange(size).expand(rows, size)
+    scores = head.log_probs(hidden[:, None].expand(-1, size, -1), every)
+    assert_equal(scores.exp().sum(-1), torch.ones(rows), tolerance, "scores must sum to 1 over all tokens")
+    assert_equal(scores, logits.log_softmax(-1), tolerance, "scores must be the normalised logits")
+    tokens = (torch.arange(rows) * 3) % (size + 1) - 1  # -1 is no token
+    log_probs, logsumexp = head.log_probs_and_logsumexp(hidden, tokens)
+    valid, score = tokens >= 0, logits.log_softmax(-1).gather(1, tokens.clamp(min=0)[:, None])[:, 0]
+    expected = torch.where(valid, score, 0.0), torch.where(valid, logits.logsumexp(-1), 0.0)
+    assert_equal(
+        head.log_probs(hidden, tokens), expected[0], tolerance, "a token below 0 must score 0, and the others as they do alone"
+    )
+    assert_equal(log_probs, expected[0], tolerance, "scores beside logsumexps must be the scores")
+    assert_equal(logsumexp, expected[1], tolerance, "logsumexps must be those of the logits, and 0 below token 0")
+    for steps in (1, 100):
+        assert_equal(head.logits_fn(steps)(hidden), logits, tolerance, f"logits prepared for {steps} steps must be the logits")
+    weights = [hidden, *(head.parameters() if isinstance(head, nn.Module) else ())]
+    weighted = torch.linspace(-1, 2, rows, dtype=hidden.dtype)
+    for name, outputs, right in (
+        ("scores", (head.log_probs(hidden, tokens),), expected[:1]),
+        ("scores and logsumexps", (log_probs, logsumexp), expected),
+    ):
+        gradients, exact = (
+            torch.autograd.grad(
+                side, weights, [weighted] * len(side), retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            for side in (outputs, right)
+        )
+        for gradient, other in zip(gradients, exact, strict=True):
+            allowed = tolerance * max(1.0, float(other.abs().max()))
+            assert_equal(gradient, other, allowed, f"gradients of {name} must be those of the logits")
+
+
+PIECES = ((1,), (2, 3), (5,), (1, 0, 4))  # lengths of pieces, repeated until the stream ends
+
+
+@runtime_checkable
+class StreamBase(Protocol):
+    """A base that reads streams with a memory."""
+
+    @property
+    def space(self) -> Space: ...
+
+    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]: ...
+
+    def init_memory(self, rows: int) -> Memory: ...
+
+    def read(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Memory]: ...
+
+
+def check_stream(base: StreamBase, *, length: int = 11, rows: int = 4, tolerance: float = 1e-5) -> None:
+    """Check a base with a memory of at least `length` tokens on streams of `length` tokens.
+
+    A stream read in pieces is scored as one long row; a memory holds no gradient and has a row for each stream, independent of
+    the others; reading does not change the memory that it is given.
+    """
+    place = torch.arange(rows)[:, None] * 5 + torch.arange(length)[None, :]
+    tokens = (place * place // 3 + place) % base.space.vocab_size
+    full = torch.full((rows,), length)
+    with torch.no_grad():
+        whole = base.log_probs(Sequences(tokens, torch.zeros_like(full), full))
+        for lengths in PIECES:
+            score = _in_pieces(base, tokens, lengths)
+            assert_equal(score, whole, tolerance, f"a stream in pieces of {lengths} must be scored as one long row is")
+        alone = torch.cat([_in_pieces(base, tokens[row : row + 1], (3,)) for row in range(rows)])
+        assert_equal(alone, whole, tolerance, "a stream must not depend on the other streams of the batch")
+        _check_rows(base, tokens, whole, tolerance)
+    with torch.enable_grad():
+        _, memory = base.read(base.init_memory(len(tokens)), tokens)
+    held = sum(part.requires_grad for part in memory)
+    assert held == 0, f"a memory must hold no gradient; {held} of its {len(memory)} tensors do"
+
+
+def _in_pieces(base: StreamBase, tokens: Int[Tensor, "B L"], lengths: tuple[int, ...]) -> Float[Tensor, "B L"]:
+    memory, scores, first, number = base.init_memory(len(tokens)), [], 0, 0
+    while first < tokens.shape[1]:
+        last = min(first + lengths[number % len(lengths)], tokens.shape[1])
+        score, memory = base.read(memory, tokens[:, first:last])
+        scores.append(score)
+        first, number = last, number + 1
+    return torch.cat(scores, 1)
+
+
+def _check_rows(base: StreamBase, tokens: Int[Tensor, "B L"], whole: Float[Tensor, "B L"], tolerance: float) -> None:
+    """Rows of a memory can be selected, and reading twice from one memory gives the same."""
+    half = tokens.shape[1] // 2
+    _, memory = base.read(base.init_memory(len(tokens)), tokens[:, :half])
+    shapes = [tuple(part.shape) for part in memory]
+    assert all(shape[:1] == (len(tokens),) for shape in shapes), f"a memory has a row for each stream; its shapes are {shapes}"
+    base.read(memory, tokens[:, half:].flip(1))
+    again, _ = base.read(memory, tokens[:, half:])
+    assert_equal(again, whole[:, half:], tolerance, "reading must leave the memory it began with as it was")
+    order = torch.arange(len(tokens)).flip(0)
+    chosen, _ = base.read(tuple(part[order] for part in memory), tokens[order, half:])
+    assert_equal(chosen, whole[order, half:], tolerance, "rows of a memory must be those of the streams")

@@ -1,4 +1,4 @@
-"""Run something random on every outcome of its choices: expectations with no statistics."""
+"""Run a random function on every outcome of its choices, for exact expectations."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,26 +8,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.randomness import Rng
+from esscher.core.randomness import Rng
 
 Result = TypeVar("Result")
 
 
 def every_outcome(run: Callable[[Rng], Result]) -> Iterator[tuple[float, Result]]:
-    """Yield (probability, result) over all outcomes of the choices `run(rng)` makes; the probabilities sum to 1.
+    """Yield (probability, result) for all outcomes of the random choices of `run(rng)`; the probabilities sum to 1.
 
-    The number of outcomes grows as the product of all choices: keep vocabulary, length and draws tiny.
+    The number of outcomes is the product over all choices, so keep vocabulary, length and draws tiny.
     """
     pending: list[list[tuple[int, ...]]] = [[]]
     while pending:
-        replay = _Replay(pending.pop(), pending)
+        replay = _ScriptedRng(pending.pop(), pending)
         result = run(replay)
         if replay.probability > 0:
             yield replay.probability, result
 
 
-class _Replay:
-    """An `Rng` that follows a script, and files every alternative it meets beyond the script's end."""
+class _ScriptedRng:
+    """An `Rng` that replays a script, and appends to `pending` every alternative beyond the end of the script."""
 
     def __init__(self, script: list[tuple[int, ...]], pending: list[list[tuple[int, ...]]]):
         self.script, self.pending, self.step, self.probability = script, pending, 0, 1.0
@@ -44,7 +44,7 @@ class _Replay:
         self.probability *= float(share.gather(1, pick).prod())
         return pick
 
-    def accept(self, log_probability: Float[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
+    def bernoulli(self, log_probability: Float[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
         yes = log_probability.double().exp().clamp(max=1).reshape(-1)
         return self.categorical(torch.stack([1 - yes, yes], -1).log())[:, 0].bool().view(log_probability.shape)
 
@@ -52,5 +52,5 @@ class _Replay:
         orders = list(itertools.permutations(range(count)))
         return torch.tensor(orders[int(self.categorical(torch.zeros(1, len(orders))))])
 
-    def stream(self, *path: int | str) -> "_Replay":
+    def stream(self, *path: int | str) -> "_ScriptedRng":
         return self

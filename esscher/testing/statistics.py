@@ -1,4 +1,4 @@
-"""What every sampler must obey, and calibrated comparisons of draws and intervals with the truth."""
+"""Laws of samplers and intervals: comparisons with the exact truth at stated false-alarm rates."""
 
 import math
 from statistics import NormalDist
@@ -7,40 +7,46 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.draws import Draws, Sampler
+from esscher.core.draws import Draws, Sampler
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, Space, unique_prompts
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import count_points, enumerate_points
-from esscher.randomness import Rng, Seeded
-from esscher.space import Sequences, Space
-from esscher.target import Tilted
-from esscher.testing.laws import equal
+from esscher.testing.laws import assert_equal
 
-FEW = 8  # prompts that are enough to see whether a seed decides
+FEW = 8  # prompts of the check that the seed decides
 
 
 def check_sampler(
     sampler: Sampler, target: Tilted, prompts: Sequences, draws: int = 8, *, rng: Rng, false_alarm: float = 1e-6
 ) -> float:
-    """The laws of a sampler, on a space small enough to enumerate, after some hundreds of prompts.
+    """Check a sampler on a space small enough to enumerate, after some hundreds of prompts.
 
-    It gives as many draws for each prompt, which begin with it, and the same for the same seed; it knows log a(x) of each; and
-    weighted they have the exact expectations (`assert_draws_follow`, whose largest deviation is returned).
+    Every prompt has the same number of draws, which begin with it and are the same for the same seed; `log_base` is log a(x);
+    weighted draws have the exact expectations (`assert_draws_follow`, whose largest deviation is returned).
     """
-    found = sampler(target, prompts, draws, rng=rng.stream("draws"))
-    count, each = found.log_weight.shape
-    assert (count, count * each) == (len(prompts), len(found.x)), (
-        f"a sampler gives as many draws for each prompt: {len(found.x)} points and weights of {count} x {each} for "
+    drawn = sampler(target, prompts, draws, rng=rng.stream("draws"))
+    count, each = drawn.log_weight.shape
+    assert (count, count * each) == (len(prompts), len(drawn.x)), (
+        f"a sampler gives as many draws for each prompt: {len(drawn.x)} points and weights of {count} x {each} for "
         f"{len(prompts)} prompts"
     )
-    _check_prompts(prompts, found.x, each)
+    owner = torch.arange(len(prompts)).repeat_interleave(each)
+    width = int(prompts.start.max())
+    outside = torch.arange(width) >= prompts.start[owner][:, None]
+    same = (drawn.x.start == prompts.start[owner]) & (
+        (drawn.x.tokens[:, :width] == prompts.tokens[owner, :width]) | outside
+    ).all(-1)
+    assert bool(same.all()), f"a draw must begin with its prompt; {int((~same).sum())} of {len(drawn.x)} do not"
     with torch.no_grad():
-        score = target.base.log_probs(found.x).double().sum(-1).view(count, each)
-    equal(found.log_base, score, 1e-4, "a sampler must know log a(x) of its draws")
+        score = target.base.log_probs(drawn.x).double().sum(-1).view(count, each)
+    assert_equal(drawn.log_base, score, 1e-4, "log_base must be log a(x) of the draws")
     few = prompts.rows(slice(0, FEW))
-    one, other = (sampler(target, few, draws, rng=rng.stream("again")) for _ in range(2))
-    assert one.x.points() == other.x.points() and torch.equal(one.log_weight, other.log_weight), (
+    first, second = (sampler(target, few, draws, rng=rng.stream("again")) for _ in range(2))
+    assert first.x.points() == second.x.points() and torch.equal(first.log_weight, second.log_weight), (
         "draws must be the same for the same seed: all chance comes from rng"
     )
-    return assert_draws_follow(target, prompts, found, false_alarm=false_alarm)
+    return assert_draws_follow(target, prompts, drawn, false_alarm=false_alarm)
 
 
 def assert_draws_follow(
@@ -48,52 +54,46 @@ def assert_draws_follow(
 ) -> float:
     """Check the contract of `Draws` on random events, by enumerating the space after each different prompt.
 
-    An event is a random half of the points, so that its probability is neither rare nor certain and the
-    normal approximation holds. Prompts are the independent replicates, at least some hundreds of them, equal
-    or not: draws of one prompt may depend on each other. `false_alarm` is the chance that a correct sampler
-    fails, all events together. Returns the largest deviation in standard errors.
+    An event is a random half of the points, so that the normal approximation holds. Prompts are the independent replicates, at
+    least some hundreds, equal or not; draws of one prompt may be dependent. `false_alarm` is the probability that a correct
+    sampler fails, over all events. Returns the largest deviation in standard errors.
     """
-    points = count_points(target.space)
-    inside = _halves(events, points, Seeded(0, "events") if rng is None else rng)
+    points, rng = count_points(target.space), SeededRng(0, "events") if rng is None else rng
+    order = torch.stack([rng.permutation(points) for _ in range(events)])
+    inside = (order < max(1, points // 2)).double()  # [events, points]
     which, mass = _exact_mass(target, prompts, normalised=not draws.estimates_z)
     number = point_number(target.space, draws.x).view(draws.log_weight.shape)
     weight = draws.log_weight.double().exp()
-    found = torch.stack([(weight * event[number]).mean(-1) for event in inside])  # [events, P]
-    gap = found - (inside.double() @ mass.T)[:, which]
+    means = torch.stack([(weight * event[number]).mean(-1) for event in inside])  # [events, P]
+    gap = means - (inside.double() @ mass.T)[:, which]
     error = gap.std(-1) / math.sqrt(gap.shape[1])
     z = (gap.mean(-1) / error.clamp(min=1e-12)).abs()
     limit = NormalDist().inv_cdf(1 - false_alarm / (2 * events))
     worst = int(z.argmax())
     assert float(z[worst]) < limit, (
-        f"event {worst}: estimated {float(found.mean(-1)[worst]):.5f}, exact {float((found - gap).mean(-1)[worst]):.5f}, "
+        f"event {worst}: estimated {float(means.mean(-1)[worst]):.5f}, exact {float((means - gap).mean(-1)[worst]):.5f}, "
         f"{float(z[worst]):.1f} standard errors apart (limit {limit:.1f})"
     )
     return float(z[worst])
 
 
-def assert_covers(hits: int, replications: int, level: float, *, false_alarm: float = 1e-3) -> float:
-    """An interval that held the truth `hits` times does so at the rate `level`, neither less nor more often.
+def assert_covers(hits: int, replications: int, confidence: float, *, false_alarm: float = 1e-3) -> float:
+    """Assert that an interval that held the truth `hits` times of `replications` covers at the rate `confidence`.
 
-    Fails with probability at most `false_alarm` for an interval whose true rate is `level` (exact binomial,
-    two-sided). Returns the rate found.
+    Fails with probability at most `false_alarm` if that is the true rate (exact two-sided binomial test). Returns the observed
+    rate.
     """
     from scipy.stats import binomtest
 
-    p = binomtest(hits, replications, level).pvalue
-    assert p > false_alarm, f"the interval held the truth {hits} of {replications} times; stated rate {level:.0%} (p = {p:.1g})"
+    p = binomtest(hits, replications, confidence).pvalue
+    assert p > false_alarm, (
+        f"the interval held the truth {hits} of {replications} times; stated rate {confidence:.0%} (p = {p:.1g})"
+    )
     return hits / replications
 
 
-def _check_prompts(prompts: Sequences, x: Sequences, each: int) -> None:
-    owner = torch.arange(len(prompts)).repeat_interleave(each)
-    width = int(prompts.start.max())
-    inside = torch.arange(width) < prompts.start[owner][:, None]
-    same = (x.start == prompts.start[owner]) & ((x.tokens[:, :width] == prompts.tokens[owner, :width]) | ~inside).all(-1)
-    assert bool(same.all()), f"a draw must begin with its prompt; {int((~same).sum())} of {len(x)} do not"
-
-
 def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:
-    """The place of each point in `enumerate_points`, whatever its prompt."""
+    """The index of each point in `enumerate_points`, whatever its prompt."""
     key = _keys(space, x)
     all_keys = _keys(space, enumerate_points(space))
     order = all_keys.argsort()
@@ -105,23 +105,15 @@ def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:
 
 
 def _keys(space: Space, x: Sequences) -> Int[Tensor, "B"]:
-    """One integer for each point, equal exactly when the points are equal."""
+    """An integer for each point, equal if and only if the points are equal."""
     power = (space.vocab_size + 1) ** (torch.arange(x.tokens.shape[1]) - x.start[:, None]).clamp(min=0)
     return (torch.where(x.counted, x.tokens + 1, 0) * power).sum(-1)
 
 
-def _halves(events: int, points: int, rng: Rng) -> Float[Tensor, "E K"]:
-    order = torch.stack([rng.permutation(points) for _ in range(events)])
-    return (order < max(1, points // 2)).double()
-
-
 def _exact_mass(target: Tilted, prompts: Sequences, *, normalised: bool) -> tuple[Int[Tensor, "P"], Float[Tensor, "Q K"]]:
-    """For each prompt the row of its exact masses; equal prompts share a row."""
-    names = [tuple(row[:start]) for row, start in zip(prompts.tokens.tolist(), prompts.start.tolist(), strict=True)]
-    first = {name: row for row, name in reversed(list(enumerate(names)))}
-    place = {name: row for row, name in enumerate(first)}
-    which = torch.tensor([place[name] for name in names])
-    x = enumerate_points(target.space, prompts.rows(torch.tensor(list(first.values()))))
+    """The exact masses of all points after each of Q different prompts, and which of them each prompt is."""
+    distinct, which = unique_prompts(prompts)
+    x = enumerate_points(target.space, distinct)
     with torch.no_grad():
-        log_score = target.log_score(x).double().view(len(first), -1)
+        log_score = target.log_score(x).double().view(len(distinct), -1)
     return which, torch.softmax(log_score, -1) if normalised else log_score.exp()

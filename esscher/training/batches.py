@@ -1,10 +1,16 @@
-"""What each update of a run reads on each process, and what must be remembered of it: rows in a shuffled order need no memory.
+"""Which data each update reads: batches as a function of (seed, step), so that there is no state to save.
 
-Streams, which do, are in `esscher.training.streams`.
+`ShuffledOrder` reads the data as an endless sequence of epochs, each in its own order; update `step` takes the next
+`batch_size` rows. No row is left out at the end of an epoch, and all batches have one size. `LengthBuckets` makes batches of
+at most so many tokens: rows of similar length together, in another order of batches in every epoch. Batches of a token stream,
+which have a state, are in `esscher.training.stream_batches`.
 """
 
-import hashlib
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -12,66 +18,130 @@ from accelerate import Accelerator
 from jaxtyping import Int
 from torch import Tensor
 
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences
-from esscher.training.order import Bucketed, Order
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences
+from esscher.core.storage import digest
+from esscher.training.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class ShuffledOrder:
+    """The order of `count` rows in batches of `batch_size`."""
+
+    count: int
+    batch_size: int
+    seed: int
+
+    def steps(self, epochs: int) -> int:
+        """Updates in so many epochs."""
+        return math.ceil(epochs * self.count / self.batch_size)
+
+    def batch(self, step: int) -> Int[Tensor, "{self.batch_size}"]:
+        """The indices of the rows that update `step` reads."""
+        parts, first, missing = [], step * self.batch_size, self.batch_size
+        while missing:
+            epoch, place = divmod(first, self.count)
+            parts.append(_epoch_permutation(self.seed, epoch, self.count)[place : place + missing])
+            first, missing = first + len(parts[-1]), missing - len(parts[-1])
+        return torch.cat(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class LengthBuckets:
+    """The order of rows of these lengths in batches of at most `tokens`, padding included; a longer row is a batch alone."""
+
+    lengths: Int[Tensor, "N"]
+    tokens: int
+    seed: int
+
+    def steps(self, epochs: int) -> int:
+        """Updates in so many epochs."""
+        return epochs * len(self.ends)
+
+    def batch(self, step: int) -> Int[Tensor, "K"]:
+        """The indices of the rows that update `step` reads: of the rows sorted by length, ties in the order of the epoch."""
+        epoch, place = divmod(step, len(self.ends))
+        number = int(_epoch_permutation(self.seed, epoch, len(self.ends))[place])
+        order = _epoch_permutation(self.seed, epoch, len(self.lengths))
+        by_length = order[self.lengths[order].argsort(stable=True)]
+        return by_length[self.ends[number - 1] if number else 0 : self.ends[number]]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where each batch ends among the rows sorted by length; the same in every epoch."""
+        ends, first = [], 0
+        for place, length in enumerate(self.lengths.sort().values.tolist()):
+            if place > first and (place - first + 1) * length > self.tokens:
+                ends.append(place)
+                first = place
+        return [*ends, len(self.lengths)]
+
+    @property
+    def smallest(self) -> int:
+        """The fewest rows of a batch."""
+        return min(last - first for first, last in pairwise([0, *self.ends]))
+
+
+@lru_cache(maxsize=4)
+def _epoch_permutation(seed: int, number: int, count: int) -> Int[Tensor, "{count}"]:
+    return SeededRng(seed).stream("epoch", number).permutation(count)
 
 
 @runtime_checkable
-class Rows(Protocol):
-    """Data that are no sequences: points of a continuous space, sequences with labels."""
+class RowData(Protocol):
+    """Data in rows that are not `Sequences`, such as sequences with labels."""
 
     def __len__(self) -> int: ...
 
-    def rows(self, chosen: Any) -> "Rows": ...
+    def rows(self, chosen: Any) -> "RowData": ...
 
-    def to(self, device: torch.device | str) -> "Rows": ...
+    def to(self, device: torch.device | str) -> "RowData": ...
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All that tells these data from others."""
+        """The whole content, for a fingerprint."""
         ...
 
 
 @runtime_checkable
-class Supply(Protocol):
-    """The data of a run as its updates see them; `parts` is called once for each update, in order."""
+class BatchSource(Protocol):
+    """The data of a run as its updates read them; `micro_batches` is called once for each update, in order."""
 
     def steps(self, epochs: int) -> int:
         """Updates in so many epochs."""
         ...
 
-    def scale(self, step: int) -> float:
-        """What the learning rate of an update is multiplied by."""
+    def lr_scale(self, step: int) -> float:
+        """Factor of the learning rate at an update."""
         ...
 
     def tokens(self, step: int) -> int:
-        """Tokens (of points: rows) that an update sees, on all processes together."""
+        """Tokens of an update on all processes together; rows, for data without tokens."""
         ...
 
-    def parts(self, step: int) -> Iterator[tuple[Any, Any]]:
-        """What this process reads of an update, pass by pass: points, and the target that they are points of."""
+    def micro_batches(self, step: int) -> Iterator[tuple[Any, Any]]:
+        """What this process reads of an update, pass by pass: the target and the data."""
         ...
 
     def fingerprint(self) -> str:
-        """One name for the data: other data, another name."""
+        """A hash of the data."""
         ...
 
-    def saved(self) -> dict[str, Tensor]:
-        """What the next update needs of those before it, from all processes; called by all of them."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """What the next update needs of those before it, from all processes; all of them must call it."""
         ...
 
-    def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Take back what `saved` gave."""
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
         ...
 
 
-class Shuffled:
-    """Sequences or other rows in an order that is a function of the seed; the target is whatever the objective knows."""
+class ShuffledBatches:
+    """Rows in an order that is a function of the seed; the target is the same for all batches."""
 
-    def __init__(self, data: Sequences | Rows, target: Any, config: TrainingConfig, accelerator: Accelerator):
+    def __init__(self, data: Sequences | RowData, target: Any, config: TrainingConfig, accelerator: Accelerator):
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
-        self.order = order_of(data, config)
-        if isinstance(self.order, Bucketed) and self.order.smallest < accelerator.num_processes:
+        self.order = batch_order(data, config)
+        if isinstance(self.order, LengthBuckets) and self.order.smallest < accelerator.num_processes:
             raise ValueError(
                 f"Batches of batch_tokens = {config.batch_tokens} have as few as {self.order.smallest} sequences, too few for "
                 f"{accelerator.num_processes} processes. Nothing was trained; raise batch_tokens, or leave it out."
@@ -80,58 +150,46 @@ class Shuffled:
     def steps(self, epochs: int) -> int:
         return self.order.steps(epochs)
 
-    def scale(self, step: int) -> float:
+    def lr_scale(self, step: int) -> float:
         return 1.0
 
     def tokens(self, step: int) -> int:
         rows = self.order.batch(step)
         return int(self.data.rows(rows).lengths.sum()) if isinstance(self.data, Sequences) else len(rows)
 
-    def parts(self, step: int) -> Iterator[tuple[Any, Sequences | Rows]]:
-        own = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
-        for part in passes(self.data, own, self.config.accumulate):
+    def micro_batches(self, step: int) -> Iterator[tuple[Any, Sequences | RowData]]:
+        local_rows = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
+        for part in split_into_micro_batches(self.data, local_rows, self.config.gradient_accumulation_steps):
             yield self.target, part.to(self.accelerator.device)
 
     def fingerprint(self) -> str:
         data = self.data
-        return fingerprint(*((data.tokens, data.start, data.stop) if isinstance(data, Sequences) else data.tensors()))
+        tensors = (data.tokens, data.start, data.stop) if isinstance(data, Sequences) else data.tensors()
+        return digest({str(number): tensor for number, tensor in enumerate(tensors)})
 
-    def saved(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         return {}
 
-    def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Nothing is remembered."""
+    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
+        """There is no state."""
 
 
-def order_of(data: Sequences | Rows, config: TrainingConfig) -> Order | Bucketed:
-    """In batches of so many rows, or, of sequences, of so many tokens."""
+def batch_order(data: Sequences | RowData, config: TrainingConfig) -> ShuffledOrder | LengthBuckets:
+    """Batches of `batch_size` rows or, with `batch_tokens`, of sequences with so many tokens."""
     if config.batch_tokens is None:
-        return Order(len(data), config.batch_size, config.seed)
+        return ShuffledOrder(len(data), config.batch_size, config.seed)
     if not isinstance(data, Sequences):
         raise ValueError(
             f"{type(data).__name__} have no tokens to make batches of batch_tokens = {config.batch_tokens}. Nothing was "
             f"trained; give batch_size instead."
         )
-    return Bucketed(data.stop.cpu(), config.batch_tokens, config.seed)
+    return LengthBuckets(data.stop.cpu(), config.batch_tokens, config.seed)
 
 
-def passes(data: Sequences | Rows, rows: Int[Tensor, "B"], count: int) -> Iterator[Sequences | Rows]:
-    """Some rows in `count` passes, of sequences those alike in length together, so that little is padding."""
-    if not isinstance(data, Sequences):
-        yield from (data.rows(part) for part in rows.chunk(count))
-        return
-    for part in rows[data.stop[rows].argsort(stable=True)].chunk(count):
-        yield trim(data.rows(part))
-
-
-def trim(x: Sequences) -> Sequences:
-    """The same rows without columns that are padding for all of them."""
-    return Sequences(x.tokens[:, : int(x.stop.max()) if len(x) else 0], x.start, x.stop)
-
-
-def fingerprint(*tensors: torch.Tensor) -> str:
-    """One name for the content of tensors."""
-    found = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        found.update(tensor.cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+def split_into_micro_batches(data: Sequences | RowData, rows: Int[Tensor, "B"], count: int) -> Iterator[Sequences | RowData]:
+    """Rows in `count` passes; sequences of similar length together, so that there is little padding."""
+    if isinstance(data, Sequences):
+        rows = rows[data.stop[rows].argsort(stable=True)]
+    for part in rows.chunk(count):
+        chosen = data.rows(part)
+        yield chosen.without_padding() if isinstance(chosen, Sequences) else chosen

@@ -1,8 +1,8 @@
 """The loss on held-out data, with its interval.
 
-Batches are the replicates, because an objective gives one number for a batch; they are small, so that there
-are many. Of a stream, blocks of consecutive segments are, because neighbours depend on each other. The same dice
-are thrown at every evaluation, so that two evaluations differ by what was learnt.
+An objective gives one number for a batch, so batches are the replicates; they are small, so that there are many. Of a stream,
+the replicates are blocks of consecutive segments, because neighbours depend on each other. Every evaluation uses the same
+random numbers: two evaluations differ only by what was learnt.
 """
 
 import math
@@ -14,87 +14,84 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.carried import Carried
-from esscher.estimate import Estimate
-from esscher.estimators.blocks import BLOCKS
-from esscher.estimators.intervals import interval
-from esscher.objective import Objective
-from esscher.randomness import Rng
-from esscher.space import Sequences
-from esscher.target import Tilted
-from esscher.training.batches import Rows, trim
-from esscher.training.streams import Stream, network_of, segments
+from esscher.bases.wrappers import WithMemory
+from esscher.core.estimate import Estimate
+from esscher.core.objective import Objective
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted
+from esscher.estimators.intervals import BLOCKS, interval
+from esscher.training.batches import RowData
+from esscher.training.stream_batches import TokenStream, require_network_base, segment_sequences
 
-LEVEL = 0.95
-FEWEST = 20  # batches that an interval wants
+CONFIDENCE = 0.95
+MIN_BATCHES = 20  # batches that an interval needs
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Data that are not learnt from, and the objective that is evaluated on them."""
+    """Held-out rows, and the objective that is evaluated on them."""
 
-    objective: Objective[Any, Any]
-    data: Sequences | Rows
+    objective: Objective
+    data: Sequences | RowData
 
     @torch.no_grad()
     def losses(
         self, target: Any, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
     ) -> list[tuple[float, int]]:
-        """(loss, count) of some of the batches of the data, in order."""
-        size = max(1, min(batch_size, len(self.data) // FEWEST))
+        """(loss, count) of the batches in `only`, in order."""
+        size = max(1, min(batch_size, len(self.data) // MIN_BATCHES))
         firsts = range(0, len(self.data), size)
-        found = []
+        losses = []
         for number in range(len(firsts))[only]:
             rows = self.data.rows(slice(firsts[number], firsts[number] + size))
-            part = (trim(rows) if isinstance(rows, Sequences) else rows).to(device)
-            loss = self.objective(target, part, rng=rng.stream("batch", number), step=step)
-            value = loss.value if isinstance(loss.value, Tensor) else sum(loss.value.values())
-            found.append((float(value), loss.count))
-        return found
+            batch = (rows.without_padding() if isinstance(rows, Sequences) else rows).to(device)
+            loss = self.objective(target, batch, rng=rng.stream("batch", number), step=step)
+            losses.append((float(sum(loss.values.values())), loss.count))
+        return losses
 
 
 @dataclass(frozen=True)
 class HeldOutStream:
-    """A stream that is not learnt from, read with memory in at most `columns` columns, and the objective evaluated on it."""
+    """A held-out stream, read with memory in at most `columns` columns, and the objective that is evaluated on it."""
 
     objective: Objective
-    data: Stream
+    data: TokenStream
     columns: int = 10
 
     @torch.no_grad()
     def losses(
         self, target: Tilted, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
     ) -> list[tuple[float, int]]:
-        """(loss, count) of blocks of consecutive segments, of some of the columns."""
-        base, segment = network_of(target), self.data.segment
-        count = max(1, min(self.columns, len(self.data) // (segment * FEWEST)))
+        """(loss, count) of blocks of consecutive segments, of the columns in `only`."""
+        base, segment = require_network_base(target), self.data.segment
+        count = max(1, min(self.columns, len(self.data) // (segment * MIN_BATCHES)))
         rows = self.data.columns(count)[only].to(device)
-        memory, found = base.open(len(rows)), []
+        memory, losses = base.init_memory(len(rows)), []
         for number, first in enumerate(range(0, rows.shape[1], segment) if len(rows) else ()):
-            carried, x = Carried(base, memory), segments(rows[:, first : first + segment])
-            loss = self.objective(Tilted(carried, target.energy), x, rng=rng.stream("batch", number), step=step)
-            value = loss.value if isinstance(loss.value, Tensor) else sum(loss.value.values())
-            found.append((float(value), loss.count))
-            memory = carried.memory_after(x)
-        return _blocks(found)
+            with_memory, x = WithMemory(base, memory), segment_sequences(rows[:, first : first + segment])
+            loss = self.objective(Tilted(with_memory, target.energy), x, rng=rng.stream("batch", number), step=step)
+            losses.append((float(sum(loss.values.values())), loss.count))
+            memory = with_memory.memory_after(x)
+        return _block_means(losses)
 
 
-Validation = Sequences | Stream | HeldOut | HeldOutStream | Callable[[], Estimate]
-"""Held-out data, alone or with an objective of their own; or any number that shall become small."""
+Validation = Sequences | TokenStream | HeldOut | HeldOutStream | Callable[[], Estimate]
+"""Held-out data, alone or with an objective of their own; or a function that returns a number to minimise."""
 
 
-def _blocks(losses: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """At most 40 means over neighbours, with their counts."""
-    size, total = max(1, math.ceil(len(losses) / BLOCKS[0])), []
+def _block_means(losses: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """Means over at most 40 blocks of neighbours, with their counts."""
+    size, means = max(1, math.ceil(len(losses) / BLOCKS[0])), []
     for first in range(0, len(losses), size):
-        some = losses[first : first + size]
-        count = sum(one for _, one in some)
-        total.append((sum(loss * one for loss, one in some) / count, count))
-    return total
+        block = losses[first : first + size]
+        total = sum(count for _, count in block)
+        means.append((sum(loss * count for loss, count in block) / total, total))
+    return means
 
 
 def mean_loss(losses: Sequence[tuple[float, int]], *, draws: int) -> Estimate:
-    """The mean over all counted units; its interval is of the ratio of sums over batches."""
+    """The mean over all counted units; its interval is that of a ratio of sums over batches."""
     value = torch.tensor([loss for loss, _ in losses], dtype=torch.float64)
     count = torch.tensor([count for _, count in losses], dtype=torch.float64)
 
@@ -103,5 +100,5 @@ def mean_loss(losses: Sequence[tuple[float, int]], *, draws: int) -> Estimate:
 
     if len(losses) < 2:
         only = float(ratio(torch.ones(1, len(losses), dtype=torch.float64)))
-        return Estimate(only, -math.inf, math.inf, LEVEL, draws, "one batch: no interval")
-    return interval(ratio, [(1, len(losses))], level=LEVEL, draws=draws, method="ratio over batches")
+        return Estimate(only, -math.inf, math.inf, CONFIDENCE, draws, "one batch: no interval")
+    return interval(ratio, [(1, len(losses))], confidence=CONFIDENCE, n=draws, method="ratio over batches")

@@ -1,69 +1,342 @@
-"""Training of any objective on any target, one player or several, resumed to the bit.
+"""Training of any objective on any target, with one module or several, resumed bit for bit.
 
     record = Trainer(TrainingConfig(steps=500))(Likelihood(), Tilted(base), data, modules=base, folder="runs/first")
 
-All chance of an update is `Seeded(seed).stream("step", step, "rank", rank)`, and the order of the data is a
-function of the seed, so a run is its weights, its optimisers' tensors and its step: what a checkpoint holds. Data are
-sequences, other rows (`Points`, for games of networks; `Labelled`, for fine-tuning), or a `Stream`, which a base with a
-memory reads in order; its memories are in the checkpoint, too.
-A run that was killed and resumed ends with the weights of a run that was not. See `docs/why/resume.md`.
+The randomness of an update is `SeededRng(seed).stream("step", step, "rank", rank)`, and the order of the data is a function of
+the seed. The state of a run is therefore its weights, its optimizers' tensors and its step, which a checkpoint holds. Data are
+sequences, other rows (`RowData`), or a `TokenStream`, which a base with memory reads in order; its memories are in the
+checkpoint, too. A run that was killed and resumed ends with the weights of a run that was not (`docs/why/resume.md`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from torch import nn
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
 
-from esscher.objective import Objective
-from esscher.settings.training import Pace, TrainingConfig
-from esscher.space import Sequences
-from esscher.training.batches import Rows
-from esscher.training.evaluation import HeldOut, HeldOutStream, Validation
-from esscher.training.loop import Loop, Task, TrainingRecord
-from esscher.training.processes import connect
-from esscher.training.progress import choose_progress
-from esscher.training.streams import Stream
+from esscher.bases.fsdp import gather_in_lockstep
+from esscher.core.config import refuse_change
+from esscher.core.estimate import Estimate
+from esscher.core.objective import Objective
+from esscher.core.progress import Progress, current_progress
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences
+from esscher.core.storage import local_module_tensors
+from esscher.networks.gradient_checkpointing import enable_gradient_checkpointing
+from esscher.training.batches import BatchSource, RowData, ShuffledBatches
+from esscher.training.checkpoint import CheckpointManager, History, collect_state, restore_state, restore_weights
+from esscher.training.collectives import all_gather_objects, broadcast_object, broadcast_parameters, make_accelerator
+from esscher.training.config import OptimizerConfig, TrainingConfig, learning_rate
+from esscher.training.evaluation import HeldOut, HeldOutStream, Validation, mean_loss
+from esscher.training.optimizers import Optimizers, WeightAverage, has_stalled
+from esscher.training.stream_batches import StreamBatches, TokenStream
 
-Target = TypeVar("Target")
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """The history of a run, its best evaluation, and why it stopped."""
+
+    steps: int
+    stopped: str  # "finished" or "patience"
+    history: tuple[Mapping[str, Any], ...]
+    best: Estimate | None
+    best_step: int | None
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """What is trained, on what data, and where it is saved."""
+
+    objective: Objective
+    target: Any
+    data: Sequences | TokenStream | RowData
+    modules: Mapping[str, nn.Module]
+    validation: HeldOut | HeldOutStream | Callable[[], Estimate] | None
+    folder: Path | None
+    optimizer_configs: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        held_out = self.validation.data if isinstance(self.validation, HeldOut | HeldOutStream) else self.data
+        if len(self.data) == 0 or len(held_out) == 0:
+            raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
+
+
+@dataclass
+class TrainerState:
+    """The state of a run from one update to the next, besides its tensors."""
+
+    step: int = 0
+    best: Estimate | None = None
+    best_step: int | None = None
+    waited: int = 0  # evaluations since the best
+    loss: float = 0.0  # summed since the last entry of the history
+    updates: int = 0  # number of losses in that sum
+    evaluations: list[float] = field(default_factory=list)
+    averaged_from: int | None = None  # step from which weights are averaged, where the evaluations stalled
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "TrainerState":
+        best = values["best"]
+        return cls(**{**values, "best": None if best is None else Estimate(**best)})
+
+
+class TrainingLoop:
+    """One run: its updates, evaluations, checkpoints and end."""
+
+    def __init__(self, config: TrainingConfig, task: TrainingTask, accelerator: Accelerator, progress: Progress):
+        self.config, self.task, self.accelerator, self.progress = config, task, accelerator, progress
+        for module in task.modules.values():
+            module.to(accelerator.device)
+        broadcast_parameters(list(task.modules.values()))
+        for module in task.modules.values():
+            if config.gradient_checkpointing:
+                enable_gradient_checkpointing(module)
+            if config.fsdp:
+                from esscher.bases.fsdp import shard  # imported here because it takes seconds
+
+                shard(module)
+        self.optimizers = Optimizers(task.modules, task.optimizer_configs, config, accelerator)
+        self.batch_source: BatchSource = (
+            StreamBatches(task.data, task.target, config, accelerator)
+            if isinstance(task.data, TokenStream)
+            else ShuffledBatches(task.data, task.target, config, accelerator)
+        )
+        self.steps = config.steps or self.batch_source.steps(config.epochs or config.default_epochs)
+        self.evaluate_every = config.evaluate_every or self.batch_source.steps(1)
+        self.weight_average = WeightAverage(
+            task.modules, None if config.swa_start is None else round(config.swa_start * self.steps)
+        )
+        self.save_every = config.save_every or self.evaluate_every
+        self.main = accelerator.is_main_process
+        self.checkpoints = None if task.folder is None else CheckpointManager(task.folder / "checkpoints")
+        self.history = History(task.folder / "history.jsonl" if task.folder is not None and self.main else None)
+        self.trainer_state = TrainerState()
+        self.best_weights: dict[str, dict[str, Tensor]] = {}  # where there is no folder
+        if config.tracker is not None:
+            plain = {key: v if isinstance(v, int | float | str | bool) else str(v) for key, v in asdict(config).items()}
+            accelerator.init_trackers("esscher", config=plain)
+
+    @property
+    def step(self) -> int:
+        return self.trainer_state.step
+
+    def restore(self, resume: bool) -> None:
+        """Load the last checkpoint; a run that does not resume never overwrites one."""
+        last = None if self.checkpoints is None else self.checkpoints.last()
+        if self.checkpoints is None or last is None:
+            if resume:
+                self.progress.say("Training starts at the beginning.")
+            if self.history.file is not None:
+                self.history.file.unlink(missing_ok=True)
+            return
+        if not resume:
+            raise FileExistsError(
+                f"{self.checkpoints.folder} holds {last.name} of another run. Nothing was trained or changed; resume it, or "
+                f"choose another folder."
+            )
+        saved = self.checkpoints.read(last)
+        refuse_change("The run", saved.state["settings"], self._settings())
+        restore_state(saved, self.optimizers.modules, self.optimizers.optimizers, last)
+        self.batch_source.load_state_dict(saved.extra)
+        self.weight_average.load_state_dict(saved.extra)
+        self.trainer_state = TrainerState.from_dict(saved.state["trainer_state"])
+        if self.trainer_state.averaged_from is not None:
+            self.weight_average.begin = self.trainer_state.averaged_from
+        self.history.restore(self.step)
+        if saved.state["versions"] != _versions():
+            self.progress.say(f"Saved with {saved.state['versions']}, resumed with {_versions()}: bits may differ.")
+        self.progress.say(f"Resumed at step {self.step} of {self.steps}.")
+
+    def is_done(self) -> bool:
+        return self.step >= self.steps or self._impatient()
+
+    def update(self) -> None:
+        """One optimizer step, after all micro-batches of the update."""
+        rng = SeededRng(self.config.seed).stream("step", self.step, "rank", self.accelerator.process_index)
+        rate = self.batch_source.lr_scale(self.step) * learning_rate(self.config, self.step, self.steps)
+        tokens = self.batch_source.tokens(self.step)
+        self.optimizers.clear()
+        self.optimizers.train(True)
+        with rng.fork_torch_rng():
+            for target, part in self.batch_source.micro_batches(self.step):
+                with gather_in_lockstep(), self.accelerator.autocast():
+                    loss = self.task.objective(target, part, rng=rng, step=self.step)
+                self.optimizers.add(loss)
+        value, metrics = self.optimizers.update(rate)
+        self._refuse_divergence(value, metrics)
+        self.trainer_state.step += 1
+        self.weight_average.add(self.step)
+        self.trainer_state.loss += value
+        self.trainer_state.updates += 1
+        self.progress.update(self.step, value, tokens)
+        if self.step % self.config.log_every == 0 or self.step == self.steps:
+            mean = self.trainer_state.loss / self.trainer_state.updates
+            self.trainer_state.loss, self.trainer_state.updates = 0.0, 0
+            self._log({"loss": mean, **metrics, "learning_rate": rate})
+
+    def evaluate_and_save(self) -> None:
+        """Evaluate and save, if this step is due for it."""
+        last = self.step == self.steps
+        better = False
+        if self.task.validation is not None and (last or self.step % self.evaluate_every == 0):
+            better = self._evaluate()
+        if last or better or self._impatient() or self.step % self.save_every == 0:
+            self._save(better)
+
+    def finish(self) -> TrainingRecord:
+        """Leave the modules in evaluation mode with the best, averaged or last weights, as the config says."""
+        if self.config.keep_best and self.trainer_state.best_step not in (None, self.step):
+            best = None if self.checkpoints is None else self.checkpoints.best()
+            if self.checkpoints is not None and best is not None:
+                saved = self.checkpoints.read(best)
+                restore_weights(saved, self.optimizers.modules, best)
+                self.weight_average.load_state_dict(saved.extra)
+                self.weight_average.copy_to_modules()
+            with torch.no_grad():
+                for name, weights in self.best_weights.items():
+                    current = local_module_tensors(self.optimizers.modules[name]).values()
+                    for tensor, weight in zip(current, weights.values(), strict=True):
+                        tensor.copy_(weight)
+        else:
+            self.weight_average.copy_to_modules()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+        self.optimizers.clear()
+        self.optimizers.train(False)
+        stopped = "patience" if self._impatient() else "finished"
+        history = tuple(broadcast_object(self.history.entries))
+        return TrainingRecord(self.step, stopped, history, self.trainer_state.best, self.trainer_state.best_step)
+
+    def _evaluate(self) -> bool:
+        """Whether the averaged weights are the best so far; the same on all processes."""
+        state = self.trainer_state
+        with self.weight_average.swapped_in():
+            self.optimizers.train(False)
+            estimate = self._validate()
+            better = state.best is None or estimate.value < state.best.value
+            if better:
+                state.best, state.best_step, state.waited = estimate, self.step, 0
+                if self.checkpoints is None:
+                    for name, module in self.optimizers.modules.items():
+                        self.best_weights[name] = {key: v.clone() for key, v in local_module_tensors(module).items()}
+            else:
+                state.waited += 1
+            state.evaluations.append(estimate.value)
+            patience = self.config.swa_patience
+            if patience is not None and self.weight_average.begin is None and has_stalled(state.evaluations, patience):
+                state.averaged_from = self.weight_average.begin = self.step
+                self.progress.say(f"Evaluations stalled: weights are averaged from step {self.step:,} on.")
+            self._log({"validation": estimate.value, "validation_low": estimate.low, "validation_high": estimate.high})
+            self.progress.evaluation_done(self.step, estimate, better)
+        return better
+
+    def _validate(self) -> Estimate:
+        """The validation loss: processes share held-out data, and the main process alone calls any other function."""
+        validation, accelerator = self.task.validation, self.accelerator
+        assert validation is not None
+        if not isinstance(validation, HeldOut | HeldOutStream):
+            with gather_in_lockstep():
+                number = validation() if self.main else None
+            return broadcast_object(number)
+        with gather_in_lockstep():
+            losses = validation.losses(
+                self.task.target,
+                batch_size=self.config.batch_size,
+                device=accelerator.device,
+                step=self.step,
+                only=slice(accelerator.process_index, None, accelerator.num_processes),
+                rng=SeededRng(self.config.seed).stream("validation"),
+            )
+        all_losses = [loss for process_losses in all_gather_objects(losses) for loss in process_losses]
+        return mean_loss(all_losses, draws=len(validation.data))
+
+    def _save(self, better: bool) -> None:
+        if self.checkpoints is not None:
+            state = {"trainer_state": asdict(self.trainer_state), "settings": self._settings(), "versions": _versions()}
+            extra = {**self.batch_source.state_dict(), **self.weight_average.state_dict()}
+            saved = collect_state(self.optimizers.modules, self.optimizers.optimizers, state, extra)
+            if self.main:
+                self.checkpoints.save(self.step, saved, best=better)
+            self.accelerator.wait_for_everyone()
+
+    def _settings(self) -> dict[str, Any]:
+        """What must not change between a run and its resumption."""
+        data = {"data": self.batch_source.fingerprint(), "processes": self.accelerator.num_processes}
+        optimizers = {name: asdict(config) for name, config in self.task.optimizer_configs.items()}
+        return {**asdict(self.config), **data, **({"optimizers": optimizers} if optimizers else {})}
+
+    def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
+        if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
+            last = None if self.checkpoints is None else self.checkpoints.last()
+            saved = "Nothing was saved" if last is None else f"The checkpoint {last.name} is kept"
+            raise RuntimeError(
+                f"Training diverged at step {self.step}: the loss is {value}, the gradient {metrics['gradient']}. The weights "
+                f"before this step are unchanged. {saved}; lower learning_rate or max_grad_norm, or raise warmup_steps."
+            )
+
+    def _impatient(self) -> bool:
+        return self.config.patience is not None and self.trainer_state.waited >= self.config.patience
+
+    def _log(self, numbers: Mapping[str, float]) -> None:
+        self.history.add({"step": self.step, **numbers})
+        if self.config.tracker is not None:
+            self.accelerator.log(dict(numbers), step=self.step)
+
+
+def _versions() -> dict[str, str]:
+    """Versions that the last bits of a result depend on."""
+    return {"python": platform.python_version(), "torch": torch.__version__, "threads": str(torch.get_num_threads())}
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """Trains with the settings of a config; `quiet` shows nothing."""
+    """Trains with the settings of a config."""
 
     config: TrainingConfig
-    quiet: bool = False
 
     def __call__(
         self,
-        objective: Objective[Target, Any, Any],
-        target: Target,
-        data: Sequences | Stream | Rows,
+        objective: Objective,
+        target: Any,
+        data: Sequences | TokenStream | RowData,
         *,
         modules: nn.Module | Mapping[str, nn.Module],
-        paces: Mapping[str, Pace] | None = None,
+        optimizer_configs: Mapping[str, OptimizerConfig] | None = None,
         validation: Validation | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> TrainingRecord:
-        """Minimise the objective over the modules, in place, each player at its pace; with a `folder`, save there and resume
-        from there."""
-        players = {"model": modules} if isinstance(modules, nn.Module) else modules
-        if isinstance(validation, Sequences | Stream):
+        """Minimise the objective over the modules, in place.
+
+        Args:
+            objective: called as `objective(target, batch, rng=rng, step=step)`.
+            data: sequences, other rows, or one stream of tokens.
+            modules: what learns: one module, or several by name, where the objective may return a loss for each name.
+            optimizer_configs: settings of single modules' optimizers, by name.
+            validation: held-out data, alone or with an objective of their own; or a function that returns an estimate.
+            folder: where checkpoints and the history are saved, and from where `resume` continues.
+        """
+        named = {"model": modules} if isinstance(modules, nn.Module) else modules
+        if isinstance(validation, Sequences | TokenStream):
             held_out = HeldOut if isinstance(validation, Sequences) else HeldOutStream
             validation = held_out(objective, validation)  # type: ignore[arg-type]
-        task = Task(objective, target, data, players, validation, None if folder is None else Path(folder), paces or {})
-        accelerator = connect(self.config, task.folder)
-        progress = choose_progress(self.quiet)
-        loop = Loop(self.config, task, accelerator, progress)
+        task = TrainingTask(
+            objective, target, data, named, validation, None if folder is None else Path(folder), optimizer_configs or {}
+        )
+        accelerator = make_accelerator(self.config, task.folder)
+        progress = current_progress()
+        loop = TrainingLoop(self.config, task, accelerator, progress)
         loop.restore(resume)
         progress.begin(loop.step, loop.steps)
         try:
-            while not loop.over():
+            while not loop.is_done():
                 loop.update()
-                loop.look()
+                loop.evaluate_and_save()
             return loop.finish()
         finally:
             progress.end()

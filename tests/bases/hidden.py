@@ -6,7 +6,7 @@ import math
 import torch
 
 from esscher.bases.hidden_markov import HiddenMarkov
-from esscher.space import Sequences, Space
+from esscher.core.space import Sequences, Space
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0), "end symbol last": Space(3, 3, eos=2)}
 

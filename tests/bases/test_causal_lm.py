@@ -13,18 +13,18 @@ from torch.nn.functional import log_softmax
 from transformers.activations import NewGELUActivation
 
 from esscher.bases import causal_lm as adapter
-from esscher.bases import logits, shared_prompt
+from esscher.bases import logits, shared_prompt_cache
 from esscher.bases.causal_lm import CausalLM, causal_lm
 from esscher.bases.logits import LogitBase
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
+from esscher.core.storage import digest, module_tensors
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral, draw
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
-from esscher.storage import digest, module_tensors
-from esscher.target import Tilted
 from esscher.testing import check_base, check_sampler
+from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 STORIES = Path("/work/shared/data/stories260K")
@@ -34,12 +34,12 @@ STORIES = Path("/work/shared/data/stories260K")
 def test_what_it_has_and_shares(family):
     base = tiny_base(family)
     base.begin(prompts_of([[2, 1]]))
-    assert isinstance(base, LogitBase) and base._shares == (family in SHARING)
+    assert isinstance(base, LogitBase) and base._shares_prompt == (family in SHARING)
 
 
 @pytest.fixture
 def every_prompt_is_shared(monkeypatch):
-    monkeypatch.setattr(shared_prompt, "WORTH_SHARING", 0)
+    monkeypatch.setattr(shared_prompt_cache, "MIN_SHARED_TOKENS", 0)
 
 
 @pytest.mark.parametrize("family", SHARING)
@@ -51,7 +51,7 @@ def test_laws_of_short_prompts_shared(family, every_prompt_is_shared):
 def test_laws_without_sharing(family):
     """The cache of `transformers`, on which the other families step."""
     base = tiny_base(family)
-    base._shares = False
+    base._shares_prompt = False
     check_base(base, PROMPTS)
 
 
@@ -62,12 +62,12 @@ def test_double_precision():
 @pytest.mark.parametrize("left_out", ["position_ids", "attention_mask"])
 def test_steps_without_positions_or_mask_are_caught(left_out, monkeypatch):
     """The two mistakes that are easily made with prompts of different lengths."""
-    whole = CausalLM._given
+    whole = CausalLM._step_inputs
 
     def wrong(self, ids, mask, position):
         return {name: value for name, value in whole(self, ids, mask, position).items() if name != left_out}
 
-    monkeypatch.setattr(CausalLM, "_given", wrong)
+    monkeypatch.setattr(CausalLM, "_step_inputs", wrong)
     for family in ("gpt2", "llama") if left_out == "attention_mask" else ("gpt2",):
         with pytest.raises(AssertionError, match=r"prompt must not depend|stepping must equal"):
             check_base(tiny_base(family), PROMPTS)
@@ -75,10 +75,10 @@ def test_steps_without_positions_or_mask_are_caught(left_out, monkeypatch):
 
 
 def test_rows_with_the_prompts_of_others_are_caught(monkeypatch, every_prompt_is_shared):
-    def wrong(owners, index):
-        return shared_prompt.Owners(owners.owner[index].flip(0), owners.prompts), None
+    def wrong(rows_by_prompt, index):
+        return shared_prompt_cache.RowsByPrompt(rows_by_prompt.owner[index].flip(0), rows_by_prompt.prompts), None
 
-    monkeypatch.setattr(shared_prompt.Owners, "select", wrong)
+    monkeypatch.setattr(shared_prompt_cache.RowsByPrompt, "select", wrong)
     with pytest.raises(AssertionError, match="select must commute"):
         check_base(tiny_base("llama"), PROMPTS)
 
@@ -93,7 +93,7 @@ def test_logits_are_those_of_the_model_after_its_begin_symbol(family):
 @pytest.mark.parametrize("worth", [0, 100])
 def test_states_through_many_selections(worth, monkeypatch):
     """Rows are repeated, dropped and put in any order between steps; some prompts lose all theirs."""
-    monkeypatch.setattr(shared_prompt, "WORTH_SHARING", worth)
+    monkeypatch.setattr(shared_prompt_cache, "MIN_SHARED_TOKENS", worth)
     base, rng = tiny_base("llama", eos=None, max_length=8), torch.Generator().manual_seed(3)
     prompts = prompts_of([[], [1], [2, 1, 1], [1, 2], [2]])
     log_prob, state = base.begin(prompts)
@@ -121,13 +121,15 @@ def after_a_branch(base: CausalLM) -> torch.Tensor:
 @pytest.mark.parametrize("worth", [0, 100])
 @pytest.mark.parametrize("family", ["gpt2", "gemma2"])
 def test_a_branch_after_a_step_leaves_the_state(family, worth, monkeypatch):
-    monkeypatch.setattr(shared_prompt, "WORTH_SHARING", worth)
+    monkeypatch.setattr(shared_prompt_cache, "MIN_SHARED_TOKENS", worth)
     base = tiny_base(family, eos=None)
     expected = base.logits(sequences([[1, 2, 2, 0], [2, 2, 2, 0]], [[2, 1, 1], []]))
     expected = torch.stack([expected[0, 6], expected[1, 3]]).log_softmax(-1)
     assert torch.allclose(after_a_branch(base), expected, atol=1e-5)
     if family == "gpt2":
-        monkeypatch.setattr(shared_prompt, "rows_of", lambda part, index, filled, room: part)  # select without a copy
+        monkeypatch.setattr(
+            shared_prompt_cache, "copy_rows", lambda part, index, filled, slots=None: part
+        )  # select without a copy
         assert not torch.allclose(after_a_branch(base), expected, atol=1e-2)
 
 
@@ -137,7 +139,7 @@ def test_draws_follow_the_base_and_know_their_scores(family, eos):
     """False-alarm rate 1e-6 for each of the six."""
     base = tiny_base(family, eos=eos)
     prompts = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(300)])
-    check_sampler(Ancestral(), Tilted(base), prompts, rng=Seeded(2, family))
+    check_sampler(Ancestral(), Tilted(base), prompts, rng=SeededRng(2, family))
 
 
 def test_no_token_is_cut_off():
@@ -148,9 +150,9 @@ def test_no_token_is_cut_off():
     model = tiny_model("gpt2", vocab_size=64)
     with torch.no_grad():
         model.transformer.wte.weight.mul_(1e-3)
-    x, _ = draw(causal_lm(model, max_length=1), empty_prompts(1), 2000, rng=Seeded(0))
+    x, _ = draw(causal_lm(model, max_length=1), empty_prompts(1), 2000, rng=SeededRng(0))
     assert len(x.tokens.unique()) == 64
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         cut = model.generate(torch.full((2000, 1), 1), do_sample=True, max_new_tokens=1, pad_token_id=0)
     assert len(cut[:, 1].unique()) <= 50
 
@@ -181,7 +183,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = tiny_base("llama")
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr(logits, "LOGITS_AT_ONCE", 60)
+    monkeypatch.setattr(logits, "LOGITS_PER_CHUNK", 60)
     assert torch.allclose(base.log_probs(x), whole, atol=1e-5)
 
 
@@ -226,21 +228,21 @@ def test_dropout_acts_on_scores_in_training_only_and_modes_are_left_alone():
 def test_steps_write_no_gelu_out_and_leave_the_activations_alone():
     """The same function, faster; a forward that someone else put on a module is theirs."""
     x = torch.linspace(-30, 30, 4001, dtype=torch.float64)
-    assert torch.allclose(adapter._gelu(x), NewGELUActivation()(x), atol=1e-14, rtol=1e-12)
-    assert not torch.allclose(adapter._gelu(x), torch.nn.functional.gelu(x), atol=1e-6)
+    assert torch.allclose(adapter._fused_gelu_tanh(x), NewGELUActivation()(x), atol=1e-14, rtol=1e-12)
+    assert not torch.allclose(adapter._fused_gelu_tanh(x), torch.nn.functional.gelu(x), atol=1e-6)
     model = tiny_model("gpt2")
     written_out = [module for module in model.modules() if isinstance(module, NewGELUActivation)]
     assert written_out
-    with adapter.stepping(model):
-        assert all(vars(module)["forward"] is adapter._gelu for module in written_out)
+    with adapter.step_mode(model):
+        assert all(vars(module)["forward"] is adapter._fused_gelu_tanh for module in written_out)
     assert not any("forward" in vars(module) for module in written_out)
     written_out[0].forward = torch.relu
-    with adapter.stepping(model):
+    with adapter.step_mode(model):
         assert written_out[0].forward is torch.relu
     assert written_out[0].forward is torch.relu
 
 
-def test_lengths_and_room():
+def test_lengths_and_a_full_cache():
     base = tiny_base("gpt2", max_length=4)
     with pytest.raises(ValueError, match="16 positions and was given a sequence of 17 tokens"):
         base.log_probs(sequences([[1] * 17]))
@@ -250,23 +252,23 @@ def test_lengths_and_room():
     state = base.begin(prompts_of([[1]]))[1]
     for _ in range(3):
         state = base.advance(state, torch.tensor([1]))[1]
-    with pytest.raises(ValueError, match="The state is full"):
+    with pytest.raises(ValueError, match="The cache is full"):
         base.advance(state, torch.tensor([1]))
 
 
 def test_defaults_come_from_the_model():
     model = tiny_model("gpt2")
     base = causal_lm(model)
-    assert (base.space, base.opening) == (Space(3, 16, eos=0), 1)
+    assert (base.space, base.bos) == (Space(3, 16, eos=0), 1)
     model.generation_config.eos_token_id, model.generation_config.bos_token_id = [2, 0], None
     model.config.bos_token_id = None
     base = causal_lm(model, max_length=5)
-    assert (base.space, base.opening) == (Space(3, 5, eos=2), 2)
-    assert causal_lm(model, eos=None, opening=0).space.eos is None
+    assert (base.space, base.bos) == (Space(3, 5, eos=2), 2)
+    assert causal_lm(model, eos=None, bos=0).space.eos is None
     model.generation_config.eos_token_id = model.config.eos_token_id = None
-    with pytest.raises(ValueError, match="states neither a begin nor an end symbol"):
+    with pytest.raises(ValueError, match="states neither a BOS nor an EOS token"):
         causal_lm(model)
-    with pytest.raises(ValueError, match="speaks 3 tokens; the space has 4"):
+    with pytest.raises(ValueError, match="has 3 tokens; the space has 4"):
         CausalLM(model, Space(4, 2), 0)
 
 
@@ -285,15 +287,15 @@ def some_data(count: int = 64) -> Sequences:
 def test_it_trains_and_resumes_to_the_bit(tmp_path):
     config = TrainingConfig(steps=12, batch_size=16, learning_rate=0.01, save_every=4, evaluate_every=4)
     whole, parts = tiny_base("gpt2"), tiny_base("gpt2")  # tied weights, dropout
-    before = Likelihood()(Tilted(whole), some_data(), rng=Seeded(0)).value.item()
-    train = Trainer(config, quiet=True)
+    before = Likelihood()(Tilted(whole), some_data(), rng=SeededRng(0)).value.item()
+    train = Trainer(config)
     train(Likelihood(), Tilted(whole), some_data(), modules=whole, folder=tmp_path / "whole")
     with pytest.raises(Killed):
         train(killed_once, Tilted(parts), some_data(), modules=parts, folder=tmp_path / "parts")
     assert digest(module_tensors(parts)) != digest(module_tensors(whole))
     train(Likelihood(), Tilted(parts), some_data(), modules=parts, folder=tmp_path / "parts", resume=True)
     assert digest(module_tensors(parts)) == digest(module_tensors(whole))
-    assert Likelihood()(Tilted(whole.eval()), some_data(), rng=Seeded(0)).value.item() < 0.7 * before
+    assert Likelihood()(Tilted(whole.eval()), some_data(), rng=SeededRng(0)).value.item() < 0.7 * before
     assert whole.model.lm_head.weight is whole.model.transformer.wte.weight
     check_base(whole, PROMPTS)
 
@@ -322,7 +324,7 @@ def test_a_real_pretrained_model():
     tokens = tokenizer.encode(texts)
     check_base(base, tokens, tolerance=1e-4)
     base, _ = load_base(STORIES, max_length=40)
-    x, log_prob = draw(base, prompts_of(tokens), 8, rng=Seeded(1))
+    x, log_prob = draw(base, prompts_of(tokens), 8, rng=SeededRng(1))
     scored = base.log_probs(x).detach().double()
     assert torch.allclose(log_prob.view(-1), scored.sum(-1), atol=1e-3)
     assert 2.5 < float((-scored.sum() / x.lengths.sum()).exp()) < 8  # its perplexity on stories is 4.2

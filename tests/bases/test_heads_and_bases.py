@@ -1,31 +1,29 @@
 """Every head on every network: gradients against those of all logits, draws, wrong heads; laws: tests/laws."""
 
 import math
+from dataclasses import fields
 from functools import partial
 
 import pytest
 import torch
+from docstring_parser.attrdoc import AttributeDocstrings
 from heads_on_networks import CASES, DEEPER, ENDING, FIXED, HEADS, PROMPTS, base_of, config_of
 from torch.nn.functional import linear
 
-from esscher.bases.config import (
-    from_dict,
-    to_dict,
-)
-from esscher.bases.logits import scores_and_levels
+from esscher.bases.logits import log_probs_and_logsumexp
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
 from esscher.heads import adaptive, mixture
 from esscher.heads.adaptive import AdaptiveSoftmax
-from esscher.heads.head import SoftmaxHead, placed
+from esscher.heads.chunked_log_softmax import mixture_log_probs
+from esscher.heads.head import SoftmaxHead, scatter_scored
 from esscher.heads.mixture import MixtureHead
-from esscher.heads.softmax import mixture_score
-from esscher.randomness import Seeded
+from esscher.networks.registry import NETWORKS
 from esscher.samplers.ancestral import Ancestral, draw
-from esscher.settings.base import BaseChoice
-from esscher.space import Space, prompts_of
-from esscher.target import Tilted
 from esscher.testing import assert_draws_follow, check_base, every_outcome
-from esscher.testing.laws import equal
+from esscher.testing.laws import assert_equal
 
 
 def check_scores(base):
@@ -33,31 +31,33 @@ def check_scores(base):
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     found, logits = base.log_probs(x), base.logits(x)
     expected = torch.where(x.counted, logits.log_softmax(-1).gather(2, x.tokens[..., None])[..., 0], 0.0)
-    equal(found.detach(), expected.detach(), 1e-12, "scores must be the normalised logits")
+    assert_equal(found.detach(), expected.detach(), 1e-12, "scores must be the normalised logits")
     given = torch.linspace(-1, 2, found.numel(), dtype=torch.float64).view_as(found)
     names, weights = zip(*base.named_parameters(), strict=True)
     slopes, right = (torch.autograd.grad(one, weights, given, allow_unused=True) for one in (found, expected))
     for name, slope, other in zip(names, slopes, right, strict=True):
         assert slope is not None, f"scores must give a gradient of {name}"
-        equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), f"the gradient of {name} must be that of the logits")
+        assert_equal(
+            slope, other, 1e-9 * max(1.0, float(other.abs().max())), f"the gradient of {name} must be that of the logits"
+        )
 
 
 def check_levels(base):
     """Scores beside levels are the scores; levels are logsumexps of the logits, and so are their gradients."""
     x = enumerate_points(base.space, prompts_of(PROMPTS))
-    (score, level), logits = scores_and_levels(base, x), base.logits(x)
-    equal(score.detach(), base.log_probs(x).detach(), 1e-12, "scores beside levels must be the scores")
+    (log_probs, logsumexp), logits = log_probs_and_logsumexp(base, x), base.logits(x)
+    assert_equal(log_probs.detach(), base.log_probs(x).detach(), 1e-12, "scores beside levels must be the scores")
     expected = torch.where(x.counted, logits.logsumexp(-1), 0.0)
-    equal(level.detach(), expected.detach(), 1e-12, "levels must be those of the logits")
-    given = torch.linspace(-1, 2, level.numel(), dtype=torch.float64).view_as(level)
+    assert_equal(logsumexp.detach(), expected.detach(), 1e-12, "levels must be those of the logits")
+    given = torch.linspace(-1, 2, logsumexp.numel(), dtype=torch.float64).view_as(logsumexp)
     weights = list(base.parameters())
     own = torch.where(x.counted, logits.gather(2, x.tokens[..., None])[..., 0] - expected, 0.0)
     found, right = (
         torch.autograd.grad([one, other], weights, [given, given.flip(0)], allow_unused=True)
-        for one, other in ((score, level), (own, expected))
+        for one, other in ((log_probs, logsumexp), (own, expected))
     )
     for slope, other in zip(found, right, strict=True):
-        equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
+        assert_equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
 
 
 @pytest.mark.parametrize("case", [*CASES, "pixelcnn++", "pixelcnn++, channels"])
@@ -67,9 +67,17 @@ def test_scores_and_gradients_are_those_of_all_logits(case):
     check_levels(base)
 
 
-def test_settings_travel_as_dictionaries_and_as_flags():
+def test_settings_travel_as_dictionaries():
     for config in CASES.values():
-        assert from_dict(to_dict(config)) == config and BaseChoice(**to_dict(config)).resolve() == config
+        assert NETWORKS.from_dict(NETWORKS.to_dict(config)) == config
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_setting_has_a_help_text(kind):
+    """A string after the field, in the class or in one that it inherits from: the help of `esscher train --base.kind`."""
+    config = NETWORKS[kind].config_class
+    documented = {name for part in config.__mro__[:-1] for name in AttributeDocstrings().get_attr_docs(part)}
+    assert {one.name for one in fields(config)} <= documented
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -91,7 +99,7 @@ def test_draws_follow_the_base_and_know_their_scores(network, space, head):
     """False-alarm rate 1e-6 for each of the eight."""
     base = base_of(config_of(network, head, tied=False), space)
     prompts = prompts_of([([], [3], [2, 1, 3])[row % 3] for row in range(600)])
-    draws = Ancestral()(Tilted(base), prompts, 8, rng=Seeded(2, network))
+    draws = Ancestral()(Tilted(base), prompts, 8, rng=SeededRng(2, network))
     assert_draws_follow(Tilted(base), prompts, draws)
     assert torch.allclose(draws.log_base.view(-1), base.log_probs(draws.x).double().sum(-1), atol=1e-4)
 
@@ -120,35 +128,37 @@ def likeliest_context(self, steps):
 def scored_by(change):
     """The score of a mixture of softmaxes whose contexts and log-priors are changed."""
 
-    def score(self, hidden, tokens):
+    def log_probs(self, hidden, tokens):
         asked = tokens >= 0
         vectors, prior = self._contexts(hidden[asked], None)
-        return placed(mixture_score(*change(vectors, prior.log_softmax(-1)), self._weight, self.bias, tokens[asked]), asked)
+        return scatter_scored(
+            mixture_log_probs(*change(vectors, prior.log_softmax(-1)), self._weight, self.bias, tokens[asked]), asked
+        )
 
-    return score
+    return log_probs
 
 
 SUMMED, STEPPED, SCORED = "must sum to 1", "stepping must equal scoring", "scores must be the normalised logits"
 WRONG = {  # the head, what is replaced and by what; what the laws say of it, and the check of scores
     "softmax, steps without bias": (
-        "softmax", SoftmaxHead, "prepared", lambda self, steps: partial(linear, weight=self._weight), STEPPED, None,
+        "softmax", SoftmaxHead, "logits_fn", lambda self, steps: partial(linear, weight=self._weight), STEPPED, None,
     ),
-    "adaptive, steps without bias": ("adaptive", AdaptiveSoftmax, "prepared", unbiased_clusters, STEPPED, None),
-    "adaptive, the cluster alone": ("adaptive", AdaptiveSoftmax, "_within", cluster_alone, SUMMED, SCORED),
-    "softmaxes, steps without bias": ("softmaxes", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
+    "adaptive, steps without bias": ("adaptive", AdaptiveSoftmax, "logits_fn", unbiased_clusters, STEPPED, None),
+    "adaptive, the cluster alone": ("adaptive", AdaptiveSoftmax, "_add_cluster_log_probs", cluster_alone, SUMMED, SCORED),
+    "softmaxes, steps without bias": ("softmaxes", MixtureHead, "logits_fn", unbiased_mixture, STEPPED, None),
     "softmaxes, one is skipped": (
-        "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:])), SUMMED, SCORED,
+        "softmaxes", MixtureHead, "log_probs", scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:])), SUMMED, SCORED,
     ),
     "softmaxes, the others for one": (
-        "softmaxes", MixtureHead, "score",
+        "softmaxes", MixtureHead, "log_probs",
         scored_by(lambda vectors, prior: (vectors[:, 1:], prior[:, 1:].log_softmax(-1))), STEPPED, SCORED,
     ),
     "softmaxes, priors do not learn": (
-        "softmaxes", MixtureHead, "score", scored_by(lambda vectors, prior: (vectors, prior.detach())), None,
+        "softmaxes", MixtureHead, "log_probs", scored_by(lambda vectors, prior: (vectors, prior.detach())), None,
         "the gradient of network",
     ),
-    "contexts, steps without bias": ("contexts", MixtureHead, "prepared", unbiased_mixture, STEPPED, None),
-    "contexts, steps by the likeliest": ("contexts", MixtureHead, "prepared", likeliest_context, STEPPED, None),
+    "contexts, steps without bias": ("contexts", MixtureHead, "logits_fn", unbiased_mixture, STEPPED, None),
+    "contexts, steps by the likeliest": ("contexts", MixtureHead, "logits_fn", likeliest_context, STEPPED, None),
 }  # fmt: skip
 
 

@@ -13,17 +13,23 @@ from languages import PROMPTS
 from scipy.stats import chi2
 
 from esscher.bases import hidden_markov
-from esscher.bases.hidden_markov import HiddenMarkov, fit_hidden_markov, hidden_posterior, log_product, smooth
-from esscher.bases.hidden_paths import hidden_family
+from esscher.bases.hidden_markov import (
+    HiddenMarkov,
+    fit_hidden_markov,
+    forward_backward,
+    hidden_markov_family,
+    hidden_posterior,
+    log_matmul,
+)
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, concatenate, empty_prompts, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.data.docstrings import read_docstrings
 from esscher.data.text import text_points
 from esscher.data.tokenizers import train_tokenizer
 from esscher.exact import features
-from esscher.exact.table import tabulate
-from esscher.randomness import Seeded
+from esscher.exact.enumeration import tabulate
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, concatenate, empty_prompts, prompts_of, sequences
-from esscher.target import Tilted
 from esscher.testing import check_base
 
 
@@ -41,7 +47,7 @@ def test_probabilities_are_sums_over_hidden_paths(name):
 
 def test_a_base_that_forgets_to_step_is_caught(monkeypatch):
     """Without the transition the base still obeys its laws, but is not the sum over hidden paths."""
-    monkeypatch.setattr(hidden_markov, "log_product", lambda a, b: a if a.shape[1] == b.shape[1] == 4 else log_product(a, b))
+    monkeypatch.setattr(hidden_markov, "log_matmul", lambda a, b: a if a.shape[1] == b.shape[1] == 4 else log_matmul(a, b))
     model = random_model(SPACES["end symbol"], states=4)
     check_base(model, PROMPTS, tolerance=1e-12)
     with pytest.raises(AssertionError):
@@ -65,12 +71,12 @@ def test_log_products_do_not_underflow():
     a = torch.tensor([[0.0, -900.0], [-5000.0, -5001.0], [-torch.inf, -torch.inf]], dtype=torch.float64)
     b = torch.tensor([[-torch.inf, -900.0, -1.0], [0.0, -1.0, -torch.inf]], dtype=torch.float64)
     expected = torch.logsumexp(a[:, :, None] + b, 1)
-    assert torch.allclose(log_product(a, b), expected, rtol=1e-15)
-    assert float(log_product(a, b)[0, 0]) == -900.0
+    assert torch.allclose(log_matmul(a, b), expected, rtol=1e-15)
+    assert float(log_matmul(a, b)[0, 0]) == -900.0
     generator = torch.Generator().manual_seed(0)
     shapes = ((5, 4), (4, 3))
     tables = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_(True) for shape in shapes]
-    assert torch.autograd.gradcheck(log_product, tables)
+    assert torch.autograd.gradcheck(log_matmul, tables)
 
 
 @pytest.mark.parametrize("zeros", [False, True])
@@ -79,7 +85,7 @@ def test_posterior_of_hidden_states(zeros):
     x = tabulate(Tilted(model), prompts_of(PROMPTS)).x.rows(slice(1, None, 2))
     x = x.rows(model.log_probs(x).sum(-1) > -torch.inf)
     found = hidden_posterior(model, x)
-    filtered = smooth(model, x).filtered
+    filtered = forward_backward(model, x).filtered
     gaps = []
     for number, row in enumerate(rows_of(x)):
         joint = path_sums(model, row)
@@ -97,7 +103,7 @@ def test_rows_without_probability_are_refused():
     model = HiddenMarkov(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), stay, emission, Space(3, 4, eos=0))
     assert model.log_probs(sequences([[1, 2, 1, 0]])).sum() == -torch.inf
     for call in (model.begin, model.log_probs):
-        with pytest.raises(ValueError, match=r"1 of 2 prompts have probability 0.*row 1.*token 2 at place 1"):
+        with pytest.raises(ValueError, match=r"1 of 2 prompts have probability 0.*row 1.*token 2 at position 1"):
             call(prompts_of([[1, 1], [1, 2]]))
     with pytest.raises(ValueError, match=r"1 of 1 rows have probability 0"):
         hidden_posterior(model, sequences([[1, 2, 0]]))
@@ -108,11 +114,11 @@ def test_known_model_is_recovered():
     space, limit = Space(3, 8, eos=0), chi2.isf(1e-6, 7)
     tables = [[0.8, 0.2], [[0.9, 0.1], [0.2, 0.8]], [[0.1, 0.8, 0.1], [0.1, 0.1, 0.8]]]
     truth = HiddenMarkov(*(torch.tensor(table, dtype=torch.float64).log() for table in tables), space=space)
-    x, log_prob = draw(truth, empty_prompts(1), 3000, rng=Seeded(4))
+    x, log_prob = draw(truth, empty_prompts(1), 3000, rng=SeededRng(4))
     table = tabulate(Tilted(truth))
 
     def distance(states: int) -> float:
-        fit = fit_hidden_markov(x, space, states, rng=Seeded(0), iterations=400, tolerance=1e-7, smoothing=1e-4)
+        fit = fit_hidden_markov(x, space, states, rng=SeededRng(0), iterations=400, tolerance=1e-7, smoothing=1e-4)
         assert (fit.log_likelihood[-1] >= float(log_prob.sum())) is (states == 2)  # better than the truth on its own data
         return 2 * len(x) * float(table.kl(tabulate(Tilted(fit.model))))
 
@@ -121,7 +127,7 @@ def test_known_model_is_recovered():
 
 def ragged_data() -> Sequences:
     """Rows of different lengths, with and without prompts, one of them empty."""
-    x, _ = draw(random_model(Space(3, 9, eos=0), states=4, seed=2), prompts_of([*PROMPTS, [1, 2, 2]]), 30, rng=Seeded(1))
+    x, _ = draw(random_model(Space(3, 9, eos=0), states=4, seed=2), prompts_of([*PROMPTS, [1, 2, 2]]), 30, rng=SeededRng(1))
     return concatenate([sequences([[]]), x])
 
 
@@ -133,7 +139,7 @@ def falls(trace: list[float]) -> float:
 def test_no_round_lowers_the_objective(states):
     data, space = ragged_data(), Space(3, 9, eos=0)
     for smoothing in (1e-6, 0.5):
-        fit = fit_hidden_markov(data, space, states, rng=Seeded(3), iterations=40, tolerance=-1.0, smoothing=smoothing)
+        fit = fit_hidden_markov(data, space, states, rng=SeededRng(3), iterations=40, tolerance=-1.0, smoothing=smoothing)
         assert len(fit.objective) == 41
         assert falls(fit.objective) < 1e-9
         if smoothing < 1e-3:
@@ -143,17 +149,17 @@ def test_no_round_lowers_the_objective(states):
 
 
 def without_hindsight(model: HiddenMarkov, x: Sequences):
-    seen = smooth(model, x)
-    return seen._replace(outlook=seen.filtered - seen.before)
+    seen = forward_backward(model, x)
+    return seen._replace(log_backward=seen.filtered - seen.before)
 
 
 def without_this_token(model: HiddenMarkov, x: Sequences):
-    seen = smooth(model, x)
+    seen = forward_backward(model, x)
     return seen._replace(filtered=seen.before)
 
 
 def into_the_padding(model: HiddenMarkov, x: Sequences):
-    return smooth(model, Sequences(x.tokens, x.start, torch.full_like(x.stop, x.tokens.shape[1])))
+    return forward_backward(model, Sequences(x.tokens, x.start, torch.full_like(x.stop, x.tokens.shape[1])))
 
 
 @pytest.mark.parametrize("wrong", [without_hindsight, without_this_token, into_the_padding])
@@ -162,12 +168,12 @@ def test_wrong_rounds_lower_the_objective(wrong, monkeypatch):
     data, space = ragged_data(), Space(3, 9, eos=0)
 
     def fit(iterations: int):
-        return fit_hidden_markov(data, space, 2, rng=Seeded(0), iterations=iterations, tolerance=-1.0, smoothing=0.5)
+        return fit_hidden_markov(data, space, 2, rng=SeededRng(0), iterations=iterations, tolerance=-1.0, smoothing=0.5)
 
     guess = fit(150).model
-    monkeypatch.setattr(hidden_markov, "_first_guess", lambda *_: guess)
+    monkeypatch.setattr(hidden_markov, "_random_init", lambda *_: guess)
     assert falls(fit(3).objective) < 1e-9
-    monkeypatch.setattr(hidden_markov, "smooth", wrong)
+    monkeypatch.setattr(hidden_markov, "forward_backward", wrong)
     assert falls(fit(3).objective) > 1e-3
 
 
@@ -175,7 +181,7 @@ def test_a_round_is_expected_counts_over_hidden_paths(monkeypatch):
     """One round from a known guess, with every path written out; rows are read in blocks of any size."""
     data, space, smoothing = sequences([[1, 2, 0], [2, 2, 1, 0], [0], []], [[], [], [1, 2], []]), Space(3, 4, eos=0), 0.25
     guess = random_model(space, states=2)
-    monkeypatch.setattr(hidden_markov, "_first_guess", lambda *_: guess)
+    monkeypatch.setattr(hidden_markov, "_random_init", lambda *_: guess)
     counts = [torch.full(shape, smoothing, dtype=torch.float64) for shape in ((2,), (2, 2), (2, 3))]
     for row in rows_of(data)[:3]:
         joint = path_sums(guess, row)
@@ -187,8 +193,8 @@ def test_a_round_is_expected_counts_over_hidden_paths(monkeypatch):
             for z, v in zip(path, row, strict=True):
                 counts[2][z, v] += share
     for block in (1, 2**21):
-        monkeypatch.setattr(hidden_markov, "BLOCK", block)
-        model = fit_hidden_markov(data, space, 2, rng=Seeded(0), iterations=1, smoothing=smoothing).model
+        monkeypatch.setattr(hidden_markov, "BLOCK_ELEMENTS", block)
+        model = fit_hidden_markov(data, space, 2, rng=SeededRng(0), iterations=1, smoothing=smoothing).model
         for found, count in zip((model.initial, model.transition, model.emission), counts, strict=True):
             assert torch.allclose(found.exp(), count / count.sum(-1, keepdim=True), rtol=1e-12)
 
@@ -202,11 +208,11 @@ def test_more_hidden_states_read_docstrings_better():
     space = Space(tokenizer.vocab_size, 80, tokenizer.eos)
     held_out = []
     for states in (1, 4, 16):
-        fit = fit_hidden_markov(cut[0], space, states, rng=Seeded(0), iterations=20)
+        fit = fit_hidden_markov(cut[0], space, states, rng=SeededRng(0), iterations=20)
         held_out.append(float(fit.model.log_probs(cut[1]).sum() / cut[1].lengths.sum()))
     assert held_out[0] + 0.1 < held_out[1] < held_out[2] - 0.1
     seen = torch.bincount(cut[0].tokens[cut[0].counted], minlength=space.vocab_size) + 0.01
-    alone = fit_hidden_markov(cut[0], space, 1, rng=Seeded(0)).model
+    alone = fit_hidden_markov(cut[0], space, 1, rng=SeededRng(0)).model
     assert torch.allclose(alone.emission[0].exp(), seen.double() / seen.double().sum(), rtol=1e-6)
 
 
@@ -214,12 +220,12 @@ def test_bad_input_is_refused():
     space = Space(3, 4, eos=0)
 
     def fit(points, states=1, smoothing=0.01):
-        return fit_hidden_markov(sequences(points), space, states, rng=Seeded(0), smoothing=smoothing)
+        return fit_hidden_markov(sequences(points), space, states, rng=SeededRng(0), smoothing=smoothing)
 
     for arguments, message in [
         (([[], []],), "2 sequences have no token"),
         (([[7, 0]],), "token 7 and the space only 3"),
-        (([[1, 0]], 3), "3 hidden states cannot be told apart by 2 tokens"),
+        (([[1, 0]], 3), "3 hidden states cannot be fitted to 2 tokens"),
         (([[1, 0]], 0), "0 hidden states"),
         (([[1, 0]], 1, 0.0), "above 0"),
     ]:
@@ -233,4 +239,4 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"initial .*float32"):
         replace(model, initial=model.initial.float())
     with pytest.raises(ValueError, match="Feature 'length' is about"):
-        hidden_family(model, [features.length(Space(3, 5, eos=0))])
+        hidden_markov_family(model, [features.length(Space(3, 5, eos=0))])

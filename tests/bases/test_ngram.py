@@ -8,14 +8,14 @@ import pytest
 import torch
 from languages import PROMPTS
 
-from esscher.bases.ngram import NGram, fit_ngram
+from esscher.bases.ngram import fit_ngram
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, sequences
 from esscher.exact import features
+from esscher.exact.automaton import Automaton
 from esscher.exact.expectation import entropy, expectation, kl
-from esscher.exact.moments import exact_lambda
-from esscher.exact.tilting import tilt
-from esscher.randomness import Seeded
+from esscher.exact.exponential_family import exact_moment_weights, tilt
 from esscher.samplers.ancestral import draw
-from esscher.space import Space, empty_prompts, sequences
 
 SPACE = Space(4, 5, eos=0)
 
@@ -49,7 +49,7 @@ def witten_bell(points, prompts, symbols: int, order: int):
     return p
 
 
-def worst_gap(model: NGram, p) -> float:
+def worst_gap(model: Automaton, p) -> float:
     points = [[1, 2, 3, 1, 0], [3, 3, 3, 3, 3], [0], [2, 2, 0], [1, 1, 2, 0]]
     gaps = []
     for prompt in [*PROMPTS, [3, 3, 1, 2, 2]]:
@@ -76,7 +76,7 @@ def test_probabilities_are_those_of_the_formula(order, prompts):
 
 def test_states_are_the_contexts_seen():
     model = fit_ngram(sequences([[1, 2, 1, 2, 0]]), SPACE, 3)
-    assert len(model.automaton.emit) == 1 + 3 + 3  # (); ^, 1, 2; ^1, 12, 21
+    assert len(model.log_emission) == 1 + 3 + 3  # (); ^, 1, 2; ^1, 12, 21
 
 
 def test_exact_results_on_an_ngram():
@@ -84,10 +84,10 @@ def test_exact_results_on_an_ngram():
     points, begun = random_data(200)
     model = fit_ngram(sequences(points, begun), Space(4, 12, eos=0), 3)
     tally = features.contains([1, 2, 3], model.space)
-    weights = exact_lambda(model, [tally], torch.tensor([0.7]))
+    weights = exact_moment_weights(model, [tally], torch.tensor([0.7]))
     tilted = tilt(model, [tally], weights)
     assert float(expectation(tilted, tally)) == pytest.approx(0.7)
-    x, log_prob = draw(tilted, empty_prompts(1), 1500, rng=Seeded(2))
+    x, log_prob = draw(tilted, empty_prompts(1), 1500, rng=SeededRng(2))
     assert abs(float(tally(x).mean()) - 0.7) < 6 * math.sqrt(0.21 / 1500)
     assert abs(float(-log_prob.mean()) - float(entropy(tilted))) < 6 * float(log_prob.std()) / math.sqrt(1500)
     assert float(kl(tilted, model)) > 0
@@ -100,7 +100,7 @@ def test_a_hundred_characters_at_order_three():
     began = time.process_time()
     model = fit_ngram(text, Space(101, 80, eos=100), 3)
     assert time.process_time() - began < 5
-    assert len(model.automaton.emit) > 3000
+    assert len(model.log_emission) > 3000
     assert float(entropy(model)) > 0
 
 
@@ -111,12 +111,12 @@ def test_bad_data_are_refused():
         fit_ngram(sequences([[], []]), SPACE, 2)
     with pytest.raises(ValueError, match="token 7 and the space only 4"):
         fit_ngram(sequences([[7, 0]]), SPACE, 2)
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="is too large"):
         fit_ngram(sequences([list(range(20_000))]), Space(20_000, 5), 2)
 
 
 def test_three_tokens_never_seen_are_alike_to_the_last_bit():
     """A third is no sum of powers of 2: rounded to single precision on the way, probabilities of three tokens miss 1."""
     model = fit_ngram(sequences([[1, 0]]), Space(3, 4, eos=0), 2)
-    total = model.automaton.emit.exp().sum(-1)
+    total = model.log_emission.exp().sum(-1)
     assert torch.allclose(total, torch.ones_like(total), atol=1e-14, rtol=0)

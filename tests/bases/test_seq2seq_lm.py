@@ -10,19 +10,19 @@ from networks import check_padding
 from seq2seq_models import BART, FAMILIES, SHARING, SOURCES, TOKENS, tiny_base, tiny_model
 from torch.nn.functional import log_softmax
 
-from esscher.bases import logits, shared_source
-from esscher.bases.logits import LevelBase, LogitBase, of_logits
+from esscher.bases import logits, shared_source_cache
+from esscher.bases.logits import LogitBase, LogsumexpBase, log_probs_from_logits
 from esscher.bases.seq2seq_lm import Seq2SeqLM, seq2seq_lm
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.storage import digest, module_tensors
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
-from esscher.networks.owners import Owners
+from esscher.networks.incremental_decoding import RowsByPrompt
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import Ancestral
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.storage import digest, module_tensors
-from esscher.target import Tilted
 from esscher.testing import assert_draws_follow, check_base, check_sampler
+from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 
@@ -30,14 +30,14 @@ from esscher.training.trainer import Trainer
 def test_what_it_has_and_shares(family):
     base = tiny_base(family)
     base.begin(prompts_of(SOURCES))
-    assert isinstance(base, LogitBase) and isinstance(base, LevelBase) and base._shares == (family in SHARING)
+    assert isinstance(base, LogitBase) and isinstance(base, LogsumexpBase) and base._shares_source == (family in SHARING)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart", "marian"])
 def test_laws_without_sharing(family):
     """The cache of `transformers`, on which the other families step."""
     base = tiny_base(family)
-    base._shares = False
+    base._shares_source = False
     check_base(base, SOURCES)
 
 
@@ -59,14 +59,16 @@ def test_padding_of_sources_that_is_read_is_caught(monkeypatch):
 
 
 def test_padding_that_only_steps_read_is_caught(monkeypatch):
-    whole = shared_source.share
-    monkeypatch.setattr(shared_source, "share", lambda cache, mask, room: whole(cache, torch.ones_like(mask), room))
+    whole = shared_source_cache.share
+    monkeypatch.setattr(shared_source_cache, "share", lambda cache, mask, length: whole(cache, torch.ones_like(mask), length))
     with pytest.raises(AssertionError, match=r"a prompt must not depend|stepping must equal scoring"):
         check_base(tiny_base("t5"), SOURCES)
 
 
 def test_rows_with_the_sources_of_others_are_caught(monkeypatch):
-    monkeypatch.setattr(Owners, "select", lambda self, index: (Owners(self.owner[index].flip(0), self.prompts), None))
+    monkeypatch.setattr(
+        RowsByPrompt, "select", lambda self, index: (RowsByPrompt(self.owner[index].flip(0), self.prompts), None)
+    )
     with pytest.raises(AssertionError, match="select must commute"):
         check_base(tiny_base("marian"), SOURCES)
 
@@ -88,14 +90,16 @@ def test_a_branch_after_a_step_leaves_the_state(family, monkeypatch):
     expected = torch.stack([expected[0, 6], expected[1, 4]]).log_softmax(-1)
     assert torch.allclose(after_a_branch(base), expected, atol=1e-4)
     if family in SHARING:
-        monkeypatch.setattr(shared_source, "rows_of", lambda part, index, filled, room: part)  # select without a copy
-        monkeypatch.setattr(shared_source.TargetLayer, "begun", classmethod(allocated))
+        monkeypatch.setattr(
+            shared_source_cache, "copy_rows", lambda part, index, filled, slots=None: part
+        )  # select without a copy
+        monkeypatch.setattr(shared_source_cache.TargetCacheLayer, "after_first_step", classmethod(allocated))
         assert not torch.allclose(after_a_branch(base), expected, atol=1e-2)
 
 
-def allocated(cls, keys, values, room):
+def allocated(cls, keys, values, max_length):
     """The first step as it is, for a `rows_of` that moves nothing."""
-    whole = [torch.nn.functional.pad(part, (0, 0, 0, room - part.shape[2])) for part in (keys, values)]
+    whole = [torch.nn.functional.pad(part, (0, 0, 0, max_length - part.shape[2])) for part in (keys, values)]
     return cls(*whole, keys.shape[2])
 
 
@@ -128,7 +132,7 @@ def test_greedy_steps_are_those_of_generate(family):
         tokens.append(log_prob.argmax(-1))
     mask = in_batch([[1] * len(row) for row in SOURCES], 0)
     theirs = base.model.generate(in_batch(SOURCES, 3), attention_mask=mask, do_sample=False, num_beams=1, max_new_tokens=7)
-    assert theirs[:, 0].eq(base.opening).all()
+    assert theirs[:, 0].eq(base.bos).all()
     for ours, other in zip(torch.stack(tokens, 1).tolist(), theirs[:, 1:].tolist(), strict=True):
         end = ours.index(0) + 1 if 0 in ours else 7
         assert other[:end] == ours[:end]
@@ -196,14 +200,14 @@ def test_draws_follow_the_base_and_know_their_scores(family, eos):
     """False-alarm rate 1e-6 for each of the six."""
     base = tiny_base(family, eos=eos)
     prompts = prompts_of([SOURCES[row % len(SOURCES)] for row in range(300)])
-    check_sampler(Ancestral(), Tilted(base), prompts, rng=Seeded(2, family))
+    check_sampler(Ancestral(), Tilted(base), prompts, rng=SeededRng(2, family))
 
 
 def test_draws_of_another_source_are_told():
     """A wrong version: sources that lose their end symbol."""
     base, source = tiny_base("t5 1.1"), SOURCES[2]
     prompts, cut = prompts_of([source] * 300), prompts_of([source[:-1]] * 300)
-    draws = Ancestral()(Tilted(base), cut, 8, rng=Seeded(2))
+    draws = Ancestral()(Tilted(base), cut, 8, rng=SeededRng(2))
     assert_draws_follow(Tilted(base), cut, draws)
     with pytest.raises(AssertionError, match="standard errors apart"):
         assert_draws_follow(Tilted(base), prompts, draws)
@@ -213,13 +217,13 @@ def test_draws_of_another_source_are_told():
 def test_scores_and_levels_are_those_of_the_logits_and_can_be_differentiated(family):
     base = tiny_base(family)
     x = enumerate_points(base.space, prompts_of(SOURCES))
-    score, level = of_logits(base.logits(x), x)
+    score, level = log_probs_from_logits(base.logits(x), x)
     assert torch.allclose(base.log_probs(x), score, atol=1e-5)
-    for found, expected in zip(base.scores_and_levels(x), (score, level), strict=True):
+    for found, expected in zip(base.log_probs_and_logsumexp(x), (score, level), strict=True):
         assert torch.allclose(found, expected, atol=1e-5)
     weights = [weight for weight in base.model.get_encoder().parameters() if weight.requires_grad]
     wanted = torch.autograd.grad(score.sum(), weights, retain_graph=True, allow_unused=True)
-    for way in (base.log_probs(x), base.scores_and_levels(x)[0]):
+    for way in (base.log_probs(x), base.log_probs_and_logsumexp(x)[0]):
         found = torch.autograd.grad(way.sum(), weights, allow_unused=True)
         for one, other in zip(found, wanted, strict=True):
             assert (one is None) == (other is None) and (one is None or torch.allclose(one, other, atol=1e-3, rtol=1e-3))
@@ -228,9 +232,9 @@ def test_scores_and_levels_are_those_of_the_logits_and_can_be_differentiated(fam
 def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = tiny_base("t5")
     x = enumerate_points(base.space, prompts_of(SOURCES))
-    whole = base.log_probs(x), *base.scores_and_levels(x)
-    monkeypatch.setattr(logits, "LOGITS_AT_ONCE", 60)
-    for one, other in zip(whole, (base.log_probs(x), *base.scores_and_levels(x)), strict=True):
+    whole = base.log_probs(x), *base.log_probs_and_logsumexp(x)
+    monkeypatch.setattr(logits, "LOGITS_PER_CHUNK", 60)
+    for one, other in zip(whole, (base.log_probs(x), *base.log_probs_and_logsumexp(x)), strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
 
@@ -243,12 +247,12 @@ def test_nothing_to_score(rows):
     base, x = tiny_base("t5"), sequences([[]] * rows, [[1, 0]] * rows)
     assert base.log_probs(x).shape == x.tokens.shape and base.log_probs(x).eq(0).all()
     assert base.logits(x).shape == (*x.tokens.shape, 4)
-    assert all(found.shape == x.tokens.shape for found in base.scores_and_levels(x))
+    assert all(found.shape == x.tokens.shape for found in base.log_probs_and_logsumexp(x))
 
 
 def test_empty_sources_are_refused():
     base = tiny_base("t5")
-    for ask in (base.log_probs, base.logits, base.scores_and_levels, lambda x: base.begin(x.prompts())):
+    for ask in (base.log_probs, base.logits, base.log_probs_and_logsumexp, lambda x: base.begin(x.prompts())):
         with pytest.raises(ValueError, match=r"source in row 1 is empty.*Nothing was computed; put the end symbol"):
             ask(sequences([[1], [1]], [[1], []]))
 
@@ -269,7 +273,7 @@ def test_dropout_acts_on_scores_in_training_only_and_modes_are_left_alone(family
     assert base.model.get_decoder().config._attn_implementation == "sdpa"
 
 
-def test_lengths_and_room():
+def test_lengths_and_a_full_cache():
     base = tiny_base("bart", max_length=16)
     with pytest.raises(ValueError, match="16 positions and was given a target of up to 17 tokens"):
         base.log_probs(sequences([[1] * 17], [[1]]))
@@ -282,24 +286,24 @@ def test_lengths_and_room():
     state = base.begin(prompts_of([[1] * 100]))[1]
     for _ in range(2):
         state = base.advance(state, torch.tensor([1]))[1]
-    with pytest.raises(ValueError, match="The state is full"):
+    with pytest.raises(ValueError, match="The cache is full"):
         base.advance(state, torch.tensor([1]))
 
 
 def test_defaults_come_from_the_model():
     base = seq2seq_lm(tiny_model("bart"))
-    assert (base.space, base.opening, base.max_positions) == (Space(4, 16, eos=0), 0, 16)
+    assert (base.space, base.bos, base.max_positions) == (Space(4, 16, eos=0), 0, 16)
     base = seq2seq_lm(tiny_model("t5"))
-    assert (base.space, base.opening, base.max_positions) == (Space(4, 256, eos=0), 3, None)
+    assert (base.space, base.bos, base.max_positions) == (Space(4, 256, eos=0), 3, None)
     model = tiny_model("bart")  # generation settings that are silent: then the config speaks, not the default of its class
     model.generation_config = transformers.GenerationConfig()
-    assert (seq2seq_lm(model).space.eos, seq2seq_lm(model).opening) == (0, 0)
+    assert (seq2seq_lm(model).space.eos, seq2seq_lm(model).bos) == (0, 0)
     model.config.decoder_start_token_id, model.config.bos_token_id = None, 1
-    assert seq2seq_lm(model).opening == 1 and seq2seq_lm(model, opening=2, eos=None).opening == 2
+    assert seq2seq_lm(model).bos == 1 and seq2seq_lm(model, bos=2, eos=None).bos == 2
     model.config.bos_token_id = None
-    with pytest.raises(ValueError, match="states neither a decoder start token nor a begin symbol"):
+    with pytest.raises(ValueError, match="states neither a decoder start token nor a BOS token"):
         seq2seq_lm(model)
-    with pytest.raises(ValueError, match="speaks 4 tokens; the space has 5"):
+    with pytest.raises(ValueError, match="has 4 tokens; the space has 5"):
         Seq2SeqLM(model, Space(5, 2), 0)
 
 
@@ -324,7 +328,7 @@ def test_models_whose_steps_are_not_their_scores_are_refused(strange):
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(8 if weight.dim() > 1 else 1)
-    with pytest.raises(ValueError, match=r"Steps of .* are not its scores"):
+    with pytest.raises(ValueError, match=r"Steps of .* do not equal its scores"):
         seq2seq_lm(model, max_length=4)
 
 
@@ -343,15 +347,15 @@ def some_data(count: int = 64) -> Sequences:
 def test_it_trains_and_resumes_to_the_bit(tmp_path):
     config = TrainingConfig(steps=12, batch_size=16, learning_rate=0.02, save_every=4, evaluate_every=4)
     whole, parts = tiny_base("t5"), tiny_base("t5")  # tied weights, dropout
-    before = Likelihood()(Tilted(whole), some_data(), rng=Seeded(0)).value.item()
-    train = Trainer(config, quiet=True)
+    before = Likelihood()(Tilted(whole), some_data(), rng=SeededRng(0)).value.item()
+    train = Trainer(config)
     train(Likelihood(), Tilted(whole), some_data(), modules=whole, folder=tmp_path / "whole")
     with pytest.raises(Killed):
         train(killed_once, Tilted(parts), some_data(), modules=parts, folder=tmp_path / "parts")
     assert digest(module_tensors(parts)) != digest(module_tensors(whole))
     train(Likelihood(), Tilted(parts), some_data(), modules=parts, folder=tmp_path / "parts", resume=True)
     assert digest(module_tensors(parts)) == digest(module_tensors(whole))
-    assert Likelihood()(Tilted(whole.eval()), some_data(), rng=Seeded(0)).value.item() < 0.7 * before
+    assert Likelihood()(Tilted(whole.eval()), some_data(), rng=SeededRng(0)).value.item() < 0.7 * before
     assert whole.model.lm_head.weight is whole.model.shared.weight
     check_base(whole, SOURCES)
 

@@ -6,10 +6,11 @@ from languages import PROMPTS, random_automaton
 from networks import CONFIGS, SPACES, lively
 
 from esscher.bases.truncated import Truncated
+from esscher.bases.wrappers import WithMaxLength
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of, sequences
 from esscher.exact.enumeration import enumerate_points
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
-from esscher.space import Space, prompts_of, sequences
 from esscher.testing import check_base
 
 SETTINGS = {
@@ -25,10 +26,12 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_one_pass_and_steps_give_the_same(setting):
     space = SPACES["end symbol"]
-    truncated = Truncated(lively(CONFIGS["transformer, rotary"], space).double(), **SETTINGS[setting])
+    base = lively(CONFIGS["transformer, rotary"], space).double()
+    in_one_pass = Truncated(base, **SETTINGS[setting])
+    by_steps = Truncated(WithMaxLength(base, space.max_length), **SETTINGS[setting])  # a base without logits
     x = enumerate_points(space, prompts_of(PROMPTS))
     with torch.no_grad():
-        assert torch.allclose(truncated.logits(x), truncated._by_steps(x), atol=1e-12)
+        assert torch.allclose(in_one_pass.logits(x), by_steps.logits(x), atol=1e-12)
 
 
 def expected_distribution(probabilities, top_k, top_p, temperature):
@@ -48,16 +51,16 @@ def expected_distribution(probabilities, top_k, top_p, temperature):
 def test_definition(top_k, top_p, temperature):
     base = random_automaton(Space(8, 1), states=1, seed=top_k)
     found = Truncated(base, top_k, top_p, temperature).begin(prompts_of([[]]))[0][0].exp()
-    expected = expected_distribution(base.emit[0].exp().tolist(), top_k, top_p, temperature)
+    expected = expected_distribution(base.log_emission[0].exp().tolist(), top_k, top_p, temperature)
     assert found.tolist() == pytest.approx(expected)
 
 
 def test_equals_go_to_the_smaller_token_whatever_the_last_bits():
     base = random_automaton(Space(6, 1), states=1)
     noise = 1e-7 * torch.tensor([-1.0, 1, -1, 1, 1, -1])
-    base.emit[0] = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.2, 0.1]).log()
+    base.log_emission[0] = torch.tensor([0.1, 0.2, 0.2, 0.2, 0.2, 0.1]).log()
     for bits in (noise, -noise):
-        base.emit[0] += bits
+        base.log_emission[0] += bits
         for setting in ({"top_k": 2}, {"top_p": 0.35}):
             first = Truncated(base, **setting).begin(prompts_of([[]]))[0][0].exp()
             assert first.tolist() == pytest.approx([0, 0.5, 0.5, 0, 0, 0], abs=1e-6)
@@ -66,7 +69,7 @@ def test_equals_go_to_the_smaller_token_whatever_the_last_bits():
 def test_draws_never_leave_the_support_and_know_their_scores():
     space = Space(50, 12, eos=0)
     truncated = Truncated(lively(CONFIGS["transformer, rotary"], space), top_k=20, top_p=0.9, temperature=1.3)
-    x, log_prob = draw(truncated, prompts_of([[], [3, 4]]), 200, rng=Seeded(0))
+    x, log_prob = draw(truncated, prompts_of([[], [3, 4]]), 200, rng=SeededRng(0))
     with torch.no_grad():
         assert torch.allclose(truncated.log_probs(x).double().sum(-1), log_prob.view(-1), atol=1e-4)
 
@@ -85,7 +88,7 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     base = Truncated(lively(CONFIGS["lstm, one-hot"], SPACES["end symbol"]), top_k=2)
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr("esscher.bases.logits.LOGITS_AT_ONCE", 50)
+    monkeypatch.setattr("esscher.bases.logits.LOGITS_PER_CHUNK", 50)
     assert torch.allclose(base.log_probs(x), whole)
     assert base.log_probs(sequences([[], []])).shape == (2, 0)
 
@@ -115,14 +118,14 @@ class OtherTies(Unscored):
     def __init__(self, base, top_k):
         super().__init__(base, top_k)
         tilted = random_automaton(base.space, states=1)
-        tilted.emit[0] = base.emit[0] + 1e-3 * torch.arange(base.space.vocab_size)
+        tilted.log_emission[0] = base.log_emission[0] + 1e-3 * torch.arange(base.space.vocab_size)
         self.log_probs = Truncated(tilted, top_k).log_probs
 
 
 @pytest.mark.parametrize("wrong", [Unscored, OtherTies])
 def test_wrong_truncations_are_caught(wrong):
     base = random_automaton(Space(3, 3), states=1)
-    base.emit[0] = torch.full((3,), 1 / 3).log()
+    base.log_emission[0] = torch.full((3,), 1 / 3).log()
     check_base(Truncated(base, 2), PROMPTS)
     with pytest.raises(AssertionError, match="stepping must equal scoring"):
         check_base(wrong(base, 2), PROMPTS)

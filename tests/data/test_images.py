@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from esscher.core.space import Sequences
+from esscher.core.storage import write_file
 from esscher.data import images
-from esscher.data.images import Codec, Pictures, load_codec, read_images, split_images
-from esscher.space import Sequences
-from esscher.storage import write_file
+from esscher.data.images import ImageArray, ImageCodec, load_codec, read_images, split_images
 
 
-def some(count=6, shape=(4, 4, 1), *, labels=True) -> Pictures:
+def some(count=6, shape=(4, 4, 1), *, labels=True) -> ImageArray:
     values = np.arange(count * np.prod(shape), dtype=np.int64).reshape(count, *shape) * 37 % 256
-    return Pictures(values.astype(np.uint8), np.arange(count) % 3 if labels else None, "some")
+    return ImageArray(values.astype(np.uint8), np.arange(count) % 3 if labels else None, "some")
 
 
 def write_idx(file, values):
@@ -39,7 +39,7 @@ def test_files_of_mnist(tmp_path, ending):
     found, judged = read_images(str(tmp_path))
     assert np.array_equal(found.values[..., 0], train) and found.labels.tolist() == [0, 1, 2, 3, 4]
     assert judged is not None and np.array_equal(judged.values[..., 0], test)
-    assert Codec(4, 4, 1, 256).encode(found).tokens.tolist() == train.reshape(5, 16).tolist()
+    assert ImageCodec(4, 4, 1, 256).encode(found).tokens.tolist() == train.reshape(5, 16).tolist()
     alone, nothing = read_images(str(tmp_path / f"train-images-idx3-ubyte{ending}"))
     assert np.array_equal(alone.values, found.values) and nothing is None
 
@@ -110,41 +110,45 @@ def test_the_hash_decides_where_an_image_goes():
         split_images(some(2), held_out=0.1, test=True)
 
 
-@pytest.mark.parametrize("levels", [2, 3, 16, 256])
-def test_levels_there_and_back(levels):
-    codec, whole = Codec(4, 4, 1, levels), some()
+@pytest.mark.parametrize("quantization_levels", [2, 3, 16, 256])
+def test_levels_there_and_back(quantization_levels):
+    codec, whole = ImageCodec(4, 4, 1, quantization_levels), some()
     x = codec.encode(whole)
-    assert codec.space.vocab_size == levels and x.tokens.max() < levels and x.lengths.tolist() == [16] * 6
+    assert (
+        codec.space.vocab_size == quantization_levels
+        and x.tokens.max() < quantization_levels
+        and x.lengths.tolist() == [16] * 6
+    )
     shown = codec.decode(x)
-    assert np.abs(shown.astype(int) - whole.values).max() <= 256 / levels
-    assert np.array_equal(codec.encode(Pictures(shown, None, "again")).tokens, x.tokens)
-    assert levels < 256 or np.array_equal(shown, whole.values)
+    assert np.abs(shown.astype(int) - whole.values).max() <= 256 / quantization_levels
+    assert np.array_equal(codec.encode(ImageArray(shown, None, "again")).tokens, x.tokens)
+    assert quantization_levels < 256 or np.array_equal(shown, whole.values)
 
 
 def test_random_binarisation_is_drawn_once_by_brightness():
-    codec = Codec(10, 10, 1, 2, binarised="random")
-    grey = Pictures(np.full((400, 10, 10, 1), 64, np.uint8), None, "grey")
+    codec = ImageCodec(10, 10, 1, 2, binarize="random")
+    grey = ImageArray(np.full((400, 10, 10, 1), 64, np.uint8), None, "grey")
     first = codec.encode(grey).tokens
     assert np.array_equal(first, codec.encode(grey).tokens)
     assert abs(float(first.double().mean()) - 64 / 255) < 5 * (0.19 / 40_000) ** 0.5  # false-alarm rate below 1e-6
-    ends = Pictures(np.repeat(np.array([0, 255], np.uint8), 100).reshape(2, 10, 10, 1), None, "ends")
+    ends = ImageArray(np.repeat(np.array([0, 255], np.uint8), 100).reshape(2, 10, 10, 1), None, "ends")
     assert codec.encode(ends).tokens.double().mean(1).tolist() == [0.0, 1.0]
 
 
 def test_classes_stand_before_the_pixels():
-    codec, whole = Codec(4, 4, 1, 2, classes=3), some()
+    codec, whole = ImageCodec(4, 4, 1, 2, classes=3), some()
     x = codec.encode(whole)
     assert x.tokens[:, 0].tolist() == [2, 3, 4, 2, 3, 4] and x.start.tolist() == [1] * 6 and x.stop.tolist() == [17] * 6
-    assert np.array_equal(codec.decode(x), Codec(4, 4, 1, 2).decode(Codec(4, 4, 1, 2).encode(whole)))
+    assert np.array_equal(codec.decode(x), ImageCodec(4, 4, 1, 2).decode(ImageCodec(4, 4, 1, 2).encode(whole)))
     half = Sequences(x.tokens[:, :9], x.start, x.start + 8)
     assert (codec.decode(half)[:, 2:] == 128).all()
     for wrong, told in ((some(labels=False), "none"), (some(), "one of 2")):
         with pytest.raises(ValueError, match=told):
-            Codec(4, 4, 1, 2, classes=2).encode(wrong)
+            ImageCodec(4, 4, 1, 2, classes=2).encode(wrong)
 
 
 def test_squares_become_their_mean():
-    found = Pictures(np.arange(16, dtype=np.uint8).reshape(1, 4, 4, 1), None, "some").shrunk(2)
+    found = ImageArray(np.arange(16, dtype=np.uint8).reshape(1, 4, 4, 1), None, "some").shrunk(2)
     assert found.values[0, :, :, 0].tolist() == [[2, 4], [10, 12]]  # halves are rounded to the even number
     with pytest.raises(ValueError, match="no squares of side 3"):
         some().shrunk(3)
@@ -152,13 +156,13 @@ def test_squares_become_their_mean():
 
 def test_a_folder_remembers_the_codec(tmp_path):
     assert load_codec(tmp_path) is None
-    codec = Codec(4, 5, 3, 2, 7, "random")
+    codec = ImageCodec(4, 5, 3, 2, 7, "random")
     for name, content in codec.files().items():
         write_file(tmp_path / name, content)
     assert load_codec(tmp_path) == codec
     (tmp_path / "codec.json").write_text('{"rows": 3}')
     with pytest.raises(ValueError, match="does not describe images"):
         load_codec(tmp_path)
-    for wrong in ({"levels": 1}, {"levels": 257}, {"levels": 4, "binarised": "random"}):
+    for wrong in ({"quantization_levels": 1}, {"quantization_levels": 257}, {"quantization_levels": 4, "binarize": "random"}):
         with pytest.raises(ValueError, match="levels"):
-            Codec(4, 4, 1, **wrong)
+            ImageCodec(4, 4, 1, **wrong)

@@ -73,7 +73,7 @@ def wrong(**changes):
             wrong(id="b", candidates=[{"text": "a", "scores": {"x": 1}}]),
             "line 2: the scores are 'x', and before they were 'score'",
         ),
-        (wrong(), "line 2: the id 'a-1' stands in line 1 too"),
+        (wrong(), "line 2: the id 'a-1' is in line 1, too"),
         (wrong(reference=3), "line 2: 'reference' must be text, not 3"),
         ({"id": "b", "ref": "x", "hyps": [["a"]]}, r"line 2: 'hyps\[0\]' must be a pair"),
         ({"id": "b", "ref": "x", "hyps": [], "n": 1}, "line 2: the key 'n' is unknown"),

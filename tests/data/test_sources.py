@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from esscher.data.sources import Texts, read_texts, split_by_hash, split_by_place
+from esscher.data.sources import Texts, read_texts, split_by_hash, split_by_position
 
 LINES = ["the cat sat", "", "on the mat", "   ", "é 漢"]
 KEPT = ("the cat sat", "on the mat", "é 漢")
@@ -111,13 +111,13 @@ def test_split_is_by_each_text_alone():
 
 def test_few_long_texts_are_held_out_by_place():
     long = Texts(("\n".join(f"line {number}" for number in range(100)), "a\nb\nc\nd\ne\nf\ng\nh\ni\nj"), "books")
-    found = split_by_place(long, held_out=0.1)
+    found = split_by_position(long, held_out=0.1)
     assert found.train.texts[0].startswith("line 0\n") and found.test.texts[0].endswith("line 99")
     for number in range(2):
         parts = [part.texts[number] for part in (found.train, found.validation, found.test)]
         assert "\n".join(parts) == long.texts[number]
     with pytest.raises(ValueError, match="too short to hold out 10 % twice by place"):
-        split_by_place(Texts(("one line",), "x"), held_out=0.1)
+        split_by_position(Texts(("one line",), "x"), held_out=0.1)
 
 
 @pytest.mark.parametrize(

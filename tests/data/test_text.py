@@ -3,12 +3,12 @@
 import pytest
 
 from esscher.data.text import text_chunks, text_points
-from esscher.data.tokenizers import KINDS, train_tokenizer
+from esscher.data.tokenizers import TOKENIZER_KINDS, train_tokenizer
 
 TEXTS = ["the cat sat on the mat", "é 漢 dogs", " a  b ", "x"]
 
 
-@pytest.fixture(params=[kind for kind in KINDS if kind != "word"])  # words keep no blanks: see the tests of streams
+@pytest.fixture(params=[kind for kind in TOKENIZER_KINDS if kind != "word"])  # words keep no blanks: see the tests of streams
 def tokenizer(request):
     return train_tokenizer(request.param, TEXTS, vocab_size=270)
 
@@ -54,7 +54,7 @@ def test_chunks_follow_each_other_and_their_sizes_add_up(tokenizer):
 def test_a_chunk_with_a_prompt_counts_only_what_follows(tokenizer):
     text = ["one two three four five six seven eight nine ten"]
     tokenizer = train_tokenizer("byte", text)
-    made = text_chunks(text, tokenizer, length=12, given=5)
+    made = text_chunks(text, tokenizer, length=12, prompt_tokens=5)
     assert made.x.start.tolist() == [5] * len(made)
     assert made.bytes.tolist() == made.tokens.tolist() == [7] * len(made)
     assert tokenizer.decode([made.x.rows(slice(0, 1)).points()[0]]) == ["wo thre"]
@@ -64,5 +64,5 @@ def test_a_chunk_with_a_prompt_counts_only_what_follows(tokenizer):
 def test_chunks_that_cannot_be(tokenizer):
     with pytest.raises(ValueError, match="too few for one chunk of 1,000"):
         text_chunks(TEXTS, tokenizer, length=1000)
-    with pytest.raises(ValueError, match="4 cannot be given"):
-        text_chunks(TEXTS, tokenizer, length=4, given=4)
+    with pytest.raises(ValueError, match="so a prompt cannot have 4"):
+        text_chunks(TEXTS, tokenizer, length=4, prompt_tokens=4)

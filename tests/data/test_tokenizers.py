@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from esscher.data.tokenizers import KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
+from esscher.data.tokenizers import TOKENIZER_KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
 
 TEXTS = ["the cat sat on the mat", "a\tdog\nate <eos> the cat", "é 漢 \U0001f600", ""]
 
@@ -13,7 +13,7 @@ def made(kind) -> Tokenizer:
     return train_tokenizer(kind, TEXTS, vocab_size=300)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 def test_decode_gives_the_text_back_and_no_text_spells_the_end_symbol(kind):
     tokenizer = made(kind)
     tokens = tokenizer.encode(TEXTS)
@@ -24,7 +24,7 @@ def test_decode_gives_the_text_back_and_no_text_spells_the_end_symbol(kind):
     assert max(max(row) for row in tokens if row) < tokenizer.vocab_size
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 def test_training_is_repeatable_and_saving_loses_nothing(kind, tmp_path):
     tokenizer = made(kind)
     assert tokenizer.files() == made(kind).files()
@@ -34,7 +34,7 @@ def test_training_is_repeatable_and_saving_loses_nothing(kind, tmp_path):
     assert loaded.encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_KINDS)
 def test_hugging_face_reads_the_folder(kind, tmp_path):
     from transformers import AutoTokenizer
 

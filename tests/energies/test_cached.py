@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from esscher.energies.cached import Cached, cached
-from esscher.energies.features import Feature, contains, of_text, of_texts, of_tokens, values
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.energies.declared_features import CachedFeature, cached
+from esscher.energies.features import Feature, contains, feature_values, text_batch_feature, text_feature, token_feature
 from esscher.exact.enumeration import enumerate_points
-from esscher.space import Sequences, Space, prompts_of, sequences
 
 SPACE = Space(3, 4, eos=0)
 X = sequences([[1, 2, 0], [1, 2, 0], [2, 0], [1, 2, 0]], [[1], [], [], [1]])
@@ -31,69 +31,69 @@ def reads_prompt(x: Sequences) -> torch.Tensor:
 
 def test_the_judge_is_called_once_for_each_different_point():
     counting = Counting()
-    plain = of_texts("length", counting.decode, counting.judge)
+    plain = text_batch_feature("length", counting.decode, counting.judge)
     feature = cached(plain)
-    first = values([feature], X)
+    first = feature_values([feature], X)
     assert counting.asked == ["ab", "b"] and counting.decoded == [(1, 2, 0), (2, 0)]
-    assert torch.equal(values([feature], X), first) and torch.equal(feature.of(X), first[:, 0])
+    assert torch.equal(feature_values([feature], X), first) and torch.equal(feature.of(X), first[:, 0])
     assert counting.asked == ["ab", "b"]
     wider = sequences([[1, 0], [2, 0], [1, 1, 1, 1]])  # one of three is known; padded otherwise
-    assert values([feature], wider)[:, 0].tolist() == [1, 1, 4]
+    assert feature_values([feature], wider)[:, 0].tolist() == [1, 1, 4]
     assert counting.asked == ["ab", "b", "a", "aaaa"]
-    assert torch.equal(values([plain], X), first)
+    assert torch.equal(feature_values([plain], X), first)
 
 
 def test_the_prompt_counts_where_it_is_read():
     x = enumerate_points(SPACE, prompts_of([[], [1], [1, 1], [2]]))
-    safe = Cached("safe", reads_prompt)
+    safe = CachedFeature("safe", reads_prompt)
     for _ in range(2):
         assert torch.equal(safe(x), reads_prompt(x))
     assert len(safe) == len(x)
-    assert not torch.equal(Cached("wrong", reads_prompt, reads_prompt=False)(x), reads_prompt(x))
-    assert torch.equal(values([cached(Feature("safe", reads_prompt))], x)[:, 0], reads_prompt(x))
+    assert not torch.equal(CachedFeature("wrong", reads_prompt, reads_prompt=False)(x), reads_prompt(x))
+    assert torch.equal(feature_values([cached(Feature("safe", reads_prompt))], x)[:, 0], reads_prompt(x))
 
 
 def test_prompt_and_point_are_told_apart_by_where_they_meet():
     x = sequences([[1, 2], [2]], [[], [1]])  # the same tokens in a row
-    assert Cached("meet", reads_prompt)(x).tolist() == [2, 11]
+    assert CachedFeature("meet", reads_prompt)(x).tolist() == [2, 11]
 
 
 def test_what_reads_the_prompt_is_known_of_text_and_tokens():
     counting = Counting()
-    whole = cached(of_texts("whole", counting.decode, counting.judge, with_prompt=True))
-    assert values([whole], X)[:, 0].tolist() == [3, 2, 1, 3]
+    whole = cached(text_batch_feature("whole", counting.decode, counting.judge, with_prompt=True))
+    assert feature_values([whole], X)[:, 0].tolist() == [3, 2, 1, 3]
     assert counting.asked == ["aab", "ab", "b"]
     asked = []
-    of_points = cached(of_tokens("sum", lambda point: asked.append(point) or sum(point)))
-    assert values([of_points], X)[:, 0].tolist() == [3, 3, 2, 3] and asked == [[1, 2, 0], [2, 0]]
+    of_points = cached(token_feature("sum", lambda point: asked.append(point) or sum(point)))
+    assert feature_values([of_points], X)[:, 0].tolist() == [3, 3, 2, 3] and asked == [[1, 2, 0], [2, 0]]
 
 
 def test_memory_is_bounded_and_forgets_what_was_asked_for_longest_ago():
     counting = Counting()
-    feature = cached(of_texts("length", counting.decode, counting.judge), most=2)
+    feature = cached(text_batch_feature("length", counting.decode, counting.judge), max_cached=2)
     everything = enumerate_points(SPACE)
     right = [float(len(text)) for text in Counting().decode(everything.points())]
-    assert values([feature], everything)[:, 0].tolist() == right and len(feature.of) == 2
+    assert feature_values([feature], everything)[:, 0].tolist() == right and len(feature.of) == 2
     counting.asked.clear()
     for point in ([1, 0], [2, 0], [1, 0], [1, 1, 0], [1, 0], [2, 0]):
-        values([feature], sequences([point]))
+        feature_values([feature], sequences([point]))
     assert counting.asked == ["a", "b", "aa", "b"]
-    with pytest.raises(ValueError, match="at least one point, not 0"):
-        cached(contains([1]), most=0)
+    with pytest.raises(ValueError, match="at least one sequence, not 0"):
+        cached(contains([1]), max_cached=0)
 
 
 def test_wrong_values_are_named_and_not_kept():
     answers = [[float("nan"), 1.0], [1.0], [2.0, 3.0]]
-    feature = cached(of_texts("moody", Counting().decode, lambda texts: answers.pop(0)))
+    feature = cached(text_batch_feature("moody", Counting().decode, lambda texts: answers.pop(0)))
     with pytest.raises(ValueError, match=r"'moody' is nan for 1 of 2 sequences, first in row 0: \[1, 2, 0\]"):
-        values([feature], X)
+        feature_values([feature], X)
     with pytest.raises(ValueError, match=r"'moody' gave \(1,\) values for 2 sequences"):
-        values([feature], X)
+        feature_values([feature], X)
     assert len(feature.of) == 0
-    assert values([feature], X)[:, 0].tolist() == [2, 2, 3, 2]
+    assert feature_values([feature], X)[:, 0].tolist() == [2, 2, 3, 2]
 
 
 def test_no_rows():
     counting = Counting()
-    feature = cached(of_text("length", counting.decode, len))
-    assert values([feature], X.rows(slice(0, 0))).shape == (0, 1)
+    feature = cached(text_feature("length", counting.decode, len))
+    assert feature_values([feature], X.rows(slice(0, 0))).shape == (0, 1)

@@ -2,13 +2,11 @@ import pytest
 import torch
 from energies.classifiers import write_classifier
 
-from esscher.energies.cached import Cached
-from esscher.energies.classifier import load_classifier
-from esscher.energies.declared import Declared, declared_feature
-from esscher.energies.features import LogLinear, values
-from esscher.energies.parsing import parse_feature
+from esscher.core.space import Space, prompts_of, sequences
+from esscher.energies.declared_features import CachedFeature, feature_from_spec, load_classifier
+from esscher.energies.feature_spec import FeatureSpec, parse_feature
+from esscher.energies.features import LogLinear, feature_values
 from esscher.exact.enumeration import enumerate_points
-from esscher.space import Space, prompts_of, sequences
 from esscher.testing import check_energy
 
 TEXTS = ["the good cat", "", "bad", "the good cat", "dog " * 30, "the bad dog the bad"]
@@ -52,9 +50,9 @@ def test_tokens_are_given_as_they_are(folder):
     points = [[2, 4, 6, 3], [2, 5, 3], [8]]
     score = load_classifier(folder, "good", texts=False).score(points)
     assert torch.allclose(score[:2], load_classifier(folder, "good")(["good cat", "bad"]), atol=1e-6)
-    on_tokens = declared_feature(Declared("classifier", str(folder), on="tokens", label="good"))
-    assert torch.allclose(values([on_tokens], sequences(points))[:, 0], score, atol=1e-6)
-    with pytest.raises(ValueError, match="reads 9 tokens and was given number 9: it was trained with another tokenizer"):
+    on_tokens = feature_from_spec(FeatureSpec("classifier", str(folder), on="tokens", label="good"))
+    assert torch.allclose(feature_values([on_tokens], sequences(points))[:, 0], score, atol=1e-6)
+    with pytest.raises(ValueError, match="has 9 tokens and was given token 9: it was trained with another tokenizer"):
         load_classifier(folder, "good", texts=False).score([[9]])
 
 
@@ -73,20 +71,20 @@ def test_a_single_output_and_many_labels_at_once(tmp_path):
 
 def test_a_declared_classifier_is_cached_and_obeys_the_laws(folder, monkeypatch):
     asked = []
-    feature = declared_feature(parse_feature(f"classifier[label=good]:{folder}"), decode)
-    assert isinstance(feature.of, Cached)
-    judge = feature.of.of.judge
-    counting = type(feature.of.of)(decode, lambda texts: asked.append(len(texts)) or judge(texts))
+    feature = feature_from_spec(parse_feature(f"classifier[label=good]:{folder}"), decode)
+    assert isinstance(feature.of, CachedFeature)
+    score = feature.of.of.score
+    counting = type(feature.of.of)(decode, lambda texts: asked.append(len(texts)) or score(texts))
     monkeypatch.setattr(feature.of, "of", counting)
     space = Space(4, 3, eos=0)
     x = enumerate_points(space, prompts_of([[], [1]]))
-    first = values([feature], x)
+    first = feature_values([feature], x)
     assert asked == [len(x) // 2]  # prompts are not read
-    assert torch.equal(values([feature], x), first) and len(asked) == 1
+    assert torch.equal(feature_values([feature], x), first) and len(asked) == 1
     assert torch.allclose(first[:, 0], load_classifier(folder, "good")(decode(x.points())), atol=1e-6)
     check_energy(LogLinear([feature], torch.ones(1)), x)
-    at_least = declared_feature(Declared("classifier", str(folder), label="good", at_least=float(first.median())), decode)
-    assert torch.equal(values([at_least], x), (first >= first.median()).double())
+    at_least = feature_from_spec(FeatureSpec("classifier", str(folder), label="good", at_least=float(first.median())), decode)
+    assert torch.equal(feature_values([at_least], x), (first >= first.median()).double())
 
 
 def test_what_is_no_classifier_says_so(folder, tmp_path):
@@ -99,7 +97,7 @@ def test_what_is_no_classifier_says_so(folder, tmp_path):
     with pytest.raises(FileNotFoundError, match="no classifier folder org/name"):
         load_classifier("org/name", "good")
     with pytest.raises(FileNotFoundError, match="reads the folder org/name, which is not there"):
-        declared_feature(Declared("classifier", "org/name", label="good"), decode)
+        feature_from_spec(FeatureSpec("classifier", "org/name", label="good"), decode)
     with pytest.raises(ValueError, match="holds no classifier that can be read"):
         load_classifier(tmp_path, "good")
     write_classifier(tmp_path / "encoder", head=False)

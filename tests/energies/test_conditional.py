@@ -5,12 +5,11 @@ import torch
 from languages import PROMPTS, random_automaton
 from torch import nn
 
-from esscher.energies.conditional import ConditionalLogLinear, prompt_network
-from esscher.energies.features import Feature, LogLinear, contains, length
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences, unique_prompts
+from esscher.core.target import Tilted
+from esscher.energies.features import ConditionalLogLinear, Feature, LogLinear, contains, length, prompt_network
 from esscher.exact.enumeration import enumerate_points
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, distinct_prompts, prompts_of, sequences
-from esscher.target import Tilted
 from esscher.testing import check_energy, every_outcome
 
 SPACE = Space(3, 3, eos=0)
@@ -19,7 +18,7 @@ FEATURES = [contains([1, 2]), length(), Feature("as long as the prompt", lambda 
 
 def awake(*, seed: int = 0) -> ConditionalLogLinear:
     """An energy whose network does not begin at 0."""
-    network = prompt_network(3, 3, width=8, rng=Seeded(seed))
+    network = prompt_network(3, 3, width=8, rng=SeededRng(seed))
     nn.init.normal_(network.head.weight, generator=torch.Generator().manual_seed(seed))
     return ConditionalLogLinear(FEATURES, network)
 
@@ -44,7 +43,7 @@ def test_after_one_prompt_it_is_log_linear():
 
 
 def test_it_begins_at_the_base_and_learns():
-    energy = ConditionalLogLinear(FEATURES, prompt_network(3, 3, rng=Seeded(1)))
+    energy = ConditionalLogLinear(FEATURES, prompt_network(3, 3, rng=SeededRng(1)))
     x = enumerate_points(SPACE, prompts_of(PROMPTS))
     assert not bool(energy(x).any())
     energy(x).sum().backward()
@@ -53,14 +52,14 @@ def test_it_begins_at_the_base_and_learns():
 
 def test_distinct_prompts():
     x = sequences([[1, 0], [0], [2, 0], [1, 1, 0], [0]], [[1], [1, 0], [1], [], [1, 0]])
-    prompts, which = distinct_prompts(x)
+    prompts, which = unique_prompts(x)
     assert [row[:start] for row, start in zip(prompts.tokens.tolist(), prompts.start.tolist(), strict=True)] == [
         [],
         [1],
         [1, 0],
     ]
     assert which.tolist() == [1, 2, 1, 0, 2] and prompts.lengths.tolist() == [0, 0, 0]
-    prompts, which = distinct_prompts(sequences([[1], [2]]))
+    prompts, which = unique_prompts(sequences([[1], [2]]))
     assert len(prompts) == 1 and which.tolist() == [0, 0]
 
 
@@ -74,6 +73,6 @@ def test_errors():
     with pytest.raises(ValueError, match="name of its own"):
         ConditionalLogLinear([length(), length()], Narrow())
     with pytest.raises(ValueError, match="energy reads 7 tokens and the base speaks 3"):
-        Tilted(random_automaton(SPACE), ConditionalLogLinear(FEATURES, prompt_network(7, 3, rng=Seeded(0))))
-    with pytest.raises(ValueError, match="chance from a seed"):
+        Tilted(random_automaton(SPACE), ConditionalLogLinear(FEATURES, prompt_network(7, 3, rng=SeededRng(0))))
+    with pytest.raises(ValueError, match="drawn from a seed"):
         list(every_outcome(lambda rng: prompt_network(3, 1, rng=rng)))

@@ -2,24 +2,24 @@ import pytest
 import torch
 from languages import PROMPTS, taste
 
-from esscher.energies.algebra import Sum
-from esscher.energies.cached import cached
+from esscher.core.space import Space, prompts_of, sequences
+from esscher.energies.declared_features import cached
 from esscher.energies.features import (
     Feature,
     LogLinear,
+    Sum,
     contains,
     count,
     ends_with,
+    feature_values,
     lacks,
     length,
-    of_text,
-    of_texts,
-    of_tokens,
     starts_with,
-    values,
+    text_batch_feature,
+    text_feature,
+    token_feature,
 )
 from esscher.exact.enumeration import enumerate_points
-from esscher.space import Space, prompts_of, sequences
 
 SPACE = Space(3, 4, eos=0)
 
@@ -34,17 +34,17 @@ FEATURES = [
     count([1, 1]),
     length(),
     starts_with([2, 1]),
-    of_text("share of b", decode, lambda text: text.count("b") / max(1, len(text))),
+    text_feature("share of b", decode, lambda text: text.count("b") / max(1, len(text))),
     count([1, 1], name="apart", overlapping=False),
     ends_with([1, 0]),
-    of_texts("letters", decode, lambda texts: torch.tensor([len(text) for text in texts])),
-    of_tokens("largest", max),
+    text_batch_feature("letters", decode, lambda texts: torch.tensor([len(text) for text in texts])),
+    token_feature("largest", max),
 ]
 
 
 def test_features_mean_what_they_say():
     x = sequences([[1, 1, 1, 2], [0], [2, 1, 0]], [[2], [1, 2], []])
-    found = dict(zip([feature.name for feature in FEATURES], values(FEATURES, x).T.tolist(), strict=True))
+    found = dict(zip([feature.name for feature in FEATURES], feature_values(FEATURES, x).T.tolist(), strict=True))
     assert found == {
         "contains [1, 2]": [1, 0, 0],
         "no 2": [0, 1, 0],
@@ -76,19 +76,19 @@ def test_energies_add():
 )
 def test_bad_features_are_named(of, message):
     with pytest.raises(ValueError, match=message):
-        values([Feature("odd", of)], sequences([[1], [2]]))
+        feature_values([Feature("odd", of)], sequences([[1], [2]]))
     with pytest.raises(ValueError, match="name of its own"):
         LogLinear([length(), length()])
     with pytest.raises(ValueError, match="at least one token"):
-        values([contains([])], sequences([[1]]))
+        feature_values([contains([])], sequences([[1]]))
 
 
 @pytest.mark.parametrize("judge", [lambda texts: [1.0], lambda texts: [1.0, float("inf")], lambda texts: torch.zeros(2, 1)])
 def test_bad_judges_of_text_are_named(judge):
     with pytest.raises(ValueError, match="Feature 'odd'"):
-        values([of_texts("odd", decode, judge)], sequences([[1], [2]]))
+        feature_values([text_batch_feature("odd", decode, judge)], sequences([[1], [2]]))
     with pytest.raises(ValueError, match="decoder gave 1 texts for 2 points"):
-        values([of_text("odd", lambda points: ["a"], len)], sequences([[1], [2]]))
+        feature_values([text_feature("odd", lambda points: ["a"], len)], sequences([[1], [2]]))
 
 
 def test_a_batch_is_decoded_once_for_each_decoder():
@@ -100,12 +100,12 @@ def test_a_batch_is_decoded_once_for_each_decoder():
             return decode(points)
 
     one, other = Decoder(), Decoder()
-    texts = [of_text(f"one {k}", one.decode, len) for k in range(3)]
-    texts += [of_text("other", other.decode, len), of_text("whole", one.decode, len, with_prompt=True)]
-    texts += [cached(of_text("dear", one.decode, len))]
+    texts = [text_feature(f"one {k}", one.decode, len) for k in range(3)]
+    texts += [text_feature("other", other.decode, len), text_feature("whole", one.decode, len, with_prompt=True)]
+    texts += [cached(text_feature("dear", one.decode, len))]
     x = sequences([[1, 2, 0], [2]], [[1], [2, 2]])
     for order in (texts, texts[::-1]):
         one.calls = other.calls = 0
-        found = dict(zip([feature.name for feature in order], values(order, x).T.tolist(), strict=True))
+        found = dict(zip([feature.name for feature in order], feature_values(order, x).T.tolist(), strict=True))
         assert found == {"one 0": [2, 1], "one 1": [2, 1], "one 2": [2, 1], "other": [2, 1], "whole": [3, 3], "dear": [2, 1]}
         assert (one.calls, other.calls) == (4, 2)  # the points, and the points with their prompts

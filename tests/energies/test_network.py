@@ -3,25 +3,22 @@
 import pytest
 import torch
 from causal_models import tiny_base, tiny_model
-from energies.readers import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
+from energies.encoders import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
 from languages import PROMPTS, random_automaton
 
 from esscher.bases.network import build_base
-from esscher.energies.building import build_energy
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.energies.config import EnergyConfig
-from esscher.energies.encoder import load_encoder, with_dropout
-from esscher.energies.network import NetworkEnergy
-from esscher.energies.readers import PretrainedReader, Read
+from esscher.energies.encoders import Encoded, PretrainedEncoder, load_encoder, with_dropout
+from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.exact.enumeration import enumerate_points
-from esscher.networks.blocks import Sight
-from esscher.networks.transformer import TransformerNetwork
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.networks.transformer import AttentionMask, TransformerNetwork
 from esscher.testing import check_energy, every_outcome
 
 EVERY = enumerate_points(SPACE, prompts_of(PROMPTS))
-X = EVERY.rows(Seeded(0).permutation(len(EVERY))[:24])
+X = EVERY.rows(SeededRng(0).permutation(len(EVERY))[:24])
 EMPTY = sequences([[], [], [1, 0]], [[], [2, 1], []])  # points of no tokens are legal rows
 
 
@@ -47,24 +44,24 @@ def test_laws_of_every_pooling(pooling):
     check_energy(built(own_base("transformer, rotary"), pooling=pooling), X, tolerance=1e-4)
 
 
-def test_wrong_readers_are_caught(monkeypatch):
+def test_wrong_encoders_are_caught(monkeypatch):
     base = own_base("transformer, rotary")
     energy = built(base)
-    right = energy.reader.forward
+    right = energy.encoder.forward
 
     def padding_counts(x):
         read = right(x)
-        return Read(read.vectors, torch.ones_like(read.whole), torch.ones_like(read.whole))
+        return Encoded(read.vectors, torch.ones_like(read.whole), torch.ones_like(read.whole))
 
-    monkeypatch.setattr(energy.reader, "forward", padding_counts)
+    monkeypatch.setattr(energy.encoder, "forward", padding_counts)
     with pytest.raises(AssertionError, match=r"padding must not|other rows of the batch"):
         check_energy(energy, X)
     monkeypatch.undo()
 
     def padding_is_seen(self, x):
-        return self._pass(torch.nn.functional.pad(x.tokens, (1, 0), value=3), None, Sight(causal=False))
+        return self._pass(torch.nn.functional.pad(x.tokens, (1, 0), value=3), None, AttentionMask(causal=False))
 
-    monkeypatch.setattr(TransformerNetwork, "surveyed", padding_is_seen)
+    monkeypatch.setattr(TransformerNetwork, "encode", padding_is_seen)
     with pytest.raises(AssertionError, match=r"padding must not|other rows of the batch"):
         check_energy(energy, X)
     monkeypatch.undo()
@@ -73,11 +70,11 @@ def test_wrong_readers_are_caught(monkeypatch):
 
 
 @pytest.mark.parametrize("base", ["transformer, rotary", "lstm, vectors", "gpt2"])
-def test_a_unidirectional_reader_starts_as_the_base(base):
+def test_a_unidirectional_encoder_starts_as_the_base(base):
     """Its vector before each token is the base's, so the base's logits come out of it."""
     base = tiny_base(base) if base == "gpt2" else own_base(base)
-    reader = built(base, reader="unidirectional").reader
-    vectors = reader(X).vectors[:, : X.tokens.shape[1]]
+    encoder = built(base, kind="unidirectional").encoder
+    vectors = encoder(X).vectors[:, : X.tokens.shape[1]]
     output = base.model.lm_head if hasattr(base, "model") else base.network.output
     inside = torch.arange(X.tokens.shape[1]) < X.stop[:, None]
     assert torch.allclose(output(vectors)[inside], base.logits(X)[inside], atol=1e-4)
@@ -85,36 +82,36 @@ def test_a_unidirectional_reader_starts_as_the_base(base):
 
 @pytest.mark.parametrize("base", ["transformer, rotary", "gpt2", "llama", "gemma2"])
 def test_who_sees_what(base):
-    """Changing the last token changes the first vector of a bidirectional reader only."""
+    """Changing the last token changes the first vector of a bidirectional kind only."""
     base = own_base(base) if "transformer" in base else tiny_base(base)
     one, other = sequences([[1, 2, 1, 1]], [[2, 1]]), sequences([[1, 2, 1, 2]], [[2, 1]])
     ahead = {}
-    for reader in ("unidirectional", "bidirectional"):
-        read = built(base, reader=reader).reader
-        gap = (read(one).vectors - read(other).vectors).abs().amax(-1)[0]
-        ahead[reader] = bool((gap[:-1] > 1e-4).all())
-        assert gap[-1] > 1e-4 and (ahead[reader] or gap[:-1].max() < 1e-5)
+    for kind in ("unidirectional", "bidirectional"):
+        encoder = built(base, kind=kind).encoder
+        gap = (encoder(one).vectors - encoder(other).vectors).abs().amax(-1)[0]
+        ahead[kind] = bool((gap[:-1] > 1e-4).all())
+        assert gap[-1] > 1e-4 and (ahead[kind] or gap[:-1].max() < 1e-5)
     assert ahead == {"unidirectional": False, "bidirectional": True}
 
 
 def test_with_one_layer_the_last_place_sees_the_same_from_both():
-    """The last position sees all of its row either way, so with one layer both readers agree there, and only there."""
+    """The last position sees all of its row either way, so with one layer both encoders agree there, and only there."""
     base = own_base("transformer, rotary, untied")
-    both = [built(base, reader=reader, pooling="last") for reader in ("unidirectional", "bidirectional")]
+    both = [built(base, kind=kind, pooling="last") for kind in ("unidirectional", "bidirectional")]
     assert torch.allclose(both[0](X), both[1](X), atol=1e-5)
-    both = [built(base, reader=reader, pooling="mean") for reader in ("unidirectional", "bidirectional")]
+    both = [built(base, kind=kind, pooling="mean") for kind in ("unidirectional", "bidirectional")]
     assert float((both[0](X) - both[1](X)).detach().abs().max()) > 0.01
 
 
 def test_mean_and_sum_are_of_a_score_for_each_token_of_the_point():
     x = sequences([[1, 2, 0], [2, 1, 1, 2]], [[2], []])
     base = own_base("transformer, learned")
-    energy = built(base, reader="unidirectional", pooling="sum")
-    head, vectors = energy.head, energy.reader(x).vectors
+    energy = built(base, kind="unidirectional", pooling="sum")
+    head, vectors = energy.head, energy.encoder(x).vectors
     scores = head(vectors)[..., 0] - head.bias
     expected = torch.stack([scores[0, 2:5].sum(), scores[1, 1:5].sum()])
     assert torch.allclose(energy(x), expected + head.bias, atol=1e-5)
-    mean = built(base, reader="unidirectional", pooling="mean")
+    mean = built(base, kind="unidirectional", pooling="mean")
     assert torch.allclose(mean(x), expected / torch.tensor([3.0, 4.0]) + head.bias, atol=1e-5)
 
 
@@ -127,7 +124,7 @@ def test_an_encoder_of_text_is_that_of_transformers(root):
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
     x = sequences([[1, 2, 0], [2, 2, 1, 1], [0]], [[2, 1], [], [1]])
     whole, point, first = (
-        built(base, reader="encoder", encoder=folder, pooling=how) for how in ("whole", "mean", "first")
+        built(base, kind="encoder", encoder=folder, pooling=how) for how in ("whole", "mean", "first")
     )  # prompt and point, CLS and SEP; point and SEP; CLS
     parts = {whole: [slice(0, 6), slice(0, 6), slice(0, 3)], point: [slice(3, 5), slice(1, 6), slice(2, 3)], first: [[0]] * 3}
     texts = ["cat good good cat", "cat cat good good", "good"]
@@ -140,16 +137,16 @@ def test_an_encoder_of_text_is_that_of_transformers(root):
 
 
 def test_a_long_text_loses_its_beginning(root):
-    energy = built(own_base("gru, tied"), reader="encoder", encoder=encoder_folder(root), pooling="mean")
+    energy = built(own_base("gru, tied"), kind="encoder", encoder=encoder_folder(root), pooling="mean")
     long, longer, other = (sequences([[2, 1, 2, 2]], [[1] * count]) for count in (20, 30, 20))
     assert torch.allclose(energy(long), energy(longer), atol=1e-5)
     other.tokens[0, -2] = 1
     assert not torch.allclose(energy(long), energy(other), atol=1e-3)
 
 
-def test_a_shared_reader_owns_nothing_of_its_base():
+def test_a_shared_encoder_owns_nothing_of_its_base():
     base = own_base("gru, tied").train()
-    energy = built(base, reader="shared")
+    energy = built(base, kind="shared")
     assert {name for name, _ in energy.named_parameters()} == {"head.weight", "head.bias"}
     energy(X).sum().backward()
     assert all(weight.grad is None for weight in base.parameters()) and energy.head.weight.grad is not None
@@ -161,15 +158,15 @@ def test_a_shared_reader_owns_nothing_of_its_base():
 def test_building_leaves_the_base_alone_and_is_repeatable():
     base = own_base("transformer, learned")
     before = {name: weight.clone() for name, weight in base.named_parameters()}
-    one, same, other = (build_energy(EnergyConfig(network=OWN), base, rng=Seeded(seed)) for seed in (1, 1, 2))
-    weights = [energy.reader.network.embedding.weight for energy in (one, same, other)]
+    one, same, other = (build_energy(EnergyConfig(network=OWN), base, rng=SeededRng(seed)) for seed in (1, 1, 2))
+    weights = [energy.encoder.network.embedding.weight for energy in (one, same, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
-    copy = build_energy(EnergyConfig(), base, rng=Seeded(1))
+    copy = build_energy(EnergyConfig(), base, rng=SeededRng(1))
     with torch.no_grad():
-        copy.reader.network.embedding.weight.add_(1)
+        copy.encoder.network.embedding.weight.add_(1)
     assert all(torch.equal(weight, before[name]) for name, weight in base.named_parameters())
-    assert copy.reader.network.config.max_positions == base.config.max_positions + 1
-    copied = copy.reader.network.position.weight
+    assert copy.encoder.network.config.max_positions == base.config.max_positions + 1
+    copied = copy.encoder.network.position.weight
     assert torch.equal(copied[:-1], base.network.position.weight) and torch.equal(copied[-1], copied[-2])
 
 
@@ -181,12 +178,12 @@ def test_a_bound_holds():
 
 def test_the_longest_sequence_is_read_and_a_longer_one_refused():
     base = own_base("transformer, learned")  # 7 positions
-    for reader in ("unidirectional", "bidirectional"):
-        energy = built(base, reader=reader)
+    for kind in ("unidirectional", "bidirectional"):
+        energy = built(base, kind=kind)
         assert energy(sequences([[1, 1, 1, 2]], [[1, 2, 1]])).shape == (1,)
         with pytest.raises(ValueError, match=r"has 8 positions and was given 8 tokens.*more max_positions"):
             energy(sequences([[1, 1, 1, 2]], [[1, 2, 1, 1]]))
-    shared = built(base, reader="shared")
+    shared = built(base, kind="shared")
     with pytest.raises(ValueError, match=r"has 7 positions and was given 7 tokens"):
         shared(sequences([[1, 1, 1, 2]], [[1, 2, 1]]))
 
@@ -196,23 +193,23 @@ def test_errors(root, tmp_path):
 
     def refused(message: str, base, **settings: object) -> None:
         with pytest.raises((ValueError, FileNotFoundError), match=message):
-            build_energy(EnergyConfig(**settings), base, rng=Seeded(0))
+            build_energy(EnergyConfig(**settings), base, rng=SeededRng(0))
 
-    refused("reads from left to right only", network, reader="bidirectional")
-    refused("has no network whose states", automaton, reader="unidirectional")
-    refused("has no network whose states", automaton, reader="shared")
-    refused("Adapters are for pretrained models", own_base("transformer, rotary"), lora=2)
-    refused("needs the folder of one", automaton, reader="encoder")
-    refused("no encoder folder", automaton, reader="encoder", encoder=str(tmp_path / "none"))
-    refused("holds no encoder that can be read", automaton, reader="encoder", encoder=str(tmp_path))
-    refused("needs the base's decoder", automaton, reader="encoder", encoder=encoder_folder(root))
-    refused("reads 9 tokens and the base speaks 3", automaton, reader="encoder", encoder=encoder_folder(root), on="tokens")
+    refused("reads from left to right only", network, kind="bidirectional")
+    refused("has no network with hidden states", automaton, kind="unidirectional")
+    refused("has no network with hidden states", automaton, kind="shared")
+    refused("LoRA adapters are for pretrained", own_base("transformer, rotary"), lora=2)
+    refused("needs the folder of one", automaton, kind="encoder")
+    refused("no encoder folder", automaton, kind="encoder", encoder=str(tmp_path / "none"))
+    refused("holds no encoder that can be read", automaton, kind="encoder", encoder=str(tmp_path))
+    refused("needs the base's decoder", automaton, kind="encoder", encoder=encoder_folder(root))
+    refused("has 9 tokens and the base has 3", automaton, kind="encoder", encoder=encoder_folder(root), on="tokens")
     encoder = load_encoder(encoder_folder(root))
     with pytest.raises(ValueError, match="looks ahead, so it cannot read from left to right"):
-        PretrainedReader(encoder, 2, both_sides=False)
+        PretrainedEncoder(encoder, 2, bidirectional=False)
     with pytest.raises(ValueError, match="cannot be made to look ahead"):
-        PretrainedReader(_Deaf(tiny_model("gpt2").base_model), 1, both_sides=True)
-    with pytest.raises(ValueError, match="chance from a seed"):
+        PretrainedEncoder(_Deaf(tiny_model("gpt2").base_model), 1, bidirectional=True)
+    with pytest.raises(ValueError, match="drawn from a seed"):
         list(every_outcome(lambda rng: build_energy(EnergyConfig(network=OWN), automaton, rng=rng)))
     with pytest.raises(ValueError, match="energy reads 3 tokens and the base speaks 4"):
         Tilted(random_automaton(Space(4, 3)), built(own_base("transformer, rotary")))
@@ -230,7 +227,7 @@ class _Deaf(torch.nn.Module):
 
 
 def test_text_energies_know_no_vocabulary_of_the_base(root):
-    energy = built(own_base("gru, tied"), reader="encoder", encoder=encoder_folder(root))
+    energy = built(own_base("gru, tied"), kind="encoder", encoder=encoder_folder(root))
     assert not hasattr(energy, "vocab_size") and isinstance(energy, NetworkEnergy)
     assert decode([[1, 2, 0]]) == ["good cat"]
     x = sequences([[1, 2, 0], [1, 2]])  # the end symbol is no text
@@ -261,10 +258,10 @@ def test_dropout_of_an_encoder_is_as_stated(root):
 
 def test_an_energy_may_start_from_another_model_of_the_same_tokens():
     base, other = own_base("transformer, rotary"), own_base("transformer, learned")
-    energy = build_energy(EnergyConfig(), base, start=other, rng=Seeded(0))
-    assert torch.equal(energy.reader.network.state_dict()["embedding.weight"], other.network.state_dict()["embedding.weight"])
-    with pytest.raises(ValueError, match="has weights already"):
-        build_energy(EnergyConfig("shared"), base, start=other, rng=Seeded(0))
-    foreign = build_base(base.config, Space(7, 4, eos=0), rng=Seeded(0))
-    with pytest.raises(ValueError, match="what the energy shall start from 7"):
-        build_energy(EnergyConfig(), base, start=foreign, rng=Seeded(0))
+    energy = build_energy(EnergyConfig(), base, start=other, rng=SeededRng(0))
+    assert torch.equal(energy.encoder.network.state_dict()["embedding.weight"], other.network.state_dict()["embedding.weight"])
+    with pytest.raises(ValueError, match="does not start from a base"):
+        build_energy(EnergyConfig("shared"), base, start=other, rng=SeededRng(0))
+    foreign = build_base(base.config, Space(7, 4, eos=0), rng=SeededRng(0))
+    with pytest.raises(ValueError, match="the model to start from has 7"):
+        build_energy(EnergyConfig(), base, start=foreign, rng=SeededRng(0))

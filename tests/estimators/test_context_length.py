@@ -1,20 +1,19 @@
 """Lengths of context: losses after cut contexts, and the published measure against a plain rewriting of it."""
 
-import json
 import math
 
 import pytest
 import torch
+from calling import answer, call
 from languages import random_automaton
 from networks import CONFIGS, lively
 
-from esscher.cli import main
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, sequences
 from esscher.data.tokenizers import train_tokenizer
-from esscher.estimators.context_length import THRESHOLD, ContextLosses, context_losses, spread_places
+from esscher.estimators.long_context import THRESHOLD, ContextLosses, context_losses, spread_places
 from esscher.hub import save_base
-from esscher.randomness import Seeded
-from esscher.settings.context import ContextSettings
-from esscher.space import Space, sequences
+from esscher.workflow.config.analyse import ContextConfig
 
 SPACE = Space(5, 4)
 
@@ -26,9 +25,9 @@ def tokens_of(count, vocabulary=5):
 @pytest.mark.parametrize("kind", ["lstm, vectors", "transformer, learned"])
 def test_losses_are_those_of_cut_contexts(kind):
     base, tokens, places = lively(CONFIGS[kind], SPACE), tokens_of(40), torch.tensor([9, 17, 39])
-    sees = None if kind.startswith("lstm") else 6  # of 7 positions
-    found = context_losses(base, tokens, places, [0, 3, 9], sees=sees)
-    for row, length in enumerate((0, 3, 9 if sees is None else 6)):
+    max_context = None if kind.startswith("lstm") else 6  # of 7 positions
+    found = context_losses(base, tokens, places, [0, 3, 9], max_context=max_context)
+    for row, length in enumerate((0, 3, 9 if max_context is None else 6)):
         for column, place in enumerate(places.tolist()):
             x = sequences([[int(tokens[place])]], [tokens[place - length : place].tolist()])
             expected = -base.log_probs(x).detach().sum()
@@ -57,9 +56,9 @@ def group():
     generator = torch.Generator().manual_seed(5)
     noise = torch.empty(3, 400, dtype=torch.float64).exponential_(generator=generator)
     gain = {"far": [0, 0.3, 0.5, 0.6, 0.64, 0.645], "near": [0.2, 0.35, 0.4, 0.4, 0.4, 0.4], "none": [0.0] * 6}
-    level = 0.5 + torch.empty(400, dtype=torch.float64).exponential_(generator=generator)
+    confidence = 0.5 + torch.empty(400, dtype=torch.float64).exponential_(generator=generator)
     losses = {
-        name: torch.stack([level * (1 - one) + 0.2 * noise[number] for one in gains])
+        name: torch.stack([confidence * (1 - one) + 0.2 * noise[number] for one in gains])
         for number, (name, gains) in enumerate(gain.items())
     }
     return ContextLosses((10, 20, 30, 40, 50, 60), losses)
@@ -67,7 +66,7 @@ def group():
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_the_measure_is_the_published_one(group, share):
-    found = {name: group.effective_length(name, share, rng=Seeded(0)) for name in group.losses}
+    found = {name: group.effective_length(name, share, rng=SeededRng(0)) for name in group.losses}
     for name, length in found.items():
         assert length.value == plainly(group.losses, group.lengths, name, share)
         assert length.low <= length.value <= length.high and length.unit == "tokens"
@@ -77,9 +76,9 @@ def test_the_measure_is_the_published_one(group, share):
 def test_a_baseline_of_ones_own_is_another_measure(group):
     """What the group does matters: alone, the second model looks longer-sighted than beside a better one."""
     alone = ContextLosses(group.lengths, {"near": group.losses["near"]})
-    assert alone.effective_length("near", 1.0, rng=Seeded(0)).value == 30
+    assert alone.effective_length("near", 1.0, rng=SeededRng(0)).value == 30
     beside = ContextLosses(group.lengths, {"near": group.losses["near"], "better": group.losses["far"] - 1.0})
-    assert beside.effective_length("near", 1.0, rng=Seeded(0)).value < 30
+    assert beside.effective_length("near", 1.0, rng=SeededRng(0)).value < 30
 
 
 def test_a_context_that_is_not_read_cannot_help():
@@ -89,7 +88,7 @@ def test_a_context_that_is_not_read_cannot_help():
     losses = context_losses(base, tokens, spread_places(50, 300, 8), (2, 4, 8))
     assert torch.allclose(losses[0], losses[2])
     found = ContextLosses((2, 4, 8), {"blind": losses})
-    assert found.effective_length("blind", 1.0, rng=Seeded(0)).high == 2
+    assert found.effective_length("blind", 1.0, rng=SeededRng(0)).high == 2
     by_length = found.by_length("blind")
     assert by_length[0].low < by_length[0].value < by_length[0].high and by_length[0].value == by_length[2].value
 
@@ -102,9 +101,9 @@ def test_places_and_what_is_refused():
     for lengths in ([3, 2], [], [1, 1], [1, 12]):
         with pytest.raises(ValueError, match="Nothing was measured"):
             context_losses(base, tokens_of(20), torch.tensor([10]), lengths)
-    for wrong in ({"step": 0}, {"step": 9, "longest": 8}, {"places": 1}):
+    for wrong in ({"step": 0}, {"step": 9, "longest": 8}, {"positions": 1}):
         with pytest.raises(ValueError, match="Nothing was measured"):
-            ContextSettings(**wrong)
+            ContextConfig(("model",), data="text", **wrong)
 
 
 def test_the_verb(capsys, tmp_path):
@@ -113,29 +112,13 @@ def test_the_verb(capsys, tmp_path):
     tokenizer = train_tokenizer("character", ["abc"])
     for name, kind in (("one", "lstm, vectors"), ("two", "gru, vectors")):
         save_base(tmp_path / name, lively(CONFIGS[kind], Space(tokenizer.vocab_size, 8)), tokenizer)
-    flags = [
-        "--data",
-        str(text),
-        "--step",
-        "4",
-        "--longest",
-        "12",
-        "--places",
-        "40",
-        "--plot",
-        str(tmp_path / "p.png"),
-        "--json",
-    ]
-    with pytest.raises(SystemExit) as stop:
-        main(["analyse", "context", str(tmp_path / "one"), str(tmp_path / "two"), *flags])
-    out, err = capsys.readouterr()
-    assert not stop.value.code, err
-    found = json.loads(out.splitlines()[-1])
+    plot = ("--plot", str(tmp_path / "p.png"))
+    flags = ("--data", str(text), "--step", "4", "--longest", "12", "--positions", "40", *plot)
+    found = answer(capsys, "analyse", "context", str(tmp_path / "one"), str(tmp_path / "two"), *flags)
     assert [row["context"] for row in found["perplexity_by_context"]] == [4, 8, 12] and found["places"] == 40
     assert [set(row) for row in found["effective_length"]] == [{"model", "hardest 0.1", "hardest 0.5", "hardest 1"}] * 2
     assert (tmp_path / "p.png").stat().st_size > 1000
     other = train_tokenizer("character", ["abcd"])
     save_base(tmp_path / "other", lively(CONFIGS["lstm, vectors"], Space(other.vocab_size, 8)), other)
-    with pytest.raises(SystemExit) as stop:
-        main(["analyse", "context", str(tmp_path / "one"), str(tmp_path / "other"), *flags])
-    assert stop.value.code == 1 and "different tokens" in capsys.readouterr().err
+    code, _, err = call(capsys, "analyse", "context", str(tmp_path / "one"), str(tmp_path / "other"), *flags)
+    assert code == 1 and "different tokens" in err

@@ -8,11 +8,11 @@ from languages import random_automaton
 from networks import CONFIGS, lively
 
 from esscher.bases.truncated import Truncated
-from esscher.estimators.exposure_ratio import OwnScores, exposure_ratio, own_scores, ratio_of
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts, sequences
+from esscher.estimators.exposure_bias import SelfConditionedScores, exposure_ratio, ratio_of, self_conditioned_scores
 from esscher.exact.enumeration import enumerate_points
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, empty_prompts, sequences
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
 
@@ -57,14 +57,14 @@ def models(space: Space):
 
 
 def data_of(source, rows: int, seed: int) -> Sequences:
-    return draw(source, empty_prompts(1), rows, rng=Seeded(seed))[0]
+    return draw(source, empty_prompts(1), rows, rng=SeededRng(seed))[0]
 
 
-def teacher_forced(base, x: Sequences) -> OwnScores:
+def teacher_forced(base, x: Sequences) -> SelfConditionedScores:
     """The true tokens before, in place of the model's own."""
     length = int(x.lengths.max())
-    there = torch.arange(length) < x.lengths[:, None]
-    return OwnScores(base.log_probs(x)[:, :length], there)
+    valid = torch.arange(length) < x.lengths[:, None]
+    return SelfConditionedScores(base.log_probs(x)[:, :length], valid)
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -76,10 +76,10 @@ def test_the_exact_ratio_is_found_after_own_outputs_and_not_after_the_truth(spac
     laws = [Truncated(base, top_k=1) if greedy else base for base in (model, baseline)]
     each, truth = exact_of_laws(model, baseline, source, laws)
     x = data_of(source, 16000, 1)
-    found = exposure_ratio(model, baseline, x, greedy=greedy, level=0.999, rng=Seeded(2))
+    found = exposure_ratio(model, baseline, x, greedy=greedy, confidence=0.999, rng=SeededRng(2))
     assert found.ratio.covers(truth)
     assert all(one.ratio.covers(each[one.position - 1]) for one in found.at)
-    forced = ratio_of(*(teacher_forced(base, x) for base in (model, baseline)), torch.arange(16000), level=0.999)
+    forced = ratio_of(*(teacher_forced(base, x) for base in (model, baseline)), torch.arange(16000), confidence=0.999)
     assert not forced.ratio.covers(truth)
 
 
@@ -101,8 +101,10 @@ def test_tokens_as_replicates_cover_too_seldom():
     gap = kind - 0.5 + 0.1 * torch.randn(shape, generator=generator, dtype=torch.float64)
     rows = tokens = 0
     for one in gap:
-        pair = [OwnScores(score, torch.ones(40, 4, dtype=torch.bool)) for score in (one, torch.zeros(40, 4).double())]
-        alone = [OwnScores(side.log_prob.reshape(-1, 1), side.there.reshape(-1, 1)) for side in pair]
+        pair = [
+            SelfConditionedScores(score, torch.ones(40, 4, dtype=torch.bool)) for score in (one, torch.zeros(40, 4).double())
+        ]
+        alone = [SelfConditionedScores(side.log_prob.reshape(-1, 1), side.valid.reshape(-1, 1)) for side in pair]
         rows += ratio_of(*pair, torch.arange(40)).ratio.covers(0.5)
         tokens += ratio_of(*alone, torch.arange(160)).ratio.covers(0.5)
     assert rows >= 87 > 80 > tokens
@@ -111,7 +113,7 @@ def test_tokens_as_replicates_cover_too_seldom():
 def test_a_model_against_itself_is_one_half():
     base = lively(CONFIGS["gru, vectors"], SPACES["end symbol"])
     x = data_of(random_automaton(SPACES["end symbol"]), 50, 1)
-    found = exposure_ratio(base, base, x, rng=Seeded(0))
+    found = exposure_ratio(base, base, x, rng=SeededRng(0))
     assert found.ratio.value == 0.5 and all(one.ratio.value == 0.5 for one in found.at)
     assert found.ratio.low < 0.5 < found.ratio.high
 
@@ -120,26 +122,26 @@ def test_greedy_outputs_are_those_of_the_likeliest_token():
     space = SPACES["end symbol"]
     base = lively(CONFIGS["transformer, rotary"], space)
     x = sequences([[1, 2, 1, 2], [2, 0], [1, 1, 1, 1]], [[], [1], [2, 1]])
-    found = own_scores(base, x, rng=Seeded(0))
+    found = self_conditioned_scores(base, x, rng=SeededRng(0))
     for row in range(3):
         before, ended = x.tokens[row, : int(x.start[row])].tolist(), False
         for k, token in enumerate(x.points()[row]):
-            assert bool(found.there[row, k]) != ended
+            assert bool(found.valid[row, k]) != ended
             log_prob = base.begin(sequences([()], [before]))[0][0]
             if not ended:
                 assert float(found.log_prob[row, k]) == pytest.approx(float(log_prob[token]), abs=1e-4)
             ended = ended or int(log_prob.argmax()) == 0
             before.append(int(log_prob.argmax()))
-    assert not bool(found.there[1, 2:].any())
+    assert not bool(found.valid[1, 2:].any())
 
 
 def test_prompts_that_some_share_are_replicates():
     space = SPACES["fixed length"]
     model, baseline, source = models(space)
     prompts = [[row % 3] for row in range(30)]
-    x, _ = draw(source, sequences([()] * 30, prompts), 1, rng=Seeded(1))
-    found = exposure_ratio(model, baseline, x, greedy=False, rng=Seeded(2))
-    assert "sampled outputs of both, 3 replicates" in found.ratio.method and found.ratio.draws == 120
+    x, _ = draw(source, sequences([()] * 30, prompts), 1, rng=SeededRng(1))
+    found = exposure_ratio(model, baseline, x, greedy=False, rng=SeededRng(2))
+    assert "sampled outputs of both, 3 replicates" in found.ratio.method and found.ratio.n == 120
     assert [one.position for one in found.at] == [1, 2, 3, 4] and found.at[0].sequences == 30
-    again = exposure_ratio(model, baseline, x, greedy=False, rng=Seeded(2))
+    again = exposure_ratio(model, baseline, x, greedy=False, rng=SeededRng(2))
     assert again == found

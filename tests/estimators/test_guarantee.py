@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from esscher.draws import Draws
-from esscher.estimators.guarantee import guaranteed_log_z, guaranteed_mean_log_z
-from esscher.space import sequences
+from esscher.core.draws import Draws
+from esscher.core.space import sequences
+from esscher.estimators.log_z import betting_log_z, betting_mean_log_z
 
 LOG_WEIGHTS = [0.3, -0.9, 0.8, -0.2, 0.1, -0.6, 0.5, 0.0, -0.4, 0.7, 0.2, -0.1]
 
@@ -37,10 +37,10 @@ def shared_capital(y: list[float], m: float, alpha: float) -> float:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-3.0, 0.9)])
-@pytest.mark.parametrize("level", [0.5, 0.8])
-def test_both_ends_are_where_the_capital_reaches_its_limit(low, high, level):
-    (found,) = guaranteed_log_z(weighted([LOG_WEIGHTS]), low=low, high=high, level=level)
-    limit = math.log(2 / (1 - level))
+@pytest.mark.parametrize("confidence", [0.5, 0.8])
+def test_both_ends_are_where_the_capital_reaches_its_limit(low, high, confidence):
+    (found,) = betting_log_z(weighted([LOG_WEIGHTS]), low=low, high=high, confidence=confidence)
+    limit = math.log(2 / (1 - confidence))
 
     def within(log_weight: float) -> float:
         return (math.exp(log_weight) - math.exp(low)) / (math.exp(high) - math.exp(low))
@@ -50,20 +50,20 @@ def test_both_ends_are_where_the_capital_reaches_its_limit(low, high, level):
     assert low < found.low < found.value < found.high < high
     assert log_capital(y, within(found.low), limit) == pytest.approx(limit, abs=1e-9)
     assert log_capital([1 - one for one in y], 1 - within(found.high), limit) == pytest.approx(limit, abs=1e-9)
-    assert (found.level, found.draws, found.unit) == (level, 12, "nats")
+    assert (found.confidence, found.n, found.unit) == (confidence, 12, "nats")
     assert f"exact at 12 draws, for log weights in [{low:.4g}, {high:.4g}]" in found.method
 
 
 def test_each_prompt_has_its_own():
     rows = [LOG_WEIGHTS, [one - 0.1 for one in LOG_WEIGHTS]]
-    both = guaranteed_log_z(weighted(rows), low=-1, high=1)
-    assert both == [guaranteed_log_z(weighted([row]), low=-1, high=1, level=0.95)[0] for row in rows]
+    both = betting_log_z(weighted(rows), low=-1, high=1)
+    assert both == [betting_log_z(weighted([row]), low=-1, high=1, confidence=0.95)[0] for row in rows]
 
 
 def test_a_weight_may_be_none_at_all():
     """With one such draw of two and more nothing is ruled out from below."""
-    (found,) = guaranteed_log_z(weighted([[-math.inf, -math.inf, -1.0, -math.inf]]), low=-math.inf, high=0.0)
-    (nearly,) = guaranteed_log_z(weighted([[-60.0, -60.0, -1.0, -60.0]]), low=-60.0, high=0.0)
+    (found,) = betting_log_z(weighted([[-math.inf, -math.inf, -1.0, -math.inf]]), low=-math.inf, high=0.0)
+    (nearly,) = betting_log_z(weighted([[-60.0, -60.0, -1.0, -60.0]]), low=-60.0, high=0.0)
     assert found.value == pytest.approx(-1 - math.log(4)) and found.high == pytest.approx(nearly.high, abs=1e-9)
     assert (found.low, nearly.low) == (-math.inf, -60.0)
 
@@ -72,12 +72,16 @@ def test_a_weight_may_be_none_at_all():
 def test_the_mean_over_prompts_from_below_and_above(weights):
     """Two prompts of 16 draws: two blocks of 8 below; above, tangents where the first 8 draws say."""
     log_weight = torch.tensor([[*LOG_WEIGHTS, 0.4, -0.3, 0.6, -0.8], [one / 2 - 0.3 for one in (*LOG_WEIGHTS, 1, -1, 0, 0)]])
-    log_weight, low, high, level = log_weight.double(), -1.0, 1.0, 0.8
-    found = guaranteed_mean_log_z(
-        log_weight, low=low, high=high, weights=None if weights is None else torch.tensor(weights).double(), level=level
+    log_weight, low, high, confidence = log_weight.double(), -1.0, 1.0, 0.8
+    found = betting_mean_log_z(
+        log_weight,
+        low=low,
+        high=high,
+        weights=None if weights is None else torch.tensor(weights).double(),
+        confidence=confidence,
     )
     share = [0.5, 0.5] if weights is None else [0.25, 0.75]
-    largest, alpha = 2 * max(share), (1 - level) / 2
+    largest, alpha = 2 * max(share), (1 - confidence) / 2
 
     halves = [[row[:8], row[8:]] for row in log_weight.tolist()]
     mean = [[math.log(sum(map(math.exp, half)) / 8) for half in row] for row in halves]
@@ -94,43 +98,46 @@ def test_the_mean_over_prompts_from_below_and_above(weights):
     whole = [math.log(sum(map(math.exp, row)) / 16) for row in log_weight.tolist()]
     assert found.low < found.value < found.high
     assert found.value == pytest.approx(sum(s * one for s, one in zip(share, whole, strict=True)), abs=0.03)  # less its bias
-    assert (found.level, found.draws, found.unit) == (level, 32, "nats")
+    assert (found.confidence, found.n, found.unit) == (confidence, 32, "nats")
     assert "mean over 2 fixed prompts, exact at 16 draws each, for log weights in [-1, 1]" in found.method
 
 
 def test_the_mean_over_one_prompt_is_that_prompt():
     draws = weighted([LOG_WEIGHTS])
-    (alone,) = guaranteed_log_z(draws, low=-1, high=1, level=0.9)
-    assert guaranteed_mean_log_z(draws.log_weight, low=-1, high=1, level=0.9) == alone
+    (alone,) = betting_log_z(draws, low=-1, high=1, confidence=0.9)
+    assert betting_mean_log_z(draws.log_weight, low=-1, high=1, confidence=0.9) == alone
 
 
 def test_where_nothing_can_be_said_the_end_is_the_bound():
     two = torch.tensor([[-0.5, -1.0], [-0.2, -0.4]]).double()
-    found = guaranteed_mean_log_z(two, low=-2.0, high=0.0)
+    found = betting_mean_log_z(two, low=-2.0, high=0.0)
     assert -2 <= found.low < found.value < found.high == 0.0
-    assert guaranteed_mean_log_z(two, low=-math.inf, high=0.0).low == -math.inf
+    assert betting_mean_log_z(two, low=-math.inf, high=0.0).low == -math.inf
     forbidden = torch.tensor([[-math.inf, -1.0], [-0.2, -0.4]]).double()
-    assert guaranteed_mean_log_z(forbidden, low=-math.inf, high=0.0).high == 0.0
+    assert betting_mean_log_z(forbidden, low=-math.inf, high=0.0).high == 0.0
 
 
 @pytest.mark.parametrize(("low", "high", "beyond"), [(-1.0, 0.5, 1e-5), (-1.0, 50.0, 5e-4)])
 def test_bounds_hold_but_for_rounding(low, high, beyond):
     """A relative 1e-5 of the upper bound, or an absolute one where it is below 1."""
     for inside in (low - 0.9 * beyond, high + 0.9 * beyond):
-        guaranteed_log_z(weighted([[inside, 0.0]]), low=low, high=high)
+        betting_log_z(weighted([[inside, 0.0]]), low=low, high=high)
     for outside in (low - 1.1 * beyond, high + 1.1 * beyond):
         with pytest.raises(ValueError, match="1 of them outside"):
-            guaranteed_log_z(weighted([[outside, 0.0]]), low=low, high=high)
+            betting_log_z(weighted([[outside, 0.0]]), low=low, high=high)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: guaranteed_log_z(weighted([[0.0, 0.0]], independent=False), low=-1, high=1), "depend on each other"),
-        (lambda: guaranteed_log_z(weighted([[0.5, 0.5]]), low=0.5, high=0.5), "is not a bound"),
-        (lambda: guaranteed_log_z(weighted([[-math.inf]]), low=-math.inf, high=0.5), "no draw with any weight"),
-        (lambda: guaranteed_mean_log_z(torch.zeros(2, 1).double(), low=-1, high=1), "at least 2 draws of each prompt, not 1"),
-        (lambda: guaranteed_mean_log_z(torch.full((2, 2), 2.0).double(), low=-1, high=1), "4 of them outside"),
+        (lambda: betting_log_z(weighted([[0.0, 0.0]], independent=False), low=-1, high=1), "depend on each other"),
+        (lambda: betting_log_z(weighted([[0.5, 0.5]]), low=0.5, high=0.5), "is not a bound"),
+        (lambda: betting_log_z(weighted([[-math.inf]]), low=-math.inf, high=0.5), "no draw with any weight"),
+        (
+            lambda: betting_mean_log_z(torch.zeros(2, 1).double(), low=-1, high=1),
+            "at least 2 independent draws of each prompt, not 1",
+        ),
+        (lambda: betting_mean_log_z(torch.full((2, 2), 2.0).double(), low=-1, high=1), "4 of them outside"),
     ],
 )
 def test_what_cannot_be_promised_is_refused(call, message):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
+from esscher.core.randomness import SeededRng
 from esscher.estimators.intervals import interval, log_mean
-from esscher.randomness import Seeded
 from esscher.testing import assert_covers
 
 
@@ -15,8 +15,8 @@ def mean_of(values):
     return lambda count: (count * values).sum() / count.sum()
 
 
-def found(values, level=0.95):
-    return interval(mean_of(values), [values.shape], level=level, draws=values.numel(), method="mean")
+def found(values, confidence=0.95):
+    return interval(mean_of(values), [values.shape], confidence=confidence, n=values.numel(), method="mean")
 
 
 def normal(seed, *shape):
@@ -43,24 +43,24 @@ def test_skewed_data_move_both_ends_towards_the_tail():
 def test_ends_respect_the_curvature_of_the_statistic():
     """The interval of the log of a mean is the log of the interval of the mean."""
     log_weight = normal(2, 1, 100)
-    of_log = interval(lambda count: log_mean(count, log_weight)[0], [(1, 100)], level=0.9, draws=100, method="")
-    of_mean = found(log_weight.exp(), level=0.9)
+    of_log = interval(lambda count: log_mean(count, log_weight)[0], [(1, 100)], confidence=0.9, n=100, method="")
+    of_mean = found(log_weight.exp(), confidence=0.9)
     assert (of_log.low, of_log.high) == pytest.approx((math.log(of_mean.low), math.log(of_mean.high)))
 
 
 def test_independent_sources_and_strata_add_their_variances():
     one, two = normal(3, 1, 4000), 2 * normal(4, 1, 1000)
-    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [one.shape, two.shape], level=0.95, draws=5000, method="")
+    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [one.shape, two.shape], confidence=0.95, n=5000, method="")
     width = 1.96 * math.hypot(float(one.std()) / math.sqrt(4000), float(two.std()) / math.sqrt(1000))
     assert (both.high - both.low) / 2 == pytest.approx(width, rel=0.01)
     shifted = normal(5, 20, 50) + torch.arange(20.0, dtype=torch.float64)[:, None]  # strata far apart
-    strata = interval(lambda count: (count * shifted).mean(), [(20, 50)], level=0.95, draws=1000, method="")
+    strata = interval(lambda count: (count * shifted).mean(), [(20, 50)], confidence=0.95, n=1000, method="")
     assert (strata.high - strata.low) / 2 == pytest.approx(1.96 / math.sqrt(1000), rel=0.1)
 
 
 def test_few_sequences_are_not_hidden_behind_many_draws():
     few, many = normal(6, 1, 5), 1e-3 * normal(7, 1, 100_000)
-    both = interval(lambda a, b: mean_of(few)(a) + mean_of(many)(b), [few.shape, many.shape], level=0.95, draws=1, method="")
+    both = interval(lambda a, b: mean_of(few)(a) + mean_of(many)(b), [few.shape, many.shape], confidence=0.95, n=1, method="")
     alone = found(few)
     assert both.high - both.low == pytest.approx(alone.high - alone.low, rel=1e-3)
 
@@ -75,7 +75,7 @@ def test_the_mean_weight_is_held_above_its_floor():
 def test_no_spread_no_width():
     estimate = found(torch.full((1, 9), 2.5, dtype=torch.float64))
     assert (estimate.value, estimate.low, estimate.high) == (2.5, 2.5, 2.5)
-    constant = interval(lambda count: torch.tensor(4.0), [(1, 9)], level=0.95, draws=9, method="")
+    constant = interval(lambda count: torch.tensor(4.0), [(1, 9)], confidence=0.95, n=9, method="")
     assert constant.low == constant.high == 4.0
 
 
@@ -83,7 +83,7 @@ def test_bad_input():
     with pytest.raises(ValueError, match="at least 2 independent replicates and has 1"):
         found(torch.ones(1, 1))
     with pytest.raises(ValueError, match="between 0 and 1, not 95"):
-        found(torch.ones(1, 3), level=95)
+        found(torch.ones(1, 3), confidence=95)
 
 
 def covered(ends, *, replications=1000):
@@ -96,7 +96,7 @@ def test_coverage_for_heavy_tails_and_the_naive_interval_that_fails():
     """False-alarm rate 1e-3 for an interval that covers at 95 %; the naive one covers at 90 %."""
 
     def ours(values):
-        estimate = interval(lambda c: log_mean(c, values.log(), floor=0.025)[0], [(1, 200)], level=0.95, draws=200, method="")
+        estimate = interval(lambda c: log_mean(c, values.log(), floor=0.025)[0], [(1, 200)], confidence=0.95, n=200, method="")
         return math.exp(estimate.low), math.exp(estimate.high)
 
     def naive(values):
@@ -108,24 +108,24 @@ def test_coverage_for_heavy_tails_and_the_naive_interval_that_fails():
 
 
 def test_repeatable():
-    values = Seeded(0).categorical(torch.zeros(1, 5), 30).double()
+    values = SeededRng(0).categorical(torch.zeros(1, 5), 30).double()
     assert found(values) == found(values)
 
 
-@pytest.mark.parametrize("level", [0.8, 0.99])
+@pytest.mark.parametrize("confidence", [0.8, 0.99])
 @pytest.mark.parametrize("scale", [0.1, 1.5])
-def test_the_ends_of_a_mean_are_halls_with_students_quantile(level, scale):
+def test_the_ends_of_a_mean_are_halls_with_students_quantile(confidence, scale):
     """By the formulas of the module's docstring."""
     values = (scale * normal(9, 1, 30)).exp()
     mean, error = float(values.mean()), float(values.std()) / math.sqrt(30)
     d = (values[0] - mean) * math.sqrt(30 / 29) / 30 / error
     degrees = 1 / max((float(d.pow(4).sum()) - 1 / 30) / 2, 1 / 29)
-    skewness, quantile = float(d.pow(3).sum()), stats.t.ppf((1 + level) / 2, degrees)
+    skewness, quantile = float(d.pow(3).sum()), stats.t.ppf((1 + confidence) / 2, degrees)
 
     def unskewed(x):
         return 3 / skewness * (math.cbrt(1 + skewness * (x - skewness / 6)) - 1)
 
-    estimate = found(values, level=level)
+    estimate = found(values, confidence=confidence)
     assert (estimate.low, estimate.high) == pytest.approx(
         (mean - error * unskewed(quantile), mean - error * unskewed(-quantile))
     )
@@ -134,7 +134,7 @@ def test_the_ends_of_a_mean_are_halls_with_students_quantile(level, scale):
 def test_two_sources_share_their_degrees_by_satterthwaite():
     """Values of two kinds in equal numbers have no tails and no skewness: the variance of each source has n - 1 degrees."""
     one, two = torch.tensor([[0.0, 1.0] * 3]).double(), torch.tensor([[0.0, 3.0] * 5]).double()
-    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [(1, 6), (1, 10)], level=0.9, draws=16, method="")
+    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [(1, 6), (1, 10)], confidence=0.9, n=16, method="")
     parts = [float(values.var()) / values.numel() for values in (one, two)]
     degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 9)
     assert both.high - both.value == pytest.approx(stats.t.ppf(0.95, degrees) * math.sqrt(sum(parts)))

@@ -8,22 +8,30 @@ import pytest
 import torch
 from languages import PROMPTS, random_target
 
-from esscher.draws import Draws
-from esscher.estimators.guarantee import LARGEST_STAKE, _log_capital, _stakes, guaranteed_log_z
-from esscher.estimators.log_z import bias_of_log_mean, log_z, log_z_bounds, log_z_spread, lower_and_upper
-from esscher.estimators.replicates import per_prompt
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
+from esscher.core.draws import Draws
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
+from esscher.core.target import Tilted
+from esscher.estimators.expectations import per_prompt
+from esscher.estimators.log_z import (
+    LARGEST_STAKE,
+    _log_capital,
+    _stakes,
+    betting_log_z,
+    bias_of_log_mean,
+    leave_one_out_bounds,
+    log_z,
+    log_z_bounds,
+    log_z_std,
+)
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import Pool
-from esscher.space import Sequences, Space, empty_prompts, prompts_of
-from esscher.target import Tilted
+from esscher.samplers.sir import SIR
 from esscher.testing import assert_covers
 
 SPACE = Space(3, 4, eos=0)
 TARGET = random_target(SPACE)
-EXACT = float(Exhaustive()(TARGET, empty_prompts(1), 0, rng=Seeded(0)).log_z()[0])
+EXACT = float(Exhaustive()(TARGET, empty_prompts(1), 0, rng=SeededRng(0)).log_z()[0])
 
 
 def weighted(log_weight, **changes) -> Draws:
@@ -42,7 +50,7 @@ def normal(seed, *shape):
 
 
 def test_exhaustive_runs_are_exact_with_no_error():
-    runs = Exhaustive()(TARGET, empty_prompts(3), 0, rng=Seeded(0))
+    runs = Exhaustive()(TARGET, empty_prompts(3), 0, rng=SeededRng(0))
     estimate = log_z(runs)
     assert estimate.value == pytest.approx(EXACT)
     assert estimate.high - estimate.low < 1e-12
@@ -68,11 +76,11 @@ def test_mean_over_prompts_is_nearly_unbiased_and_the_plain_mean_of_logs_is_not(
 
 def test_correction_agrees_with_leaving_one_out_and_stays_bounded():
     log_weight = 0.3 * normal(2, 5, 400)
-    lower, upper = lower_and_upper(log_weight)
+    lower, upper = leave_one_out_bounds(log_weight)
     assert torch.allclose(-bias_of_log_mean(log_weight), (upper - lower) / 2, rtol=0.05)
     one_draw_rules = torch.tensor([[40.0, 0, 0, 0, 0, 0, 0, 0]])
     assert float(-bias_of_log_mean(one_draw_rules)) == pytest.approx(0.5)
-    lower, upper = lower_and_upper(one_draw_rules)
+    lower, upper = leave_one_out_bounds(one_draw_rules)
     assert float(upper - lower) > 30  # leaving it out runs away
 
 
@@ -83,7 +91,7 @@ def test_correction_agrees_with_leaving_one_out_and_stays_bounded():
 def test_bounds_equal_their_definition(scale):
     log_weight = scale * normal(3, 2, 7)
     n = log_weight.shape[1]
-    lower, upper = lower_and_upper(log_weight)
+    lower, upper = leave_one_out_bounds(log_weight)
     t_n = torch.logsumexp(log_weight, -1) - math.log(n)
     out = [torch.cat([log_weight[:, :j], log_weight[:, j + 1 :]], 1) for j in range(n)]
     t_less = torch.stack([torch.logsumexp(part, -1) - math.log(n - 1) for part in out])
@@ -93,7 +101,7 @@ def test_bounds_equal_their_definition(scale):
 
 
 def test_bounds_hold_log_z_between_them():
-    draws = Importance()(TARGET, empty_prompts(2000), 20, rng=Seeded(4))
+    draws = Importance()(TARGET, empty_prompts(2000), 20, rng=SeededRng(4))
     bounds = log_z_bounds(draws)
     assert bounds.lower.high < EXACT + 0.01
     assert bounds.lower.value < EXACT < bounds.upper.value
@@ -101,7 +109,7 @@ def test_bounds_hold_log_z_between_them():
 
 
 def test_upper_bound_is_infinite_when_one_draw_has_all_the_weight():
-    lower, upper = lower_and_upper(torch.tensor([[0.0, -torch.inf, -torch.inf]]))
+    lower, upper = leave_one_out_bounds(torch.tensor([[0.0, -torch.inf, -torch.inf]]))
     assert float(lower) == pytest.approx(-math.log(3))
     assert float(upper) == math.inf
 
@@ -111,7 +119,7 @@ def test_upper_bound_is_infinite_when_one_draw_has_all_the_weight():
 
 def test_per_prompt_intervals_cover():
     """300 replications at level 0.95; fails by chance once in a thousand."""
-    draws = Importance()(TARGET, empty_prompts(300), 300, rng=Seeded(5))
+    draws = Importance()(TARGET, empty_prompts(300), 300, rng=SeededRng(5))
     assert_covers(sum(log_z(one).covers(EXACT) for one in per_prompt(draws)), 300, 0.95)
 
 
@@ -119,9 +127,9 @@ def dependent_runs(replications: int, *, runs: int = 12, draws: int = 32):
     """Particle runs of a peaked target; every replication has `runs` of them."""
     peaked = Tilted(TARGET.base, lambda x: 2 * TARGET.energy(x))
     found = Particles(lambda x: -2 * TARGET.energy(x), threshold=1.1)(
-        peaked, empty_prompts(replications * runs), draws, rng=Seeded(6)
+        peaked, empty_prompts(replications * runs), draws, rng=SeededRng(6)
     )
-    exact = float(Exhaustive()(peaked, empty_prompts(1), 0, rng=Seeded(0)).log_z()[0])
+    exact = float(Exhaustive()(peaked, empty_prompts(1), 0, rng=SeededRng(0)).log_z()[0])
     for first in range(0, replications * runs, runs):
         rows, points = slice(first, first + runs), slice(first * draws, (first + runs) * draws)
         yield exact, replace(found, x=found.x.rows(points), log_weight=found.log_weight[rows], log_base=found.log_base[rows])
@@ -138,8 +146,8 @@ def test_runs_are_the_replicates_of_particles_and_particles_are_not():
 
 def test_different_prompts_are_averaged_or_refused():
     prompts = prompts_of([PROMPTS[row % 4] for row in range(40)])
-    draws = Importance()(TARGET, prompts, 100, rng=Seeded(7))
-    exact = float(Exhaustive()(TARGET, prompts_of(PROMPTS), 0, rng=Seeded(0)).log_z().mean())
+    draws = Importance()(TARGET, prompts, 100, rng=SeededRng(7))
+    exact = float(Exhaustive()(TARGET, prompts_of(PROMPTS), 0, rng=SeededRng(0)).log_z().mean())
     sample, fixed = log_z(draws, prompts="sample"), log_z(draws, prompts="fixed")
     assert sample.covers(exact) and fixed.covers(exact)
     assert fixed.high - fixed.low < sample.high - sample.low  # what differs between prompts is no error here
@@ -150,18 +158,18 @@ def test_different_prompts_are_averaged_or_refused():
 
 
 def test_impossible_intervals_are_refused():
-    particles = Particles()(TARGET, empty_prompts(1), 8, rng=Seeded(8))
+    particles = Particles()(TARGET, empty_prompts(1), 8, rng=SeededRng(8))
     with pytest.raises(ValueError, match="depend on each other"):
         log_z(particles)
     with pytest.raises(ValueError, match="depend on each other"):
-        log_z(Particles()(TARGET, prompts_of(PROMPTS), 8, rng=Seeded(8)), prompts="fixed")
+        log_z(Particles()(TARGET, prompts_of(PROMPTS), 8, rng=SeededRng(8)), prompts="fixed")
     with pytest.raises(ValueError, match="independent"):
         log_z_bounds(particles)
     with pytest.raises(ValueError, match="carry no estimate of log Z"):
-        log_z(Pool(4)(TARGET, empty_prompts(1), 8, rng=Seeded(8)))
+        log_z(SIR(4, shared=False)(TARGET, empty_prompts(1), 8, rng=SeededRng(8)))
     with pytest.raises(ValueError, match="at least 2 independent replicates and has 1"):
         log_z(weighted([[0.5]]))
-    with pytest.raises(ValueError, match="leaves none"):
+    with pytest.raises(ValueError, match="Leave-one-out needs at least 2 independent draws of each prompt, not 1"):
         log_z_bounds(weighted([[0.5]]))
 
 
@@ -198,7 +206,7 @@ def test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails():
     large = torch.rand(150, 20, generator=torch.Generator().manual_seed(9)) < 0.02
     draws = weighted(torch.where(large, 3.0, 0.0))
     exact = math.log(0.98 + 0.02 * math.exp(3))
-    promised = sum(e.covers(exact) for e in guaranteed_log_z(draws, low=0.0, high=3.0))
+    promised = sum(e.covers(exact) for e in betting_log_z(draws, low=0.0, high=3.0))
     believed = sum(log_z(one).covers(exact) for one in per_prompt(draws))
     assert promised >= 0.95 * 150
     assert believed < 0.5 * 150
@@ -221,27 +229,27 @@ def test_the_bet_on_the_true_mean_is_fair_over_every_outcome(mean):
 def test_guarantee_narrows_and_is_not_empty():
     width = []
     for n in (100, 10_000):
-        (estimate,) = guaranteed_log_z(weighted(0.5 * normal(10, 1, n).clamp(-3, 3)), low=-1.5, high=1.5)
+        (estimate,) = betting_log_z(weighted(0.5 * normal(10, 1, n).clamp(-3, 3)), low=-1.5, high=1.5)
         assert estimate.covers(0.125)
         width.append(estimate.high - estimate.low)
     assert width[1] < 0.15 * width[0]
 
 
 def test_guarantee_with_forbidden_points():
-    (estimate,) = guaranteed_log_z(weighted([[0.0, -math.inf] * 100]), low=-math.inf, high=0.0)
+    (estimate,) = betting_log_z(weighted([[0.0, -math.inf] * 100]), low=-math.inf, high=0.0)
     assert estimate.value == pytest.approx(math.log(0.5))
     assert 0.35 < math.exp(estimate.low) < math.exp(estimate.high) < 0.65
 
 
 def test_a_bound_that_is_not_a_bound():
     with pytest.raises(ValueError, match=r"\[-1, 1\] is not a bound: the log weights go from -3 to 0.5, 1 of them"):
-        guaranteed_log_z(weighted([[0.5, -3.0]]), low=-1, high=1)
+        betting_log_z(weighted([[0.5, -3.0]]), low=-1, high=1)
     with pytest.raises(ValueError, match="independent draws"):
-        guaranteed_log_z(weighted([[0.5, -3.0]], independent=False), low=-9, high=9)
+        betting_log_z(weighted([[0.5, -3.0]], independent=False), low=-9, high=9)
 
 
 def test_per_prompt_keeps_rows_together():
-    draws = Importance()(TARGET, prompts_of(PROMPTS), 5, rng=Seeded(11))
+    draws = Importance()(TARGET, prompts_of(PROMPTS), 5, rng=SeededRng(11))
     parts = per_prompt(draws)
     assert [part.x.points() for part in parts] == [draws.x.rows(slice(5 * p, 5 * p + 5)).points() for p in range(4)]
     assert isinstance(parts[0].x, Sequences) and parts[2].log_weight.shape == (1, 5)
@@ -253,6 +261,6 @@ def test_the_spread_of_log_z_by_its_definition():
     share = log_weight.softmax(-1)
     noise = (share.square().sum(-1) - 1 / 6) * 6 / 5  # squared relative error of the mean weight
     each = log_weight.logsumexp(-1) - math.log(6) + noise / 2
-    assert log_z_spread(weighted(log_weight)).value == pytest.approx(math.sqrt(float(each.var() - noise.mean())))
+    assert log_z_std(weighted(log_weight)).value == pytest.approx(math.sqrt(float(each.var() - noise.mean())))
     two = torch.tensor([[0.0, 1.0]])
     assert float(bias_of_log_mean(two)) == pytest.approx(-float(two.softmax(-1).square().sum() - 0.5))

@@ -6,18 +6,16 @@ import pytest
 import torch
 from languages import PROMPTS, random_automaton, random_target
 
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, prompts_of
+from esscher.core.target import Tilted
 from esscher.estimators.divergences import bias_of_kullback_leibler, divergences, quasi_rejection_gap
-from esscher.estimators.moments import moments
-from esscher.estimators.replicates import per_prompt
+from esscher.estimators.expectations import moments, per_prompt
 from esscher.exact.enumeration import enumerate_points
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
+from esscher.samplers.accept_reject import QuasiRejection
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import Pool
-from esscher.samplers.rejection import QuasiRejection
-from esscher.space import Space, empty_prompts, prompts_of
-from esscher.target import Tilted
+from esscher.samplers.sir import SIR
 from esscher.testing import assert_covers
 
 SPACE = Space(3, 4, eos=0)
@@ -48,14 +46,14 @@ def ones_in(draws):
 @pytest.mark.parametrize("other", [None, random_automaton(SPACE, seed=3)], ids=["base", "another model"])
 def test_exhaustive_divergences_are_exact(other):
     log_q = LOG_A if other is None else other.log_probs(X).sum(-1)
-    found = divergences(TARGET, Exhaustive()(TARGET, empty_prompts(2), 0, rng=Seeded(0)), other=other)
+    found = divergences(TARGET, Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0)), other=other)
     for name, truth in exact(LOG_P, log_q).items():
         assert found[name].value == pytest.approx(truth), name
         assert found[name].high - found[name].low < 1e-9
 
 
 def test_exhaustive_moments_are_exact():
-    draws = Exhaustive()(TARGET, empty_prompts(2), 0, rng=Seeded(0))
+    draws = Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0))
     (found,) = moments(draws, ones_in(draws))
     truth = float((LOG_P.exp() * (X.counted & (X.tokens == 1)).sum(-1)).sum())
     assert found.value == pytest.approx(truth)
@@ -63,7 +61,7 @@ def test_exhaustive_moments_are_exact():
 
 
 def test_an_untilted_target_is_its_base():
-    found = divergences(Tilted(TARGET.base), Importance()(Tilted(TARGET.base), empty_prompts(1), 50, rng=Seeded(0)))
+    found = divergences(Tilted(TARGET.base), Importance()(Tilted(TARGET.base), empty_prompts(1), 50, rng=SeededRng(0)))
     for value in found.values():
         assert value.value == value.low == value.high == 0
 
@@ -73,7 +71,7 @@ def test_an_untilted_target_is_its_base():
 
 def test_moments_and_divergences_cover():
     """120 replications of five 95 % intervals; 1 of 500 such runs fails by chance. Large runs: `esscher reproduce coverage`."""
-    draws = Importance()(TARGET, empty_prompts(120), 400, rng=Seeded(1))
+    draws = Importance()(TARGET, empty_prompts(120), 400, rng=SeededRng(1))
     truth = exact(LOG_P, LOG_A)
     truth["moment"] = float((LOG_P.exp() * (X.counted & (X.tokens == 1)).sum(-1)).sum())
     hits = dict.fromkeys(truth, 0)
@@ -86,18 +84,18 @@ def test_moments_and_divergences_cover():
         assert_covers(count, 120, 0.95, false_alarm=4e-4)
 
 
-@pytest.mark.parametrize("sampler", [Importance(random_automaton(SPACE, seed=3)), Pool(64), Particles()])
+@pytest.mark.parametrize("sampler", [Importance(random_automaton(SPACE, seed=3)), SIR(64, shared=False), Particles()])
 def test_every_kind_of_draws_serves(sampler):
     """Whatever the proposal, weighted by contract; 99.9 % intervals of five numbers."""
-    draws = sampler(TARGET, empty_prompts(200), 50, rng=Seeded(2))
-    found = divergences(TARGET, draws, level=0.999)
+    draws = sampler(TARGET, empty_prompts(200), 50, rng=SeededRng(2))
+    found = divergences(TARGET, draws, confidence=0.999)
     for name, truth in exact(LOG_P, LOG_A).items():
         assert found[name].low - 0.005 < truth < found[name].high + 0.005, name
 
 
 def test_bias_correction_of_moments_at_few_draws():
     """2000 prompts of 40 draws: most of the bias is gone, which is many standard errors."""
-    draws = Importance()(TARGET, empty_prompts(2000), 40, rng=Seeded(3))
+    draws = Importance()(TARGET, empty_prompts(2000), 40, rng=SeededRng(3))
     values = ones_in(draws)
     truth = float((LOG_P.exp() * (X.counted & (X.tokens == 1)).sum(-1)).sum())
     (corrected,) = moments(draws, values, prompts="sample")
@@ -109,11 +107,11 @@ def test_bias_correction_of_moments_at_few_draws():
 
 def test_prompts_are_averaged():
     prompts = prompts_of(PROMPTS)
-    draws = Exhaustive()(TARGET, prompts, 0, rng=Seeded(0))
+    draws = Exhaustive()(TARGET, prompts, 0, rng=SeededRng(0))
     each = []
     for row in range(4):
         rows = prompts.rows(torch.tensor([row, row]))
-        each.append(divergences(TARGET, Exhaustive()(TARGET, rows, 0, rng=Seeded(0)))["tv"].value)
+        each.append(divergences(TARGET, Exhaustive()(TARGET, rows, 0, rng=SeededRng(0)))["tv"].value)
     assert divergences(TARGET, draws, prompts="sample")["tv"].value == pytest.approx(sum(each) / 4)
 
 
@@ -122,7 +120,7 @@ def test_prompts_are_averaged():
 
 def test_forbidden_points_make_one_divergence_infinite():
     without_ones = Tilted(TARGET.base, lambda x: torch.where((x.counted & (x.tokens == 1)).any(-1), torch.inf, 0.0).double())
-    draws = Importance()(without_ones, empty_prompts(1), 3000, rng=Seeded(4))
+    draws = Importance()(without_ones, empty_prompts(1), 3000, rng=SeededRng(4))
     found = divergences(without_ones, draws)
     allowed = float(LOG_A.exp()[~(X.counted & (X.tokens == 1)).any(-1)].sum())
     assert found["reverse_kl"].value == math.inf
@@ -130,7 +128,7 @@ def test_forbidden_points_make_one_divergence_infinite():
     assert found["tv"].covers(1 - allowed)
     with pytest.raises(ValueError, match="share under the base is unknown"):
         divergences(
-            without_ones, Importance(random_automaton(SPACE, seed=3))(without_ones, empty_prompts(1), 90, rng=Seeded(4))
+            without_ones, Importance(random_automaton(SPACE, seed=3))(without_ones, empty_prompts(1), 90, rng=SeededRng(4))
         )
 
 
@@ -140,9 +138,9 @@ def test_forbidden_points_make_one_divergence_infinite():
 @pytest.mark.parametrize("prompts", ["same", "fixed", "sample"])
 def test_quasi_rejection_tells_its_distance_from_the_target(prompts):
     bound = 0.5
-    draws = QuasiRejection(log_bound=bound)(TARGET, empty_prompts(40), 100, rng=Seeded(5))
+    draws = QuasiRejection(log_bound=bound)(TARGET, empty_prompts(40), 100, rng=SeededRng(5))
     log_law = torch.log_softmax(LOG_A + TARGET.log_weight(X).clamp(max=bound), -1)
-    found = quasi_rejection_gap(draws, bound, prompts=prompts, level=0.999)
+    found = quasi_rejection_gap(draws, bound, prompts=prompts, confidence=0.999)
     slack = 0.0 if prompts == "same" else 0.01  # a mean over prompts keeps the bias of a few hundred candidates each
     for name, truth in exact(LOG_P, log_law).items():
         assert found[name].low - slack < truth < found[name].high + slack, name
@@ -155,21 +153,21 @@ def test_quasi_rejection_gap_covers():
     truth = exact(LOG_P, log_law)["tv"]
     hits = 0
     for seed in range(100):
-        draws = QuasiRejection(log_bound=bound)(TARGET, empty_prompts(1), 200, rng=Seeded(seed, "quasi"))
+        draws = QuasiRejection(log_bound=bound)(TARGET, empty_prompts(1), 200, rng=SeededRng(seed, "quasi"))
         hits += quasi_rejection_gap(draws, bound)["tv"].covers(truth)
     assert_covers(hits, 100, 0.95)
 
 
 def test_quasi_rejection_gap_vanishes_at_a_true_bound_and_needs_candidates():
-    draws = QuasiRejection(log_bound=9.0)(TARGET, empty_prompts(1), 20, rng=Seeded(6))
+    draws = QuasiRejection(log_bound=9.0)(TARGET, empty_prompts(1), 20, rng=SeededRng(6))
     assert all(value.high < 1e-12 for value in quasi_rejection_gap(draws, 9.0).values())
-    with pytest.raises(ValueError, match="do not tell what was proposed"):
-        quasi_rejection_gap(Importance()(TARGET, empty_prompts(1), 20, rng=Seeded(6)), 0.5)
+    with pytest.raises(ValueError, match="do not hold their proposed candidates"):
+        quasi_rejection_gap(Importance()(TARGET, empty_prompts(1), 20, rng=SeededRng(6)), 0.5)
 
 
 def test_what_was_proposed_gives_divergences_without_their_bias():
     """For each prompt by itself, from its own candidates; total variation and Jensen-Shannon keep theirs."""
-    draws = QuasiRejection(log_bound=0.5)(TARGET, prompts_of(PROMPTS), 3, rng=Seeded(7))
+    draws = QuasiRejection(log_bound=0.5)(TARGET, prompts_of(PROMPTS), 3, rng=SeededRng(7))
     found = quasi_rejection_gap(draws, 0.2, prompts="fixed")
     plain: dict[str, list[float]] = {name: [] for name in found}
     for row in range(4):

@@ -7,19 +7,17 @@ import pytest
 import torch
 from languages import PROMPTS, random_target
 
-from esscher.draws import Draws
-from esscher.estimate import Estimate
-from esscher.estimators.perplexity import cross_entropy, perplexity, saved_by_tilting, units_of
-from esscher.estimators.replicates import per_prompt
-from esscher.estimators.scored import scored
+from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, concatenate, empty_prompts, prompts_of, sequences
+from esscher.core.target import Tilted
+from esscher.estimators.expectations import per_prompt
+from esscher.estimators.perplexity import cross_entropy, cross_entropy_reduction, perplexity, score_sequences, unit_counts
 from esscher.exact.enumeration import enumerate_points
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.space import Sequences, Space, concatenate, empty_prompts, prompts_of, sequences
-from esscher.target import Tilted
 from esscher.testing import assert_covers
 
 SPACE = Space(3, 4, eos=0)
@@ -31,7 +29,7 @@ LOG_P = LOG_SCORE - LOG_Z
 
 
 def held_out(count, seed=0):
-    return X.rows(Seeded(seed, "test").categorical(LOG_P[None], count)[0])
+    return X.rows(SeededRng(seed, "test").categorical(LOG_P[None], count)[0])
 
 
 # values
@@ -42,7 +40,7 @@ def test_base_on_a_fixed_test_set_is_exact():
     found = perplexity(Tilted(TARGET.base), x, test="fixed")["token"]
     nats = -float(TARGET.base.log_probs(x).sum()) / (2 + 4 + 1)
     assert found.value == found.low == found.high == pytest.approx(math.exp(nats))
-    assert found.draws == 0 and found.unit == "per token"
+    assert found.n == 0 and found.unit == "per token"
 
 
 def test_end_symbols_are_counted_and_prompts_are_not():
@@ -67,7 +65,7 @@ def test_units_divide_the_same_nats():
 
 def test_tilted_with_exhaustive_draws_is_exact():
     x = held_out(50)
-    runs = Exhaustive()(TARGET, empty_prompts(2), 0, rng=Seeded(0))
+    runs = Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0))
     found = cross_entropy(TARGET, x, draws=runs, test="fixed")["token"]
     score = TARGET.log_score(x)
     assert found.value == pytest.approx(float((LOG_Z - score).sum() / x.lengths.sum()))
@@ -76,7 +74,7 @@ def test_tilted_with_exhaustive_draws_is_exact():
 
 def test_prompts_are_matched_by_name_not_by_place():
     x = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], [[1], [2, 1, 1], [1], [1, 2]])
-    draws = Exhaustive()(TARGET, prompts_of([[1, 2], [1], [2, 1, 1]]), 0, rng=Seeded(0))
+    draws = Exhaustive()(TARGET, prompts_of([[1, 2], [1], [2, 1, 1]]), 0, rng=SeededRng(0))
     log_z = draws.log_z()[torch.tensor([1, 2, 1, 0])]
     found = cross_entropy(TARGET, x, draws=draws)["token"]
     assert found.value == pytest.approx(float((log_z - TARGET.log_score(x)).sum() / x.lengths.sum()))
@@ -84,7 +82,7 @@ def test_prompts_are_matched_by_name_not_by_place():
 
 def test_a_repeated_prompt_is_welcome():
     x = sequences([[1, 0], [2, 0], [0]], [[1], [2], [1]])
-    draws = Importance()(TARGET, x.prompts(), 50, rng=Seeded(1))
+    draws = Importance()(TARGET, x.prompts(), 50, rng=SeededRng(1))
     found = cross_entropy(TARGET, x, draws=draws)["token"]
     assert "after 2 prompts, 50 draws each" in found.method
 
@@ -102,7 +100,7 @@ def test_base_interval_covers_over_test_sets():
 def test_tilted_interval_covers_and_ignoring_a_source_does_not(sequences, draws):
     truth = float((LOG_P.exp() * -LOG_P).sum() / (LOG_P.exp() * X.lengths).sum())
     hits, wrong = 0, 0
-    for seed, drawn in enumerate(per_prompt(Importance()(TARGET, empty_prompts(250), draws, rng=Seeded(2)))):
+    for seed, drawn in enumerate(per_prompt(Importance()(TARGET, empty_prompts(250), draws, rng=SeededRng(2)))):
         x = held_out(sequences, seed)
         found = cross_entropy(TARGET, x, draws=drawn)["token"]
         hits += found.covers(truth)
@@ -121,7 +119,7 @@ def test_fixed_test_set_needs_only_the_draws_error():
     x = held_out(60)
     truth = float((LOG_Z - TARGET.log_score(x)).sum() / x.lengths.sum())
     hits = 0
-    for draws in per_prompt(Importance()(TARGET, empty_prompts(250), 200, rng=Seeded(6))):
+    for draws in per_prompt(Importance()(TARGET, empty_prompts(250), 200, rng=SeededRng(6))):
         hits += cross_entropy(TARGET, x, draws=draws, test="fixed")["token"].covers(truth)
     assert_covers(hits, 250, 0.95)
 
@@ -129,12 +127,12 @@ def test_fixed_test_set_needs_only_the_draws_error():
 def test_fixed_prompts_with_few_draws_each_cover_thanks_to_the_correction():
     """Test sequences after 64 prompts, 24 draws for each: the bias of log Z is most of the error if left in."""
     prompts = prompts_of([[1 + (row >> bit) % 2 for bit in range(6)] for row in range(64)])
-    x, _ = draw(TARGET.base, prompts, 1, rng=Seeded(3))
-    exact = Exhaustive()(TARGET, prompts, 0, rng=Seeded(0)).log_z()
+    x, _ = draw(TARGET.base, prompts, 1, rng=SeededRng(3))
+    exact = Exhaustive()(TARGET, prompts, 0, rng=SeededRng(0)).log_z()
     truth = float((exact - TARGET.log_score(x)).sum() / x.lengths.sum())
     corrected, plain = 0, 0
     for seed in range(120):
-        draws = Importance()(TARGET, prompts, 24, rng=Seeded(seed, "few"))
+        draws = Importance()(TARGET, prompts, 24, rng=SeededRng(seed, "few"))
         found = cross_entropy(TARGET, x, draws=draws, test="fixed")["token"]
         corrected += found.covers(truth)
         shift = found.value - float((draws.log_z() - TARGET.log_score(x)).sum() / x.lengths.sum())
@@ -148,20 +146,20 @@ def test_fixed_prompts_with_few_draws_each_cover_thanks_to_the_correction():
 
 def test_dependent_draws_need_runs():
     x = held_out(20)
-    one_run = Particles()(TARGET, empty_prompts(1), 16, rng=Seeded(4))
+    one_run = Particles()(TARGET, empty_prompts(1), 16, rng=SeededRng(4))
     with pytest.raises(ValueError, match="depend on each other"):
         cross_entropy(TARGET, x, draws=one_run)
-    runs = Particles()(TARGET, empty_prompts(10), 16, rng=Seeded(4))
+    runs = Particles()(TARGET, empty_prompts(10), 16, rng=SeededRng(4))
     found = cross_entropy(TARGET, x, draws=runs)["token"]
     assert found.low < found.value < found.high and "10 runs of 16 dependent draws" in found.method
     prompted = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], PROMPTS)
-    spread = cross_entropy(TARGET, prompted, draws=Particles()(TARGET, prompted.prompts(), 16, rng=Seeded(4)))["token"]
+    spread = cross_entropy(TARGET, prompted, draws=Particles()(TARGET, prompted.prompts(), 16, rng=SeededRng(4)))["token"]
     assert spread.low < spread.high  # prompts are the replicates
 
 
 def test_bad_input():
     x = held_out(5)
-    draws = Importance()(TARGET, prompts_of([[1], [1]]), 5, rng=Seeded(5))
+    draws = Importance()(TARGET, prompts_of([[1], [1]]), 5, rng=SeededRng(5))
     with pytest.raises(ValueError, match="needs draws that estimate log Z"):
         perplexity(TARGET, x)
     with pytest.raises(ValueError, match="5 of 5 test sequences have a prompt without draws, and 1 prompts have draws"):
@@ -176,21 +174,23 @@ def test_bad_input():
 
 def test_a_batch_of_batches_is_the_batch():
     x = concatenate([held_out(30, 1), held_out(30, 2)])
-    assert perplexity(Tilted(TARGET.base), x)["token"].draws == 60
+    assert perplexity(Tilted(TARGET.base), x)["token"].n == 60
 
 
 def test_few_sequences_never_promise_a_perplexity_below_one():
     base = random_target(Space(3, 4, eos=0)).base
     x = sequences([[0], [1, 1, 2, 2], [2, 0]])
-    assert cross_entropy(Tilted(base), x, level=0.999)["token"].low == 0
+    assert cross_entropy(Tilted(base), x, confidence=0.999)["token"].low == 0
 
 
 def saved(x: Sequences, draws: Draws) -> Estimate:
-    return saved_by_tilting(scored(TARGET, x, draws), units_of(x, None), test="sample", level=0.95)["token"]
+    return cross_entropy_reduction(score_sequences(TARGET, x, draws), unit_counts(x, None), test="sample", confidence=0.95)[
+        "token"
+    ]
 
 
 def test_what_tilting_saves_is_the_difference_of_cross_entropies():
-    x, draws = held_out(200, 3), Importance()(TARGET, empty_prompts(1), 2000, rng=Seeded(5))
+    x, draws = held_out(200, 3), Importance()(TARGET, empty_prompts(1), 2000, rng=SeededRng(5))
     base, tilted = cross_entropy(Tilted(TARGET.base), x)["token"], cross_entropy(TARGET, x, draws=draws)["token"]
     assert saved(x, draws).value == pytest.approx(base.value - tilted.value)
 
@@ -199,6 +199,6 @@ def test_what_tilting_saves_is_covered_at_the_stated_rate():
     """150 replications; a correct interval fails with probability 1e-3."""
     log_a = TARGET.base.log_probs(X).sum(-1)
     truth = float((LOG_P.exp() * (LOG_P - log_a)).sum() / (LOG_P.exp() * X.lengths).sum())
-    runs = Importance()(TARGET, empty_prompts(150), 500, rng=Seeded(7))
+    runs = Importance()(TARGET, empty_prompts(150), 500, rng=SeededRng(7))
     found = [saved(held_out(100, seed), one) for seed, one in enumerate(per_prompt(runs))]
     assert_covers(sum(one.covers(truth) for one in found), len(found), 0.95)

@@ -9,23 +9,21 @@ import torch
 from languages import random_automaton, random_target, taste
 from scipy import stats
 
-from esscher.estimators import energy_histograms
-from esscher.estimators.bootstrap import bootstrap_counts
-from esscher.estimators.energy_histograms import compare_energies, histogram, wasserstein
-from esscher.estimators.populations import Population, populations
-from esscher.exact.table import tabulate
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, prompts_of, unique_prompts
+from esscher.core.target import Tilted
+from esscher.estimators.intervals import bootstrap_counts
+from esscher.estimators.populations import Population, compare_energies, histogram, populations, wasserstein
+from esscher.exact.enumeration import tabulate
 from esscher.samplers.importance import Importance
-from esscher.samplers.pool import Pool
-from esscher.samplers.scores import log_weight
-from esscher.space import Space, distinct_prompts, empty_prompts, prompts_of
-from esscher.target import Tilted
+from esscher.samplers.scoring import log_weight
+from esscher.samplers.sir import SIR
 from esscher.testing import assert_covers, every_outcome
 
 SPACE = Space(3, 3, eos=0)
 TARGET = random_target(SPACE)
 PROMPTS = prompts_of((torch.arange(729)[:, None] // 3 ** torch.arange(6) % 3).tolist())  # many more than are sampled
-LEVEL = 0.9
+CONFIDENCE = 0.9
 
 
 def joint_data(table, rows, rng):
@@ -41,10 +39,10 @@ def means(target, table):
 
 
 def compared(seed, table, *, prompts=30, draws=24):
-    rng = Seeded(seed)
+    rng = SeededRng(seed)
     rows = rng.permutation(len(PROMPTS))[:prompts]
     x = joint_data(table, rows, rng.stream("data"))
-    return populations(x, Importance()(TARGET, distinct_prompts(x)[0], draws, rng=rng.stream("draws")))
+    return populations(x, Importance()(TARGET, unique_prompts(x)[0], draws, rng=rng.stream("draws")))
 
 
 def draws_as_replicates(found):
@@ -65,15 +63,17 @@ def test_intervals_cover_after_many_prompts():
         values = {"data": -log_weight(TARGET, found.data.x), "base": -found.draws.log_weight.view(-1)}
         values["joint"] = values["base"]
         for name in hits:
-            hits[name] += found.estimate(found.ratio(name, values[name]), level=LEVEL, method="").covers(truth[name])
+            hits[name] += found.estimate(found.ratio(name, values[name]), confidence=CONFIDENCE, method="").covers(truth[name])
         bad = draws_as_replicates(found)
-        wrong += bad.estimate(bad.ratio("base", values["base"]), level=LEVEL, method="").covers(truth["base"])
+        wrong += bad.estimate(bad.ratio("base", values["base"]), confidence=CONFIDENCE, method="").covers(truth["base"])
         joint, data = found.ratio("joint", values["joint"]), found.ratio("data", values["data"])
-        apart += found.estimate(lambda *c, joint=joint, data=data: joint(*c) - data(*c), level=LEVEL, method="").covers(0.0)
+        apart += found.estimate(
+            lambda *c, joint=joint, data=data: joint(*c) - data(*c), confidence=CONFIDENCE, method=""
+        ).covers(0.0)
     for count in (*hits.values(), apart):
-        assert_covers(count, runs, LEVEL)
+        assert_covers(count, runs, CONFIDENCE)
     with pytest.raises(AssertionError, match=r"held the truth"):
-        assert_covers(wrong, runs, LEVEL)
+        assert_covers(wrong, runs, CONFIDENCE)
 
 
 def test_the_distance_covers_zero_where_joint_and_data_are_equal():
@@ -84,10 +84,10 @@ def test_the_distance_covers_zero_where_joint_and_data_are_equal():
         of_draws = -found.draws.log_weight.view(-1)
         values = {"data": -log_weight(TARGET, found.data.x), "base": of_draws, "joint": of_draws}
         for name in hits:
-            distance = wasserstein(found, name, values, level=LEVEL, rng=Seeded(seed), resamples=60)
+            distance = wasserstein(found, name, values, confidence=CONFIDENCE, rng=SeededRng(seed), resamples=60)
             hits[name] += distance.low == 0.0
         wrong += distance.value == 0.0
-    assert_covers(hits["joint"], runs, LEVEL)
+    assert_covers(hits["joint"], runs, CONFIDENCE)
     assert hits["base"] < runs / 2
     assert wrong == 0, "the estimate itself is never 0"
 
@@ -101,12 +101,12 @@ def test_the_distance_covers_the_truth_and_the_scale_is_that_of_the_numbers():
     gap = (table.log_prob[0].exp() - table.log_base[0].exp())[order].cumsum(0)[:-1]
     truth, hits = float((gap.abs() * energy[order].diff()).sum()), 0
     for seed in range(20):
-        rng = Seeded(seed)
+        rng = SeededRng(seed)
         x = joint_data(table, torch.zeros(100, dtype=torch.long), rng.stream("data"))
         found = populations(x, Importance()(target, empty_prompts(1), 400, rng=rng.stream("draws")))
         of_draws = -found.draws.log_weight.view(-1)
         values = {"data": -log_weight(target, x), "base": of_draws, "joint": of_draws}
-        distance = wasserstein(found, "base", values, level=LEVEL, rng=rng, resamples=60)
+        distance = wasserstein(found, "base", values, confidence=CONFIDENCE, rng=rng, resamples=60)
         hits += distance.covers(truth)
         assert abs(distance.value - truth) < 0.5 * truth
     assert hits >= 16  # 18 are expected of an interval that just covers; 15 or fewer have probability 0.04
@@ -115,10 +115,10 @@ def test_the_distance_covers_the_truth_and_the_scale_is_that_of_the_numbers():
 def test_one_prompt_has_two_sources_and_repeated_prompts_weigh_as_often_as_they_occur():
     x = TARGET_POINTS = tabulate(TARGET, prompts_of([[1], [2, 1]])).x
     first, second = TARGET_POINTS.rows(slice(0, 15)), TARGET_POINTS.rows(slice(15, 30))
-    alone = populations(first, Importance()(TARGET, distinct_prompts(first)[0], 40, rng=Seeded(0)))
+    alone = populations(first, Importance()(TARGET, unique_prompts(first)[0], 40, rng=SeededRng(0)))
     assert alone.sources == ((1, 15), (1, 40))
     few = x.rows(torch.tensor([0, 1, 2, 15]))  # three sequences after [1], one after [2, 1]
-    drawn = Importance()(TARGET, distinct_prompts(few)[0], 40, rng=Seeded(0))
+    drawn = Importance()(TARGET, unique_prompts(few)[0], 40, rng=SeededRng(0))
     found = populations(few, drawn)
     assert found.sources == ((1, 2),)
     energy = -drawn.log_weight.view(-1)
@@ -129,7 +129,7 @@ def test_one_prompt_has_two_sources_and_repeated_prompts_weigh_as_often_as_they_
     with pytest.raises(ValueError, match=r"not the 1 of the data"):
         populations(second, drawn)
     with pytest.raises(ValueError, match=r"carry no estimate"):
-        populations(first, Pool(4)(TARGET, distinct_prompts(first)[0], 40, rng=Seeded(0)))
+        populations(first, SIR(4, shared=False)(TARGET, unique_prompts(first)[0], 40, rng=SeededRng(0)))
 
 
 def biases(coin, truth, x, draws):
@@ -155,10 +155,10 @@ def test_corrected_shares_have_no_bias_of_first_order():
 
 def test_joint_draws_are_resampled_by_their_weight():
     """The resampled share of each point is its corrected share, within 5 standard errors."""
-    drawn = Importance()(TARGET, empty_prompts(1), 50_000, rng=Seeded(0))
+    drawn = Importance()(TARGET, empty_prompts(1), 50_000, rng=SeededRng(0))
     x = tabulate(TARGET).x
     found = populations(x, drawn)
-    plain = found.joint_draws(rng=Seeded(1))
+    plain = found.joint_draws(rng=SeededRng(1))
     long = (plain.x.lengths == 3).double()
     table = tabulate(TARGET)
     truth = float(table.expect(lambda x: (x.lengths == 3).double()))
@@ -170,23 +170,23 @@ def test_joint_draws_are_resampled_by_their_weight():
 def test_energies_of_the_joint_lie_on_those_of_the_data():
     table = tabulate(TARGET, PROMPTS)
     found = compared(0, table, prompts=100, draws=64)
-    result = compare_energies(TARGET, found, rng=Seeded(0))
+    result = compare_energies(TARGET, found, rng=SeededRng(0))
     assert result.above["joint"].covers(0.0) and not result.above["base"].covers(0.0)
     assert result.distance["joint"].low == 0.0 < result.distance["base"].low
     assert result.mean["base"].value > result.mean["data"].value
     assert all(sum(share) == pytest.approx(1) for share in result.histogram.shares.values())
     assert len(result.histogram.edges) == 41
-    assert found.effective().value < 64
+    assert found.ess().value < 64
     forbids = Tilted(TARGET.base, lambda x: torch.where(x.lengths == 1, torch.inf, 0.0))
-    drawn = Importance()(forbids, distinct_prompts(found.data.x)[0], 8, rng=Seeded(0))
+    drawn = Importance()(forbids, unique_prompts(found.data.x)[0], 8, rng=SeededRng(0))
     with pytest.raises(ValueError, match=r"forbids \d+ of"):
-        compare_energies(forbids, populations(found.data.x, drawn), rng=Seeded(0))
+        compare_energies(forbids, populations(found.data.x, drawn), rng=SeededRng(0))
 
 
 def small():
     """Three sequences and four draws after one prompt, with energies that are easily told apart."""
     x = tabulate(TARGET).x.rows(slice(0, 3))
-    found = populations(x, Importance()(TARGET, empty_prompts(1), 4, rng=Seeded(5)))
+    found = populations(x, Importance()(TARGET, empty_prompts(1), 4, rng=SeededRng(5)))
     drawn = torch.tensor([0.5, 2.0, 2.0, 4.0]).double()
     return found, {"data": torch.tensor([0.0, 1.0, 3.0]).double(), "base": drawn, "joint": drawn}
 
@@ -194,10 +194,10 @@ def small():
 @pytest.mark.parametrize("name", ["base", "joint"])
 def test_the_distance_is_the_area_between_distribution_functions(name):
     found, values = small()
-    distance = wasserstein(found, name, values, level=0.9, rng=Seeded(1), resamples=19, unit="m")
+    distance = wasserstein(found, name, values, confidence=0.9, rng=SeededRng(1), resamples=19, unit="m")
     weight = found[name].weight
     assert distance.value == pytest.approx(stats.wasserstein_distance(values["data"], values[name], None, weight))
-    counts = [bootstrap_counts(size, 19, rng=rng) for rng in [Seeded(1)] for size in (3, 4)]
+    counts = [bootstrap_counts(size, 19, rng=rng) for rng in [SeededRng(1)] for size in (3, 4)]
     grid = torch.linspace(0, 4, 4001, dtype=torch.float64)[:-1] + 5e-4
 
     def gap(of_data, of_draws):
@@ -209,16 +209,16 @@ def test_the_distance_is_the_area_between_distribution_functions(name):
     errors = sorted(float((gap(a, b) - seen).abs().sum()) * 1e-3 for a, b in zip(*counts, strict=True))
     assert distance.high - distance.value == pytest.approx(errors[17])  # the 18th of 19 at a rate of 0.9
     assert distance.low == max(0.0, distance.value - (distance.high - distance.value))
-    surer = wasserstein(found, name, values, level=0.99, rng=Seeded(1), resamples=19)
+    surer = wasserstein(found, name, values, confidence=0.99, rng=SeededRng(1), resamples=19)
     assert surer.high == pytest.approx(distance.value + errors[18])
 
 
 def test_a_bootstrap_in_parts_is_one_in_one(monkeypatch):
     found, values = small()
-    whole = wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=2)
-    monkeypatch.setattr(energy_histograms, "AT_ONCE", 7)
-    assert wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=1).value == whole.value
-    assert wasserstein(found, "base", values, level=0.9, rng=Seeded(1), resamples=5).draws == whole.draws == 7
+    whole = wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=2)
+    monkeypatch.setattr("esscher.estimators.populations.MAX_COUNTS", 7)
+    assert wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=1).value == whole.value
+    assert wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=5).n == whole.n == 7
 
 
 def test_a_histogram_has_forty_bins_of_one_width():
@@ -233,7 +233,7 @@ def test_a_histogram_has_forty_bins_of_one_width():
 
 
 def test_samples_are_as_large_as_what_they_are_drawn_from():
-    counts = bootstrap_counts(5, 2000, rng=Seeded(0))
+    counts = bootstrap_counts(5, 2000, rng=SeededRng(0))
     assert counts.shape == (2000, 5) and counts.dtype == torch.float64 and set(counts.sum(1).tolist()) == {5.0}
     assert (counts.mean(0) - 1).abs().max() < 5 * math.sqrt(0.8 / 2000) and float(counts.max()) > 2
 

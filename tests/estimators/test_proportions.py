@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from esscher.estimators.intervals import interval
-from esscher.estimators.proportions import proportion
+from esscher.estimators.intervals import interval, proportion
 from esscher.testing import assert_covers
 
-LEVEL = 0.9
+CONFIDENCE = 0.9
 
 
 def mean_of(score):
@@ -30,34 +29,34 @@ def test_covers_at_its_rate(share, verdicts):
     generator, hits, wrong = torch.Generator().manual_seed(1), 0, 0
     for _ in range(300):
         score = scores(generator, share, 60, verdicts)
-        found = proportion(mean_of(score), [(1, 60)], level=LEVEL, draws=60 * verdicts, method="")
+        found = proportion(mean_of(score), [(1, 60)], confidence=CONFIDENCE, n=60 * verdicts, method="")
         hits += found.covers(share)
         split = torch.cat(
             [torch.ones(int((score * verdicts).sum())), torch.zeros(int(((1 - score) * verdicts).sum()))]
         ).double()
-        each = proportion(mean_of(split), [(1, len(split))], level=LEVEL, draws=len(split), method="")
+        each = proportion(mean_of(split), [(1, len(split))], confidence=CONFIDENCE, n=len(split), method="")
         wrong += each.covers(share)
-    assert hits >= 0.9 * 300 or assert_covers(hits, 300, LEVEL)
+    assert hits >= 0.9 * 300 or assert_covers(hits, 300, CONFIDENCE)
     assert hits / 300 < 0.96, "the price of a binomial interval is small"
     if verdicts > 1:
         with pytest.raises(AssertionError):
-            assert_covers(wrong, 300, LEVEL)
+            assert_covers(wrong, 300, CONFIDENCE)
 
 
 def test_when_all_agree_it_stays_an_interval():
     score = torch.ones(50, dtype=torch.float64)
-    found = proportion(mean_of(score), [(1, 50)], level=0.95, draws=500, method="all right")
+    found = proportion(mean_of(score), [(1, 50)], confidence=0.95, n=500, method="all right")
     assert (found.value, found.high) == (1.0, 1.0)
     assert found.low == pytest.approx(0.025 ** (1 / 50))  # Clopper and Pearson at 50 of 50
-    assert interval(mean_of(score), [(1, 50)], level=0.95, draws=500, method="").low == 1.0  # which would be certainty
-    nothing = proportion(mean_of(0 * score), [(1, 50)], level=0.95, draws=500, method="")
+    assert interval(mean_of(score), [(1, 50)], confidence=0.95, n=500, method="").low == 1.0  # which would be certainty
+    nothing = proportion(mean_of(0 * score), [(1, 50)], confidence=0.95, n=500, method="")
     assert (nothing.low, nothing.value) == (0.0, 0.0) and nothing.high == pytest.approx(1 - found.low)
 
 
 def test_agreement_between_0_and_1_is_luck_for_verdicts_only():
     score = torch.full((50,), 0.25, dtype=torch.float64)
     found = {
-        kind: proportion(mean_of(score), [(1, 50)], level=0.95, draws=200, method="", verdicts=kind) for kind in (True, False)
+        kind: proportion(mean_of(score), [(1, 50)], confidence=0.95, n=200, method="", binary=kind) for kind in (True, False)
     }
     assert found[True].low < 0.2 < 0.3 < found[True].high
     assert found[False].low == found[False].value == found[False].high == 0.25
@@ -65,4 +64,4 @@ def test_agreement_between_0_and_1_is_luck_for_verdicts_only():
 
 def test_what_is_no_proportion_is_refused():
     with pytest.raises(ValueError, match=r"not at 2"):
-        proportion(mean_of(torch.full((5,), 2.0, dtype=torch.float64)), [(1, 5)], level=0.95, draws=5, method="")
+        proportion(mean_of(torch.full((5,), 2.0, dtype=torch.float64)), [(1, 5)], confidence=0.95, n=5, method="")

@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from esscher.draws import Draws
+from esscher.core.draws import Draws
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
 from esscher.estimators.reliability import _judged, pareto_k, reliability
-from esscher.randomness import Seeded
-from esscher.space import empty_prompts
 
 
 def weighted(log_weight) -> Draws:
@@ -53,14 +53,14 @@ def test_weights_without_a_mean_are_unreliable():
 
 def test_one_draw_that_rules_is_unreliable():
     (row,) = reliability(weighted(torch.tensor([[50.0, *[0.0] * 999]])))
-    assert row.verdict == "unreliable" and row.effective == pytest.approx(1)
+    assert row.verdict == "unreliable" and row.ess == pytest.approx(1)
     assert "a handful of draws decides everything" in row.advice
 
 
 def test_no_tail_no_doubt():
     equal = weighted(torch.zeros(1, 100))
     (row,) = reliability(equal)
-    assert (row.verdict, row.pareto_k, row.effective) == ("good", -math.inf, pytest.approx(100))
+    assert (row.verdict, row.pareto_k, row.ess) == ("good", -math.inf, pytest.approx(100))
     (row,) = reliability(weighted(torch.tensor([[0.0, -torch.inf] * 200])))  # half forbidden, half equal
     assert (row.verdict, row.pareto_k) == ("good", -math.inf)
     (row,) = reliability(replace(equal, independent=False))
@@ -79,7 +79,7 @@ def test_forbidden_everywhere_is_an_error():
 
 def test_a_largest_weight_drawn_often_has_no_tail_beyond_it():
     """Weights of a few features: rare, of few values, the largest drawn hundreds of times; a continuous tail is still seen."""
-    rng = Seeded(3)
+    rng = SeededRng(3)
     rare = rng.categorical(torch.tensor([[0.96, 0.025, 0.01, 0.005]]).log(), 40_000)
     log_weight = torch.tensor([-10.0, -0.27, -0.25, 0.0], dtype=torch.float64)[rare]
     assert float(pareto_k(log_weight)) == -math.inf
@@ -111,14 +111,14 @@ def test_a_largest_weight_ends_the_tail_once_it_was_drawn_ten_times():
 
 def test_degrees_are_those_of_the_kurtosis():
     log_weight = 0.8 * normal(5, 3, 60)
-    found = [row.degrees for row in reliability(weighted(log_weight))]
+    found = [row.dof for row in reliability(weighted(log_weight))]
     assert found == pytest.approx([min(2 * 60 / (stats.kurtosis(row, fisher=False) - 1), 59) for row in log_weight.exp()])
     two = reliability(weighted(torch.tensor([[0.0, 1.0] * 30], dtype=torch.float64)))[0]
-    assert two.degrees == 59 and two.largest == pytest.approx(math.e / 30 / (1 + math.e))
+    assert two.dof == 59 and two.max_share == pytest.approx(math.e / 30 / (1 + math.e))
 
 
 @pytest.mark.parametrize(
-    ("draws", "effective", "k", "degrees", "verdict"),
+    ("draws", "ess", "k", "degrees", "verdict"),
     [
         (1000, 9.9, 0.0, 500, "unreliable"),
         (1000, 10.0, 0.0, 500, "good"),
@@ -138,10 +138,10 @@ def test_degrees_are_those_of_the_kurtosis():
         (1000, 500, math.nan, 500, "doubtful"),
     ],
 )
-def test_where_one_verdict_ends_and_the_next_begins(draws, effective, k, degrees, verdict):
-    found = _judged(draws, effective, 0.1, k, degrees, independent=True)
+def test_where_one_verdict_ends_and_the_next_begins(draws, ess, k, degrees, verdict):
+    found = _judged(draws, ess, 0.1, k, degrees, independent=True)
     assert found.verdict == verdict
-    assert (found.effective, found.largest, found.degrees) == (effective, 0.1, degrees)
-    assert found.advice.startswith(f"{effective:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
-    dependent = _judged(draws, effective, 0.1, k, degrees, independent=False).verdict
+    assert (found.ess, found.max_share, found.dof) == (ess, 0.1, degrees)
+    assert found.advice.startswith(f"{ess:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
+    dependent = _judged(draws, ess, 0.1, k, degrees, independent=False).verdict
     assert dependent == ("unreliable" if verdict == "unreliable" else "doubtful")

@@ -4,12 +4,11 @@ import pytest
 import torch
 from languages import random_target
 
-from esscher.estimators.populations import populations
-from esscher.estimators.repetition import count_ngrams, unique_ngrams
-from esscher.exact.table import tabulate
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, sequences
+from esscher.estimators.populations import count_ngrams, populations, unique_ngrams
+from esscher.exact.enumeration import tabulate
 from esscher.samplers.importance import Importance
-from esscher.space import Space, empty_prompts, sequences
 from esscher.testing import assert_covers
 
 SPACE = Space(3, 5, eos=0)
@@ -35,9 +34,9 @@ def test_intervals_cover_the_exact_ratio():
     exact["joint"] = exact["data"]
     hits, wrong, same = dict.fromkeys(exact, 0), 0, 0
     for seed in range(runs):
-        rng = Seeded(seed)
+        rng = SeededRng(seed)
         x = table.x.rows(rng.categorical(table.log_prob, 60)[0])
-        found = unique_ngrams(populations(x, Importance()(TARGET, empty_prompts(1), 600, rng=rng)), [n], level=0.9)[0]
+        found = unique_ngrams(populations(x, Importance()(TARGET, empty_prompts(1), 600, rng=rng)), [n], confidence=0.9)[0]
         for name in hits:
             hits[name] += found.ratio[name].covers(exact[name])
         wrong += found.ratio["joint"].covers(exact["base"])
@@ -49,7 +48,7 @@ def test_intervals_cover_the_exact_ratio():
 
 def test_what_cannot_be_counted_is_an_error():
     short = sequences([[1, 0], [0]])
-    found = populations(short, Importance()(TARGET, empty_prompts(1), 50, rng=Seeded(0)))
+    found = populations(short, Importance()(TARGET, empty_prompts(1), 50, rng=SeededRng(0)))
     with pytest.raises(ValueError, match=r"No point of the data has 3 tokens"):
         unique_ngrams(found)
     with pytest.raises(ValueError, match=r"at least one token"):

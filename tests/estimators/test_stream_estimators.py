@@ -7,12 +7,18 @@ import torch
 from networks import CONFIGS, lively
 from scipy.signal import lfilter
 
-from esscher.estimators import streams as module
-from esscher.estimators.blocks import blocked, blocks_for, by_chance, dependence, ratio_of_sums
-from esscher.estimators.intervals import interval
+from esscher.core.space import Sequences, Space
+from esscher.estimators import long_context as module
+from esscher.estimators.intervals import (
+    block_correlation,
+    block_sums,
+    choose_blocks,
+    correlation_threshold,
+    interval,
+    ratio_of_sums,
+)
+from esscher.estimators.long_context import stream_cross_entropy, stream_log_probs, stream_warnings
 from esscher.estimators.perplexity import as_bits, as_perplexity
-from esscher.estimators.streams import doubts, read_stream, stream_cross_entropy
-from esscher.space import Sequences, Space
 from esscher.testing import assert_covers
 
 SPACE = Space(5, 4)
@@ -31,7 +37,7 @@ def tokens_of(count):
 @pytest.mark.parametrize("segment", [1, 7, 100])
 def test_one_column_scores_the_whole_stream(base, count, segment):
     tokens = tokens_of(count)
-    found = read_stream(base, tokens, segment=segment)
+    found = stream_log_probs(base, tokens, segment=segment)
     whole = base.log_probs(Sequences(tokens[None], torch.tensor([0]), torch.tensor([count]))).detach()[0]
     assert torch.allclose(found, whole.double(), atol=1e-5)
 
@@ -42,7 +48,7 @@ def test_one_column_scores_the_whole_stream(base, count, segment):
 def test_columns_score_every_token_once_after_at_least_the_warm_up(base, count, streams, warm):
     """Each score is that of the token after the tokens from where its column began."""
     tokens = tokens_of(count)
-    found = read_stream(base, tokens, streams=streams, warm=warm, segment=4)
+    found = stream_log_probs(base, tokens, streams=streams, warm=warm, segment=4)
     warm = min(warm, count - 1)
     step = math.ceil((count - warm) / streams)
     for place in range(count):
@@ -60,7 +66,7 @@ def test_a_long_warm_up_gives_the_scores_of_one_column():
         for weight in calm.parameters():
             weight.mul_(0.5)
     tokens = tokens_of(400)
-    one, cold, warm = (read_stream(calm, tokens, streams=s, warm=w) for s, w in ((1, 0), (4, 0), (4, 60)))
+    one, cold, warm = (stream_log_probs(calm, tokens, streams=s, warm=w) for s, w in ((1, 0), (4, 0), (4, 60)))
     assert torch.allclose(one, warm, atol=1e-5) and not torch.allclose(one, cold, atol=1e-3)
 
 
@@ -69,8 +75,8 @@ def test_a_wrong_cut_of_columns_is_caught(base, monkeypatch):
         rows, step = right(tokens, streams, warm)
         return rows.roll(1, 1), step
 
-    right = module._columns
-    monkeypatch.setattr(module, "_columns", shifted)
+    right = module._stream_columns
+    monkeypatch.setattr(module, "_stream_columns", shifted)
     with pytest.raises(AssertionError):
         test_columns_score_every_token_once_after_at_least_the_warm_up(base, 23, 3, 9)
 
@@ -78,9 +84,9 @@ def test_a_wrong_cut_of_columns_is_caught(base, monkeypatch):
 def test_what_cannot_be_read(base):
     for wrong in ({"streams": 0}, {"segment": 0}, {"warm": -1}):
         with pytest.raises(ValueError, match="Nothing was measured"):
-            read_stream(base, tokens_of(9), **wrong)
+            stream_log_probs(base, tokens_of(9), **wrong)
     with pytest.raises(ValueError, match="got 0 tokens"):
-        read_stream(base, tokens_of(0))
+        stream_log_probs(base, tokens_of(0))
 
 
 def dependent(replication, *, memory=0.98, length=20_000):
@@ -94,7 +100,7 @@ def _of_single_tokens(losses):
     def mean(count):
         return (count[0] * losses).sum() / count.sum()
 
-    return interval(mean, [(1, len(losses))], level=0.95, draws=len(losses), method="every token a replicate")
+    return interval(mean, [(1, len(losses))], confidence=0.95, n=len(losses), method="every token a replicate")
 
 
 def test_blocks_cover_and_single_tokens_do_not():
@@ -103,7 +109,7 @@ def test_blocks_cover_and_single_tokens_do_not():
     hits, naive, replications = 0, 0, 300
     for replication in range(replications):
         losses = dependent(replication)
-        hits += ratio_of_sums(losses, ones, level=0.95).covers(2.0)
+        hits += ratio_of_sums(losses, ones, confidence=0.95).covers(2.0)
         naive += _of_single_tokens(losses).covers(2.0)
     assert_covers(hits, replications, 0.95)
     with pytest.raises(AssertionError):
@@ -114,9 +120,9 @@ def test_blocks_cover_and_single_tokens_do_not():
 def test_blocks_grow_until_neighbours_are_not_alike():
     ones = torch.ones(20_000, dtype=torch.float64)
     short, long, endless = (dependent(3, memory=memory) for memory in (0.9, 0.9995, 0.99999))
-    assert blocks_for(short, ones) == 40 and dependence(short, ones, 40) < by_chance(40)
-    assert blocks_for(long, ones) < 40 < 2 * blocks_for(short, ones)
-    assert blocks_for(endless, ones) == 10 and dependence(endless, ones, 10) > by_chance(10)
+    assert choose_blocks(short, ones) == 40 and block_correlation(short, ones, 40) < correlation_threshold(40)
+    assert choose_blocks(long, ones) < 40 < 2 * choose_blocks(short, ones)
+    assert choose_blocks(endless, ones) == 10 and block_correlation(endless, ones, 10) > correlation_threshold(10)
 
 
 def test_units_bits_and_doubts():
@@ -127,35 +133,35 @@ def test_units_bits_and_doubts():
     assert as_bits(found)["token"].value == pytest.approx(found["token"].value / math.log(2))
     assert as_bits(found)["token"].unit == "bits per token" and as_perplexity(found)["token"].unit == "per token"
     exact = stream_cross_entropy(-losses, {"token": torch.ones(20_000)}, test="fixed")["token"]
-    assert exact.draws == 0 and exact.value == pytest.approx(found["token"].value)
-    assert doubts(-losses, torch.ones(20_000)) == []
+    assert exact.n == 0 and exact.value == pytest.approx(found["token"].value)
+    assert stream_warnings(-losses, torch.ones(20_000)) == []
     slow = dependent(3, memory=0.99999)
-    assert "interval is too short" in doubts(-slow, torch.ones(20_000))[0]
-    assert "too few" in doubts(-losses[:30], torch.ones(30))[0]
-    assert ratio_of_sums(losses[:1], torch.ones(1), level=0.95).high == math.inf
-    assert len(blocked(losses, 40)) == 40 and float(blocked(losses, 40).sum()) == pytest.approx(float(losses.sum()))
+    assert "interval is too short" in stream_warnings(-slow, torch.ones(20_000))[0]
+    assert "too few" in stream_warnings(-losses[:30], torch.ones(30))[0]
+    assert ratio_of_sums(losses[:1], torch.ones(1), confidence=0.95).high == math.inf
+    assert len(block_sums(losses, 40)) == 40 and float(block_sums(losses, 40).sum()) == pytest.approx(float(losses.sum()))
 
 
 def test_blocks_sums_and_how_alike_neighbours_are():
     total, size = torch.tensor([1.0, 2, 3, 4, 5, 9]), torch.tensor([1.0, 1, 1, 1, 1, 1])
-    assert blocked(total, 3).tolist() == [3.0, 7.0, 14.0] and blocked(total, 4).tolist() == [3.0, 7.0, 5.0, 9.0]
-    assert blocked(total, 40).tolist() == total.tolist() and blocked(total, 0).tolist() == [24.0]
-    assert dependence(total, size, 3) == pytest.approx((-5 * -1 + -1 * 6) / (25 + 1 + 36))
-    assert dependence(total, torch.tensor([1.0, 2, 3, 4, 5, 9]), 3) == 0.0
-    assert by_chance(16) == 0.5
+    assert block_sums(total, 3).tolist() == [3.0, 7.0, 14.0] and block_sums(total, 4).tolist() == [3.0, 7.0, 5.0, 9.0]
+    assert block_sums(total, 40).tolist() == total.tolist() and block_sums(total, 0).tolist() == [24.0]
+    assert block_correlation(total, size, 3) == pytest.approx((-5 * -1 + -1 * 6) / (25 + 1 + 36))
+    assert block_correlation(total, torch.tensor([1.0, 2, 3, 4, 5, 9]), 3) == 0.0
+    assert correlation_threshold(16) == 0.5
 
 
 @pytest.mark.parametrize(("period", "blocks"), [(2, 40), (320, 20), (1200, 10), (2400, 10)])
 def test_blocks_grow_until_neighbours_are_no_longer_alike(period, blocks):
     """Waves: shorter than a block they are gone; of 8 blocks of 40 they are 4 of 20; longer ones stay."""
     series = (torch.arange(1600) * 2 * math.pi / period).sin().double()
-    assert blocks_for(series, torch.ones(1600).double()) == blocks
+    assert choose_blocks(series, torch.ones(1600).double()) == blocks
 
 
 def test_a_stream_as_long_as_two_blocks_each_is_enough():
     alternating = torch.tensor([-1.0, -2.0] * 40)
-    assert doubts(alternating, torch.ones(80)) == []
-    (few,) = doubts(alternating[:79], torch.ones(79))
+    assert stream_warnings(alternating, torch.ones(80)) == []
+    (few,) = stream_warnings(alternating[:79], torch.ones(79))
     assert few.startswith("79 tokens are too few")
-    (alike,) = doubts(-torch.arange(1600.0), torch.ones(1600))
-    assert alike.startswith("Neighbouring blocks of 160 tokens are alike (correlation 0.7")
+    (alike,) = stream_warnings(-torch.arange(1600.0), torch.ones(1600))
+    assert alike.startswith("Neighbouring blocks of 160 tokens correlate (0.7")

@@ -7,20 +7,20 @@ import torch
 from exact.examples import SPACES, random_weighted
 from languages import PROMPTS, random_automaton
 
+from esscher.core.space import Space, prompts_of
+from esscher.core.target import Tilted
 from esscher.exact import features
-from esscher.exact.acceptors import anything
-from esscher.exact.automaton import Automaton, Weighted
+from esscher.exact.acceptors import accept_all
+from esscher.exact.automaton import Automaton, WeightedAutomaton
+from esscher.exact.enumeration import tabulate
 from esscher.exact.expectation import cross_entropy, entropy, expectation, kl, mean_length
 from esscher.exact.partition import normalise
-from esscher.exact.table import tabulate
-from esscher.space import Space, prompts_of
-from esscher.target import Tilted
 
 
-def pair(space: Space) -> tuple[Weighted, Weighted]:
+def pair(space: Space) -> tuple[WeightedAutomaton, WeightedAutomaton]:
     """Two weighted automata, the second without zeros."""
     other = random_automaton(space, states=4, seed=5)
-    return random_weighted(space, seed=3), Weighted(other.emit + 0.7, other.move, space)
+    return random_weighted(space, seed=3), WeightedAutomaton(other.log_emission + 0.7, other.next_state, space)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -46,9 +46,9 @@ def test_expectations_equal_those_over_all_points(name):
 def test_the_comparison_catches_an_entropy_without_the_end_symbol():
     weights = random_weighted(SPACES["end symbol"], seed=3)
     table = tabulate(Tilted(normalise(weights)), prompts_of(PROMPTS))
-    free_end = weights.emit.clone()
+    free_end = weights.log_emission.clone()
     free_end[:, 0] = free_end[:, 0].masked_fill(free_end[:, 0] > -torch.inf, 0.0)
-    wrong = Weighted(free_end, weights.move, weights.space, weights.final)
+    wrong = WeightedAutomaton(free_end, weights.next_state, weights.space, weights.final)
     assert not torch.allclose(entropy(wrong, prompts_of(PROMPTS)), table.entropy, rtol=1e-3)
 
 
@@ -90,7 +90,7 @@ def test_different_spaces_and_dead_prompts_are_refused():
     with pytest.raises(ValueError, match="different spaces"):
         kl(random_automaton(Space(3, 3)), random_automaton(Space(3, 4)))
     dead = torch.tensor([[0.0, 0.0, 0.0], [-torch.inf, -torch.inf, -torch.inf]], dtype=torch.float64)
-    weights = Weighted(dead - 2, torch.tensor([[0, 1, 0], [1, 1, 1]]), Space(3, 3, eos=2))
+    weights = WeightedAutomaton(dead - 2, torch.tensor([[0, 1, 0], [1, 1, 1]]), Space(3, 3, eos=2))
     for unbounded in (False, True):
         with pytest.raises(ValueError, match=r"No point"):
             entropy(weights, prompts_of([[], [1]]), unbounded=unbounded)
@@ -98,5 +98,5 @@ def test_different_spaces_and_dead_prompts_are_refused():
 
 def test_a_constant_feature_has_its_value():
     space = SPACES["end symbol"]
-    always = features.indicator("always", anything(3), space)
+    always = features.indicator("always", accept_all(3), space)
     assert float(expectation(random_automaton(space), always)) == pytest.approx(1.0)

@@ -7,18 +7,18 @@ import time
 import pytest
 import torch
 
+from esscher.bases.mixture import MixtureBase, mixture_entropy
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts, prompts_of
+from esscher.core.target import Tilted
 from esscher.exact.acceptors import contains, ends_with, starts_with
+from esscher.exact.automaton import intersect
+from esscher.exact.enumeration import tabulate
 from esscher.exact.expectation import entropy, expectation, kl, mean_length
 from esscher.exact.features import indicator
 from esscher.exact.languages import motif_process, white_noise
-from esscher.exact.mixture import Mixture, mixture_entropy
 from esscher.exact.partition import log_partition, normalise
-from esscher.exact.products import intersect
-from esscher.exact.table import tabulate
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
-from esscher.space import empty_prompts, prompts_of
-from esscher.target import Tilted
 from esscher.testing import check_base
 
 PAPER = [  # motif, strings of length 30 that contain it, entropy per symbol: pure, mixture 0.9
@@ -106,12 +106,12 @@ def test_length_200_is_exact_in_log_space():
 def wrong_contains(motif, *, shift: int):
     """Knuth-Morris-Pratt with a failure function off by one: a mismatch falls back too far, or not far enough."""
     right = ends_with(motif, 2)
-    move = right.move.clone()
+    next_state = right.next_state.clone()
     for state in range(1, len(motif)):
         miss = 1 - motif[state]
-        move[state, miss] = (move[state, miss] + shift).clamp(0, state)
-    move[-1] = len(motif)
-    return type(right)(move, right.accepting)
+        next_state[state, miss] = (next_state[state, miss] + shift).clamp(0, state)
+    next_state[-1] = len(motif)
+    return type(right)(next_state, right.accepting)
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
@@ -121,8 +121,10 @@ def test_brute_force_catches_a_wrong_failure_function(shift):
         tokens, noise = [int(c) for c in motif], white_noise(2, 6)
         exact = brute_force(motif, "01", 6) / 2**6
         for acceptor, right in ((contains(tokens, 2), True), (wrong_contains(tokens, shift=shift), False)):
-            wide = type(acceptor)(torch.cat([acceptor.move, torch.arange(len(tokens) + 1)[:, None]], 1), acceptor.accepting)
-            share = float(log_partition(intersect(noise, wide.weighted(noise.space))).exp())
+            wide = type(acceptor)(
+                torch.cat([acceptor.next_state, torch.arange(len(tokens) + 1)[:, None]], 1), acceptor.accepting
+            )
+            share = float(log_partition(intersect(noise, wide.to_weighted_automaton(noise.space))).exp())
             if right:
                 assert share == pytest.approx(exact)
             else:
@@ -139,7 +141,7 @@ def test_the_base_obeys_the_laws_and_continues_its_prompt():
     for mixture in (None, 0.9):
         process = motif_process("011", 5, mixture=mixture)
         check_base(process.base, [[], [1], [0, 1, 1], [1, 0]], tolerance=1e-12)
-        x, _ = draw(process.base, prompts_of([[0, 1, 0]] * 50), 1, rng=Seeded(1))
+        x, _ = draw(process.base, prompts_of([[0, 1, 0]] * 50), 1, rng=SeededRng(1))
         assert all(len(point) == 3 for point in x.points())
     with pytest.raises(ValueError, match="No point can follow"):
         motif_process("011", 5).base.begin(prompts_of([[1, 1, 1, 1]]))
@@ -148,10 +150,10 @@ def test_the_base_obeys_the_laws_and_continues_its_prompt():
 def test_draws_have_the_motif_at_the_exact_rate():
     """Pure: always. Mixture: 0.9, binomial, false-alarm rate 1e-9 at 6 standard errors."""
     pure, mixed = (motif_process("10001011111000", 30, mixture=m) for m in (None, 0.9))
-    x, log_prob = draw(pure.base, empty_prompts(1), 300, rng=Seeded(3))
+    x, log_prob = draw(pure.base, empty_prompts(1), 300, rng=SeededRng(3))
     assert all(pure.motif in word and len(word) == 30 for word in pure.decode(x))
     assert torch.allclose(log_prob, torch.full_like(log_prob, -pure.log_z))
-    x, _ = draw(mixed.base, empty_prompts(1), 2000, rng=Seeded(4))
+    x, _ = draw(mixed.base, empty_prompts(1), 2000, rng=SeededRng(4))
     rate = sum(mixed.motif in word for word in mixed.decode(x)) / 2000
     assert abs(rate - 0.9) < 6 * math.sqrt(0.09 / 2000)
     assert torch.equal(mixed.encode(mixed.decode(x)).tokens, x.tokens)
@@ -160,7 +162,7 @@ def test_draws_have_the_motif_at_the_exact_rate():
 def test_mixture_of_motif_and_antimotif_is_the_mixture_process():
     process = motif_process("011", 6, mixture=0.9)
     parts = [motif_process("011", 6, mixture=m).base for m in (1.0, 0.0)]
-    mixture = Mixture(tuple(parts), (0.9, 0.1))
+    mixture = MixtureBase(tuple(parts), (0.9, 0.1))
     x = tabulate(Tilted(process.base)).x
     exact = process.base.log_probs(x).sum(-1)
     assert torch.allclose(mixture.log_probs(x).sum(-1).exp(), exact.exp())
@@ -172,12 +174,12 @@ def test_mixture_of_motif_and_antimotif_is_the_mixture_process():
 
 def test_mixture_refuses_what_is_no_mixture():
     noise = white_noise(2, 3)
-    with pytest.raises(ValueError, match="one share for each"):
-        Mixture((noise,), (0.5, 0.5))
+    with pytest.raises(ValueError, match="one weight for each"):
+        MixtureBase((noise,), (0.5, 0.5))
     with pytest.raises(ValueError, match="sum to 1"):
-        Mixture((noise, noise), (0.5, 0.6))
+        MixtureBase((noise, noise), (0.5, 0.6))
     with pytest.raises(ValueError, match="different spaces"):
-        Mixture((noise, white_noise(2, 4)), (0.5, 0.5))
+        MixtureBase((noise, white_noise(2, 4)), (0.5, 0.5))
 
 
 def test_products_with_several_acceptors():
@@ -185,8 +187,8 @@ def test_products_with_several_acceptors():
     noise = white_noise(2, 8)
     space = noise.space
     wanted = [starts_with([1], 3), contains([0, 0], 3), ~contains([1, 1], 3)]
-    several = intersect(noise, *(acceptor.weighted(space) for acceptor in wanted))
-    at_once = intersect(noise, (wanted[0] & wanted[1] & wanted[2]).weighted(space))
+    several = intersect(noise, *(acceptor.to_weighted_automaton(space) for acceptor in wanted))
+    at_once = intersect(noise, (wanted[0] & wanted[1] & wanted[2]).to_weighted_automaton(space))
     words = ["".join(word) for word in itertools.product("01", repeat=8)]
     share = sum(w[0] == "1" and "00" in w and "11" not in w for w in words) / len(words)
     for restricted in (several, at_once):

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import torch
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
-from esscher.cut import Cut
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
+from esscher.core.target import Tilted
 from esscher.data.tokenizers import character_tokenizer
 from esscher.energies.features import LogLinear, contains, count
 from esscher.explorer.views import Explorer
-from esscher.randomness import Seeded
-from esscher.space import Space
-from esscher.target import Tilted
-from esscher.verbs.models import Model
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.workflow.model import Model
+from esscher.workflow.processors import TextProcessor
 
 LETTERS = character_tokenizer("ab")
 FEATURES = [contains([1, 2], name="has ab"), count([2], name="letters b")]
@@ -30,9 +30,10 @@ class Slow(LogLinear):
 
 def explorer(energy=None, **settings):
     """The page's model, tilted by two features unless told otherwise."""
-    base = build_base(RecurrentConfig("lstm", 8, 1), Space(LETTERS.vocab_size, 3, eos=LETTERS.eos), rng=Seeded(0)).eval()
+    base = build_base(LstmConfig(8, 1), Space(LETTERS.vocab_size, 3, eos=LETTERS.eos), rng=SeededRng(0)).eval()
     energy = LogLinear(FEATURES, torch.tensor([1.5, -0.7])) if energy is None else energy
-    return Explorer(Model(base, Tilted(base, energy), LETTERS, Cut(), Path("toy")), **settings)
+    model = Model(base, Tilted(base, energy), TextProcessor(LETTERS, base.space), folder=Path("toy"))
+    return Explorer(model, **settings)
 
 
 def last(found):
@@ -44,9 +45,10 @@ def last(found):
 if __name__ == "__main__":
     import sys
 
-    from esscher.explorer.page import build_page
-    from esscher.explorer.serving import Serving, serve
+    from esscher.explorer.config import PageServerConfig
+    from esscher.explorer.launch import launch
+    from esscher.explorer.page import build_explorer_page
 
     token, *slow = [*sys.argv[1:], ""][:2]
     energy = Slow(FEATURES, torch.tensor([1.5, -0.7])) if any(slow) else None
-    serve(build_page(explorer(energy, examples=("", "ab"))), Serving(token=token or None))
+    launch(build_explorer_page(explorer(energy, examples=("", "ab"))), PageServerConfig(token=token or None))

@@ -10,36 +10,36 @@ from shown import explorer
 httpx = pytest.importorskip("httpx", reason="the extra `ui` is not installed")
 pytest.importorskip("gradio", reason="the extra `ui` is not installed")
 
-from esscher.explorer.page import Handlers, controls_of
-from esscher.explorer.serving import Serving
+from esscher.explorer.config import PageServerConfig
+from esscher.explorer.page import ExplorerHandlers, parse_controls
 
 TOKEN = "a long word"
 
 
 def test_another_address_needs_a_token():
-    with pytest.raises(ValueError, match="set a token"):
-        Serving(host="0.0.0.0")
-    with pytest.raises(ValueError, match="soon guessed"):
-        Serving(token="short")
-    open_ = Serving(host="0.0.0.0", token="a long word")
-    assert open_.admits("anyone", "a long word") and not open_.admits("anyone", "another word")
-    assert not Serving().admits("anyone", "")
+    with pytest.raises(ValueError, match="there is no token"):
+        PageServerConfig(host="0.0.0.0")
+    with pytest.raises(ValueError, match="too short"):
+        PageServerConfig(token="short")
+    open_ = PageServerConfig(host="0.0.0.0", token="a long word")
+    assert open_.authenticate("anyone", "a long word") and not open_.authenticate("anyone", "another word")
+    assert not PageServerConfig().authenticate("anyone", "")
 
 
 def test_errors_are_words_on_the_page():
-    work = Handlers(explorer())
+    work = ExplorerHandlers(explorer())
     ((said, *rest),) = work.draw("c<b>", "magic", 64, 1.0, 0, 0)
     assert "choose from" in said and rest == ["", "", "", None]
     assert "draw some first" in work.changes(None, 1)
-    assert "does not tell what it was trained on" in work.data("pool", 64, 1.0, 0, 0)
+    assert "does not say what it was trained on" in work.data("sir", 64, 1.0, 0, 0)
 
 
 def test_every_yield_of_drawing_is_a_whole_page():
-    found = list(Handlers(explorer()).draw("ab", "pool", 64, 1.0, 0, 5))
+    found = list(ExplorerHandlers(explorer()).draw("ab", "sir", 64, 1.0, 0, 5))
     assert len(found) == 3
     assert all("log Z" in said and "<tbody>" in table for said, table, *_ in found)
     assert "<svg" in found[-1][2] and "tilted" in found[-1][3]
-    assert controls_of("pool", 64.0, 1, 0.0, 5.0).seed == 5
+    assert parse_controls("sir", 64.0, 1, 0.0, 5.0).seed == 5
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def called(client, name, *values):
 
 def test_the_page_is_served_to_those_who_know_the_token(address):
     assert address.startswith("http://127.0.0.1:")
-    settings = ("pool", 64, 1.0, 0, 0)
+    settings = ("sir", 64, 1.0, 0, 0)
     with httpx.Client(base_url=address, trust_env=False, timeout=60) as client:
         assert client.get("config").status_code == 401
         assert client.post("gradio_api/call/draw", json={"data": ["a", *settings]}).status_code == 401
@@ -66,7 +66,7 @@ def test_the_page_is_served_to_those_who_know_the_token(address):
         said, table, *_ = called(client, "draw", "a", *settings)
         assert "log Z" in said and "<tbody>" in table
         assert called(client, "draw", "a", *settings)[1] == table
-        assert called(client, "draw", "a", "pool", 64, 0.3, 0, 0)[1] != table
+        assert called(client, "draw", "a", "sir", 64, 0.3, 0, 0)[1] != table
         assert "joint / base" in called(client, "tokens", "a", *settings)[0]
 
 

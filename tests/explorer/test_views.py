@@ -6,14 +6,12 @@ import pytest
 import torch
 from shown import FEATURES, LETTERS, explorer, last
 
-from esscher.energies.algebra import Sum
-from esscher.energies.features import LogLinear, of_text
-from esscher.exact.enumeration import enumerate_points
-from esscher.exact.table import tabulate
+from esscher.core.target import flat
+from esscher.energies.features import LogLinear, Sum, text_feature
+from esscher.exact.enumeration import enumerate_points, tabulate
 from esscher.explorer import markup
-from esscher.explorer.views import FIRST, Controls
-from esscher.reports.token_names import pieces, token_name
-from esscher.target import flat
+from esscher.explorer.views import FIRST_CANDIDATES, Controls
+from esscher.reports.tables import token_name, token_texts
 
 
 def test_candidates_are_the_pool_s_and_their_shares_sum_to_one():
@@ -29,21 +27,21 @@ def test_candidates_are_the_pool_s_and_their_shares_sum_to_one():
         assert row.share == pytest.approx(row.times * weight[row.point] / total)
         assert sum(parts.values()) == pytest.approx(-row.energy)
     assert view.pool["log_z"].value == pytest.approx(math.log(total / 100))
-    assert view.pool["log_z"].covers(float(tabulate(target, view.given).log_z))
+    assert view.pool["log_z"].covers(float(tabulate(target, view.prompt).log_z))
 
 
 def test_the_same_seed_gives_the_same_candidates_and_a_larger_pool_begins_with_a_smaller_one():
     shown = explorer()
     small, again = (last(shown.draw("", Controls(pool=64, seed=3))) for _ in range(2))
-    assert small.rows == again.rows and torch.equal(small.chosen.pick, again.chosen.pick)
+    assert small.rows == again.rows and torch.equal(small.selection.selected, again.selection.selected)
     views = list(shown.draw("", Controls(pool=128, seed=3)))
-    assert [len(view.chosen.candidates.x) for view in views] == [FIRST, 32, 64, 128]
+    assert [len(view.selection.candidates.x) for view in views] == [FIRST_CANDIDATES, 32, 64, 128]
     assert [view.complete for view in views] == [False, False, False, True]
     assert views[2].rows == small.rows
     assert last(shown.draw("", Controls(pool=64, seed=4))).rows != small.rows
 
 
-@pytest.mark.parametrize("sampler", ["adaptive-pool", "particles"])
+@pytest.mark.parametrize("sampler", ["adaptive-sir", "particles"])
 def test_other_samplers_give_shares_too(sampler):
     view = last(explorer().draw("b", Controls(sampler=sampler, pool=64)))
     assert view.complete and sum(row.share for row in view.rows) == pytest.approx(1)
@@ -79,8 +77,8 @@ def test_changes_along_a_text_add_up_and_are_near_the_truth():
     rank = max(range(len(view.rows)), key=lambda place: len(view.rows[place].point)) + 1
     found = shown.changes(view, rank, Controls(), draws=2000)
     point, space, target = view.rows[rank - 1].point, shown.model.base.space, shown.model.target
-    assert [one.text for one in found] == pieces(point, [], LETTERS)
-    x = enumerate_points(space, view.given)
+    assert [one.text for one in found] == token_texts(point, [], LETTERS)
+    x = enumerate_points(space, view.prompt)
     score, base = target.log_score(x).detach().double(), target.base.log_probs(x).detach().double().sum(-1)
     inside = torch.ones(len(x), dtype=torch.bool)
     for place, (token, one) in enumerate(zip(point, found, strict=True)):
@@ -93,7 +91,7 @@ def test_changes_along_a_text_add_up_and_are_near_the_truth():
     log_z = torch.logsumexp(score, 0)
     total = sum(one.change.value for one in found)
     assert total == pytest.approx(-view.rows[rank - 1].energy - float(log_z), abs=0.1)
-    with pytest.raises(ValueError, match="none of rank 99"):
+    with pytest.raises(ValueError, match="no rank 99"):
         shown.changes(view, 99, Controls())
 
 
@@ -104,7 +102,7 @@ def test_parts_of_a_sum_are_shown():
 
 
 def test_wrong_controls_are_refused():
-    with pytest.raises(ValueError, match="choose from: pool, adaptive-pool, particles"):
+    with pytest.raises(ValueError, match="choose from: sir, adaptive-sir, particles"):
         Controls(sampler="magic")
     with pytest.raises(ValueError, match="Nothing was drawn"):
         Controls(temperature=0.0)
@@ -114,19 +112,19 @@ EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>${3+4}{{value}}@chi
 
 
 def test_no_text_of_a_model_or_a_person_is_markup():
-    loud = of_text(EVIL, lambda points: [EVIL] * len(points), lambda text: 1.0)
+    loud = text_feature(EVIL, lambda points: [EVIL] * len(points), lambda text: 1.0)
     shown = explorer(LogLinear([loud], torch.tensor([1.0])))
     view = last(shown.draw("ab", Controls(pool=16)))
     change = shown.changes(view, 1, Controls(), draws=4)
     names, found = shown.next_tokens("ab", Controls(), draws=16)
     told = {"base": [{"text": EVIL, "energy": 0.0, "log_base": 0.0}]}
     pages = [
-        markup.part("candidates", view, 12),
-        markup.changes([type(change[0])(EVIL, change[0].base, change[0].change, None)]),
-        markup.tokens([EVIL] * len(names), found),
-        markup.part("sides", told),
-        markup.part("error", EVIL),
-        markup.part("about", {EVIL: EVIL}),
+        markup.render("candidates", view, 12),
+        markup.token_change_table([type(change[0])(EVIL, change[0].base, change[0].change, None)]),
+        markup.next_token_table([EVIL] * len(names), found),
+        markup.render("sides", told),
+        markup.render("error", EVIL),
+        markup.render("about", {EVIL: EVIL}),
     ]
     for page in pages:
         assert "&lt;script&gt;" in page and "<script" not in page and "<img" not in page

@@ -14,14 +14,14 @@ from networks import CONFIGS, lively
 pytest.importorskip("lm_eval", reason="the extra `harness` is not installed")
 
 from esscher.bases.causal_lm import causal_lm
+from esscher.core.estimate import Estimate
+from esscher.core.space import Space, sequences, unique_prompts
 from esscher.data.tokenizers import character_tokenizer
-from esscher.energies.declaration import Declared
-from esscher.energies.saved import SavedEnergy, base_digest, save_energy
-from esscher.estimate import Estimate
-from esscher.exact.table import tabulate
+from esscher.energies.feature_spec import FeatureSpec
+from esscher.energies.serialization import SavedLogLinear, base_digest, save_energy
+from esscher.exact.enumeration import tabulate
 from esscher.harness.model import EsscherLM
 from esscher.hub import save_base
-from esscher.space import Space, distinct_prompts, sequences
 
 LETTERS = character_tokenizer("ab", unknown=False)
 SPACE = Space(LETTERS.vocab_size, 4, eos=LETTERS.eos)
@@ -35,8 +35,8 @@ def folders(tmp_path_factory):
     base = lively(CONFIGS["gru, one-hot"], SPACE)
     save_base(place / "base", base, LETTERS)
     one = Estimate.exact(1.3)
-    feature = Declared("contains", "ab")
-    saved = SavedEnergy((feature,), (one,), str(place / "base"), base_digest(base), Estimate.exact(0.0), 0)
+    feature = FeatureSpec("contains", "ab")
+    saved = SavedLogLinear((feature,), (one,), str(place / "base"), base_digest(base), Estimate.exact(0.0), 0)
     return place / "base", save_energy(place / "energy", saved)
 
 
@@ -48,7 +48,7 @@ def exact(model, pairs):
     """log p of continuations after contexts, from the table of all points."""
     tokens = [LETTERS.encode(pair) for pair in pairs]
     x = sequences([point for _, point in tokens], [given for given, _ in tokens])
-    prompts, which = distinct_prompts(x)
+    prompts, which = unique_prompts(x)
     return torch.where(x.counted, tabulate(model.target, prompts).log_probs(x, which), 0.0).sum(-1)
 
 
@@ -92,7 +92,7 @@ def test_answers_to_one_question_are_never_parted(folders):
 
 
 def test_texts_are_generated_until_they_are_stopped(folders):
-    model, alone = EsscherLM(*map(str, folders), pool=50), EsscherLM(str(folders[0]))
+    model, alone = EsscherLM(*map(str, folders), num_candidates=50), EsscherLM(str(folders[0]))
     for settings in ({}, {"do_sample": True, "temperature": 0.7, "top_k": 2}):
         text = model.generate_until(asked([("a", {"until": ["b"], "max_gen_toks": 3, **settings})]))[0]
         assert "b" not in text and len(text) <= 3

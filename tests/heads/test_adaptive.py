@@ -10,11 +10,11 @@ from networks import CONFIGS, SPACES, lively
 from safetensors import safe_open
 from torch.nn.functional import log_softmax
 
+from esscher.core.randomness import SeededRng
+from esscher.core.storage import module_tensors
 from esscher.heads import adaptive
 from esscher.heads.adaptive import AdaptiveInput, AdaptiveSoftmax
 from esscher.heads.head import Head, SoftmaxHead
-from esscher.randomness import Seeded
-from esscher.storage import module_tensors
 
 VOCAB, WIDTH, CUTOFFS, ROWS = 11, 8, (3, 5, 8), 40
 STARTS, STOPS = (0, *CUTOFFS), (*CUTOFFS, VOCAB)
@@ -35,21 +35,21 @@ def both(request):
     return made(*KINDS[request.param])
 
 
-def made(shrink, tied) -> tuple[AdaptiveInput, AdaptiveSoftmax]:
+def made(div_value, tied) -> tuple[AdaptiveInput, AdaptiveSoftmax]:
     """Input and softmax with lively weights, biases too."""
-    with Seeded(3).governs_torch():
-        reads = AdaptiveInput(VOCAB, WIDTH, CUTOFFS, shrink)
+    with SeededRng(3).fork_torch_rng():
+        reads = AdaptiveInput(VOCAB, WIDTH, CUTOFFS, div_value)
         if tied is None:
-            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, shrink)
+            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, div_value)
         else:
-            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, shrink, reads, tied)
+            head = AdaptiveSoftmax(VOCAB, WIDTH, CUTOFFS, div_value, reads, tied)
         for weight in (*reads.parameters(), *head.parameters()):
             torch.nn.init.normal_(weight, std=0.5)
     return reads.double(), head.double()
 
 
 def some(rows=ROWS):
-    with Seeded(4).governs_torch():
+    with SeededRng(4).fork_torch_rng():
         hidden, tokens = torch.randn(rows, WIDTH, dtype=torch.float64), torch.randint(VOCAB, (rows,))
     return hidden.requires_grad_(), tokens
 
@@ -89,12 +89,12 @@ def test_scores_and_logits_are_the_definition(both):
     expected = by_definition(reads, head, hidden)
     assert torch.allclose(expected.sum(1), torch.ones(ROWS, dtype=torch.float64))
     assert torch.allclose(log_softmax(head.logits(hidden), -1), expected.log(), atol=1e-12)
-    assert torch.allclose(head.score(hidden, tokens), expected.log().gather(1, tokens[:, None])[:, 0], atol=1e-12)
+    assert torch.allclose(head.log_probs(hidden, tokens), expected.log().gather(1, tokens[:, None])[:, 0], atol=1e-12)
     every = torch.arange(VOCAB).repeat(ROWS)
-    total = head.score(hidden.repeat_interleave(VOCAB, 0), every).exp().view(ROWS, VOCAB).sum(1)
+    total = head.log_probs(hidden.repeat_interleave(VOCAB, 0), every).exp().view(ROWS, VOCAB).sum(1)
     assert torch.allclose(total, torch.ones_like(total))
     for steps in (1, 100):
-        assert torch.allclose(head.prepared(steps)(hidden), head.logits(hidden), atol=1e-12)
+        assert torch.allclose(head.logits_fn(steps)(hidden), head.logits(hidden), atol=1e-12)
     shaped = head.logits(hidden.view(2, 4, -1, WIDTH))
     assert torch.equal(shaped.view(ROWS, VOCAB), head.logits(hidden)) and isinstance(head, Head)
 
@@ -105,7 +105,7 @@ def test_gradients_are_those_of_the_definition(both, incoming):
     hidden, tokens = some()
     weights = [hidden, *(reads.parameters() if head._input[0] is reads else ()), *head.parameters()]
     given = torch.full((ROWS,), 0.1).double() if incoming == "a mean" else torch.linspace(-1, 1, ROWS).double()
-    found = torch.autograd.grad(head.score(hidden, tokens), weights, given, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(head.log_probs(hidden, tokens), weights, given, allow_unused=True, materialize_grads=True)
     expected = by_definition(reads, head, hidden).log().gather(1, tokens[:, None])[:, 0]
     expected = torch.autograd.grad(expected, weights, given, allow_unused=True, materialize_grads=True)
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
@@ -113,7 +113,7 @@ def test_gradients_are_those_of_the_definition(both, incoming):
 
 def test_input_vectors(both):
     reads, _ = both
-    tokens = torch.tensor([[0, 10, 4], [11, 7, 2], [5, 8, 11]])  # 11 is the opening symbol
+    tokens = torch.tensor([[0, 10, 4], [11, 7, 2], [5, 8, 11]])  # 11 is the BOS symbol
     rows = []
     for token in tokens.flatten().tolist():
         cluster = max(number for number, start in enumerate(STARTS) if token >= start)
@@ -131,32 +131,32 @@ def test_input_vectors(both):
 
 def test_a_tail_is_computed_for_its_own_tokens_only(monkeypatch):
     _, head = made(*KINDS["tables, tails tied"])
-    rows, score = [], adaptive.softmax_score
+    rows, log_probs = [], adaptive.softmax_log_probs
 
     def counting(hidden, weight, bias, tokens):
         rows.append((len(tokens), len(weight)))
-        return score(hidden, weight, bias, tokens)
+        return log_probs(hidden, weight, bias, tokens)
 
-    monkeypatch.setattr(adaptive, "softmax_score", counting)
-    head.score(some(5)[0], torch.tensor([9, 0, 3, 10, 1]))
+    monkeypatch.setattr(adaptive, "softmax_log_probs", counting)
+    head.log_probs(some(5)[0], torch.tensor([9, 0, 3, 10, 1]))
     assert rows == [(5, 3 + 3), (1, 2), (0, 3), (2, 3)]
 
 
 def test_every_weight_has_a_gradient_though_its_cluster_has_no_token():
     """Processes that add up their gradients must agree on which there are."""
     _, head = made(*KINDS["tables, untied"])
-    head.score(some(2)[0], torch.tensor([0, 2])).sum().backward()
+    head.log_probs(some(2)[0], torch.tensor([0, 2])).sum().backward()
     assert all(weight.grad is not None for weight in head.parameters())
 
 
 def test_nothing_to_score_and_one_cluster():
     _, head = made(*KINDS["tables, tails tied"])
-    assert head.score(*some(0)).shape == (0,) and head.logits(some(0)[0]).shape == (0, VOCAB)
+    assert head.log_probs(*some(0)).shape == (0,) and head.logits(some(0)[0]).shape == (0, VOCAB)
     alone, plain = AdaptiveSoftmax(VOCAB, WIDTH).double(), SoftmaxHead(VOCAB, WIDTH, bias=True).double()
     plain.load_state_dict({"weight": alone.weights[0], "bias": alone.bias})
     hidden, tokens = some()
     assert torch.equal(alone.logits(hidden), plain.logits(hidden))
-    assert torch.equal(alone.score(hidden, tokens), plain.score(hidden, tokens))
+    assert torch.equal(alone.log_probs(hidden, tokens), plain.log_probs(hidden, tokens))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_is_tied_is_no_parameter_of_the_softmax(tied, names):
 
 def test_initial_weights():
     """Normal with standard deviation 0.02, projections 0.01, biases 0; the seed is fixed, so there is no false alarm."""
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         reads = AdaptiveInput(400, 64, (100, 200), 2)
         head = AdaptiveSoftmax(400, 64, (100, 200), 2)
     for name, weight in [*reads.named_parameters(), *head.named_parameters()]:
@@ -190,9 +190,9 @@ def test_cutoffs_that_do_not_part_the_vocabulary(cutoffs):
 
 
 def test_what_else_is_refused():
-    with pytest.raises(ValueError, match=r"width 8 cannot be narrower by the factor shrink = 3 .* 2 further clusters"):
+    with pytest.raises(ValueError, match=r"width 8 cannot be divided by div_value = 3 .* 2 further clusters"):
         AdaptiveInput(VOCAB, WIDTH, (3, 5), 3)
-    with pytest.raises(ValueError, match="shrink = 0"):
+    with pytest.raises(ValueError, match="div_value = 0"):
         AdaptiveInput(VOCAB, WIDTH, (3, 5), 0)
     reads = AdaptiveInput(VOCAB, WIDTH, (3, 5), 2)
     with pytest.raises(ValueError, match="only equal ones can be tied"):
@@ -233,7 +233,7 @@ def test_golden_losses_and_gradients():
     for segment in range(4):
         target = golden[f"recs/{segment}/target"]
         hidden = golden[f"recs/{segment}/mems/3"][-len(target) :].flatten(0, 1)
-        loss = -head.score(hidden, target.flatten())
+        loss = -head.log_probs(hidden, target.flatten())
         theirs = golden[f"recs/{segment}/loss"].flatten()
         assert float(loss.detach().mean()) == pytest.approx(float(theirs.mean()), abs=1e-5)
         assert torch.allclose(loss.detach().sort().values, theirs.sort().values, atol=1e-5)

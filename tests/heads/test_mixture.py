@@ -4,14 +4,15 @@ import math
 
 import pytest
 import torch
-from heads.test_softmax import pieces_seen
+from heads.test_chunked_log_softmax import pieces_seen
 
-from esscher.bases.config import TransformerConfig, from_dict
-from esscher.heads import mixture, softmax
+from esscher.core.randomness import SeededRng
+from esscher.heads import chunked_log_softmax, mixture
+from esscher.heads.chunked_log_softmax import mixture_log_probs
 from esscher.heads.head import Head
 from esscher.heads.mixture import MixtureHead
-from esscher.heads.softmax import mixture_score
-from esscher.randomness import Seeded
+from esscher.networks.registry import NETWORKS
+from esscher.networks.transformer_config import TransformerConfig
 
 ROWS, WIDTH, CONTEXT, TOKENS, COMPONENTS = 10, 6, 4, 7, 3
 GIVEN = {
@@ -26,14 +27,14 @@ FLOORS = [0.0, 0.05]
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
-    monkeypatch.setattr(softmax, "LOGITS_IN_CACHE", 1)
-    monkeypatch.setattr(softmax, "LEAST_ROWS", 8)  # two tokens of three components
-    monkeypatch.setattr(mixture, "LOGITS_AT_ONCE", 4 * COMPONENTS * TOKENS)
+    monkeypatch.setattr(chunked_log_softmax, "LOGITS_IN_CACHE", 1)
+    monkeypatch.setattr(chunked_log_softmax, "LEAST_ROWS", 8)  # two tokens of three components
+    monkeypatch.setattr(mixture, "LOGITS_PER_CHUNK", 4 * COMPONENTS * TOKENS)
 
 
 def ends(dtype=torch.float64, *, rows=ROWS, absent=False):
     """Contexts, log-priors, weights, biases, all of them leaves, and tokens; with `absent` components of prior 0."""
-    with Seeded(0).governs_torch():
+    with SeededRng(0).fork_torch_rng():
         leaves = [torch.randn(rows, COMPONENTS, CONTEXT), torch.randn(rows, COMPONENTS).log_softmax(-1)]
         leaves += [torch.randn(TOKENS, CONTEXT), torch.randn(TOKENS)]
         tokens = torch.randint(TOKENS, (rows,))
@@ -52,11 +53,11 @@ def plainly(contexts, log_prior, weight, bias, tokens, floor=0.0):
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 def test_scores(rows, absent, floor):
     given = ends(rows=rows, absent=absent)
-    found = mixture_score(*given, floor)
+    found = mixture_log_probs(*given, floor)
     assert found.shape == (rows,) and found.requires_grad
     assert torch.allclose(found, plainly(*given, floor), atol=1e-12)
     with torch.no_grad():
-        assert torch.equal(mixture_score(*given, floor), found)
+        assert torch.equal(mixture_log_probs(*given, floor), found)
 
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
@@ -64,7 +65,7 @@ def test_scores(rows, absent, floor):
 @pytest.mark.parametrize("absent", [False, True])
 def test_gradients_for_any_incoming_one(given, floor, absent):
     *leaves, tokens = ends(absent=absent)
-    found = torch.autograd.grad(mixture_score(*leaves, tokens, floor), leaves, given.double())
+    found = torch.autograd.grad(mixture_log_probs(*leaves, tokens, floor), leaves, given.double())
     expected = torch.autograd.grad(plainly(*leaves, tokens, floor), leaves, given.double())
     assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
 
@@ -74,31 +75,31 @@ def test_gradients_by_differences(learning):
     """Also when only some of the four learn."""
     *leaves, tokens = ends(rows=5)
 
-    def score(*chosen):
+    def log_probs(*chosen):
         given = [leaf.detach() for leaf in leaves]
         for place, leaf in zip(learning, chosen, strict=True):
             given[place] = leaf
-        return mixture_score(*given, tokens, 0.01)
+        return mixture_log_probs(*given, tokens, 0.01)
 
-    assert torch.autograd.gradcheck(score, tuple(leaves[place] for place in learning))
+    assert torch.autograd.gradcheck(log_probs, tuple(leaves[place] for place in learning))
 
 
 def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
     """Whole tokens at a time; components of prior 0 are no rows."""
     seen = pieces_seen(monkeypatch)
-    mixture_score(*ends()).sum().backward()
+    mixture_log_probs(*ends()).sum().backward()
     assert [rows for rows, _ in seen] == [6] * 5 and len({place for _, place in seen}) == 1
     seen.clear()
-    mixture_score(*ends(absent=True)).backward(GIVEN["most masked"].double())
+    mixture_log_probs(*ends(absent=True)).backward(GIVEN["most masked"].double())
     counts = [1, 3, 2, 2, 2, 3, 1, 3, 2, 2]
     assert [rows for rows, _ in seen] == [8, 6, 7, 7]  # the last three tokens again
     assert sum(rows for rows, _ in seen) == sum(counts) + sum(counts[7:])
 
 
 def test_a_token_with_more_components_than_a_piece_has_rows(monkeypatch):
-    monkeypatch.setattr(softmax, "LEAST_ROWS", 2)
+    monkeypatch.setattr(chunked_log_softmax, "LEAST_ROWS", 2)
     given = ends()
-    assert torch.allclose(mixture_score(*given), plainly(*given), atol=1e-12)
+    assert torch.allclose(mixture_log_probs(*given), plainly(*given), atol=1e-12)
 
 
 def test_logits_far_apart():
@@ -106,7 +107,7 @@ def test_logits_far_apart():
     contexts = torch.tensor([[[300.0], [0.0]], [[300.0], [300.0]]], requires_grad=True)
     weight = torch.tensor([[1.0], [0], [0]], requires_grad=True)
     log_prior = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
-    found = mixture_score(contexts, log_prior, weight, None, torch.tensor([1, 1]))
+    found = mixture_log_probs(contexts, log_prior, weight, None, torch.tensor([1, 1]))
     assert found.tolist() == pytest.approx([math.log(1 / 6), -300])
     found.sum().backward()
     assert bool(contexts.grad.isfinite().all()) and bool(weight.grad.isfinite().all())
@@ -119,14 +120,14 @@ def test_low_precision_keeps_its_sums(autocast):
     kind = torch.float32 if autocast else torch.bfloat16
     low = [one.detach().to(one.dtype if place == 1 else kind).requires_grad_() for place, one in enumerate(leaves)]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = mixture_score(*low, tokens)
+        found = mixture_log_probs(*low, tokens)
     assert found.dtype == torch.float32
     for slope, right in zip(torch.autograd.grad(found.mean(), low), exact, strict=True):
         assert float((slope.float() - right).norm() / right.norm()) < 0.02
 
 
-def head_of(kind="softmaxes", *, tied=False, **settings) -> tuple[MixtureHead, torch.nn.Embedding | None]:
-    with Seeded(3).governs_torch():
+def head_of(kind="mos", *, tied=False, **settings) -> tuple[MixtureHead, torch.nn.Embedding | None]:
+    with SeededRng(3).fork_torch_rng():
         table = torch.nn.Embedding(TOKENS + 1, CONTEXT).double() if tied else None
         head = MixtureHead(TOKENS, WIDTH, COMPONENTS, CONTEXT, kind, table, **settings).double()
         for weight in head.parameters():
@@ -139,18 +140,18 @@ def by_definition(head, table, hidden):
     contexts = torch.tanh(hidden @ head.latent.weight.T + head.latent.bias).view(len(hidden), COMPONENTS, CONTEXT)
     prior = (hidden @ head.prior.weight.T).softmax(-1)
     weight = head.weight if table is None else table.weight[:TOKENS]
-    if head.kind == "contexts":
+    if head.kind == "moc":
         return (torch.einsum("nk,nke->ne", prior, contexts) @ weight.T + head.bias).softmax(-1)
     return torch.einsum("nk,nkv->nv", prior, (contexts @ weight.T + head.bias).softmax(-1))
 
 
 def some(rows=ROWS):
-    with Seeded(4).governs_torch():
+    with SeededRng(4).fork_torch_rng():
         return torch.randn(rows, WIDTH, dtype=torch.float64, requires_grad=True), torch.randint(TOKENS, (rows,))
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("kind", ["softmaxes", "contexts"])
+@pytest.mark.parametrize("kind", ["mos", "moc"])
 def test_scores_logits_and_gradients_are_the_definition(kind, tied):
     head, table = head_of(kind, tied=tied)
     hidden, tokens = some()
@@ -158,12 +159,12 @@ def test_scores_logits_and_gradients_are_the_definition(kind, tied):
     assert isinstance(head, Head)
     assert torch.allclose(head.logits(hidden).log_softmax(-1), expected, atol=1e-12)
     for steps in (1, 100):
-        assert torch.allclose(head.prepared(steps)(hidden), head.logits(hidden), atol=1e-12)
+        assert torch.allclose(head.logits_fn(steps)(hidden), head.logits(hidden), atol=1e-12)
     assert torch.equal(head.logits(hidden.view(2, 5, WIDTH)).view(ROWS, TOKENS), head.logits(hidden))
     assert head.logits(hidden[0]).shape == (TOKENS,) and head.logits(hidden[:0]).shape == (0, TOKENS)
     weights = [hidden, *head.parameters(), *(() if table is None else table.parameters())]
     own = expected.gather(1, tokens[:, None])[:, 0]
-    for found, right in ((head.score(hidden, tokens), own), (head.logits(hidden).log_softmax(-1), expected)):
+    for found, right in ((head.log_probs(hidden, tokens), own), (head.logits(hidden).log_softmax(-1), expected)):
         assert torch.allclose(found, right, atol=1e-12)
         slopes = [torch.autograd.grad(one.square().sum(), weights, retain_graph=True) for one in (found, right)]
         assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(*slopes, strict=True))
@@ -173,9 +174,9 @@ def test_tokens_that_are_not_asked_for():
     head, _ = head_of()
     hidden, tokens = some()
     asked = tokens.masked_fill(torch.arange(ROWS) % 3 == 0, -1)
-    expected = torch.where(asked < 0, 0.0, head.score(hidden, tokens))
-    assert torch.allclose(head.score(hidden, asked), expected)
-    assert torch.allclose(head.score(hidden.view(2, 5, WIDTH), asked.view(2, 5)), expected.view(2, 5))
+    expected = torch.where(asked < 0, 0.0, head.log_probs(hidden, tokens))
+    assert torch.allclose(head.log_probs(hidden, asked), expected)
+    assert torch.allclose(head.log_probs(hidden.view(2, 5, WIDTH), asked.view(2, 5)), expected.view(2, 5))
 
 
 def test_the_level_of_the_logits_is_the_prior_s():
@@ -185,10 +186,10 @@ def test_the_level_of_the_logits_is_the_prior_s():
     assert torch.allclose(head.logits(hidden).logsumexp(-1), head.prior(hidden).logsumexp(-1))
 
 
-@pytest.mark.parametrize(("kind", "bounded"), [("contexts", True), ("softmaxes", False)])
+@pytest.mark.parametrize(("kind", "bounded"), [("moc", True), ("mos", False)])
 def test_rank_of_log_probabilities(kind, bounded):
     """At most one more than the width of a context, of one softmax of contexts; of softmaxes far more."""
-    with Seeded(5).governs_torch():
+    with SeededRng(5).fork_torch_rng():
         head = MixtureHead(40, 30, 5, 6, kind).double()
         for weight in head.parameters():
             torch.nn.init.normal_(weight)
@@ -201,7 +202,7 @@ def test_the_floor_of_the_released_code():
     head, table = head_of(floor=0.05)
     hidden, tokens = some()
     expected = (by_definition(head, table, hidden) + 0.05).log()
-    assert torch.allclose(head.score(hidden, tokens), expected.gather(1, tokens[:, None])[:, 0])
+    assert torch.allclose(head.log_probs(hidden, tokens), expected.gather(1, tokens[:, None])[:, 0])
     assert torch.allclose(head.logits(hidden).log_softmax(-1), expected.log_softmax(-1))
 
 
@@ -210,16 +211,16 @@ def test_contexts_are_dropped_alike_at_all_times():
     head, _ = head_of(latent_dropout=0.5)
     hidden, tokens = some()
     same = hidden[:1].detach().expand(4, 5, WIDTH)
-    with Seeded(1).governs_torch():
-        found = head.score(same, tokens[:1].expand(4, 5))
+    with SeededRng(1).fork_torch_rng():
+        found = head.log_probs(same, tokens[:1].expand(4, 5))
     assert torch.allclose(found, found[:, :1].expand(4, 5)) and len({round(one, 9) for one in found[:, 0].tolist()}) == 4
-    with Seeded(1).governs_torch():
+    with SeededRng(1).fork_torch_rng():
         logits = head.logits(same).log_softmax(-1)
     assert torch.allclose(logits[..., tokens[0]], found)
-    with Seeded(1).governs_torch():
-        apart = head.score(same.reshape(20, WIDTH), tokens[:1].expand(20))
+    with SeededRng(1).fork_torch_rng():
+        apart = head.log_probs(same.reshape(20, WIDTH), tokens[:1].expand(20))
     assert len({round(one, 9) for one in apart.tolist()}) > 15
-    stepped = head.prepared(1)(hidden)
+    stepped = head.logits_fn(1)(hidden)
     assert torch.equal(head.eval().logits(hidden), stepped)
 
 
@@ -228,13 +229,13 @@ def test_contexts_are_dropped_alike_at_all_times():
 def test_components_left_out_change_no_score_by_more_than_the_bound(least):
     head, _ = head_of()
     hidden, tokens = some(200)
-    whole = head.score(hidden, tokens)
-    head.least_prior = least
-    found = head.score(hidden, tokens)
-    bound, change = head.distance(hidden, tokens), (found - whole).abs()
+    whole = head.log_probs(hidden, tokens)
+    head.min_prior = least
+    found = head.log_probs(hidden, tokens)
+    bound, change = head.pruning_error_bound(hidden, tokens), (found - whole).abs()
     assert bool((change <= bound + 1e-12).all()) and float(change.max()) > 1e-3
     assert float((bound / change.clamp(min=1e-9))[change > 1e-3].median()) < 20  # it is of some use
-    every = head.score(hidden.repeat_interleave(TOKENS, 0), torch.arange(TOKENS).repeat(200)).view(200, TOKENS)
+    every = head.log_probs(hidden.repeat_interleave(TOKENS, 0), torch.arange(TOKENS).repeat(200)).view(200, TOKENS)
     assert torch.allclose(every.exp().sum(1), torch.ones(200).double())
     assert torch.allclose(head.logits(hidden).log_softmax(-1), every)
     kept = (head._contexts(hidden, None).prior > -torch.inf).sum(1)
@@ -243,34 +244,37 @@ def test_components_left_out_change_no_score_by_more_than_the_bound(least):
 
 def test_without_a_least_prior_the_bound_is_nothing():
     head, _ = head_of()
-    assert not bool(head.distance(*some()).any())
+    assert not bool(head.pruning_error_bound(*some()).any())
 
 
 def test_what_is_refused():
     with pytest.raises(ValueError, match="cannot be the output weights of 7 tokens and width 5"):
         MixtureHead(TOKENS, WIDTH, 2, 5, table=torch.nn.Embedding(8, 4))
-    with pytest.raises(ValueError, match="Only softmaxes have a floor"):
-        MixtureHead(TOKENS, WIDTH, 2, kind="contexts", floor=1e-8)
+    with pytest.raises(ValueError, match="Only a mixture of softmaxes has floor"):
+        MixtureHead(TOKENS, WIDTH, 2, kind="moc", floor=1e-8)
 
 
 def test_older_settings_without_an_output():
-    old = {"kind": "transformer", "width": 8, "heads": 2, "cutoffs": [1, 2], "shrink": 2}
-    assert from_dict(old) == TransformerConfig(8, heads=2, cutoffs=(1, 2), shrink=2) and from_dict(old).output == "softmax"
+    old = {"kind": "transformer", "width": 8, "heads": 2, "cutoffs": [1, 2], "div_value": 2}
+    assert (
+        NETWORKS.from_dict(old) == TransformerConfig(8, heads=2, cutoffs=(1, 2), div_value=2)
+        and NETWORKS.from_dict(old).output == "softmax"
+    )
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"output": "softmaxes", "components": 0}, "components, shrink and latent are at least 1"),
-        ({"output": "softmaxes", "latent_dropout": 1.0}, "lie in"),
-        ({"output": "softmaxes", "cutoffs": [3]}, "A mixture has no clusters"),
-        ({"output": "contexts", "floor": 1e-8}, "Only softmaxes have a floor"),
-        ({"output": "contexts", "latent": 20}, "Tied weights need vectors of one width"),
+        ({"output": "mos", "components": 0}, "components, div_value and latent_width are at least 1"),
+        ({"output": "mos", "latent_dropout": 1.0}, "lie in"),
+        ({"output": "mos", "cutoffs": [3]}, "A mixture has no clusters"),
+        ({"output": "moc", "floor": 1e-8}, "Only a mixture of softmaxes has floor"),
+        ({"output": "moc", "latent_width": 20}, "Tied weights need vectors of one width"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict({"kind": "transformer", **values})
+        NETWORKS.from_dict({"kind": "transformer", **values})
 
 
 def test_tokens_too_unlikely_for_exponentials_still_have_logits():

@@ -11,10 +11,10 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, BertConfig, BertLMHeadModel, GenerationConfig
 
 from esscher.bases.causal_lm import causal_lm
+from esscher.core.space import Space, sequences
+from esscher.core.storage import digest, module_tensors
 from esscher.data.tokenizers import train_tokenizer
-from esscher.hub import Card, load_base, save_base
-from esscher.space import Space, sequences
-from esscher.storage import digest, module_tensors
+from esscher.hub import ModelCard, load_base, save_base
 
 TEXTS = ["abc", "cab a"]
 BEGIN, SIZE = 6, 8  # one token more than the tokenizer has, as models that round their vocabulary up
@@ -46,7 +46,7 @@ def foreign(tmp_path, tokenizer):
 
 def test_a_foreign_folder(foreign):
     base, tokenizer = load_base(foreign)
-    assert base.space == Space(SIZE, 16, eos=0) and base.opening == BEGIN and not base.training
+    assert base.space == Space(SIZE, 16, eos=0) and base.bos == BEGIN and not base.training
     assert (tokenizer.vocab_size, tokenizer.eos, tokenizer.name) == (SIZE, 0, "foreign")
     theirs = AutoTokenizer.from_pretrained(foreign)("abc")["input_ids"]
     assert theirs[0] == BEGIN and tokenizer.encode(["abc", ""]) == [theirs[1:], []]
@@ -69,10 +69,10 @@ def test_another_length_and_end_symbol(foreign, tokenizer):
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
 def test_saved_and_loaded_again(tmp_path, family, tokenizer):
     base = tiny_base(family, vocab_size=tokenizer.vocab_size, eos=None, max_length=7)
-    save_base(tmp_path, base, tokenizer, Card("Abc", "some letters"))
+    save_base(tmp_path, base, tokenizer, ModelCard("Abc", "some letters"))
     found, words = load_base(tmp_path)
     assert digest(module_tensors(found)) == digest(module_tensors(base))
-    assert (found.space, found.opening) == (base.space, base.opening)
+    assert (found.space, found.bos) == (base.space, base.bos)
     assert words.encode(TEXTS) == tokenizer.encode(TEXTS)
     x = sequences([[1, 2, 0], [3]])
     assert found.log_probs(x).equal(base.log_probs(x))
@@ -104,7 +104,7 @@ def test_a_student_is_a_normal_model(foreign, tmp_path):
 def test_without_tokenizer(tmp_path):
     save_base(tmp_path, tiny_base("gpt2"))
     assert load_base(tmp_path)[1] is None
-    with pytest.raises(ValueError, match="holds no tokenizer that would know the end symbol"):
+    with pytest.raises(ValueError, match="has no tokenizer, so there is no EOS token"):
         load_base(tmp_path, eos="</s>")
 
 
@@ -187,12 +187,12 @@ def test_a_tokenizer_with_tokens_that_the_model_lacks(foreign):
 def test_settings_of_ours_that_say_nothing(tmp_path):
     save_base(tmp_path, tiny_base("gpt2"))
     (tmp_path / "esscher.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"esscher.json does not state space, opening"):
+    with pytest.raises(ValueError, match=r"esscher.json does not state space, bos"):
         load_base(tmp_path)
 
 
 def test_another_tokenizer_is_not_saved(tmp_path, tokenizer):
-    with pytest.raises(ValueError, match=r"The tokenizer has 6 tokens and the base speaks 3. Nothing was saved"):
+    with pytest.raises(ValueError, match=r"The tokenizer has 6 tokens and the base has 3. Nothing was saved"):
         save_base(tmp_path / "new", tiny_base("gpt2"), tokenizer)
     assert not (tmp_path / "new").exists()
 
@@ -200,7 +200,7 @@ def test_another_tokenizer_is_not_saved(tmp_path, tokenizer):
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the pretrained model is not on this machine")
 def test_a_real_folder_there_and_back(tmp_path):
     base, tokenizer = load_base(STORIES, eos="<s>", max_length=30)
-    assert (base.space, base.opening) == (Space(512, 30, eos=1), 1)
+    assert (base.space, base.bos) == (Space(512, 30, eos=1), 1)
     assert tokenizer.encode(["", "Once upon"]) == [[], [403, 407]]
     assert tokenizer.decode([[403, 407, 1]]) == ["Once upon"]
     save_base(tmp_path, base, tokenizer)
@@ -216,6 +216,6 @@ def test_a_model_made_here(tmp_path, tokenizer):
     """No folder at all: a network of `transformers` with our tokenizer."""
     model = tiny_model("gpt2", vocab_size=tokenizer.vocab_size, bos_token_id=None, eos_token_id=tokenizer.eos)
     base = causal_lm(model, max_length=6)
-    assert (base.opening, base.space.eos) == (tokenizer.eos, tokenizer.eos)
+    assert (base.bos, base.space.eos) == (tokenizer.eos, tokenizer.eos)
     save_base(tmp_path, base, tokenizer)
     assert AutoTokenizer.from_pretrained(tmp_path)("abc")["input_ids"] == tokenizer.encode(["abc"])[0]

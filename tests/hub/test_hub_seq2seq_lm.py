@@ -10,12 +10,12 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 
 from esscher.bases.seq2seq_lm import Seq2SeqLM
-from esscher.data.parallel import prompts_of_sources
+from esscher.core.space import Space, sequences
+from esscher.core.storage import digest, module_tensors
 from esscher.data.tokenizers import train_tokenizer
-from esscher.hub import Card, load_base, save_base
-from esscher.hub.tilted_generate import load_tilted
-from esscher.space import Space, sequences
-from esscher.storage import digest, module_tensors
+from esscher.data.translation_pairs import encode_sources
+from esscher.hub import ModelCard, load_base, save_base
+from esscher.hub.custom_generate import load_tilted
 
 TEXTS = ["abc", "cab a"]
 PADDING, SIZE = 6, 8  # one token more than the tokenizer has, as models that round their vocabulary up
@@ -50,10 +50,10 @@ def foreign(tmp_path, tokenizer):
 def test_a_foreign_folder(foreign):
     base, tokenizer = load_base(foreign, max_length=5)
     assert isinstance(base, Seq2SeqLM) and not base.training
-    assert (base.space, base.opening) == (Space(SIZE, 5, eos=0), PADDING)
+    assert (base.space, base.bos) == (Space(SIZE, 5, eos=0), PADDING)
     assert (tokenizer.vocab_size, tokenizer.eos) == (SIZE, 0)
     theirs = AutoTokenizer.from_pretrained(foreign)
-    sources = prompts_of_sources([*TEXTS, ""], tokenizer)
+    sources = encode_sources([*TEXTS, ""], tokenizer)
     assert sources == theirs([*TEXTS, ""])["input_ids"] and sources[0][-1] == 0 and sources[2] == [0]
     assert tokenizer.encode(TEXTS) == [source[:-1] for source in sources[:2]]
     point = [*tokenizer.encode(["cab"])[0], 0]
@@ -64,7 +64,7 @@ def test_a_foreign_folder(foreign):
 
 def test_special_tokens_in_a_source_are_characters(foreign):
     _, tokenizer = load_base(foreign)
-    assert prompts_of_sources(["a<eos>"], tokenizer)[0].count(0) == 1
+    assert encode_sources(["a<eos>"], tokenizer)[0].count(0) == 1
 
 
 def test_another_end_symbol_is_remembered(foreign, tokenizer, tmp_path):
@@ -72,22 +72,22 @@ def test_another_end_symbol_is_remembered(foreign, tokenizer, tmp_path):
     number = tokenizer.encode(["b"])[0][0]
     assert base.space == Space(SIZE, 5, eos=number) and words.eos == number
     again, words = load_base(save_base(tmp_path / "kept", base, words))
-    assert again.space == base.space and words.eos == number and again.opening == PADDING
+    assert again.space == base.space and words.eos == number and again.bos == PADDING
     assert load_base(tmp_path / "kept", chunks=True)[0].space.eos is None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_saved_and_loaded_again(tmp_path, family, tokenizer):
     base = tiny_base(family, vocab_size=tokenizer.vocab_size, eos=None, max_length=7)
-    save_base(tmp_path, base, tokenizer, Card("Abc", "some letters"))
+    save_base(tmp_path, base, tokenizer, ModelCard("Abc", "some letters"))
     found, words = load_base(tmp_path)
     assert digest(module_tensors(found)) == digest(module_tensors(base))
-    assert (found.space, found.opening) == (base.space, base.opening)
+    assert (found.space, found.bos) == (base.space, base.bos)
     assert words.encode(TEXTS) == tokenizer.encode(TEXTS)
     x = sequences([[1, 2, 0], [3]], [[1, 0], [2]])
     assert torch.allclose(found.log_probs(x), base.log_probs(x), atol=1e-6)
     plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    given = {"input_ids": torch.tensor([[1, 2]]), "decoder_input_ids": torch.tensor([[base.opening, 2]])}
+    given = {"input_ids": torch.tensor([[1, 2]]), "decoder_input_ids": torch.tensor([[base.bos, 2]])}
     assert plain(**given).logits.equal(base.model(**given).logits)
     card = (tmp_path / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM.from_pretrained(" in card and "AutoModelForCausalLM" not in card
@@ -147,17 +147,17 @@ def test_two_vocabularies_are_refused_with_a_tokenizer(tmp_path, tokenizer):
     model.save_pretrained(tmp_path)
     assert load_base(tmp_path)[0].space.vocab_size == tokenizer.vocab_size
     tokenizer.save(tmp_path)
-    with pytest.raises(ValueError, match=r"reads 9 tokens and speaks 6, and sources and targets have tokenizers of their own"):
+    with pytest.raises(ValueError, match=r"has 9 source tokens and 6 target tokens, with a tokenizer for each"):
         load_base(tmp_path)
 
 
 def test_generation_by_energy_is_refused(foreign, monkeypatch):
-    from esscher.hub import tilted_generate
+    from esscher.hub import custom_generate
 
     class Saved:
         class cut:
-            max_length, eos, given = 5, None, None
+            max_length, eos, prompt_tokens = 5, None, None
 
-    monkeypatch.setattr(tilted_generate, "load_energy", lambda folder: Saved)
-    with pytest.raises(ValueError, match=r"reads with an encoder.*Nothing was made"):
+    monkeypatch.setattr(custom_generate, "load_energy", lambda folder: Saved)
+    with pytest.raises(ValueError, match=r"has an encoder.*Nothing was made"):
         load_tilted(foreign, "energy")

@@ -6,18 +6,19 @@ import pytest
 import torch
 import yaml
 
-from esscher.bases.config import RecurrentConfig, TransformerConfig
 from esscher.bases.network import build_base
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, sequences
+from esscher.core.storage import digest, module_tensors, write_tensors
 from esscher.data.tokenizers import train_tokenizer
-from esscher.estimate import Estimate
-from esscher.hub import Card, load_base, save_base
-from esscher.randomness import Seeded
-from esscher.space import Space, sequences
-from esscher.storage import digest, module_tensors, write_tensors
+from esscher.hub import ModelCard, load_base, save_base
+from esscher.networks.recurrent_config import GruConfig, LstmConfig
+from esscher.networks.transformer_config import TransformerConfig
 
 CONFIGS = {
-    "lstm": RecurrentConfig("lstm", width=5, layers=1),
-    "gru": RecurrentConfig("gru", width=6, layers=1, embedding=6, tied=True),
+    "lstm": LstmConfig(width=5, layers=1),
+    "gru": GruConfig(width=6, layers=1, embedding=6, tied=True),
     "transformer": TransformerConfig(width=8, heads=2, layers=1, feedforward=8, max_positions=9),
 }
 TEXTS = ["abc", "cab a"]
@@ -29,7 +30,7 @@ def tokenizer():
 
 
 def base_of(kind, tokenizer):
-    return build_base(CONFIGS[kind], Space(tokenizer.vocab_size, 7, tokenizer.eos), rng=Seeded(3)).eval()
+    return build_base(CONFIGS[kind], Space(tokenizer.vocab_size, 7, tokenizer.eos), rng=SeededRng(3)).eval()
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_folder_is_a_repository(folder):
 
 def test_card_tells_data_settings_and_intervals(tmp_path, tokenizer):
     found = Estimate(8.25, 8.0, 8.5, 0.95, 400, "400 test sequences as a sample", "per token")
-    card = Card("Abc", "some letters", {"seed": 3}, [("perplexity", found)], "A toy.")
+    card = ModelCard("Abc", "some letters", {"seed": 3}, [("perplexity", found)], "A toy.")
     save_base(tmp_path, base_of("gru", tokenizer), tokenizer, card)
     text = (tmp_path / "README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])
@@ -98,7 +99,7 @@ def test_without_tokenizer(tmp_path, tokenizer):
 
 def test_other_files_stay_and_saving_again_replaces(folder, tokenizer):
     (folder / "notes.txt").write_text("mine")
-    other = build_base(CONFIGS["lstm"], Space(tokenizer.vocab_size, 7, tokenizer.eos), rng=Seeded(4))
+    other = build_base(CONFIGS["lstm"], Space(tokenizer.vocab_size, 7, tokenizer.eos), rng=SeededRng(4))
     save_base(folder, other, tokenizer)
     assert digest(module_tensors(load_base(folder)[0])) == digest(module_tensors(other))
     assert (folder / "notes.txt").read_text() == "mine"
@@ -147,7 +148,7 @@ def test_corrupted_weights(folder, tokenizer):
     file.write_bytes(whole[:-20])
     with pytest.raises(ValueError, match=r"model.safetensors is corrupted"):
         load_base(folder)
-    other = build_base(CONFIGS["lstm"], Space(tokenizer.vocab_size + 2, 7, 0), rng=Seeded(3))
+    other = build_base(CONFIGS["lstm"], Space(tokenizer.vocab_size + 2, 7, 0), rng=SeededRng(3))
     write_tensors(file, module_tensors(other))
     with pytest.raises(ValueError, match=r"model.safetensors does not fit the model: .*another vocabulary or width"):
         load_base(folder)
@@ -155,9 +156,9 @@ def test_corrupted_weights(folder, tokenizer):
 
 def test_another_tokenizer(folder, tmp_path, tokenizer):
     other = train_tokenizer("character", ["abcdefgh"])
-    with pytest.raises(ValueError, match=r"The tokenizer has 10 tokens and the base speaks 6. Nothing was saved"):
+    with pytest.raises(ValueError, match=r"The tokenizer has 10 tokens and the base has 6. Nothing was saved"):
         save_base(tmp_path / "new", base_of("lstm", tokenizer), other)
     assert not (tmp_path / "new").exists()
     other.save(folder)
-    with pytest.raises(ValueError, match=r"The tokenizer in .* has 10 tokens and the base speaks 6"):
+    with pytest.raises(ValueError, match=r"The tokenizer in .* has 10 tokens and the base has 6"):
         load_base(folder)

@@ -21,16 +21,15 @@ from transformers import (
 )
 
 import esscher.hub.auto
-from esscher.bases.config import PIXELS, TRANSLATE, TransformerConfig
-from esscher.bases.config import name as kind_of
+from esscher.core.draws import Draws
+from esscher.core.space import Sequences, Space, empty_prompts, sequences
+from esscher.core.storage import digest, module_tensors
+from esscher.core.target import Tilted
 from esscher.data.tokenizers import train_tokenizer
-from esscher.draws import Draws
-from esscher.energies.pretrained import quiet
+from esscher.energies.pretrained import quiet_transformers
 from esscher.hub import load_base, save_base
-from esscher.hub.network_lm import MODELS, NetworkLM
-from esscher.space import Sequences, Space, empty_prompts, sequences
-from esscher.storage import digest, module_tensors
-from esscher.target import Tilted
+from esscher.hub.network_lm import NetworkLM, hf_classes
+from esscher.networks.transformer_config import TransformerConfig
 from esscher.testing import assert_draws_follow
 
 TEXTS = ["abc", "", "b", "cab a"]
@@ -45,7 +44,7 @@ def base_of(kind, space=SPACE):
 
 
 def read(folder):
-    with quiet():
+    with quiet_transformers():
         return AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 
 
@@ -53,7 +52,7 @@ def model_of(base) -> NetworkLM:
     return esscher.hub.auto.network_lm(base)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if kind_of(config) not in (*TRANSLATE, *PIXELS)])
+@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if config.modality == "text"])
 def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     """The same logits after a begin symbol that their tokenizer puts, whichever side is padded, and written or not."""
     base = base_of(kind)
@@ -191,7 +190,7 @@ WAYS = {
 )
 def test_cached_equals_uncached(kind, room, monkeypatch):
     """For every way to generate, with padding on the left, rows that end early, and states that get full."""
-    monkeypatch.setattr("esscher.hub.network_cache.LEAST_ROOM", room)
+    monkeypatch.setattr("esscher.hub.network_cache.MIN_STEPS", room)
     model = model_of(base_of(kind))
     ids = torch.tensor([[OPENING, OPENING, OPENING], [OPENING, OPENING, 2], [OPENING, 4, 3], [2, 2, 1]])
     mask = (ids != OPENING).long()
@@ -201,12 +200,12 @@ def test_cached_equals_uncached(kind, room, monkeypatch):
             if not cached and name == "chunks":
                 way = WAYS["greedy"]
             torch.manual_seed(0)
-            with quiet():
+            with quiet_transformers():
                 found.append(model.generate(ids, max_new_tokens=8, use_cache=cached, **way))
         assert found[0].equal(found[1]), name
     ends = [row.tolist().count(OPENING) for row in found[0]]
     assert max(ends) > 0
-    with quiet():
+    with quiet_transformers():
         other = model.generate(
             ids.masked_fill(mask == 0, SPACE.eos),
             attention_mask=mask,
@@ -221,7 +220,7 @@ def test_assisted_equals_greedy():
     """An assistant proposes several tokens, and those that are refused are cut off the cache."""
     for kind in ("gru, tied", "transformer, rotary"):
         model = model_of(base_of(kind))
-        with quiet():
+        with quiet_transformers():
             greedy = model.generate(torch.tensor([[OPENING, 2]]), do_sample=False, max_new_tokens=12, eos_token_id=5)
             helped = model.generate(
                 torch.tensor([[OPENING, 2]]), do_sample=False, max_new_tokens=12, eos_token_id=5,
@@ -254,7 +253,7 @@ def test_a_cache_can_be_continued_in_any_way():
 
 def test_a_pipeline_samples_from_the_model_itself(tmp_path):
     model, tokenizer = read(save_base(tmp_path, base_of("lstm, tied"), TOKENIZER))
-    with quiet():
+    with quiet_transformers():
         speak = pipeline("text-generation", model=model, tokenizer=tokenizer)
         torch.manual_seed(0)
         found = speak("ab")[0]["generated_text"]
@@ -265,7 +264,7 @@ def test_a_pipeline_samples_from_the_model_itself(tmp_path):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_labels_give_the_likelihood(tmp_path, side):
-    """All tokens of a text are scored, the first and the end symbol too; opening and padding are not."""
+    """All tokens of a text are scored, the first and the end symbol too; bos and padding are not."""
     base = base_of("gru, vectors")
     model, tokenizer = read(save_base(tmp_path, base, TOKENIZER))
     tokenizer.padding_side = side
@@ -288,7 +287,7 @@ def test_their_trainer_trains_it(tmp_path):
     data = [tokenizer(text + "<eos>") for text in TEXTS]
     with torch.random.fork_rng():
         trainer = Trainer(model, settings, DataCollatorForLanguageModeling(tokenizer, mlm=False), data, eval_dataset=data)
-        with quiet():
+        with quiet_transformers():
             before = trainer.evaluate()["eval_loss"]
             trainer.train()
             assert trainer.evaluate()["eval_loss"] < before - 0.1
@@ -301,7 +300,7 @@ def test_what_a_folder_lacks_is_drawn_anew(tmp_path):
     base = base_of("transformer, rotary")
     save_base(tmp_path, base, TOKENIZER)
     tensors = load_file(tmp_path / "model.safetensors")
-    name = "network.blocks.0.mix.weight"
+    name = "network.blocks.0.o_proj.weight"
     del tensors[name]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     torch.manual_seed(0)
@@ -312,14 +311,14 @@ def test_what_a_folder_lacks_is_drawn_anew(tmp_path):
 
 def test_refusals(tmp_path):
     model = model_of(base_of("transformer, rotary"))
-    with pytest.raises(NotImplementedError, match="speaks the 6 tokens of its space"):
+    with pytest.raises(NotImplementedError, match="has the 6 tokens of its space"):
         model.resize_token_embeddings(9)
-    with pytest.raises(ValueError, match="has 40 positions and was given 41, the opening symbol included"):
+    with pytest.raises(ValueError, match="has 40 positions and was given 41 tokens, the BOS token included"):
         model(torch.ones(1, 40, dtype=torch.long))
     with pytest.raises(ValueError, match=r"has a row for each sequence .* of shape \(1, 1, 2, 2\)"):
         model(torch.ones(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 1, 2, 2))
     with pytest.raises(ValueError, match="of type 'esscher-gru' was given a base of kind 'transformer'"):
-        MODELS["esscher-gru"][0](base=model.config.base, space=model.config.space)
+        hf_classes("gru")[0](base=model.config.base, space=model.config.space)
     with pytest.raises(ValueError, match="states no 'space'"):
         AutoModelForCausalLM.from_config(AutoConfig.for_model("esscher-lstm"))
     with pytest.raises(NotImplementedError, match="reads one-hot vectors"):
@@ -339,9 +338,9 @@ def test_importing_the_hub_imports_no_transformers():
 
 
 def test_rows_are_read_without_padding():
-    from esscher.hub.network_cache import rows_of
+    from esscher.hub.network_cache import unpadded_rows
 
-    x, seen = rows_of(torch.tensor([[9, 9, 9], [9, 1, 2], [3, 9, 9], [9, 4, 9]]), 9)
+    x, seen = unpadded_rows(torch.tensor([[9, 9, 9], [9, 1, 2], [3, 9, 9], [9, 4, 9]]), 9)
     assert isinstance(x, Sequences) and x.start.tolist() == [0, 2, 1, 1]
     assert [row[:length] for row, length in zip(x.tokens.tolist(), x.start.tolist(), strict=True)] == [[], [1, 2], [3], [4]]
     assert seen.tolist() == [[0, 0, 0], [0, 1, 2], [1, 1, 1], [0, 1, 1]]

@@ -7,22 +7,22 @@ import torch
 from transformers import XLNetConfig as TheirConfig
 from transformers import XLNetLMHeadModel
 
-from esscher.bases.config import XLNetConfig
 from esscher.bases.network import NetworkBase, build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, sequences
 from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import load_base
 from esscher.hub.xlnet import from_transformers, save_xlnet, to_transformers
-from esscher.networks import mixers
-from esscher.networks.xlnet import Arrangement, XLNetNetwork
-from esscher.randomness import Seeded
-from esscher.space import Space, sequences
+from esscher.networks import relative_attention
+from esscher.networks.transformer_config import XLNetConfig
+from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork
 
 ROWS, LENGTH, TARGETS = 4, 12, 5
 
 
 def their_model(**settings) -> XLNetLMHeadModel:
     given = {"vocab_size": 11, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "dropout": 0.0, "mem_len": 9}
-    with Seeded(1).governs_torch():
+    with SeededRng(1).fork_torch_rng():
         model = XLNetLMHeadModel(TheirConfig(**{**given, "initializer_range": 0.3, **settings})).eval()
         torch.nn.init.normal_(model.lm_loss.bias)
         return model
@@ -52,8 +52,8 @@ def gap(base: NetworkBase, model: XLNetLMHeadModel, *, with_segments: bool = Tru
     assert isinstance(network, XLNetNetwork)
     for number in range(3):
         tokens, segment, rank, targets = given(number)
-        arrangement = Arrangement(rank, targets, segment=segment if with_segments else None)
-        hidden, memory = network.predicted(tokens, arrangement, memory, LENGTH)
+        factorization_order = FactorizationOrder(rank, targets, segment=segment if with_segments else None)
+        hidden, memory = network.target_hidden(tokens, factorization_order, memory, LENGTH)
         found = theirs(model, tokens, segment if with_segments else None, rank, targets, mems)
         mems = found.mems
         gaps.append((network.output(hidden) - found.logits[..., : base.space.vocab_size]).abs().max())
@@ -92,11 +92,11 @@ def test_reversed_halves_are_those_of_transformers():
     network = from_transformers(model, Space(11, 12)).network
     assert isinstance(network, XLNetNetwork)
     tokens, segment, rank, targets = given(5)
-    arrangement = Arrangement(rank, targets, turned=True, segment=segment)
-    logits = network.output(network.predicted(tokens, arrangement, None, 0)[0])
+    factorization_order = FactorizationOrder(rank, targets, reversed_half=True, segment=segment)
+    logits = network.output(network.target_hidden(tokens, factorization_order, None, 0)[0])
     expected = theirs(model, tokens, segment, rank, targets, None).logits
     assert torch.allclose(logits, expected, atol=4e-6)
-    straight = network.output(network.predicted(tokens, replace(arrangement, turned=False), None, 0)[0])
+    straight = network.output(network.target_hidden(tokens, replace(factorization_order, reversed_half=False), None, 0)[0])
     assert torch.allclose(straight[:2], logits[:2], atol=1e-6) and not torch.allclose(straight[2:], logits[2:], atol=1e-2)
 
 
@@ -106,10 +106,10 @@ def test_content_is_that_of_transformers():
     model = their_model()
     base = from_transformers(model, Space(11, 12))
     x = sequences([[3, 1, 4, 1, 5], [9, 2, 6]])
-    ids = torch.tensor([[1, 3, 1, 4, 1, 5], [1, 9, 2, 6, 0, 0]])  # 1 is their <s>, our opening
+    ids = torch.tensor([[1, 3, 1, 4, 1, 5], [1, 9, 2, 6, 0, 0]])  # 1 is their <s>, our bos
     mask = torch.tensor([[1.0] * 6, [1.0] * 4 + [0.0] * 2])
     expected = model.transformer(ids, attention_mask=mask).last_hidden_state
-    found = base.network.surveyed(x)
+    found = base.network.encode(x)
     assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=4e-6)
 
 
@@ -117,7 +117,7 @@ def test_content_is_that_of_transformers():
 @torch.no_grad()
 def test_what_is_saved_here_loads_there_and_comes_back(tmp_path, tied):
     config = XLNetConfig(16, 2, 2, None, 24, memory=9, tied=tied, activation="gelu-tanh")
-    base = build_base(config, Space(11, 12, eos=3), rng=Seeded(4)).eval()
+    base = build_base(config, Space(11, 12, eos=3), rng=SeededRng(4)).eval()
     save_xlnet(tmp_path, base)
     model = XLNetLMHeadModel.from_pretrained(tmp_path).eval()
     assert gap(base, model) < 1e-6
@@ -132,7 +132,7 @@ def test_what_is_saved_here_loads_there_and_comes_back(tmp_path, tied):
 
 def test_another_end_symbol_may_be_named(tmp_path):
     tokenizer = train_tokenizer("character", ["abc"])
-    base = build_base(XLNetConfig(16, 1, 2), Space(tokenizer.vocab_size, 12, tokenizer.eos), rng=Seeded(4))
+    base = build_base(XLNetConfig(16, 1, 2), Space(tokenizer.vocab_size, 12, tokenizer.eos), rng=SeededRng(4))
     save_xlnet(tmp_path, base, tokenizer)
     again, words = load_base(tmp_path, eos="b")
     assert words is not None and again.space == replace(base.space, eos=words.eos) != base.space
@@ -150,12 +150,16 @@ def test_wrong_versions_are_caught(monkeypatch):
         assert gap(base, model) > 1e-4
         network.biases[0, row] = kept
     assert gap(base, model) < 4e-6
-    monkeypatch.setattr(mixers.Ordered, "hidden", property(lambda own: own.keys.rank[:, None] >= own.queries.rank[:, :, None]))
+    monkeypatch.setattr(
+        relative_attention.PermutationMask,
+        "masked",
+        property(lambda own: own.keys.order_index[:, None] >= own.queries.order_index[:, :, None]),
+    )
     assert gap(base, model) > 1e-3
 
 
 def test_what_transformers_has_not_is_refused():
-    local = build_base(XLNetConfig(16, 1, 2, mixers=("local",)), Space(11, 12), rng=Seeded(0))
+    local = build_base(XLNetConfig(16, 1, 2, mixers=("local",)), Space(11, 12), rng=SeededRng(0))
     with pytest.raises(ValueError, match="only full"):
         to_transformers(local)
     with pytest.raises(ValueError, match="has 11 tokens and the space 9"):

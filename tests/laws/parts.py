@@ -1,8 +1,8 @@
 """The parts of the package, found by inspection: what implements a protocol must stand under its laws.
 
 A part is a public class whose instances implement the protocol, or a public function that gives one. It is called by its
-package and its own name: `samplers.Pool`, `exact.normalise`. A list of laws is a dictionary whose keys begin with the name of
-the part they try, and go on, after a comma, with what is particular: `samplers.Pool, shared`.
+package and its own name: `samplers.SIR`, `exact.normalise`. A list of laws is a dictionary whose keys begin with the name of
+the part they try, and go on, after a comma, with what is particular: `samplers.SIR, shared`.
 """
 
 import importlib
@@ -15,8 +15,8 @@ from types import ModuleType
 from torch import Tensor
 
 import esscher
+from esscher.core.space import Sequences
 from esscher.energies.features import Feature
-from esscher.space import Sequences
 
 Seeks = Callable[[object], bool]
 
@@ -68,7 +68,7 @@ def made_by(part: object) -> list[object]:
 def annotation(function: Callable[..., object], name: str) -> object:
     """A type in a signature; None where there is none, or one that only a type checker can see."""
     function = inspect.unwrap(function)
-    found = function.__annotations__.get(name)
+    found = getattr(function, "__annotations__", {}).get(name)
     return function.__globals__.get(found) if isinstance(found, str) else found
 
 

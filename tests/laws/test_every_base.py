@@ -9,37 +9,33 @@ import seq2seq_models
 import torch
 from bases.hidden import SPACES as HIDDEN_SPACES
 from bases.hidden import random_model
-from bases.test_begun import ALLOWED
-from bases.test_carried import STREAMING
+from bases.test_first_token_restricted import ALLOWED
 from bases.test_truncated import SETTINGS
+from bases.test_with_memory import STREAMING
 from exact.examples import random_weighted
-from heads_on_networks import CASES, DEEPER, ENDING, FIXED, NETWORKS, PIXELS, PROMPTS, base_of, slowly_solved
+from heads_on_networks import CASES, DEEPER, ENDING, FIXED, PIXELS, PROMPTS, base_of, slowly_solved
+from heads_on_networks import NETWORKS as HEADED
 from languages import random_automaton
 from networks import CONFIGS, SPACES, lively
 
-from esscher.bases.begun import Begun
-from esscher.bases.carried import Carried
-from esscher.bases.config import KINDS, PixelCnnConfig
-from esscher.bases.config import name as kind_of
-from esscher.bases.continued import Continued
-from esscher.bases.corrected import Corrected
-from esscher.bases.grown import deepened, deepened_causal_lm
-from esscher.bases.hidden_paths import paths
-from esscher.bases.in_order import in_order
-from esscher.bases.network import NETWORKS as BUILT_BY
-from esscher.bases.network import with_given, with_sight, with_unrolled
+from esscher.bases.factorization_order import with_factorization_order
+from esscher.bases.hidden_markov import path_automaton
+from esscher.bases.mixture import MixtureBase
+from esscher.bases.network import with_attention_span, with_prompt_tokens, with_unrolled_layers
 from esscher.bases.ngram import fit_ngram
-from esscher.bases.shortened import Shortened
+from esscher.bases.scaling import causal_lm_with_extra_layers, with_extra_layers
 from esscher.bases.truncated import Truncated
+from esscher.bases.wrappers import Continuation, FirstTokenRestricted, ProductOfExperts, WithMaxLength, WithMemory
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of, sequences
 from esscher.exact import features
-from esscher.exact.automaton import Weighted
+from esscher.exact.automaton import WeightedAutomaton
+from esscher.exact.exponential_family import tilt
 from esscher.exact.languages import matching_strings, white_noise
-from esscher.exact.mixture import Mixture
 from esscher.exact.partition import normalise, normalise_unbounded
-from esscher.exact.tilting import tilt
-from esscher.randomness import Seeded
-from esscher.samplers.watched import Tally, WatchedBase
-from esscher.space import Space, prompts_of, sequences
+from esscher.networks.pixelcnn_config import PixelCnnConfig
+from esscher.networks.registry import NETWORKS
+from esscher.samplers.progress import CountingBase, ProgressCounter
 from esscher.testing import check_base, check_stream
 
 from laws.parts import check_complete, has, part_of, parts  # isort: skip
@@ -68,20 +64,20 @@ def carried(kind, space):
     """In the midst of a stream; the same without a memory is another distribution."""
     base = small(kind, SPACES[space])
     with torch.no_grad():
-        found = Carried(base, base.read(base.open(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
+        found = WithMemory(base, base.read(base.init_memory(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
         one, other = (each.begin(prompts_of([[2, 1]]))[0] for each in (found, base))
     assert (one - other).abs().max() > 1e-3
     return found
 
 
 def labelled_pixels():
-    config = PixelCnnConfig(8, 1, image=(2, 2, 3), first=3, classes=2)
+    config = PixelCnnConfig(8, 1, image=(2, 2, 3), first_kernel_size=3, classes=2)
     return lively(config, Space(3, 3)).double()
 
 
 def unbounded():
     lighter = random_automaton(SPACE)
-    return normalise_unbounded(Weighted(lighter.emit - 0.3, lighter.move, SPACE))
+    return normalise_unbounded(WeightedAutomaton(lighter.log_emission - 0.3, lighter.next_state, SPACE))
 
 
 def ngram(order, space):
@@ -104,10 +100,12 @@ def tallies(space):
 
 EXACT = 1e-12
 BASES = {
-    **{f"{kind_of(config)}, {case}": network(config) for case, config in {**CASES, **DEEPER}.items()},
+    **{f"{NETWORKS.kind_of(config)}, {case}": network(config) for case, config in {**CASES, **DEEPER}.items()},
     **{
-        f"{kind_of(config)}, {case}, single precision": Tried(lambda c=config: base_of(c, FIXED), [[2, 3], [1, 1]], 1e-4)
-        for case, config in {**NETWORKS, **DEEPER, **PIXELS}.items()
+        f"{NETWORKS.kind_of(config)}, {case}, single precision": Tried(
+            lambda c=config: base_of(c, FIXED), [[2, 3], [1, 1]], 1e-4
+        )
+        for case, config in {**HEADED, **DEEPER, **PIXELS}.items()
     },
     "xlnet": Tried(lambda: small("xlnet").double(), FOUR, EXACT),
     "xlnet, local": Tried(lambda: small("xlnet, local").double(), FOUR, EXACT),
@@ -116,13 +114,17 @@ BASES = {
     "attentive-lstm": Tried(lambda: small("attentive-lstm").double(), FOUR, EXACT),
     "attentive-lstm, contexts": Tried(lambda: small("attentive-lstm, contexts", Space(3, 4)).double(), FOUR, EXACT),
     "pixelcnn, with labels": Tried(labelled_pixels, [[3], [4, 2, 0, 1]], 1e-10),
-    "bases.in_order": Tried(lambda: in_order(small("xlnet"), [6, 5, 4, 3, 2, 1, 0])),
-    "bases.in_order, local": Tried(lambda: in_order(small("xlnet, local", Space(3, 4)), [3, 0, 6, 2, 5, 1, 4])),
-    "bases.with_sight": Tried(lambda: with_sight(small("transformer-xl"), reach=2, clamp=1)),
-    "bases.with_given": Tried(lambda: with_given(lively(PIXELS["pixelcnn"], Space(3, 6)), 3), [[1, 2, 0], [0, 0, 1]]),
-    "bases.with_unrolled": Tried(lambda: with_unrolled(small("deq"), 2)),
-    "bases.deepened": Tried(lambda: deepened(small("transformer, learned"), 2, rng=Seeded(0)).eval()),
-    "bases.deepened_causal_lm": Tried(lambda: deepened_causal_lm(causal_models.tiny_base("llama"), 1)),
+    "bases.with_factorization_order": Tried(lambda: with_factorization_order(small("xlnet"), [6, 5, 4, 3, 2, 1, 0])),
+    "bases.with_factorization_order, local": Tried(
+        lambda: with_factorization_order(small("xlnet, local", Space(3, 4)), [3, 0, 6, 2, 5, 1, 4])
+    ),
+    "bases.with_attention_span": Tried(lambda: with_attention_span(small("transformer-xl"), attention_span=2, clamp_len=1)),
+    "bases.with_prompt_tokens": Tried(
+        lambda: with_prompt_tokens(lively(PIXELS["pixelcnn"], Space(3, 6)), 3), [[1, 2, 0], [0, 0, 1]]
+    ),
+    "bases.with_unrolled_layers": Tried(lambda: with_unrolled_layers(small("deq"), 2)),
+    "bases.with_extra_layers": Tried(lambda: with_extra_layers(small("transformer, learned"), 2, rng=SeededRng(0)).eval()),
+    "bases.causal_lm_with_extra_layers": Tried(lambda: causal_lm_with_extra_layers(causal_models.tiny_base("llama"), 1)),
     **{f"bases.CausalLM, {family}": Tried(lambda f=family: causal_models.tiny_base(f)) for family in causal_models.FAMILIES},
     **{
         f"bases.CausalLM, {family}, fixed length": Tried(lambda f=family: causal_models.tiny_base(f, eos=None, max_length=3))
@@ -136,7 +138,7 @@ BASES = {
         for eos in (0, None)
     },
     **{
-        f"bases.NGram, of order {order}, {space}": Tried(lambda o=order, s=space: ngram(o, s), FOUR, EXACT)
+        f"bases.fit_ngram, of order {order}, {space}": Tried(lambda o=order, s=space: ngram(o, s), FOUR, EXACT)
         for order, space in product((1, 2, 3, 10), SPACES)
     },
     **{  # a single state that cannot emit a token would make prompts impossible
@@ -147,39 +149,43 @@ BASES = {
             HIDDEN_SPACES.items(), ((1, False), (2, False), (5, False), (2, True), (5, True))
         )
     },
-    "bases.paths": Tried(lambda: paths(random_model(Space(2, 2), states=2)), [[], [1]], EXACT),
+    "bases.path_automaton": Tried(lambda: path_automaton(random_model(Space(2, 2), states=2)), [[], [1]], EXACT),
     **{
-        f"bases.Begun, {kind}, {allowed}, {space}": Tried(
-            lambda k=kind, a=allowed, s=space: Begun(TO_CHANGE[k](s), torch.tensor(ALLOWED[a]))
+        f"bases.FirstTokenRestricted, {kind}, {allowed}, {space}": Tried(
+            lambda k=kind, a=allowed, s=space: FirstTokenRestricted(TO_CHANGE[k](s), torch.tensor(ALLOWED[a]))
         )
         for kind, allowed, space in product(("automaton", "gru", "transformer"), ALLOWED, SPACES)
     },
     **{
-        f"bases.Carried, {kind}, {space}": Tried(lambda k=kind, s=space: carried(k, s), [prompt])
+        f"bases.WithMemory, {kind}, {space}": Tried(lambda k=kind, s=space: carried(k, s), [prompt])
         for kind, (space, prompt) in product(STREAMING, {"fixed length": [], "end symbol": [2, 1]}.items())
     },
-    "bases.Continued": Tried(lambda: Continued(random_automaton(SPACE), 1), [[1, 2, 1], [2, 2, 2, 1], [1]]),
-    "bases.Corrected": Tried(lambda: Corrected(small("gru, tied"), small("transformer, rotary"))),
-    "bases.Corrected, of Hugging Face": Tried(lambda: Corrected(causal_models.tiny_base("gpt2"), small("transformer, rotary"))),
-    "bases.Shortened": Tried(lambda: Shortened(random_automaton(Space(3, 5, eos=0)), 3)),
-    "bases.Shortened, fixed length": Tried(lambda: Shortened(small("gru, tied", Space(3, 5)), 3)),
+    "bases.Continuation": Tried(lambda: Continuation(random_automaton(SPACE), 1), [[1, 2, 1], [2, 2, 2, 1], [1]]),
+    "bases.ProductOfExperts": Tried(lambda: ProductOfExperts(small("gru, tied"), small("transformer, rotary"))),
+    "bases.ProductOfExperts, of Hugging Face": Tried(
+        lambda: ProductOfExperts(causal_models.tiny_base("gpt2"), small("transformer, rotary"))
+    ),
+    "bases.WithMaxLength": Tried(lambda: WithMaxLength(random_automaton(Space(3, 5, eos=0)), 3)),
+    "bases.WithMaxLength, fixed length": Tried(lambda: WithMaxLength(small("gru, tied", Space(3, 5)), 3)),
     **{
         f"bases.Truncated, {kind}, {setting}, {space}": Tried(
             lambda k=kind, c=setting, s=space: Truncated(TO_CHANGE[k](s), **SETTINGS[c])
         )
         for kind, setting, space in product(TO_CHANGE, SETTINGS, SPACES)
     },
-    "samplers.WatchedBase": Tried(lambda: WatchedBase(random_automaton(SPACE), Tally(print))),
+    "samplers.CountingBase": Tried(lambda: CountingBase(random_automaton(SPACE), ProgressCounter(print))),
     "exact.Automaton": Tried(lambda: random_automaton(SPACE), FOUR, EXACT),
     "exact.Automaton, fixed length": Tried(lambda: random_automaton(Space(3, 4)), FOUR, EXACT),
-    "exact.Normalised": Tried(lambda: normalise(random_weighted(SPACE, seed=3)), FOUR, EXACT),
-    "exact.Normalised, reads otherwise": Tried(lambda: normalise(random_weighted(Space(3, 4), seed=8, read=True)), FOUR, EXACT),
+    "exact.NormalisedAutomaton": Tried(lambda: normalise(random_weighted(SPACE, seed=3)), FOUR, EXACT),
+    "exact.NormalisedAutomaton, reads otherwise": Tried(
+        lambda: normalise(random_weighted(Space(3, 4), seed=8, prompt_next_state=True)), FOUR, EXACT
+    ),
     "exact.normalise_unbounded": Tried(unbounded, FOUR, EXACT),
     "exact.tilt": Tried(lambda: tilt(random_automaton(SPACE), tallies(SPACE), torch.tensor([0.8, -1.1]).double()), FOUR, EXACT),
     "exact.white_noise": Tried(lambda: white_noise(2, 4), [[], [1], [0, 1, 1]], EXACT),
     "exact.matching_strings": Tried(lambda: matching_strings("(01|1)*", 4), [[], [1], [0, 1]], EXACT),
-    "exact.Mixture": Tried(
-        lambda: Mixture((random_automaton(SPACE), random_automaton(SPACE, seed=3)), (0.9, 0.1)), FOUR, EXACT
+    "bases.MixtureBase": Tried(
+        lambda: MixtureBase((random_automaton(SPACE), random_automaton(SPACE, seed=3)), (0.9, 0.1)), FOUR, EXACT
     ),
 }
 APART = {
@@ -187,29 +193,30 @@ APART = {
     "bases.build_base": "builds the kinds",
     "bases.causal_lm": "gives a CausalLM",
     "bases.seq2seq_lm": "gives a Seq2SeqLM",
-    "bases.fit_ngram": "gives an NGram",
-    "bases.shortened": "gives a Shortened, or the base",
+    "bases.with_max_length": "gives a WithMaxLength, or the base",
     "bases.truncated": "gives a Truncated, or the base",
-    "exact.normalise": "gives a Normalised",
-    "objectives.any_order": "gives the base it was given",
-    "training.network_of": "gives the base it was given",
-    "recipes.random_process": "gives an Automaton",
+    "exact.normalise": "gives a NormalisedAutomaton",
+    "objectives.require_any_order": "gives the base it was given",
+    "training.require_network_base": "gives the base it was given",
+    "workflow.base_with_span": "gives the base of a model, or a copy by with_attention_span, which the list tries",
+    "papers.random_process": "gives an Automaton",
     "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
 }
-FOUND = parts(has("log_probs", "begin", "advance", "select"))
+IS_BASE, IS_NETWORK = has("log_probs", "begin", "advance", "select"), has("hidden", "output")
+FOUND = parts(lambda part: IS_BASE(part) and not IS_NETWORK(part))
 STREAMS = {  # what a memory holds is the same for output weights of one's own
     case: tried
     for case, tried in BASES.items()
-    if part_of(case) in KINDS and "single" not in case and "untied" not in case.replace("one-hot", "")
+    if part_of(case) in NETWORKS and "single" not in case and "untied" not in case.replace("one-hot", "")
 }
 
 
 def reads_streams(case: str) -> bool:
-    return hasattr(BUILT_BY[KINDS[part_of(case)]], "read")
+    return hasattr(NETWORKS[part_of(case)].part_class, "read")
 
 
 def test_the_list_is_complete():
-    check_complete({**FOUND, **KINDS}, BASES, APART, __file__)
+    check_complete({**FOUND, **NETWORKS}, BASES, APART, __file__)
 
 
 @pytest.mark.parametrize("case", slowly_solved(BASES))
@@ -218,7 +225,7 @@ def test_every_base_obeys_the_laws(case):
     base = build()
     part = FOUND.get(part_of(case))
     assert not isinstance(part, type) or isinstance(base, part)
-    assert part_of(case) not in KINDS or kind_of(base.config) == part_of(case)
+    assert part_of(case) not in NETWORKS or NETWORKS.kind_of(base.config) == part_of(case)
     check_base(base, prompts, tolerance=tolerance)
 
 

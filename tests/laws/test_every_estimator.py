@@ -14,100 +14,102 @@ import pytest
 import torch
 from laws.parts import annotation, check_complete, parts
 
-from esscher.adversarial.points import Points
-from esscher.adversarial.probes import error_rate, mean_gap
-from esscher.estimate import Estimate
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import SeededRng
+from esscher.metrics.comparison import word_ratio
 from esscher.metrics.labels import accuracy, macro_f1, matthews, pearson, share, spearman
-from esscher.metrics.lengths import word_ratio
-from esscher.randomness import Seeded
+from esscher.papers.games.evaluation import error_rate, mean_image_rmse
+from esscher.papers.games.points import Points
 from esscher.testing import assert_covers
 
 TESTS = Path(__file__).parents[1]
-LAYERS = ("bases", "energies", "samplers", "estimators", "metrics", "decoding", "objectives", "adversarial", "exact")
+LAYERS = ("bases", "energies", "samplers", "estimators", "metrics", "decoding", "objectives", "exact")
+GAMES = "esscher.papers.games"  # of all papers, only what several of them share
 SHOWN = {  # where coverage is asserted
-    "adversarial.divergence": "adversarial/test_planar.py::test_the_interval_of_a_counted_divergence_covers",
-    "estimators.log_beginnings": "estimators/test_beginnings.py::test_intervals_cover_at_their_rate",
+    "papers.divergence": "papers/test_games_plane.py::test_the_interval_of_a_counted_divergence_covers",
+    "estimators.prefix_log_probs": "estimators/test_continuations.py::test_intervals_cover_at_their_rate",
     "estimators.ratio_of_sums": "estimators/test_stream_estimators.py::test_blocks_cover_and_single_tokens_do_not",
     "estimators.divergences": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.moments": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.quasi_rejection_gap": "estimators/test_moments_divergences.py::test_quasi_rejection_gap_covers",
     "estimators.wasserstein": "estimators/test_populations.py::test_the_distance_covers_zero_where_joint_and_data_are_equal",
-    "estimators.exposure_of": "estimators/test_exposure.py::test_intervals_cover_the_exact_bound",
+    "estimators.exposure_of": "estimators/test_exposure_bias.py::test_intervals_cover_the_exact_bound",
     "estimators.ratio_of": "estimators/test_exposure_ratio.py::test_tokens_as_replicates_cover_too_seldom",
-    "estimators.guaranteed_log_z": (
+    "estimators.betting_log_z": (
         "estimators/test_log_z.py::test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails"
     ),
-    "estimators.guaranteed_mean_log_z": "estimators/test_measured.py::test_the_guarantee_for_a_mean_keeps_its_word",
-    "estimators.guaranteed_cross_entropy": "estimators/test_measured.py::test_the_guarantee_of_a_perplexity_covers",
+    "estimators.betting_mean_log_z": "estimators/test_measure.py::test_the_guarantee_for_a_mean_keeps_its_word",
+    "estimators.guaranteed_cross_entropy": "estimators/test_measure.py::test_the_guarantee_of_a_perplexity_covers",
     "estimators.interval": "estimators/test_intervals.py::test_coverage_for_heavy_tails_and_the_naive_interval_that_fails",
     "estimators.log_z": "estimators/test_log_z.py::test_per_prompt_intervals_cover",
-    "estimators.log_z_spread": (
-        "estimators/test_measured.py::test_the_spread_of_log_z_covers_and_without_the_correction_it_does_not"
+    "estimators.log_z_std": (
+        "estimators/test_measure.py::test_the_spread_of_log_z_covers_and_without_the_correction_it_does_not"
     ),
     "estimators.next_tokens": "estimators/test_next_token.py::test_intervals_cover",
     "estimators.cross_entropy": ("estimators/test_perplexity.py::test_tilted_interval_covers_and_ignoring_a_source_does_not"),
-    "estimators.saved_by_tilting": "estimators/test_perplexity.py::test_what_tilting_saves_is_covered_at_the_stated_rate",
+    "estimators.cross_entropy_reduction": (
+        "estimators/test_perplexity.py::test_what_tilting_saves_is_covered_at_the_stated_rate"
+    ),
     "estimators.preference": "estimators/test_preference.py::test_the_exact_interval_covers_at_its_rate",
     "estimators.agreement_of": "estimators/test_preference.py::test_intervals_of_agreement_cover_at_their_rate",
     "estimators.proportion": "estimators/test_proportions.py::test_covers_at_its_rate",
-    "estimators.mean_divergence": "estimators/test_rank.py::test_the_interval_covers_the_divergence_of_two_contexts",
+    "estimators.mean_divergence": "estimators/test_log_prob_rank.py::test_the_interval_covers_the_divergence_of_two_contexts",
     "estimators.unique_ngrams": "estimators/test_repetition.py::test_intervals_cover_the_exact_ratio",
-    "estimators.per_step": "estimators/test_steps.py::test_intervals_cover_every_position",
-    "estimators.corpus_value": "estimators/test_text_metrics.py::test_the_intervals_cover_and_wrong_ones_do_not",
-    "metrics.paired": "metrics/test_comparison.py::test_differences_cover_and_unpaired_ones_are_wide",
-    "metrics.swap_p_value": "metrics/test_comparison.py::test_systems_that_are_alike_part_at_the_stated_rate",
-    "objectives.match_moments": "objectives/test_moment_match.py::test_intervals_cover_the_exact_weights",
+    "estimators.per_position": "estimators/test_per_position.py::test_intervals_cover_every_position",
+    "metrics.corpus_value": "metrics/test_metric.py::test_the_intervals_cover_and_wrong_ones_do_not",
+    "metrics.paired_comparison": "metrics/test_comparison.py::test_differences_cover_and_unpaired_ones_are_wide",
+    "metrics.randomisation_p_value": "metrics/test_comparison.py::test_systems_that_are_alike_part_at_the_stated_rate",
+    "objectives.match_moments": "objectives/test_moment_matching.py::test_intervals_cover_the_exact_weights",
 }
 APART = {
     "energies.load_energy": "reads what was measured when the energy was saved",
-    "energies.saved_network": "keeps what was measured",
-    "adversarial.probe_error": "is `error_rate` of a fitted probe",
-    "estimators.estimate": "is `interval`, of replicates",
+    "papers.probe_error": "is `error_rate` of a fitted probe",
+    "estimators.estimate_from_draws": "is `interval`, of replicates",
     "estimators.compare_energies": "is `wasserstein`, and shares of populations",
     "estimators.exposure": "is `exposure_of` of draws",
     "estimators.exposure_ratio": "is `ratio_of` of draws",
     "estimators.log_z_bounds": "two ends on both sides of log Z, whose truth they hold on average: test_log_z.py",
     "estimators.bounded_cross_entropy": "is `log_z_bounds`",
     "estimators.measure": "is all of `perplexity`, `log_z`, ... in one call",
-    "estimators.measure_by": "is the same of draws at hand",
+    "estimators.measure_with_draws": "is the same of draws at hand",
     "estimators.perplexity": "is `cross_entropy`, in another unit",
     "estimators.as_perplexity": "is another unit",
     "estimators.as_bits": "is another unit",
-    "estimators.clipped": "is another end of the interval",
+    "estimators.nonnegative": "is another end of the interval",
     "estimators.base_cross_entropy": "is `cross_entropy` of scores at hand",
     "estimators.tilted_cross_entropy": "is `cross_entropy` of scores at hand",
-    "estimators.spread_of": "is `mean_divergence`, and the shares beside it",
+    "estimators.log_prob_spectrum": "is `mean_divergence`, and the shares beside it",
     "estimators.stream_cross_entropy": "is `ratio_of_sums`",
-    "estimators.corpus_difference": "is `interval` of pairs: test_text_metrics.py::test_differences_are_paired",
-    "metrics.by_length": "is `paired`, of groups",
-    "metrics.judge": "is `paired` and `swap_p_value`",
+    "metrics.corpus_difference": "is `corpus_value` of pairs: test_metric.py::test_differences_are_paired",
+    "metrics.by_length": "is `corpus_value` of groups",
+    "metrics.score_translation": "is `paired_comparison` and `by_length`",
 }
 TABLE = torch.tensor([[0.3, 0.06, 0.04], [0.05, 0.2, 0.05], [0.1, 0.05, 0.15]], dtype=torch.float64)  # predicted, right
 EACH = [str(number) for number in range(150)]
 
 
-def classes(rng: Seeded) -> tuple[list[int], list[int]]:
+def classes(rng: SeededRng) -> tuple[list[int], list[int]]:
     cell = rng.categorical(TABLE.flatten()[None].log(), len(EACH))[0]
     return (cell // 3).tolist(), (cell % 3).tolist()
 
 
-def numbers(rng: Seeded) -> tuple[list[float], list[float]]:
+def numbers(rng: SeededRng) -> tuple[list[float], list[float]]:
     """Normal, with correlation 0.6."""
     one, other = rng.normal(2, len(EACH)).double()
     return one.tolist(), (0.6 * one + 0.8 * other).tolist()
 
 
-def hits(rng: Seeded) -> list[bool]:
-    return rng.accept(torch.full((len(EACH),), 0.7).log()).tolist()
+def hits(rng: SeededRng) -> list[bool]:
+    return rng.bernoulli(torch.full((len(EACH),), 0.7).log()).tolist()
 
 
-def lines(rng: Seeded) -> tuple[list[str], list[str]]:
+def lines(rng: SeededRng) -> tuple[list[str], list[str]]:
     """1 to 9 words for 2 to 8, independently: as many in the mean."""
     ours, theirs = (rng.categorical(torch.zeros(1, count), len(EACH))[0] + first for count, first in ((9, 1), (7, 2)))
     return ["a " * int(size) for size in ours], ["b " * int(size) for size in theirs]
 
 
-def images(rng: Seeded) -> tuple[Points, Points]:
+def images(rng: SeededRng) -> tuple[Points, Points]:
     """Of 400 pixels, those of the first brighter by 0.1: less than the means of so few differ by chance."""
     ours, theirs = rng.normal(2, len(EACH), 400).double()
     return Points(ours + 0.1), Points(theirs)
@@ -129,8 +131,8 @@ TRIED = {  # an estimate from a seed, and the truth
     "metrics.pearson": (lambda rng: pearson(*numbers(rng), EACH), 0.6),
     "metrics.spearman": (lambda rng: spearman(*numbers(rng), EACH), 6 / math.pi * math.asin(0.3)),
     "metrics.word_ratio": (lambda rng: word_ratio(*lines(rng)), 1.0),
-    "adversarial.mean_gap": (lambda rng: mean_gap(*images(rng)), 0.1),
-    "adversarial.error_rate": (lambda rng: error_rate(torch.tensor(hits(rng)).double()), 70.0),
+    "papers.mean_image_rmse": (lambda rng: mean_image_rmse(*images(rng)), 0.1),
+    "papers.error_rate": (lambda rng: error_rate(torch.tensor(hits(rng)).double()), 70.0),
 }  # fmt: skip
 REPLICATIONS = 60
 
@@ -147,7 +149,7 @@ def holds_an_estimate(kind: object, depth: int = 0) -> bool:
 
 def test_the_list_is_complete():
     found = parts(lambda part: inspect.isfunction(part) and holds_an_estimate(annotation(part, "return")))
-    below = [name for name in found if name.split(".")[0] in LAYERS]
+    below = [name for name, part in found.items() if name.split(".")[0] in LAYERS or part.__module__.startswith(GAMES)]
     assert not SHOWN.keys() & TRIED.keys()
     check_complete(below, {**SHOWN, **TRIED}, APART, __file__)
 
@@ -170,7 +172,7 @@ def test_the_test_that_shows_coverage_is_there(name):
 def test_intervals_cover_at_their_rate(name):
     """False-alarm rate 1e-3 for each; the seed is fixed. An interval for another truth is caught."""
     estimator, truth = TRIED[name]
-    found = [estimator(Seeded(number, name)) for number in range(REPLICATIONS)]
-    assert_covers(sum(one.covers(truth) for one in found), REPLICATIONS, found[0].level)
+    found = [estimator(SeededRng(number, name)) for number in range(REPLICATIONS)]
+    assert_covers(sum(one.covers(truth) for one in found), REPLICATIONS, found[0].confidence)
     with pytest.raises(AssertionError):
-        assert_covers(sum(one.covers(0.8 * truth) for one in found), REPLICATIONS, found[0].level)
+        assert_covers(sum(one.covers(0.8 * truth) for one in found), REPLICATIONS, found[0].confidence)

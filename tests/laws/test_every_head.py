@@ -8,18 +8,17 @@ from heads.test_adaptive import KINDS, WIDTH, made
 from laws.parts import check_complete, has, part_of, parts
 from torch import nn
 
+from esscher.core.randomness import SeededRng
 from esscher.heads.head import SoftmaxHead
-from esscher.heads.logistics import LogisticsHead
-from esscher.heads.mixture import MixtureHead
-from esscher.randomness import Seeded
+from esscher.heads.mixture import DiscretizedLogisticHead, MixtureHead
 from esscher.testing import check_head
 
 TOKENS = 7
 
 
 def drawn(make, *, tied: bool = False):
-    """A head of random weights, tied to a table of vectors for its tokens and the opening symbol, or not."""
-    with Seeded(3).governs_torch():
+    """A head of random weights, tied to a table of vectors for its tokens and the BOS symbol, or not."""
+    with SeededRng(3).fork_torch_rng():
         head = make(nn.Embedding(TOKENS + 1, WIDTH).double()) if tied else make(None)
         for weight in head.parameters():
             nn.init.normal_(weight)
@@ -35,19 +34,19 @@ HEADS = {
     "heads.SoftmaxHead, without bias": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, bias=False)),
     "heads.SoftmaxHead, tied": lambda: drawn(lambda table: SoftmaxHead(TOKENS, WIDTH, table, bias=True), tied=True),
     **{f"heads.AdaptiveSoftmax, {kind}": lambda k=kind: made(*KINDS[k])[1] for kind in KINDS},
-    "heads.MixtureHead, softmaxes": lambda: drawn(mixture("softmaxes")),
-    "heads.MixtureHead, softmaxes, tied": lambda: drawn(mixture("softmaxes"), tied=True),
-    "heads.MixtureHead, contexts": lambda: drawn(mixture("contexts")),
-    "heads.MixtureHead, contexts, tied": lambda: drawn(mixture("contexts", bias=False), tied=True),
-    "heads.LogisticsHead": lambda: LogisticsHead(TOKENS),
-    "heads.LogisticsHead, two levels": lambda: LogisticsHead(2),
+    "heads.MixtureHead, softmaxes": lambda: drawn(mixture("mos")),
+    "heads.MixtureHead, softmaxes, tied": lambda: drawn(mixture("mos"), tied=True),
+    "heads.MixtureHead, contexts": lambda: drawn(mixture("moc")),
+    "heads.MixtureHead, contexts, tied": lambda: drawn(mixture("moc", bias=False), tied=True),
+    "heads.DiscretizedLogisticHead": lambda: DiscretizedLogisticHead(TOKENS),
+    "heads.DiscretizedLogisticHead, two levels": lambda: DiscretizedLogisticHead(2),
 }
-APART = {"networks.build_head": "gives one of those in the list, by its settings"}
-FOUND = parts(has("logits", "score", "score_and_level", "prepared"))
+APART = {"heads.build_head": "gives one of those in the list, by its settings"}
+FOUND = parts(has("logits", "log_probs", "log_probs_and_logsumexp", "logits_fn"))
 
 
 def hidden(head, rows: int = 20) -> torch.Tensor:
-    return Seeded(5).normal(rows, 9 if isinstance(head, LogisticsHead) else WIDTH).double()
+    return SeededRng(5).normal(rows, 9 if isinstance(head, DiscretizedLogisticHead) else WIDTH).double()
 
 
 def test_the_list_is_complete():
@@ -69,59 +68,59 @@ class Plain(SoftmaxHead):
 
 
 class Unnormalised(Plain):
-    def score(self, hidden, tokens):
-        return super().score(hidden, tokens) + 0.01
+    def log_probs(self, hidden, tokens):
+        return super().log_probs(hidden, tokens) + 0.01
 
 
 class OneBehind(Plain):
     """Scores of the next token: they sum to 1 all the same."""
 
-    def score(self, hidden, tokens):
-        return super().score(hidden, (tokens + 1) % TOKENS)
+    def log_probs(self, hidden, tokens):
+        return super().log_probs(hidden, (tokens + 1) % TOKENS)
 
 
 class ScoresWhatIsNotAsked(Plain):
-    def score(self, hidden, tokens):
-        return super().score(hidden, tokens % TOKENS)
+    def log_probs(self, hidden, tokens):
+        return super().log_probs(hidden, tokens % TOKENS)
 
 
 class OtherScores(Plain):
-    def score_and_level(self, hidden, tokens):
-        score, level = super().score_and_level(hidden, tokens)
-        return 1.01 * score, level
+    def log_probs_and_logsumexp(self, hidden, tokens):
+        log_probs, logsumexp = super().log_probs_and_logsumexp(hidden, tokens)
+        return 1.01 * log_probs, logsumexp
 
 
 class LevelsWithoutBias(Plain):
-    def score_and_level(self, hidden, tokens):
-        score, level = super().score_and_level(hidden, tokens)
-        return score, torch.where(tokens >= 0, (hidden @ self.weight.T).logsumexp(-1), level)
+    def log_probs_and_logsumexp(self, hidden, tokens):
+        log_probs, logsumexp = super().log_probs_and_logsumexp(hidden, tokens)
+        return log_probs, torch.where(tokens >= 0, (hidden @ self.weight.T).logsumexp(-1), logsumexp)
 
 
 class StepsWithoutBias(Plain):
-    def prepared(self, steps):
-        return partial(nn.functional.linear, weight=self.weight) if steps > 50 else super().prepared(steps)
+    def logits_fn(self, steps):
+        return partial(nn.functional.linear, weight=self.weight) if steps > 50 else super().logits_fn(steps)
 
 
 class ScoresDoNotLearn(Plain):
-    def score(self, hidden, tokens):
-        return super().score(hidden, tokens).detach() + 0 * hidden.sum()
+    def log_probs(self, hidden, tokens):
+        return super().log_probs(hidden, tokens).detach() + 0 * hidden.sum()
 
 
 class LevelsDoNotLearn(Plain):
-    def score_and_level(self, hidden, tokens):
-        score, level = super().score_and_level(hidden, tokens)
-        return score, level.detach() + 0 * hidden.sum()
+    def log_probs_and_logsumexp(self, hidden, tokens):
+        log_probs, logsumexp = super().log_probs_and_logsumexp(hidden, tokens)
+        return log_probs, logsumexp.detach() + 0 * hidden.sum()
 
 
 WRONG = {
     Unnormalised: "scores must sum to 1",
     OneBehind: "scores must be the normalised logits",
     ScoresWhatIsNotAsked: "a token below 0 must score 0",
-    OtherScores: "scores beside levels must be the scores",
-    LevelsWithoutBias: "levels must be logsumexps",
+    OtherScores: "scores beside logsumexps must be the scores",
+    LevelsWithoutBias: "logsumexps must be those of the logits",
     StepsWithoutBias: "prepared for 100 steps",
     ScoresDoNotLearn: "gradients of scores must be",
-    LevelsDoNotLearn: "gradients of scores and levels must be",
+    LevelsDoNotLearn: "gradients of scores and logsumexps must be",
 }
 
 

@@ -11,43 +11,50 @@ from networks import lively
 from objectives.test_distil import Judged
 from objectives.test_eforcing import base_of
 from objectives.test_eforcing import exact as exact_eforcing
-from objectives.test_noise_contrast import exact_binary
+from objectives.test_noise_contrastive import exact_binary
 from objectives.test_scheduled_sampling import mixtures
 from objectives.test_tilted_likelihood import exact_loss, points_after
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 
-from esscher.adversarial.complement_gan import Supervised
-from esscher.adversarial.energy_gan import EnergyGan, Gan
-from esscher.adversarial.finite import FiniteEnergyGan, FiniteGame, FiniteGan, Numbers, half_square
-from esscher.adversarial.networks import PlanarNets
-from esscher.adversarial.points import Points
-from esscher.bases.config import RecurrentConfig, XLNetConfig
-from esscher.bases.in_order import in_order
+from esscher.bases.factorization_order import with_factorization_order
 from esscher.bases.network import build_base
+from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.energies.features import LogLinear, contains, length
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Loss
-from esscher.objectives.combine import Combine, Part
-from esscher.objectives.distil import Distil, PolicyGradient, Reweighted
-from esscher.objectives.eforcing import EForcing
-from esscher.objectives.labelled import (
+from esscher.networks.recurrent_config import GruConfig, LstmConfig
+from esscher.networks.transformer_config import XLNetConfig
+from esscher.objectives.combine import WeightedObjective, WeightedSum
+from esscher.objectives.config import EForcingConfig, PermutationLMConfig, ScheduledSamplingConfig
+from esscher.objectives.distil import Distil, PolicyGradient, ReweightedDistil
+from esscher.objectives.exposure_bias import EForcing, ScheduledSampling
+from esscher.objectives.likelihood import Likelihood, TiltedLikelihood
+from esscher.objectives.noise_contrastive import NoiseContrast
+from esscher.objectives.permutation_lm import PermutationLM
+from esscher.objectives.supervised import (
     ChoiceLikelihood,
-    Labelled,
+    LabelledExamples,
     LabelLikelihood,
     RankingHinge,
     SpanLikelihood,
     SquaredError,
 )
-from esscher.objectives.likelihood import Likelihood
-from esscher.objectives.noise_contrast import NoiseContrast
-from esscher.objectives.permuted_likelihood import PermutedLikelihood
-from esscher.objectives.scheduled_sampling import ScheduledSampling
-from esscher.objectives.tilted_likelihood import TiltedLikelihood
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.papers.bad_gan.objective import Supervised
+from esscher.papers.energy_gan.objectives import (
+    EnergyGan,
+    FiniteEnergyGan,
+    FiniteGame,
+    FiniteGan,
+    Gan,
+    TableParameters,
+    half_square,
+)
+from esscher.papers.games.networks import PlanarNets
+from esscher.papers.games.points import Points
+from esscher.samplers.importance import Exhaustive
 from esscher.testing import check_objective
 
 SPACE = Space(3, 3, eos=0)
@@ -63,11 +70,11 @@ class Tried(NamedTuple):
     data: Any
     exact: Any
     parameters: Any
-    rng: Seeded | None = None
+    rng: SeededRng | None = None
 
 
 def student(seed: int = 3):
-    return build_base(RecurrentConfig(width=5, layers=1), SPACE, rng=Seeded(seed)).double().eval()
+    return build_base(LstmConfig(width=5, layers=1), SPACE, rng=SeededRng(seed)).double().eval()
 
 
 def likelihood() -> Tried:
@@ -134,7 +141,7 @@ def reweighted() -> Tried:
 
     def objective(target, data, *, rng, step=0) -> Loss:
         row = int(rng.categorical(log_a[None]))
-        return Reweighted(Judged.teacher, log_z)(target, data.rows(slice(row, row + 1)), rng=rng)
+        return ReweightedDistil(Judged.teacher, log_z)(target, data.rows(slice(row, row + 1)), rng=rng)
 
     def exact() -> Tensor:
         return -(log_score.softmax(0) * base.log_probs(every).sum(-1)).sum() / SPACE.max_length
@@ -145,13 +152,13 @@ def reweighted() -> Tried:
 def eforcing() -> Tried:
     base = base_of("transformer", Space(3, 3, eos=0))
     points = enumerate_points(base.space)
-    data = points.rows(Seeded(5).permutation(len(points))[:5])
+    data = points.rows(SeededRng(5).permutation(len(points))[:5])
     loss = exact_eforcing(base, data, weight=0.7, decay=0.8)
-    return Tried(EForcing(0.7, 0.8, sampler=Exhaustive()), Tilted(base), data, loss, list(base.parameters()))
+    return Tried(EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive()), Tilted(base), data, loss, list(base.parameters()))
 
 
 def scheduled_sampling(form: str) -> Tried:
-    base = lively(RecurrentConfig("gru", 6, 1, embedding=4), Space(2, 3)).double()
+    base = lively(GruConfig(6, 1, embedding=4), Space(2, 3)).double()
     point = [0, 1, 1]
     with torch.no_grad():
         mixed = mixtures(base, point, 0.3, form)
@@ -162,7 +169,9 @@ def scheduled_sampling(form: str) -> Tried:
         ]
         return torch.stack(parts).sum()
 
-    return Tried(ScheduledSampling(0.3, form), Tilted(base), sequences([point]), exact, list(base.parameters()))
+    return Tried(
+        ScheduledSampling(ScheduledSamplingConfig(0.3, form)), Tilted(base), sequences([point]), exact, list(base.parameters())
+    )
 
 
 def permuted_likelihood() -> Tried:
@@ -170,14 +179,18 @@ def permuted_likelihood() -> Tried:
 
     def exact() -> Tensor:
         orders = list(permutations(range(3)))
-        found = [in_order(base, order).log_probs(sequences([[point[place] for place in order]])) for order in orders]
+        found = [
+            with_factorization_order(base, order).log_probs(sequences([[point[place] for place in order]])) for order in orders
+        ]
         return -torch.stack(found).mean()
 
-    return Tried(PermutedLikelihood(1.0), Tilted(base), sequences([point]), exact, list(base.parameters()))
+    return Tried(
+        PermutationLM(PermutationLMConfig(1.0, "none")), Tilted(base), sequences([point]), exact, list(base.parameters())
+    )
 
 
 def combine() -> Tried:
-    both = Combine((Part("plain", Likelihood(), 0.5), Part("smooth", Likelihood(0.2), 2.0)))
+    both = WeightedSum((WeightedObjective("plain", Likelihood(), 0.5), WeightedObjective("smooth", Likelihood(0.2), 2.0)))
     base = student()
 
     def exact() -> Tensor:
@@ -193,7 +206,7 @@ class Table(nn.Module):
 
     def __init__(self, *shape: int):
         super().__init__()
-        self.values = nn.Parameter(Seeded(7).normal(5, *shape).double())
+        self.values = nn.Parameter(SeededRng(7).normal(5, *shape).double())
 
     def forward(self, x: Sequences) -> Tensor:
         return self.values[x.tokens[:, 0]]
@@ -201,7 +214,7 @@ class Table(nn.Module):
 
 def labelled(objective, shape, label, exact, example=(0, 1, 2, 3, 4)) -> Tried:
     scores = Table(*shape)
-    data = Labelled(sequences([[0], [1, 1], [2], [3], [4]]), torch.as_tensor(label), torch.tensor(example))
+    data = LabelledExamples(sequences([[0], [1, 1], [2], [3], [4]]), torch.as_tensor(label), torch.tensor(example))
     return Tried(objective, scores, data, lambda: exact(scores.values), [scores.values])
 
 
@@ -216,7 +229,7 @@ def span_loss(scores: Tensor) -> Tensor:
 
 
 def finite(objective, exact) -> Tried:
-    game = FiniteGame(Numbers(Seeded(1).normal(4).double()), Numbers(Seeded(2).normal(4).double()))
+    game = FiniteGame(TableParameters(SeededRng(1).normal(4).double()), TableParameters(SeededRng(2).normal(4).double()))
     data = Points(torch.eye(4, dtype=torch.float64)[[0, 1, 1, 3]])
     share = torch.tensor([0.25, 0.5, 0.0, 0.25], dtype=torch.float64)
     players = {"discriminator": [game.discriminator.values], "generator": [game.generator.values]}
@@ -234,12 +247,12 @@ def finite_plain(cost: Tensor, p: Tensor, share: Tensor) -> dict[str, Tensor]:
 
 def planar(objective, exact) -> Tried:
     """A game of networks: the noise is that of its seed, and written down with it."""
-    game = PlanarNets(width=8, noise_size=3).build(inference=False, rng=Seeded(2))
-    data, rng = Points(Seeded(4).normal(16, 2)), Seeded(3)
+    game = PlanarNets(width=8, noise_size=3).build(inference=False, rng=SeededRng(2))
+    data, rng = Points(SeededRng(4).normal(16, 2)), SeededRng(3)
     players = {name: list(getattr(game, name).parameters()) for name in ("discriminator", "generator")}
 
     def loss() -> dict[str, Tensor]:
-        made = game.generator(game.generator.draw_noise(16, rng=Seeded(3)))
+        made = game.generator(game.generator.draw_noise(16, rng=SeededRng(3)))
         real = game.discriminator(data.values)
         return exact(real, game.discriminator(made.detach()), game.discriminator(made))
 
@@ -247,14 +260,14 @@ def planar(objective, exact) -> Tried:
 
 
 def supervised() -> Tried:
-    game = PlanarNets(width=8, noise_size=3).build(inference=False, classes=2, rng=Seeded(2))
-    data = Points(Seeded(4).normal(6, 2), torch.tensor([0, 1, 1, 0, 1, 0]))
+    game = PlanarNets(width=8, noise_size=3).build(inference=False, classes=2, rng=SeededRng(2))
+    data = Points(SeededRng(4).normal(6, 2), torch.tensor([0, 1, 1, 0, 1, 0]))
     weights = list(game.discriminator.parameters())
 
     def exact() -> dict[str, Tensor]:
         return {"discriminator": cross_entropy(game.discriminator(data.values), data.labels)}
 
-    return Tried(Supervised(), game, data, exact, {"discriminator": weights}, Seeded(3))
+    return Tried(Supervised(), game, data, exact, {"discriminator": weights}, SeededRng(3))
 
 
 OBJECTIVES = {
@@ -264,12 +277,12 @@ OBJECTIVES = {
     "objectives.NoiseContrast": noise_contrast,
     "objectives.Distil": distil,
     "objectives.PolicyGradient": policy_gradient,
-    "objectives.Reweighted": reweighted,
+    "objectives.ReweightedDistil": reweighted,
     "objectives.EForcing": eforcing,
     "objectives.ScheduledSampling, passes": lambda: scheduled_sampling("passes"),
     "objectives.ScheduledSampling, steps": lambda: scheduled_sampling("steps"),
-    "objectives.PermutedLikelihood": permuted_likelihood,
-    "objectives.Combine": combine,
+    "objectives.PermutationLM": permuted_likelihood,
+    "objectives.WeightedSum": combine,
     "objectives.LabelLikelihood": lambda: labelled(
         LabelLikelihood(), (3,), [0, 2, 1, 1, 0], lambda s: -s.log_softmax(-1)[range(5), [0, 2, 1, 1, 0]].mean()
     ),
@@ -287,24 +300,22 @@ OBJECTIVES = {
     "objectives.SpanLikelihood": lambda: labelled(
         SpanLikelihood(2), (4, 2), [[-1, -1], [0, 0], [0, 1], [1, 2], [2, 2]], span_loss
     ),
-    "adversarial.FiniteEnergyGan": lambda: finite(FiniteEnergyGan(half_square, 0.3), finite_energy),
-    "adversarial.FiniteGan": lambda: finite(FiniteGan(), finite_plain),
-    "adversarial.EnergyGan": lambda: planar(
+    "papers.FiniteEnergyGan": lambda: finite(FiniteEnergyGan(half_square, 0.3), finite_energy),
+    "papers.FiniteGan": lambda: finite(FiniteGan(), finite_plain),
+    "papers.EnergyGan": lambda: planar(
         EnergyGan(), lambda real, held, fake: {"discriminator": real.mean() - held.mean(), "generator": fake.mean()}
     ),
-    "adversarial.Gan": lambda: planar(
+    "papers.Gan": lambda: planar(
         Gan(),
         lambda real, held, fake: {
             "discriminator": softplus(real).mean() + softplus(-held).mean(), "generator": softplus(fake).mean(),
         },
     ),
-    "adversarial.Supervised": supervised,
+    "papers.Supervised": supervised,
 }  # fmt: skip
 APART = {
-    "adversarial.ComplementGan": "its terms are written down in tests/adversarial/test_complement_gan.py::test_losses_by_hand",
-    "objectives.Denoising": "its dice have too many outcomes; tests/objectives/test_permuted_likelihood.py",
-    "verbs.build_objective": "gives one of those in the list, by its name",
-    "verbs.judging_objective": "gives one of those in the list",
+    "papers.ComplementGan": "its terms are written down in tests/papers/test_bad_gan_objective.py::test_losses_by_hand",
+    "objectives.MaskedLM": "its dice have too many outcomes; tests/objectives/test_permutation_lm.py",
 }
 FOUND = parts(calls_give(Loss))
 
@@ -317,7 +328,7 @@ def test_the_list_is_complete():
 def test_every_objective_obeys_the_laws(case):
     tried = OBJECTIVES[case]()
     part = FOUND[part_of(case)]
-    assert isinstance(tried.objective, part) or case == "objectives.Reweighted"
+    assert isinstance(tried.objective, part) or case == "objectives.ReweightedDistil"
     check_objective(*tried[:5], rng=tried.rng)
 
 

@@ -5,20 +5,18 @@ import torch
 from languages import PROMPTS, random_automaton, random_target
 from laws.parts import calls_give, check_complete, part_of, parts
 
-from esscher.draws import Draws
-from esscher.randomness import Seeded
+from esscher.core.draws import Draws
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of
+from esscher.core.target import Tilted
+from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
-from esscher.samplers.metropolis import Metropolis
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import AdaptivePool, Pool
-from esscher.samplers.rejection import QuasiRejection, Rejection
-from esscher.samplers.twists import FittedParticles
-from esscher.space import Sequences, Space, prompts_of
-from esscher.target import Tilted
+from esscher.samplers.sir import SIR, AdaptiveSIR
+from esscher.samplers.twists import FittedParticles, ParticleSIR
 from esscher.testing import check_sampler
-from esscher.training.draws_in_pieces import InPieces, InShards
+from esscher.training.resumable import ResumableByDraws, ResumableByPrompts
 
 MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
 
@@ -53,30 +51,29 @@ SAMPLERS = {
     "samplers.Ancestral": of_the_base(lambda base: Ancestral()),
     "samplers.Importance": tilted(Importance()),
     "samplers.Importance, other proposal": lambda target: (Importance(random_automaton(target.space, seed=3)), target),
-    "samplers.Pool": tilted(Pool(64)),
-    "samplers.Pool, shared": tilted(Pool(256, shared=True)),
-    "samplers.Pool, of particles": tilted(Pool(512, Particles(twist, threshold=0.9), shared=True)),
-    "samplers.AdaptivePool": tilted(AdaptivePool(effective=24, smallest=8)),
-    "samplers.AdaptivePool, shared": tilted(AdaptivePool(effective=48, smallest=8, shared=True)),
+    "samplers.SIR": tilted(SIR(64, shared=False)),
+    "samplers.SIR, shared": tilted(SIR(256)),
+    "samplers.SIR, of particles": tilted(SIR(512, Particles(twist, threshold=0.9))),
+    "samplers.AdaptiveSIR": tilted(AdaptiveSIR(min_ess=24, min_candidates=8, shared=False)),
+    "samplers.AdaptiveSIR, shared": tilted(AdaptiveSIR(min_ess=48, min_candidates=8)),
     "samplers.Rejection": tilted(Rejection(log_bound=5.0)),
     "samplers.QuasiRejection": tilted(QuasiRejection(log_bound=5.0)),
     "samplers.Metropolis": tilted(Metropolis(steps=60)),
     "samplers.Particles": tilted(Particles()),
     "samplers.Particles, twist": tilted(Particles(twist, threshold=0.9)),
     "samplers.Particles, blocks": tilted(Particles(twist, threshold=0.9, block=2)),
-    "samplers.Particles, halved": tilted(Particles(twist, threshold=0.9, halvings=2)),
-    "samplers.Particles, halved by blocks": tilted(Particles(twist, block=2, halvings=3)),
-    "samplers.FittedParticles": tilted(FittedParticles(block=1, halvings=1)),
+    "samplers.Particles, halved": tilted(Particles(twist, threshold=0.9, pruning_rounds=2)),
+    "samplers.Particles, halved by blocks": tilted(Particles(twist, block=2, pruning_rounds=3)),
+    "samplers.FittedParticles": tilted(FittedParticles(block=1, pruning_rounds=1)),
+    "samplers.ParticleSIR": tilted(ParticleSIR(512, block=1)),
     "samplers.Exhaustive": tilted(Exhaustive()),
-    "training.InShards": tilted(InShards(Importance(), rows=3000)),
-    "training.InPieces": tilted(InPieces(Pool(64), rows=1500)),
+    "training.ResumableByDraws": tilted(ResumableByDraws(Importance(), rows=3000)),
+    "training.ResumableByPrompts": tilted(ResumableByPrompts(SIR(64, shared=False), rows=1500)),
 }
 APART = {
-    "samplers.choose_sampler": "gives one of those in the list, by its name",
-    "verbs.sampler_of": "gives one of those in the list, by settings",
     "objectives.StoredNegatives": "draws repeat a table, and follow the base over tables: tests/objectives/test_negatives.py",
     "objectives.store_negatives": "gives a StoredNegatives",
-    "objectives.joined": "gives a StoredNegatives",
+    "objectives.concatenate_negatives": "gives a StoredNegatives",
     "objectives.load_negatives": "gives a StoredNegatives",
 }
 FOUND = parts(calls_give(Draws))
@@ -92,11 +89,11 @@ def test_every_sampler_obeys_the_laws(name, target):
     """False-alarm rate 1e-6 for each."""
     sampler, target = SAMPLERS[name](target)
     assert isinstance(sampler, FOUND[part_of(name)])
-    check_sampler(sampler, target, MANY, rng=Seeded(1, name))
+    check_sampler(sampler, target, MANY, rng=SeededRng(1, name))
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if part_of(name) != "samplers.Exhaustive"])
 def test_another_seed_gives_other_draws(name):
     sampler, target = SAMPLERS[name](TARGETS["fixed length"])
-    one, other = (sampler(target, MANY.rows(slice(0, 8)), 4, rng=Seeded(seed)).x.points() for seed in (1, 2))
+    one, other = (sampler(target, MANY.rows(slice(0, 8)), 4, rng=SeededRng(seed)).x.points() for seed in (1, 2))
     assert one != other

@@ -5,10 +5,10 @@ from types import ModuleType
 import pytest
 from laws.parts import calls_give, check_complete, has, parts
 
-from esscher.draws import Draws
-from esscher.objective import Loss
+from esscher.core.draws import Draws
+from esscher.core.objective import Loss
+from esscher.core.target import Base
 from esscher.samplers.importance import Importance
-from esscher.target import Base
 
 WRITTEN = """
 class Lucky:
@@ -63,11 +63,11 @@ def test_new_parts_are_found_and_must_be_listed(module, seeks, names):
 
 def test_a_list_names_what_there_is_and_once():
     with pytest.raises(AssertionError, match=r"names \['samplers.Gone'\], which the package does not have"):
-        check_complete(["samplers.Pool"], ["samplers.Pool", "samplers.Gone, shared"], {}, "laws/test_x.py")
+        check_complete(["samplers.SIR"], ["samplers.SIR", "samplers.Gone, shared"], {}, "laws/test_x.py")
     with pytest.raises(AssertionError, match=r"names \['samplers.Gone'\], which the package does not have"):
-        check_complete(["samplers.Pool"], ["samplers.Pool"], {"samplers.Gone": "a reason"}, "laws/test_x.py")
-    with pytest.raises(AssertionError, match=r"both tries \['samplers.Pool'\] and sets them apart"):
-        check_complete(["samplers.Pool"], ["samplers.Pool"], {"samplers.Pool": "a reason"}, "laws/test_x.py")
+        check_complete(["samplers.SIR"], ["samplers.SIR"], {"samplers.Gone": "a reason"}, "laws/test_x.py")
+    with pytest.raises(AssertionError, match=r"both tries \['samplers.SIR'\] and sets them apart"):
+        check_complete(["samplers.SIR"], ["samplers.SIR"], {"samplers.SIR": "a reason"}, "laws/test_x.py")
 
 
 def test_two_parts_of_one_name_are_told(module):

@@ -7,15 +7,14 @@ import pytest
 import torch
 from metrics.translations import made_references, translated
 
-from esscher.metrics.comparison import by_length, judge, paired, swap_p_value
-from esscher.metrics.corpus import WordErrorRate
-from esscher.metrics.lengths import word_ratio
-from esscher.metrics.metric import LineCounts, metric_of
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.metrics.comparison import by_length, paired_comparison, randomisation_p_value, score_translation, word_ratio
+from esscher.metrics.metric import LineCounts, get_metric
+from esscher.metrics.text_metrics import WordErrorRate
 from esscher.testing import assert_covers
 
 pytest.importorskip("sacrebleu")
-WER, BLEU = WordErrorRate(), metric_of("bleu")
+WER, BLEU = WordErrorRate(), get_metric("bleu")
 REFERENCES = made_references(80)
 
 
@@ -38,8 +37,8 @@ def test_the_p_value_is_the_share_of_all_swaps():
         return abs(float(WER.value(one.sum(0)) - WER.value(other.sum(0))))
 
     known = [apart(mask) >= apart((False,) * 9) - 1e-9 for mask in product((False, True), repeat=9)]
-    found = swap_p_value(WER, first, second, level=1 - 1e-6, rng=Seeded(0))
-    assert 0.01 < found.value < 0.5 and found.covers(sum(known) / len(known)) and found.draws == 10_000
+    found = randomisation_p_value(WER, first, second, confidence=1 - 1e-6, rng=SeededRng(0))
+    assert 0.01 < found.value < 0.5 and found.covers(sum(known) / len(known)) and found.n == 10_000
     assert not found.covers(sum(known) / len(known) / 2), "one-sided"
 
 
@@ -48,14 +47,14 @@ def rejections(p_value, *, worse: float = 1.0, replications: int = 300) -> int:
 
 
 def swapped(first, second, seed):
-    return swap_p_value(WER, first, second, swaps=99, rng=Seeded(seed)).value
+    return randomisation_p_value(WER, first, second, swaps=99, rng=SeededRng(seed)).value
 
 
 def test_systems_that_are_alike_part_at_the_stated_rate():
     """False-alarm rate 1e-3. Lines told thrice part too often, lines that are not paired hide a difference."""
 
     def unpaired(first, second, seed):
-        order = Seeded(seed, "shuffled").permutation(len(second))
+        order = SeededRng(seed, "shuffled").permutation(len(second))
         return swapped(first, second[order], seed)
 
     def thrice(first, second, seed):
@@ -74,17 +73,17 @@ def test_differences_cover_and_unpaired_ones_are_wide():
     def corpus(seed, order=None):
         first, second = made_counts(80, seed=seed, worse=1.5)
         second = second if order is None else second[order]
-        metric = metric_of("wer")
-        return LineCounts(metric, first, "").minus(LineCounts(metric, second, ""), resamples=200, rng=Seeded(seed))
+        metric = get_metric("wer")
+        return LineCounts(metric, first, "").minus(LineCounts(metric, second, ""), resamples=200, rng=SeededRng(seed))
 
     def mean(seed, order=None):
         rng = torch.Generator().manual_seed(seed)
         hard = torch.rand(80, generator=rng, dtype=torch.float64)
         first, second = (hard + torch.rand(80, generator=rng, dtype=torch.float64) / 5 + by for by in (0.1, 0.0))
         second = second if order is None else second[order]
-        metric, ones = metric_of("rouge1"), torch.ones(80, dtype=torch.float64)
+        metric, ones = get_metric("rouge1"), torch.ones(80, dtype=torch.float64)
         rows = [LineCounts(metric, torch.stack([one, ones], -1), "") for one in (first, second)]
-        return rows[0].minus(rows[1], rng=Seeded(seed))
+        return rows[0].minus(rows[1], rng=SeededRng(seed))
 
     for number, truth in ((corpus, -1.5), (mean, 0.1)):
         ours, unpaired = ([number(seed, order) for seed in range(200)] for order in (None, torch.arange(80).roll(1)))
@@ -96,36 +95,36 @@ def test_differences_cover_and_unpaired_ones_are_wide():
 def test_a_better_system_is_told_from_texts(name):
     pytest.importorskip("rouge_score")
     better, worse = translated(REFERENCES, seed=1, keep=9), translated(REFERENCES, seed=2, keep=5)
-    metric = metric_of(name)
-    found = paired(metric, better, worse, REFERENCES, rng=Seeded(0))
+    metric = get_metric(name)
+    found = paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
     assert found.metric == name and found.p_value.value == 1 / 10_001 and found.p_value.low == 0
     assert found.difference.value == pytest.approx(found.first.value - found.second.value)
     assert 0 < found.difference.low < found.difference.high
-    turned = paired(metric, worse, better, REFERENCES, rng=Seeded(0))
+    turned = paired_comparison(metric.count(worse, REFERENCES), metric.count(better, REFERENCES), rng=SeededRng(0))
     assert turned.p_value == found.p_value and turned.difference.value == pytest.approx(-found.difference.value)
-    same = paired(metric, better, better, REFERENCES, rng=Seeded(0))
+    same = paired_comparison(metric.count(better, REFERENCES), metric.count(better, REFERENCES), rng=SeededRng(0))
     assert same.p_value.value == 1 and same.difference.low == same.difference.value == same.difference.high == 0
-    assert found == paired(metric, better, worse, REFERENCES, rng=Seeded(0))
+    assert found == paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
 
 
 def test_groups_are_those_of_the_words_of_the_source():
     sources = ["w " * (line % 7) for line in range(80)]
     hypotheses = translated(REFERENCES, seed=1)
-    groups = by_length(BLEU, sources, hypotheses, REFERENCES, (2, 6, 50), resamples=100, rng=Seeded(0))
+    groups = by_length(BLEU.count(hypotheses, REFERENCES), sources, (2, 6, 50), resamples=100, rng=SeededRng(0))
     assert [(one.low, one.high, one.name) for one in groups] == [(0, 2, "[0, 2)"), (2, 6, "[2, 6)"), (6, 50, "[6, 50)")]
     for group in groups:
         inside = [line for line in range(80) if group.low <= line % 7 < group.high]
-        alone = BLEU.score([hypotheses[k] for k in inside], [REFERENCES[k] for k in inside], resamples=100, rng=Seeded(0))
+        alone = BLEU.score([hypotheses[k] for k in inside], [REFERENCES[k] for k in inside], resamples=100, rng=SeededRng(0))
         assert (group.lines, group.value.value) == (len(inside), alone.value)
-    (whole,) = by_length(BLEU, sources, hypotheses, REFERENCES, (), resamples=100, rng=Seeded(0))
+    (whole,) = by_length(BLEU.count(hypotheses, REFERENCES), sources, (), resamples=100, rng=SeededRng(0))
     assert (whole.name, whole.lines) == ("[0, inf)", 80)
-    single = by_length(BLEU, ["w"] * 79 + ["w " * 30], hypotheses, REFERENCES, resamples=100, rng=Seeded(0))
+    single = by_length(BLEU.count(hypotheses, REFERENCES), ["w"] * 79 + ["w " * 30], resamples=100, rng=SeededRng(0))
     assert [(one.low, one.lines) for one in single] == [(0, 79), (25, 1)] and "no interval" in single[1].value.method
     for bounds in ((0, 5), (5, 5), (9, 3)):
-        with pytest.raises(ValueError, match="rise from above 0"):
-            by_length(BLEU, sources, hypotheses, REFERENCES, bounds, rng=Seeded(0))
+        with pytest.raises(ValueError, match="ascend from above 0"):
+            by_length(BLEU.count(hypotheses, REFERENCES), sources, bounds, rng=SeededRng(0))
     with pytest.raises(ValueError, match="79 sources and 80 hypotheses"):
-        by_length(BLEU, sources[1:], hypotheses, REFERENCES, rng=Seeded(0))
+        by_length(BLEU.count(hypotheses, REFERENCES), sources[1:], rng=SeededRng(0))
 
 
 def test_a_verdict_counts_each_translation_once(monkeypatch):
@@ -141,11 +140,11 @@ def test_a_verdict_counts_each_translation_once(monkeypatch):
 
     monkeypatch.setattr(WordErrorRate, "counts", counting)
     first, second = translated(REFERENCES, seed=1), translated(REFERENCES, seed=2)
-    (found,) = judge(["wer"], first, REFERENCES, against=second, sources=REFERENCES, bounds=(4,), rng=Seeded(0))
+    (found,) = score_translation(["wer"], first, REFERENCES, against=second, sources=REFERENCES, bounds=(4,), rng=SeededRng(0))
     assert watched.calls == 160 and len(found.groups) == 2
-    assert found.against is not None and found.against.first == found.value and found.metric is metric_of("wer")
+    assert found.against is not None and found.against.first == found.value and found.metric is get_metric("wer")
     with pytest.raises(ValueError, match="50 swaps are too few"):
-        paired(metric_of("wer"), first, second, REFERENCES, swaps=50, rng=Seeded(0))
+        paired_comparison(*(get_metric("wer").count(one, REFERENCES) for one in (first, second)), swaps=50, rng=SeededRng(0))
 
 
 def test_lengths_are_told_beside_the_references():

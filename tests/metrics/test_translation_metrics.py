@@ -9,11 +9,10 @@ import pytest
 import torch
 from metrics.translations import made_references, translated
 
-from esscher.metrics import sentences
-from esscher.metrics.corpus import Chrf
-from esscher.metrics.metric import METRICS, LineCounts, Metric, metric_of
-from esscher.metrics.ngrams import chrf_ngrams, shared
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.metrics import text_metrics
+from esscher.metrics.metric import METRICS, LineCounts, Metric, get_metric
+from esscher.metrics.text_metrics import Chrf, chrf_ngrams, shared
 from esscher.testing import assert_covers
 
 sacrebleu = pytest.importorskip("sacrebleu")
@@ -36,12 +35,13 @@ SCORERS = {
 def test_values_and_signatures_are_those_of_sacrebleu(name, several):
     theirs = SCORERS[name]()
     value = theirs.corpus_score(HYPOTHESES, STREAMS if several else [REFERENCES])
-    found = metric_of(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=Seeded(0))
+    found = get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
     assert found.value == (value.score if name.startswith("chrf") else pytest.approx(value.score, abs=1e-9))
-    assert found.low < found.value < found.high and found.draws == 60
-    assert found.method.startswith(f"{value.name}|{theirs.get_signature()}; percentile bootstrap over 60 texts")
-    assert found == metric_of(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=Seeded(0))
-    assert found != metric_of(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=Seeded(1))
+    assert found.low < found.value < found.high and found.n == 60
+    assert found.method.startswith(f"{value.name}|{theirs.get_signature()}; percentile bootstrap, ")
+    assert found.counted == "texts"
+    assert found == get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
+    assert found != get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(1))
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -49,9 +49,9 @@ def test_values_and_signatures_are_those_of_sacrebleu(name, several):
     ("ours", "theirs"), [("", ""), ("", "a b"), ("a", ""), ("a", "a"), ("a b c d e", "a b c d e"), ("x y", "a b")]
 )
 def test_odd_single_lines(name, ours, theirs):
-    found = metric_of(name).score([ours], [theirs], rng=Seeded(0))
+    found = get_metric(name).score([ours], [theirs], rng=SeededRng(0))
     assert found.value == pytest.approx(SCORERS[name]().corpus_score([ours], [[theirs]]).score, abs=1e-9)
-    assert (found.low, found.high, found.draws) == (-math.inf, math.inf, 1) and "no interval" in found.method
+    assert (found.low, found.high, found.n) == (-math.inf, math.inf, 1) and "no interval" in found.method
 
 
 def test_wrong_ways_to_count_chrf_are_told_apart():
@@ -78,10 +78,10 @@ def test_rouge_is_that_of_its_library_and_reads_every_script():
     for kind in ("rouge1", "rouge2", "rougeL"):
         theirs = scorer.RougeScorer([kind])
         each = [theirs.score_multi([a, b], h)[kind].fmeasure for h, a, b in zip(*plain, strict=True)]
-        found = metric_of(kind).score(plain[0], list(zip(*plain[1:], strict=True)), rng=Seeded(0))
+        found = get_metric(kind).score(plain[0], list(zip(*plain[1:], strict=True)), rng=SeededRng(0))
         assert found.value == pytest.approx(100 * sum(each) / 60) and found.unit == "%"
-        assert 0 <= found.low < found.value < found.high <= 100 and "mean over 60 texts" in found.method
-    assert metric_of("rouge1").score(["Это дом_2 №!"], ["это ДОМ 2"], rng=Seeded(0)).value == 100
+        assert 0 <= found.low < found.value < found.high <= 100 and "interval of a mean" in found.method and found.n == 60
+    assert get_metric("rouge1").score(["Это дом_2 №!"], ["это ДОМ 2"], rng=SeededRng(0)).value == 100
     assert scorer.RougeScorer(["rouge1"]).score("это дом", "это дом")["rouge1"].fmeasure == 0
 
 
@@ -96,11 +96,11 @@ def test_meteor_is_that_of_nltk(monkeypatch):
     def with_dictionary(references, hypothesis):
         return scoring.meteor_score(references, hypothesis, wordnet=SimpleNamespace(synsets=synsets))
 
-    monkeypatch.setattr(sentences, "_meteor", lambda: SimpleNamespace(meteor_score=with_dictionary))
+    monkeypatch.setattr(text_metrics, "_meteor", lambda: SimpleNamespace(meteor_score=with_dictionary))
     rows = METRICS["meteor"].count(["The cats sat.", "the cat", "", "of"], ["the cat sat .", "the dog", "a", ["if", "of"]]).rows
     whole = [1 - 0.5 * (1 / 4) ** 3, 1 - 0.5 * (1 / 2) ** 3, 0, 1 - 0.5]
     assert rows[:, 0].tolist() == pytest.approx([100 * one for one in whole])
-    assert METRICS["meteor"].score(["a"] * 3, ["a"] * 3, rng=Seeded(0)).method.startswith("alpha 0.9")
+    assert METRICS["meteor"].score(["a"] * 3, ["a"] * 3, rng=SeededRng(0)).method.startswith("alpha 0.9")
 
 
 def test_meteor_with_the_real_wordnet():
@@ -111,7 +111,7 @@ def test_meteor_with_the_real_wordnet():
         pytest.skip("WordNet is not installed")
     right = "It is a guide to action that ensures that the military will forever heed Party commands"
     ours = "It is a guide to action which ensures that the military always obeys the commands of the party"
-    assert metric_of("meteor").score([ours], [right], rng=Seeded(0)).value == pytest.approx(69.44, abs=0.01)
+    assert get_metric("meteor").score([ours], [right], rng=SeededRng(0)).value == pytest.approx(69.44, abs=0.01)
 
 
 def test_what_is_missing_is_named(monkeypatch):
@@ -122,7 +122,7 @@ def test_what_is_missing_is_named(monkeypatch):
 
     monkeypatch.setattr(scoring, "wordnet", SimpleNamespace(ensure_loaded=nowhere))
     with pytest.raises(ImportError, match=r"METEOR needs WordNet.*python -m nltk\.downloader wordnet"):
-        metric_of("meteor").score(["a"], ["a"], rng=Seeded(0))
+        get_metric("meteor").score(["a"], ["a"], rng=SeededRng(0))
     real = importlib.import_module
 
     def absent(name):
@@ -130,28 +130,28 @@ def test_what_is_missing_is_named(monkeypatch):
             raise ImportError(name)
         return real(name)
 
-    monkeypatch.setattr("esscher.metrics.libraries.import_module", absent)
+    monkeypatch.setattr("esscher.metrics.text_metrics.import_module", absent)
     needed = {"bleu": "sacrebleu", "chrf": "sacrebleu", "ter": "sacrebleu", "wer": "rapidfuzz", "rougeL": "rouge-score"}
     for name, package in {**needed, "meteor": "nltk"}.items():
         with pytest.raises(ImportError, match=rf'needs {package}, which is not installed.*pip install "esscher\[eval\]"'):
-            metric_of(name).score(["a"], ["a"], rng=Seeded(0))
+            get_metric(name).score(["a"], ["a"], rng=SeededRng(0))
 
 
 def test_names_and_lines_are_checked():
     with pytest.raises(ValueError, match=r"No metric named 'blue'.*bleu, chrf, chrf\+\+, ter, wer, rouge1"):
-        metric_of("blue")
+        get_metric("blue")
     assert [one.name for one in METRICS.values()] == list(METRICS)
-    wer = metric_of("wer")
+    wer = get_metric("wer")
     for hypotheses, references, message in [
         (["a"], ["a", "b"], "1 hypotheses and references for 2 lines"),
         ([], [], "There is no line at all"),
         (["a", "b"], [["a"], []], "Line 2 has no reference"),
     ]:
         with pytest.raises(ValueError, match=message):
-            wer.score(hypotheses, references, rng=Seeded(0))
-    assert wer.score(["a b", "c"], [["x", "a b"], "c"], rng=Seeded(0)).value == 0
+            wer.score(hypotheses, references, rng=SeededRng(0))
+    assert wer.score(["a b", "c"], [["x", "a b"], "c"], rng=SeededRng(0)).value == 0
     with pytest.raises(ValueError, match="between 0 and 1, not 95"):
-        metric_of("bleu").score(["a", "b"], ["a", "b"], level=95, rng=Seeded(0))
+        get_metric("bleu").score(["a", "b"], ["a", "b"], confidence=95, rng=SeededRng(0))
 
 
 def covering(metric: Metric, population: torch.Tensor, *, copies: int = 1, lines: int = 60, replications: int = 200) -> int:
@@ -159,9 +159,9 @@ def covering(metric: Metric, population: torch.Tensor, *, copies: int = 1, lines
     truth = float(metric.measure.value(population.sum(0)))
     hits = 0
     for seed in range(replications):
-        drawn = Seeded(seed).categorical(torch.zeros(1, len(population), dtype=torch.float64), lines)[0]
+        drawn = SeededRng(seed).categorical(torch.zeros(1, len(population), dtype=torch.float64), lines)[0]
         counts = LineCounts(metric, population[drawn].repeat(copies, 1), "")
-        hits += counts.estimate(resamples=200, rng=Seeded(seed)).covers(truth)
+        hits += counts.estimate(resamples=200, rng=SeededRng(seed)).covers(truth)
     return hits
 
 
@@ -169,7 +169,7 @@ def covering(metric: Metric, population: torch.Tensor, *, copies: int = 1, lines
 def test_intervals_cover_and_those_of_repeated_lines_do_not(name):
     """False-alarm rate 1e-3 each."""
     references = made_references(400, seed=3, longest=20)
-    population = metric_of(name).count(translated(references, seed=4), references).rows
-    assert_covers(covering(metric_of(name), population), 200, 0.95)
+    population = get_metric(name).count(translated(references, seed=4), references).rows
+    assert_covers(covering(get_metric(name), population), 200, 0.95)
     with pytest.raises(AssertionError, match="stated rate 95%"):
-        assert_covers(covering(metric_of(name), population, copies=4, replications=60), 60, 0.95)
+        assert_covers(covering(get_metric(name), population, copies=4, replications=60), 60, 0.95)

@@ -2,7 +2,7 @@
 
 import torch
 
-from esscher.randomness import Rng, Seeded
+from esscher.core.randomness import Rng, SeededRng
 
 WORDS = ["the", "cat", "(sat)", "on", "mat.", "a", "Dog,", "is", "not", "here!", "été", "-", "'so'", "42", "naïve", "x"]
 
@@ -13,8 +13,8 @@ def made_text(words: int, rng: Rng) -> str:
 
 def made_references(lines: int, *, seed: int = 0, longest: int = 12) -> list[str]:
     """Lines of 0 to `longest` words."""
-    lengths = Seeded(seed, "lengths").categorical(torch.zeros(1, longest + 1), lines)[0].tolist()
-    return [made_text(length, Seeded(seed, "text", line)) for line, length in enumerate(lengths)]
+    lengths = SeededRng(seed, "lengths").categorical(torch.zeros(1, longest + 1), lines)[0].tolist()
+    return [made_text(length, SeededRng(seed, "text", line)) for line, length in enumerate(lengths)]
 
 
 def translated(references: list[str], *, seed: int, keep: int = 7) -> list[str]:
@@ -22,9 +22,9 @@ def translated(references: list[str], *, seed: int, keep: int = 7) -> list[str]:
     found = []
     for line, reference in enumerate(references):
         words = reference.split()
-        fate = Seeded(seed, "fate", line).categorical(torch.zeros(1, 10), max(len(words), 1))[0].tolist()
-        other = made_text(len(words), Seeded(seed, "other", line)).split()
-        gone = Seeded(seed, "gone", line).categorical(torch.zeros(1, 20), max(len(words), 1))[0].tolist()
+        fate = SeededRng(seed, "fate", line).categorical(torch.zeros(1, 10), max(len(words), 1))[0].tolist()
+        other = made_text(len(words), SeededRng(seed, "other", line)).split()
+        gone = SeededRng(seed, "gone", line).categorical(torch.zeros(1, 20), max(len(words), 1))[0].tolist()
         pairs = zip(words, other, fate, gone, strict=False)
         found.append(" ".join(word if luck < keep else swap for word, swap, luck, lost in pairs if lost))
     return found

@@ -9,20 +9,21 @@ import torch
 from networks import CONFIGS, SPACES, check_dropout, lively
 from safetensors.torch import load_file
 
-from esscher.bases.carried import Carried
-from esscher.bases.config import AwdLstmConfig, RecurrentConfig, from_dict
-from esscher.bases.grown import grown, parameter_count
 from esscher.bases.network import build_base, build_network
-from esscher.networks.network import Penalised, StreamingNetwork
+from esscher.bases.scaling import parameter_count, scaled_to
+from esscher.bases.wrappers import WithMemory
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
+from esscher.networks.network import PenalizedNetwork, StreamingNetwork
+from esscher.networks.recurrent_config import AwdLstmConfig, LstmConfig
+from esscher.networks.registry import NETWORKS
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 CALM = {"dropout": 0.0, "input_dropout": 0.0, "between_dropout": 0.0, "word_dropout": 0.0, "weight_dropout": 0.0}
 CASES = {
-    "mos": AwdLstmConfig(20, 3, 16, 24, **CALM, output="softmaxes", components=5, floor=1e-8),
+    "mos": AwdLstmConfig(20, 3, 16, 24, **CALM, output="mos", components=5, floor=1e-8),
     "awd": AwdLstmConfig(16, 3, 16, 24, **CALM),
 }
 SPACE = Space(5, 4)
@@ -31,7 +32,7 @@ SPACE = Space(5, 4)
 def ours(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors under the authors' names, weights or gradients, under ours."""
     table = theirs["encoder.weight"]
-    found = {"embedding.weight": torch.cat([table, torch.zeros(1, table.shape[1])])}  # they have no opening symbol
+    found = {"embedding.weight": torch.cat([table, torch.zeros(1, table.shape[1])])}  # they have no BOS symbol
     found["head.bias"] = theirs["decoder.bias"]
     for name, value in theirs.items():
         if name.startswith("rnns."):
@@ -52,16 +53,16 @@ def test_equals_the_authors_code(name):
     )
     network.load_state_dict(state)
     x = tensors["x"].T
-    hidden, memory = network.train().read(x, network.open(3))
+    hidden, memory = network.train().read(x, network.init_memory(3))
     for number, part in enumerate(memory):
         assert torch.allclose(part, tensors[f"hidden/{number // 2}/{number % 2}"][0], atol=1e-5)
     out = hidden if name == "awd" else network.output(hidden).log_softmax(-1)
     assert torch.allclose(out.transpose(0, 1).reshape(tensors["out"].shape), tensors["out"], atol=1e-5)
-    loss = -network.score(hidden, x).mean() + network.penalty()
+    loss = -network.log_probs(hidden, x).mean() + network.penalty()
     assert float(loss.detach()) == pytest.approx(float(tensors["loss"]), abs=1e-6)
     loss.backward()
     # the released code takes the last word for padding where it is read, so only the output learns its vector (row 59)
-    as_output = torch.autograd.grad(-network.score(hidden.detach(), x).mean(), network.embedding.weight)[0]
+    as_output = torch.autograd.grad(-network.log_probs(hidden.detach(), x).mean(), network.embedding.weight)[0]
     network.embedding.weight.grad[59] = as_output[59]
     for key, weight in network.named_parameters():
         assert torch.allclose(weight.grad, slopes[key], atol=1e-6), key
@@ -69,9 +70,9 @@ def test_equals_the_authors_code(name):
 
 def drops(config: AwdLstmConfig, seed: int = 3):
     """Hidden vectors of one token read again and again, in training, and the base."""
-    base = build_base(config, SPACE, rng=Seeded(0)).train()
-    with Seeded(seed).governs_torch():
-        hidden, _ = base.network.read(torch.full((2, 6), 1), base.network.open(2))
+    base = build_base(config, SPACE, rng=SeededRng(0)).train()
+    with SeededRng(seed).fork_torch_rng():
+        hidden, _ = base.network.read(torch.full((2, 6), 1), base.network.init_memory(2))
     return hidden.detach(), base.network
 
 
@@ -86,15 +87,15 @@ def test_what_is_dropped_of_a_row_is_dropped_at_all_its_positions():
 def test_every_dropout_acts_in_training_alone(place):
     base = check_dropout(AwdLstmConfig(8, 2, 6, 7, **{**CALM, place: 0.5}, tied=False), SPACE)
     x = sequences([[1, 2, 3, 4], [4, 3, 2]])
-    calm = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, tied=False), SPACE, rng=Seeded(0))
+    calm = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, tied=False), SPACE, rng=SeededRng(0))
     assert torch.equal(base.log_probs(x), calm.log_probs(x))
 
 
 def test_a_dropped_word_is_gone_wherever_it_stands():
-    base = build_base(AwdLstmConfig(8, 1, 6, **{**CALM, "word_dropout": 0.5}, tied=False), SPACE, rng=Seeded(0)).train()
+    base = build_base(AwdLstmConfig(8, 1, 6, **{**CALM, "word_dropout": 0.5}, tied=False), SPACE, rng=SeededRng(0)).train()
     tokens = torch.tensor([[0, 1, 2, 0, 1, 2], [2, 1, 0, 2, 1, 0]])
-    with Seeded(1).governs_torch():
-        vectors = base.network._vectors(tokens)
+    with SeededRng(1).fork_torch_rng():
+        vectors = base.network._embed(tokens)
     whole = base.network.embedding(tokens)
     gone = [bool((vectors[tokens == token] == 0).all()) for token in range(3)]
     assert any(gone) and not all(gone)
@@ -108,55 +109,59 @@ def test_weight_drop_is_one_mask_a_pass_and_keeps_the_weight():
     config = AwdLstmConfig(8, 1, 6, **{**CALM, "weight_dropout": 0.5}, tied=False)
     hidden, network = drops(config)
     kept = network.cells[0].weight_hh_l0.detach().clone()
-    with Seeded(3).governs_torch():
+    with SeededRng(3).fork_torch_rng():
         mask = torch.nn.functional.dropout(torch.ones_like(kept), 0.5)
     with torch.no_grad():
         network.eval().cells[0].weight_hh_l0.mul_(mask)
-        assert torch.allclose(network.read(torch.full((2, 6), 1), network.open(2))[0], hidden, atol=1e-6)
+        assert torch.allclose(network.read(torch.full((2, 6), 1), network.init_memory(2))[0], hidden, atol=1e-6)
     found, network = drops(config)
     assert torch.equal(network.cells[0].weight_hh_l0, kept) and torch.equal(found, hidden)
 
 
 def test_penalties():
     """Of padded rows what is padding is not counted; a penalty is told once, in training with a gradient only."""
-    base = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, alpha=3.0, beta=5.0, tied=False), SPACE, rng=Seeded(0)).double()
+    base = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, alpha=3.0, beta=5.0, tied=False), SPACE, rng=SeededRng(0)).double()
     x = sequences([[1, 2, 3, 4], [4, 3]])
     outputs = [base.eval().network.hidden(sequences([row]))[0] for row in ([1, 2, 3, 4], [4, 3])]
     size = torch.cat(outputs).detach().square().mean()
     change = torch.cat([one[1:] - one[:-1] for one in outputs]).detach().square().mean()
     assert base.penalty() is None
     base.train()
-    loss = Likelihood()(Tilted(base), x, rng=Seeded(0))
+    loss = Likelihood()(Tilted(base), x, rng=SeededRng(0))
     nll = -base.eval().log_probs(x).detach().sum() / 6
     assert loss.metrics["penalty"] == pytest.approx(float(3 * size + 5 * change))
     assert float(loss.value.detach()) == pytest.approx(float(nll + 3 * size + 5 * change))
     assert loss.metrics["nll"] == pytest.approx(float(nll)) and base.penalty() is None
-    assert "penalty" not in Likelihood()(Tilted(base), x, rng=Seeded(0)).metrics
+    assert "penalty" not in Likelihood()(Tilted(base), x, rng=SeededRng(0)).metrics
     base.train()
     with torch.no_grad():
-        assert "penalty" not in Likelihood()(Tilted(base), x, rng=Seeded(0)).metrics
-    smooth = Likelihood(label_smoothing=0.1)(Tilted(base), x, rng=Seeded(0))
+        assert "penalty" not in Likelihood()(Tilted(base), x, rng=SeededRng(0)).metrics
+    smooth = Likelihood(label_smoothing=0.1)(Tilted(base), x, rng=SeededRng(0))
     assert smooth.metrics["penalty"] == pytest.approx(loss.metrics["penalty"])
 
 
 def test_a_stream_is_penalised_too_and_a_network_can_be_copied_after_a_pass():
-    base = build_base(CONFIGS["awd-lstm"], SPACE, rng=Seeded(0)).train()
+    base = build_base(CONFIGS["awd-lstm"], SPACE, rng=SeededRng(0)).train()
     tokens = torch.tensor([[1, 2, 3], [3, 2, 1]])
     length = torch.full((2,), 3)
-    carried = Carried(base, base.open(2))
+    carried = WithMemory(base, base.init_memory(2))
     x = Sequences(tokens, torch.zeros_like(length), length)
-    loss = Likelihood()(Tilted(carried), x, rng=Seeded(0))
-    assert loss.metrics["penalty"] > 0 and isinstance(base.network, StreamingNetwork) and isinstance(base.network, Penalised)
+    loss = Likelihood()(Tilted(carried), x, rng=SeededRng(0))
+    assert (
+        loss.metrics["penalty"] > 0
+        and isinstance(base.network, StreamingNetwork)
+        and isinstance(base.network, PenalizedNetwork)
+    )
     base.log_probs(x)
     assert copy.deepcopy(base).penalty() is None and base.penalty() is not None
-    plain = build_base(RecurrentConfig(width=4, layers=1), SPACE, rng=Seeded(0)).train()
+    plain = build_base(LstmConfig(width=4, layers=1), SPACE, rng=SeededRng(0)).train()
     plain.log_probs(x)
     assert plain.penalty() is None
 
 
 def test_initial_weights():
     """Uniform up to 0.1, or the LSTM's own up to the root of its width; the seed is fixed, so there is no false alarm."""
-    network = build_base(AwdLstmConfig(64, 2, 32, 100, tied=False), Space(300, 4), rng=Seeded(0)).network
+    network = build_base(AwdLstmConfig(64, 2, 32, 100, tied=False), Space(300, 4), rng=SeededRng(0)).network
     assert not bool(network.head.bias.any())
     bounds = {"embedding.weight": 0.1, "head.weight": 0.1, "cells.0.weight_hh_l0": 0.1, "cells.1.weight_hh_l0": 0.125}
     for name, bound in bounds.items():
@@ -168,20 +173,20 @@ def test_initial_weights():
 def test_widths_of_layers(layers, widths):
     config = AwdLstmConfig(8, layers, 6, 7, tied=False)
     assert config.widths == widths
-    parts = build_base(config, SPACE, rng=Seeded(0)).network.cells
+    parts = build_base(config, SPACE, rng=SeededRng(0)).network.cells
     assert [(part.input_size, part.hidden_size) for part in parts] == list(pairwise(widths))
 
 
-@pytest.mark.parametrize("config", [AwdLstmConfig(40, 3, inner=60), AwdLstmConfig(40, 2, 20, 60, output="softmaxes")])
+@pytest.mark.parametrize("config", [AwdLstmConfig(40, 3, inner=60), AwdLstmConfig(40, 2, 20, 60, output="mos")])
 def test_grown(config):
     wanted = 2 * parameter_count(config, 500)
-    found = grown(config, 500, wanted)
+    found = scaled_to(config, 500, wanted)
     assert found.layers == config.layers and abs(parameter_count(found, 500) - wanted) / wanted < 0.08
 
 
 def test_published_sizes():
     """22 million on the Penn Treebank with 15 softmaxes."""
-    published = AwdLstmConfig(620, 3, 280, 960, output="softmaxes", components=15)
+    published = AwdLstmConfig(620, 3, 280, 960, output="mos", components=15)
     assert parameter_count(published, 10_000) == pytest.approx(22e6, rel=0.03)
     assert parameter_count(AwdLstmConfig(), 10_000) == pytest.approx(24e6, rel=0.02)
 
@@ -189,8 +194,8 @@ def test_published_sizes():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"embedding": 20}, "vectors of one width, and the output's have 400, not 20"),
-        ({"output": "softmaxes", "embedding": 20, "latent": 30}, "output's have 30, not 20"),
+        ({"embedding": 20}, "vectors of one width: the output has 400, the embeddings 20"),
+        ({"output": "mos", "embedding": 20, "latent_width": 30}, "output has 30, the embeddings 20"),
         ({"weight_dropout": 1.0}, "dropout rate"),
         ({"inner": 0}, "at least one unit"),
         ({"layers": 0}, "at least one unit and one layer"),
@@ -199,7 +204,7 @@ def test_published_sizes():
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict({"kind": "awd-lstm", **values})
+        NETWORKS.from_dict({"kind": "awd-lstm", **values})
 
 
 def test_nothing_to_read():

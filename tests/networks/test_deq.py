@@ -9,23 +9,24 @@ import pytest
 import torch
 from networks import lively
 
-from esscher.bases.config import DeqConfig, from_dict, to_dict
-from esscher.bases.grown import grown, parameter_count
-from esscher.bases.network import build_base, with_sight, with_unrolled
+from esscher.bases.network import build_base, with_attention_span, with_unrolled_layers
+from esscher.bases.scaling import parameter_count, scaled_to
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
 from esscher.networks import deq, fixed_point
-from esscher.networks.deq import DeqNetwork, plain_attention, squared_derivatives
-from esscher.networks.fixed_point import Solve
-from esscher.networks.network import Penalised, StreamingNetwork
-from esscher.networks.relative import relative_attention
+from esscher.networks.deq import DeqNetwork, jacobian_penalty, twice_differentiable_attention
+from esscher.networks.fixed_point import SolverConfig
+from esscher.networks.network import PenalizedNetwork, StreamingNetwork
+from esscher.networks.registry import NETWORKS
+from esscher.networks.relative_attention_ops import relative_attention
+from esscher.networks.transformer_config import DeqConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
 from esscher.testing import check_base, check_stream
 
 SPACE = Space(7, 20)
 TIGHT = {"exact_tolerance": 1e-14, "exact_iterations": 400}
-SMALL = DeqConfig(8, 2, None, 16, dropout=0.0, memory=40, jacobian=0.0, **TIGHT)
+SMALL = DeqConfig(8, 2, None, 16, dropout=0.0, memory=40, jacobian_weight=0.0, **TIGHT)
 
 
 def rows(length, count=2, seed=0):
@@ -37,29 +38,29 @@ def norm(x):
     return (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt()
 
 
-def layer_plainly(network, tokens, z, reach=None):
+def layer_plainly(network, tokens, z, attention_span=None):
     """f(z) of one row, position by position and head by head."""
     (layer,), width, heads = network.blocks, 8, 2
     size, found = width // heads, []
-    given = [layer.inject(network.embedding.weight[token] * math.sqrt(width)) for token in tokens]
+    given = [layer.input_injection_proj(network.embedding.weight[token] * math.sqrt(width)) for token in tokens]
     speed = 10_000.0 ** -(torch.arange(width // 2, dtype=torch.double) * 2 / width)
     for i in range(len(tokens)):
         seen = []
         for head in range(heads):
             part = slice(size * head, size * (head + 1))
-            query = (layer.mixer.ask.weight @ z[i] + given[i][:width])[part]
+            query = (layer.mixer.q_proj.weight @ z[i] + given[i][:width])[part]
             scores, values = [], []
-            for j in range(0 if reach is None else max(0, i - reach), i + 1):
-                both = layer.mixer.remember.weight @ z[j] + given[j][width:]
+            for j in range(0 if attention_span is None else max(0, i - attention_span), i + 1):
+                both = layer.mixer.kv_proj.weight @ z[j] + given[j][width:]
                 place = torch.cat([((i - j) * speed).sin(), ((i - j) * speed).cos()])
                 content, position = network.biases[0, :, head]
-                score = (query + content) @ both[part] + (query + position) @ (layer.mixer.place.weight @ place)[part]
+                score = (query + content) @ both[part] + (query + position) @ (layer.mixer.rel_pos_proj.weight @ place)[part]
                 scores.append(score / math.sqrt(size))
                 values.append(both[width:][part])
             seen.append(torch.stack(scores).softmax(0) @ torch.stack(values))
-        x = norm(z[i] + layer.mixer.mix.weight @ torch.cat(seen))
-        inner = (layer.widen.weight @ x + layer.widen.bias).clamp(min=0)
-        found.append(norm(x + layer.narrow.weight @ inner + layer.narrow.bias))
+        x = norm(z[i] + layer.mixer.o_proj.weight @ torch.cat(seen))
+        inner = (layer.up_proj.weight @ x + layer.up_proj.bias).clamp(min=0)
+        found.append(norm(x + layer.down_proj.weight @ inner + layer.down_proj.bias))
     return torch.stack(found)
 
 
@@ -68,67 +69,67 @@ def steady(config):
     base = lively(config, SPACE).double()
     with torch.no_grad():
         for name, weight in base.network.blocks.named_parameters():
-            weight.mul_(1.0 if ".inject." in name else 0.5)
+            weight.mul_(1.0 if ".input_injection_proj." in name else 0.5)
     return base
 
 
 def biased(config, space=SPACE):
     """A lively base none of whose biases is 0."""
     base = lively(config, space).double()
-    with Seeded(4).governs_torch(), torch.no_grad():
+    with SeededRng(4).fork_torch_rng(), torch.no_grad():
         for weight in base.parameters():
             if not bool(weight.any()):
                 weight.normal_(std=0.5)
     return base
 
 
-def iterated(network, tokens, times, reach=None):
+def iterated(network, tokens, times, attention_span=None):
     z = torch.zeros(len(tokens), 8).double()
     for _ in range(times):
-        z = layer_plainly(network, tokens, z, reach)
+        z = layer_plainly(network, tokens, z, attention_span)
     return z
 
 
-@pytest.mark.parametrize("reach", [None, 2])
-def test_equals_a_layer_applied_until_nothing_changes(reach):
-    network = biased(replace(SMALL, reach=reach)).network
+@pytest.mark.parametrize("attention_span", [None, 2])
+def test_equals_a_layer_applied_until_nothing_changes(attention_span):
+    network = biased(replace(SMALL, attention_span=attention_span)).network
     tokens = [7, 0, 3, 1, 1]
     with torch.no_grad():
-        found, _ = network.read(torch.tensor([tokens]), network.open(1))
-        expected = iterated(network, tokens, 120, reach)
-    assert torch.allclose(found[0], expected, atol=1e-10) and network.last_solve.settled
+        found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
+        expected = iterated(network, tokens, 120, attention_span)
+    assert torch.allclose(found[0], expected, atol=1e-10) and network.last_solve.converged
 
 
 @pytest.mark.parametrize("unrolled", [1, 3])
 def test_unrolled_it_is_tied_layers(unrolled):
     base = biased(replace(SMALL, unrolled=unrolled))
     tokens = [7, 0, 3, 1, 1]
-    found, memory = base.network.read(torch.tensor([tokens]), base.network.open(1))
+    found, memory = base.network.read(torch.tensor([tokens]), base.network.init_memory(1))
     assert torch.allclose(found[0], iterated(base.network, tokens, unrolled), atol=1e-12) and len(memory) == 1 + unrolled
-    solving = with_unrolled(base, 0)
+    solving = with_unrolled_layers(base, 0)
     assert solving.config == SMALL and solving.network is base.network
     assert torch.allclose(
-        solving.network.read(torch.tensor([tokens]), solving.open(1)[1:])[0], biased_found(tokens), atol=1e-10
+        solving.network.read(torch.tensor([tokens]), solving.init_memory(1)[1:])[0], biased_found(tokens), atol=1e-10
     )
-    with pytest.raises(ValueError, match="Only a DEQ-Transformer is unrolled"):
-        with_unrolled(lively(from_dict({"kind": "gru", "width": 8}), SPACE), 2)
+    with pytest.raises(ValueError, match="Only a DEQ-Transformer can be unrolled"):
+        with_unrolled_layers(lively(NETWORKS.from_dict({"kind": "gru", "width": 8}), SPACE), 2)
 
 
 def biased_found(tokens):
     network = biased(SMALL).network
-    return network.read(torch.tensor([tokens]), network.open(1))[0]
+    return network.read(torch.tensor([tokens]), network.init_memory(1))[0]
 
 
 WRONG_LAYERS = {
-    "keys without the input": lambda self, z, share: self.mixer.known(z) + 0 * share.sum(),
-    "only the input": lambda self, z, share: known(self, 0 * z, share),
+    "keys without the input": lambda self, z, share: self.mixer.kv(z) + 0 * share.sum(),
+    "only the input": lambda self, z, share: kv(self, 0 * z, share),
 }
-known = deq._Layer.known
+kv = deq._DeqLayer.kv
 
 
 @pytest.mark.parametrize("wrong", WRONG_LAYERS)
 def test_wrong_layers_are_caught(wrong, monkeypatch):
-    monkeypatch.setattr(deq._Layer, "known", WRONG_LAYERS[wrong])
+    monkeypatch.setattr(deq._DeqLayer, "kv", WRONG_LAYERS[wrong])
     with pytest.raises(AssertionError):
         test_equals_a_layer_applied_until_nothing_changes(None)
 
@@ -139,7 +140,7 @@ def change_later_tokens(tolerance):
     x, other = rows(16).tokens, rows(16, seed=1).tokens
     other[:, :8] = x[:, :8]
     with torch.no_grad():
-        return [network.read(tokens, network.open(2))[0][:, :8] for tokens in (x, other)]
+        return [network.read(tokens, network.init_memory(2))[0][:, :8] for tokens in (x, other)]
 
 
 def test_a_vector_is_the_same_to_the_last_bit_whatever_comes_later():
@@ -158,10 +159,10 @@ def mixes_rows(past):
     return mixed(flat).view_as(past[0][0])
 
 
-mixed = fixed_point._mixed
+mixed = fixed_point._anderson_step
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("_dependent", stops_together), ("_mixed", mixes_rows)])
+@pytest.mark.parametrize(("name", "wrong"), [("_max_dependent_change", stops_together), ("_anderson_step", mixes_rows)])
 def test_leaks_through_the_solver_are_caught(name, wrong, monkeypatch):
     monkeypatch.setattr(fixed_point, name, wrong)
     with pytest.raises(AssertionError):
@@ -172,8 +173,8 @@ def test_a_position_depends_on_those_before_it_and_on_no_other():
     """By the gradient of each position's vector with respect to the input vectors, loosely solved."""
     network = lively(replace(SMALL, exact_tolerance=1e-2), SPACE).double().network
     given = torch.randn(1, 8, 8, dtype=torch.double, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network._vectors = lambda tokens: given
-    hidden = network._pass(torch.zeros(1, 8, dtype=torch.long), None, network._sight(False))[0]
+    network._embed = lambda tokens: given
+    hidden = network._pass(torch.zeros(1, 8, dtype=torch.long), None, network._attention_context(False))[0]
     for position in range(8):
         (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), given, retain_graph=True)
         size = slope[0].abs().sum(-1)
@@ -189,12 +190,12 @@ def check_gradient():
     base = lively(SMALL, SPACE).double()
     x = torch.tensor([[7, 0, 3, 1, 1], [7, 6, 2, 2, 5]])
     weight = torch.randn(2, 5, 8, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-    found, _ = base.network.read(x, base.network.open(2))
-    through = with_unrolled(copy.deepcopy(base), 150)
-    expected, _ = through.network.read(x, through.network.open(2))
+    found, _ = base.network.read(x, base.network.init_memory(2))
+    through = with_unrolled_layers(copy.deepcopy(base), 150)
+    expected, _ = through.network.read(x, through.network.init_memory(2))
     assert torch.allclose(found, expected, atol=1e-10)
     slopes, right = (slopes_of((one * weight).sum(), of) for one, of in ((found, base), (expected, through)))
-    assert base.network.last_adjoint.settled
+    assert base.network.last_adjoint.converged
     for (name, _), slope, other in zip(base.network.named_parameters(), slopes, right, strict=True):
         assert (slope is None) == (other is None), name
         if slope is not None:
@@ -207,12 +208,12 @@ def test_the_gradient_is_that_of_the_fixed_point():
 
 def no_solve(ctx, slope):
     """The gradient of the last application alone."""
-    ctx.solving[3](fixed_point.Found(1, 0.0, True))
+    ctx.settings[3](fixed_point.SolverResult(1, 0.0, True))
     return slope, None, None
 
 
 def not_transposed(ctx, slope):
-    made, solve, order, tell = ctx.solving
+    made, solve, order, report = ctx.settings
 
     def forward_instead(weight):
         again = weight.detach().requires_grad_()
@@ -220,13 +221,13 @@ def not_transposed(ctx, slope):
         return slope + back.flip(-1)
 
     weight, found = fixed_point.fixed_point(forward_instead, slope, solve, order)
-    tell(replace(found, settled=True))
+    report(replace(found, converged=True))
     return weight, None, None
 
 
 def loosely(ctx, slope):
-    made, _, order, tell = ctx.solving
-    ctx.solving = made, Solve(1e-1, 400), order, tell
+    made, _, order, report = ctx.settings
+    ctx.settings = made, SolverConfig(1e-1, 400), order, report
     return backward(ctx, slope)
 
 
@@ -248,14 +249,14 @@ def test_a_linear_map_is_solved_exactly_in_either_direction():
     def apply(z):
         return given + z @ own.T + torch.nn.functional.pad(z, (0, 0, 1, 0))[:, :-1] @ other.T
 
-    solve = Solve(1e-15, 300)
+    solve = SolverConfig(1e-15, 300)
     found, how = fixed_point.fixed_point(apply, torch.zeros_like(given), solve, "before")
     for t in range(6):
         before = found[:, t - 1] @ other.T if t else 0
         expected = torch.linalg.solve(torch.eye(5).double() - own, (given[:, t] + before).T).T
         assert torch.allclose(found[:, t], expected, rtol=1e-12, atol=1e-12)
-    plain = fixed_point.fixed_point(apply, torch.zeros_like(given), replace(solve, mixed=1), "before")[1]
-    assert how.settled and how.iterations < plain.iterations  # mixing is worth it
+    plain = fixed_point.fixed_point(apply, torch.zeros_like(given), replace(solve, anderson_history=1), "before")[1]
+    assert how.converged and how.iterations < plain.iterations  # mixing is worth it
     turned = fixed_point.fixed_point(lambda z: apply(z.flip(1)).flip(1), torch.zeros_like(given), solve, "after")[0]
     assert torch.equal(turned.flip(1), found)
     alone = fixed_point.fixed_point(
@@ -275,7 +276,7 @@ def test_plain_attention_is_relative_attention(causal):
     keep = torch.rand(2, 4, queries, keys, dtype=torch.double, generator=make)
     distance = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
     mask = (distance < 0)[None] if causal else None
-    assert torch.allclose(plain_attention(*given, mask, keep), relative_attention(*given, mask, keep))
+    assert torch.allclose(twice_differentiable_attention(*given, mask, keep), relative_attention(*given, mask, keep))
 
 
 def test_the_jacobian_penalty_is_the_mean_square_of_derivatives():
@@ -283,21 +284,21 @@ def test_the_jacobian_penalty_is_the_mean_square_of_derivatives():
     network = lively(SMALL, SPACE).double().network
     x = rows(3, 1).tokens
     with torch.no_grad():
-        network.read(x, network.open(1))
+        network.read(x, network.init_memory(1))
     kept = {}
 
     def keep(apply, point):
         kept["apply"], kept["point"] = apply, point
-        return squared_derivatives(apply, point)
+        return jacobian_penalty(apply, point)
 
-    network.settings = replace(network.settings, jacobian=2.0, jacobian_share=1.0, tolerance=1e-10, iterations=300)
-    with pytest.MonkeyPatch.context() as patch, Seeded(0).governs_torch():
-        patch.setattr(deq, "squared_derivatives", keep)
-        network.train().read(x, network.open(1))
+    network.settings = replace(network.settings, jacobian_weight=2.0, jacobian_probability=1.0, tolerance=1e-10, iterations=300)
+    with pytest.MonkeyPatch.context() as patch, SeededRng(0).fork_torch_rng():
+        patch.setattr(deq, "jacobian_penalty", keep)
+        network.train().read(x, network.init_memory(1))
         once = network.penalty()
         apply, point = kept["apply"], kept["point"].detach()
         whole = torch.autograd.functional.jacobian(apply, point).view(24, 24)
-        draws = torch.stack([squared_derivatives(apply, point).detach() for _ in range(500)])
+        draws = torch.stack([jacobian_penalty(apply, point).detach() for _ in range(500)])
     error = float(draws.std()) / math.sqrt(500)
     assert abs(float(draws.mean()) - float(whole.square().sum()) / 24) < 5 * error
     assert float(once.detach()) > 0 and network.penalty() is None
@@ -306,11 +307,13 @@ def test_the_jacobian_penalty_is_the_mean_square_of_derivatives():
 
 
 def test_the_penalty_is_paid_in_a_share_of_training_passes():
-    base = lively(replace(SMALL, jacobian=2.0, jacobian_share=0.5, iterations=300, adjoint_iterations=300), SPACE).train()
-    with Seeded(0).governs_torch():
-        told = ["penalty" in Likelihood()(Tilted(base), rows(4), rng=Seeded(0)).metrics for _ in range(40)]
+    base = lively(
+        replace(SMALL, jacobian_weight=2.0, jacobian_probability=0.5, iterations=300, adjoint_iterations=300), SPACE
+    ).train()
+    with SeededRng(0).fork_torch_rng():
+        told = ["penalty" in Likelihood()(Tilted(base), rows(4), rng=SeededRng(0)).metrics for _ in range(40)]
     assert 8 < sum(told) < 32  # the seed is fixed
-    assert isinstance(base.network, Penalised) and isinstance(base.network, StreamingNetwork)
+    assert isinstance(base.network, PenalizedNetwork) and isinstance(base.network, StreamingNetwork)
     base.log_probs(rows(4))
     assert copy.deepcopy(base).penalty() is None
 
@@ -320,13 +323,13 @@ def test_masks_hold_for_a_solve(place):
     """So that it settles; and they are others in the next."""
     config = replace(SMALL, **{place: 0.1}, tolerance=1e-9, iterations=400, adjoint_iterations=400)
     base = steady(config).train()
-    with Seeded(2).governs_torch():
+    with SeededRng(2).fork_torch_rng():
         first, second = base.log_probs(rows(6)), base.log_probs(rows(6))
-    assert base.network.last_solve.settled and not torch.equal(first, second)
-    with Seeded(2).governs_torch():
+    assert base.network.last_solve.converged and not torch.equal(first, second)
+    with SeededRng(2).fork_torch_rng():
         assert torch.equal(base.log_probs(rows(6)), first)
     first.sum().backward()
-    assert base.network.last_adjoint.settled
+    assert base.network.last_adjoint.converged
     begun = base.begin(rows(6).prompts())[0]
     assert torch.equal(base.eval().begin(rows(6).prompts())[0], begun)
 
@@ -336,8 +339,8 @@ def test_masks_of_each_iteration_are_caught(monkeypatch):
         masks = tuple(None if one is None else torch.nn.functional.dropout(torch.ones_like(one), 0.3) for one in self.masks)
         return apply(replace(self, masks=masks), z, **other)
 
-    apply = deq._Map.__call__
-    monkeypatch.setattr(deq._Map, "__call__", fresh)
+    apply = deq._LayerMap.__call__
+    monkeypatch.setattr(deq._LayerMap, "__call__", fresh)
     with pytest.raises((AssertionError, UserWarning)):
         test_masks_hold_for_a_solve("dropout")
 
@@ -345,13 +348,15 @@ def test_masks_of_each_iteration_are_caught(monkeypatch):
 def test_what_does_not_settle_is_warned_of_once_for_each_kind():
     base = lively(replace(SMALL, iterations=2, adjoint_iterations=2, exact_iterations=2, tolerance=1e-9), SPACE)
     x = rows(5)
-    with pytest.warns(UserWarning, match=r"of a score did not settle: after 2 iterations.*jacobian penalty, or begin with unr"):
+    with pytest.warns(
+        UserWarning, match=r"of a score did not converge: after 2 iterations.*Jacobian penalty, or begin with unr"
+    ):
         base.log_probs(x).detach()
-    with pytest.warns(UserWarning, match="of a step did not settle"):
+    with pytest.warns(UserWarning, match="of a step did not converge"):
         base.advance(base.begin(x.prompts())[1], x.tokens[:, 0])
-    with pytest.warns(UserWarning, match="of a training pass did not settle"):
+    with pytest.warns(UserWarning, match="of a training pass did not converge"):
         loss = base.train().log_probs(x).sum()
-    with pytest.warns(UserWarning, match="of a gradient did not settle"):
+    with pytest.warns(UserWarning, match="of a gradient did not converge"):
         loss.backward()
     assert (base.network.last_solve.iterations, base.network.last_adjoint.iterations) == (2, 2)
     with warnings.catch_warnings():
@@ -367,19 +372,19 @@ def test_a_stream_that_is_learnt_from_is_one_long_row():
     whole = base.log_probs(x).detach()
     check_stream(base, tolerance=1e-11)
     base.train()
-    memory, found = base.open(2), []
+    memory, found = base.init_memory(2), []
     for piece in (x.tokens[:, :5], x.tokens[:, 5:6], x.tokens[:, 6:]):
         score, memory = base.read(memory, piece)
         found.append(score)
     assert torch.allclose(torch.cat(found, 1), whole, atol=1e-11)
     assert not any(part.requires_grad for part in memory) and memory[2].shape == (2, 12, 8 + 16)
-    (slope,) = torch.autograd.grad(found[1].sum(), base.network.blocks[0].mixer.remember.weight)
+    (slope,) = torch.autograd.grad(found[1].sum(), base.network.blocks[0].mixer.kv_proj.weight)
     assert bool(slope.isfinite().all()) and bool(slope.any())
 
 
 def test_a_memory_that_forgets_its_first_position_is_caught(monkeypatch):
-    def forgets(self, asked, share, old, sight, masks):
-        return build(self, asked, share, old[:, :, :, 1:] if old.dim() == 5 else old, sight, masks)
+    def forgets(self, asked, share, old, context, masks):
+        return build(self, asked, share, old[:, :, :, 1:] if old.dim() == 5 else old, context, masks)
 
     build = DeqNetwork._map
     monkeypatch.setattr(DeqNetwork, "_map", forgets)
@@ -388,12 +393,12 @@ def test_a_memory_that_forgets_its_first_position_is_caught(monkeypatch):
 
 
 def test_wrong_steps_are_caught(monkeypatch):
-    monkeypatch.setattr(deq, "_given", lambda step, share: given(step, torch.cat([0 * share[:, :8], share[:, 8:]], 1)))
+    monkeypatch.setattr(deq, "_inject_input", lambda step, share: given(step, torch.cat([0 * share[:, :8], share[:, 8:]], 1)))
     with pytest.raises(AssertionError, match="stepping must equal scoring"):
         check_base(lively(SMALL, Space(3, 3)).double(), [[], [1]])
 
 
-given = deq._given
+given = deq._inject_input
 
 
 def test_single_precision_steps_are_scores_to_1e_5():
@@ -409,21 +414,26 @@ def test_single_precision_steps_are_scores_to_1e_5():
 def test_an_encoder_sees_all_of_its_row_and_nothing_of_the_padding(unrolled):
     network = lively(replace(SMALL, unrolled=unrolled), SPACE).double().network
     points = [[1, 2, 3, 4, 5, 6, 1, 2], [1, 2, 3, 4]]
-    both, alone = network.surveyed(sequences(points)), network.surveyed(sequences(points[1:]))
+    both, alone = network.encode(sequences(points)), network.encode(sequences(points[1:]))
     assert torch.allclose(both[1, :5], alone[0], atol=1e-10)
-    other = network.surveyed(sequences([[*points[0][:-1], 0]]))
+    other = network.encode(sequences([[*points[0][:-1], 0]]))
     assert not torch.allclose(both[0, 6], other[0, 6], atol=1e-4)
 
 
 def test_how_far_it_sees_can_be_told():
-    near, far = (lively(replace(SMALL, memory=4, reach=reach, clamp=clamp), SPACE) for reach, clamp in ((None, None), (9, 6)))
-    told = with_sight(near, reach=9, clamp=6)
+    near, far = (
+        lively(replace(SMALL, memory=4, attention_span=attention_span, clamp_len=clamp_len), SPACE)
+        for attention_span, clamp_len in ((None, None), (9, 6))
+    )
+    told = with_attention_span(near, attention_span=9, clamp_len=6)
     assert told.config == far.config and torch.equal(told.log_probs(rows(12)), far.log_probs(rows(12)))
 
 
 @pytest.mark.parametrize("unrolled", [0, 2])
 def test_gradients_are_finite_at_length_1(unrolled):
-    config = replace(SMALL, unrolled=unrolled, jacobian=1.0, jacobian_share=1.0, iterations=300, adjoint_iterations=300)
+    config = replace(
+        SMALL, unrolled=unrolled, jacobian_weight=1.0, jacobian_probability=1.0, iterations=300, adjoint_iterations=300
+    )
     base = lively(config, SPACE).train()
     loss = base.log_probs(sequences([[2]])).sum()
     penalty = base.penalty()
@@ -436,16 +446,20 @@ def test_gradients_are_finite_at_length_1(unrolled):
 
 def test_sizes():
     """98 million were published for WikiText-103, with an adaptive input and softmax."""
-    published = DeqConfig(cutoffs=(19_997, 39_997, 199_997), shrink=4)
+    published = DeqConfig(cutoffs=(19_997, 39_997, 199_997), div_value=4)
     assert parameter_count(published, 267_735) == pytest.approx(98e6, rel=0.03)
     config = DeqConfig(40, 2, feedforward=80)
     wanted = 2 * parameter_count(config, 500)
-    assert abs(parameter_count(grown(config, 500, wanted), 500) - wanted) / wanted < 0.08
-    assert build_base(SMALL, SPACE, rng=Seeded(0)).network.blocks[0].inject.bias.any().item() is False
+    assert abs(parameter_count(scaled_to(config, 500, wanted), 500) - wanted) / wanted < 0.08
+    assert build_base(SMALL, SPACE, rng=SeededRng(0)).network.blocks[0].input_injection_proj.bias.any().item() is False
 
 
 def test_settings_survive_a_dictionary():
-    assert from_dict(to_dict(SMALL)) == SMALL and to_dict(SMALL)["kind"] == "deq" and "layers" not in to_dict(SMALL)
+    assert (
+        NETWORKS.from_dict(NETWORKS.to_dict(SMALL)) == SMALL
+        and NETWORKS.to_dict(SMALL)["kind"] == "deq"
+        and "layers" not in NETWORKS.to_dict(SMALL)
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,16 +467,16 @@ def test_settings_survive_a_dictionary():
     [
         ({"unrolled": -1}, r"unrolled is at least 0"),
         ({"iterations": 0}, r"limits of iterations at least 1"),
-        ({"mixed": 0}, r"mixed and all limits"),
+        ({"anderson_history": 0}, r"anderson_history and all limits"),
         ({"tolerance": 0.0}, r"Tolerances are above 0"),
-        ({"jacobian": -1.0}, r"jacobian at least 0"),
-        ({"jacobian_share": 2.0}, r"jacobian_share lies in"),
+        ({"jacobian_weight": -1.0}, r"jacobian_weight at least 0"),
+        ({"jacobian_probability": 2.0}, r"jacobian_probability in"),
         ({"heads": 9}, r"width 700 cannot be shared by 9 heads"),
-        ({"memory": -1}, r"memory, reach and clamp"),
-        ({"layers": 2}, r"Unknown key 'layers' of a base of kind 'deq'"),
+        ({"memory": -1}, r"memory, attention_span and clamp_len"),
+        ({"layers": 2}, r"Unknown key 'layers'"),
         ({"dropout": 1.0}, r"dropout rate"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict({"kind": "deq", **values})
+        NETWORKS.from_dict({"kind": "deq", **values})

@@ -8,16 +8,17 @@ import pytest
 import torch
 from networks import check_dropout, lively
 
-from esscher.bases.carried import Carried
-from esscher.bases.config import EnasConfig, from_dict
-from esscher.bases.grown import grown, parameter_count
 from esscher.bases.network import build_base
+from esscher.bases.scaling import parameter_count, scaled_to
+from esscher.bases.wrappers import WithMemory
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
 from esscher.networks import enas
-from esscher.networks.network import Penalised, StreamingNetwork
+from esscher.networks.network import PenalizedNetwork, StreamingNetwork
+from esscher.networks.recurrent_config import EnasConfig
+from esscher.networks.registry import NETWORKS
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
 from esscher.testing import check_base, check_stream
 
 SPACE = Space(5, 4)
@@ -72,19 +73,19 @@ def plainly(network, tokens, masks=None):
 def test_equals_its_equations(name, layers):
     network = lively(EnasConfig(6, layers, arc=ARCS[name]), SPACE).double().network
     tokens = [5, 0, 3, 1, 1, 4]
-    found, _ = network.read(torch.tensor([tokens]), network.open(1))
+    found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
     assert torch.allclose(found[0], plainly(network, tokens), atol=1e-12)
 
 
-def reads_what_is_not_dropped_too(self, reading, state, weights, mask):
-    return right(self, reading, state, weights, None)
+def reads_what_is_not_dropped_too(self, input_gates, state, weights, mask):
+    return right(self, input_gates, state, weights, None)
 
 
-def mean_of_all(self, reading, state, weights, mask):
-    return right(enas._Plan(self.groups, tuple(range(12))), reading, state, weights, mask)
+def mean_of_all(self, input_gates, state, weights, mask):
+    return right(enas._CellGraph(self.groups, tuple(range(12))), input_gates, state, weights, mask)
 
 
-right = enas._Plan.__call__
+right = enas._CellGraph.__call__
 
 
 def gate_turned(self, source, gates):
@@ -94,14 +95,14 @@ def gate_turned(self, source, gates):
 
 
 def functions_in_another_order(self, source, gates):
-    return readers(enas._Readers(self.source, self.nodes, tuple(reversed(self.functions))), source, gates)
+    return readers(enas._NodeGroup(self.source, self.nodes, tuple(reversed(self.functions))), source, gates)
 
 
-readers = enas._Readers.__call__
+readers = enas._NodeGroup.__call__
 WRONG = {
-    "the mean of all nodes": (enas._Plan, mean_of_all),
-    "gates turned round": (enas._Readers, gate_turned),
-    "functions changed about": (enas._Readers, functions_in_another_order),
+    "the mean of all nodes": (enas._CellGraph, mean_of_all),
+    "gates turned round": (enas._NodeGroup, gate_turned),
+    "functions changed about": (enas._NodeGroup, functions_in_another_order),
 }
 
 
@@ -112,16 +113,16 @@ def test_wrong_cells_are_caught(wrong, monkeypatch):
         test_equals_its_equations("found", 1)
 
 
-class StepsWithoutTheInput(enas._CellStep):
+class StepsWithoutTheInput(enas._EnasCellStep):
     def step(self, below, hidden, cell):
-        hidden.copy_(self.plan(0 * self.reader.reading(below), hidden, self.weights, None))
+        hidden.copy_(self.plan(0 * self.reader.input_gates(below), hidden, self.weights, None))
 
 
 def test_wrong_steps_and_memories_are_caught(monkeypatch):
     config = EnasConfig(8)
     check_base(lively(config, Space(3, 3)), [[], [1, 2]])
     forgets = lively(config, Space(3, 3))
-    forgets.network.open = lambda rows: tuple(torch.full((rows, 8), 0.3) for _ in range(1))
+    forgets.network.init_memory = lambda rows: tuple(torch.full((rows, 8), 0.3) for _ in range(1))
     with pytest.raises(AssertionError, match="stepping must equal scoring"):
         check_base(forgets, [[], [1, 2]])
     stale = lively(config, Space(3, 3))
@@ -129,13 +130,13 @@ def test_wrong_steps_and_memories_are_caught(monkeypatch):
     stale.network._pass = lambda inputs, memory, inside: (pass_(inputs, memory, inside)[0], memory)
     with pytest.raises(AssertionError, match="a stream in pieces"):
         check_stream(stale)
-    monkeypatch.setattr(enas, "_CellStep", StepsWithoutTheInput)
+    monkeypatch.setattr(enas, "_EnasCellStep", StepsWithoutTheInput)
     with pytest.raises(AssertionError, match="stepping must equal scoring"):
         check_base(lively(config, Space(3, 3)), [[], [1, 2]])
 
 
 def test_large_vocabularies_are_multiplied_and_not_looked_up(monkeypatch):
-    monkeypatch.setattr("esscher.networks.enas.TABLE_UP_TO", 0)
+    monkeypatch.setattr("esscher.networks.enas.INPUT_TABLE_MAX_VOCAB", 0)
     check_base(lively(EnasConfig(8, 2), SPACE), [[], [1, 2]])
 
 
@@ -144,10 +145,10 @@ def test_dropout_is_one_mask_a_row_in_four_places():
     config = EnasConfig(6, dropout=0.5, input_dropout=0.4, hidden_dropout=0.3, word_dropout=0.5)
     network = lively(config, SPACE).double().train().network
     tokens = torch.tensor([[5, 0, 3, 0, 1, 3], [5, 2, 2, 0, 0, 2]])
-    with Seeded(1).governs_torch():
-        found, _ = network.read(tokens, network.open(2))
+    with SeededRng(1).fork_torch_rng():
+        found, _ = network.read(tokens, network.init_memory(2))
     drop, ones = torch.nn.functional.dropout, partial(torch.ones, dtype=torch.double)
-    with Seeded(1).governs_torch():
+    with SeededRng(1).fork_torch_rng():
         present = [sorted(set(row.tolist())) for row in tokens]
         words = drop(ones(sum(map(len, present)), 1), 0.5)[:, 0]
         given, heard = drop(ones(2, 1, 6), 0.4)[:, 0], drop(ones(2, 6), 0.3)
@@ -161,7 +162,7 @@ def test_dropout_is_one_mask_a_row_in_four_places():
 
 
 def test_a_mask_that_is_forgotten_is_caught(monkeypatch):
-    monkeypatch.setattr(enas._Plan, "__call__", reads_what_is_not_dropped_too)
+    monkeypatch.setattr(enas._CellGraph, "__call__", reads_what_is_not_dropped_too)
     with pytest.raises(AssertionError):
         test_dropout_is_one_mask_a_row_in_four_places()
 
@@ -173,24 +174,24 @@ def test_every_dropout_acts_in_training_alone(place):
 
 def test_penalties():
     """`beta` for the width is the published slowness for the sum over units; padding is not counted."""
-    base = build_base(EnasConfig(8, **CALM, alpha=3.0, beta=8e-3), SPACE, rng=Seeded(0)).double()
+    base = build_base(EnasConfig(8, **CALM, alpha=3.0, beta=8e-3), SPACE, rng=SeededRng(0)).double()
     x = sequences([[1, 2, 3, 4], [4, 3]])
     outputs = [base.eval().network.hidden(sequences([row]))[0].detach() for row in ([1, 2, 3, 4], [4, 3])]
     size = torch.cat(outputs).square().mean()
     slow = torch.cat([one[1:] - one[:-1] for one in outputs]).square().sum() / 4
-    loss = Likelihood()(Tilted(base.train()), x, rng=Seeded(0))
+    loss = Likelihood()(Tilted(base.train()), x, rng=SeededRng(0))
     assert loss.metrics["penalty"] == pytest.approx(float(3 * size + 1e-3 * slow)) and base.penalty() is None
-    carried = Carried(base, base.open(2))
+    carried = WithMemory(base, base.init_memory(2))
     segment = Sequences(torch.tensor([[1, 2], [3, 2]]), torch.zeros(2, dtype=torch.long), torch.full((2,), 2))
-    assert Likelihood()(Tilted(carried), segment, rng=Seeded(0)).metrics["penalty"] > 0
+    assert Likelihood()(Tilted(carried), segment, rng=SeededRng(0)).metrics["penalty"] > 0
     base.log_probs(x)
     assert copy.deepcopy(base).penalty() is None and base.penalty() is not None
-    assert isinstance(base.network, StreamingNetwork) and isinstance(base.network, Penalised)
+    assert isinstance(base.network, StreamingNetwork) and isinstance(base.network, PenalizedNetwork)
 
 
 @pytest.mark.parametrize("point", [[], [2]])
 def test_gradients_are_finite_at_length_0_and_1(point):
-    base = build_base(EnasConfig(8), SPACE, rng=Seeded(0)).train()
+    base = build_base(EnasConfig(8), SPACE, rng=SeededRng(0)).train()
     loss = base.log_probs(sequences([point])).sum()
     if point:
         (loss + base.penalty()).backward()
@@ -201,7 +202,7 @@ def test_gradients_are_finite_at_length_0_and_1(point):
 def test_initial_weights():
     """The seed is fixed, so there is no false alarm."""
     for width, bound in ((8, 0.1), (320, 0.05), (420, 0.04)):
-        for name, weight in build_base(EnasConfig(width, arc=(0, 0, 1)), Space(9, 4), rng=Seeded(0)).named_parameters():
+        for name, weight in build_base(EnasConfig(width, arc=(0, 0, 1)), Space(9, 4), rng=SeededRng(0)).named_parameters():
             highest = float(weight.detach().abs().max())
             assert 0.9 * bound < highest <= bound, name
 
@@ -211,19 +212,19 @@ def test_sizes():
     assert parameter_count(EnasConfig(), 9_999) == 10_000 * 748 + 2 * 748 * 748 * (2 + 11)
     config = EnasConfig(40, arc=(0, 0, 1))
     wanted = 2 * parameter_count(config, 500)
-    assert abs(parameter_count(grown(config, 500, wanted), 500) - wanted) / wanted < 0.08
+    assert abs(parameter_count(scaled_to(config, 500, wanted), 500) - wanted) / wanted < 0.08
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"arc": []}, r"odd number of entries, not 0"),
-        ({"arc": [0, 0]}, r"a node and a function for each further node.*not 2"),
-        ({"arc": [4]}, r"Node 0 of the arc has the unknown function 4; the known ones are 0 tanh, 1 relu"),
-        ({"arc": [0, 0, 7]}, r"Node 1 of the arc has the unknown function 7"),
-        ({"arc": [0, 0, 1, 2, 1]}, r"Node 2 of the arc reads node 2; it may read nodes 0 to 1"),
+        ({"arc": [0, 0]}, r"input node and activation of each further node.*not 2"),
+        ({"arc": [4]}, r"Node 0 of the arc has the unknown activation 4; the known ones are 0 tanh, 1 relu"),
+        ({"arc": [0, 0, 7]}, r"Node 1 of the arc has the unknown activation 7"),
+        ({"arc": [0, 0, 1, 2, 1]}, r"Node 2 of the arc reads node 2; it may read only nodes 0 to 1"),
         ({"arc": [0, -1, 1]}, r"Node 1 of the arc reads node -1"),
-        ({"embedding": 20}, r"output's have 748, not 20"),
+        ({"embedding": 20}, r"output has 748, the embeddings 20"),
         ({"embedding": 0}, r"at least one unit"),
         ({"hidden_dropout": 1.0}, r"dropout rate"),
         ({"beta": -1.0}, r"alpha and beta are at least 0"),
@@ -231,4 +232,4 @@ def test_sizes():
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict({"kind": "enas", **values})
+        NETWORKS.from_dict({"kind": "enas", **values})

@@ -1,4 +1,4 @@
-"""Every network as a base: the opening symbol, limits, dropout, initial weights, and a Transformer written again plainly."""
+"""Every network as a base: the BOS symbol, limits, dropout, initial weights, and a Transformer written again plainly."""
 
 import math
 
@@ -7,13 +7,15 @@ import torch
 from languages import PROMPTS
 from networks import CONFIGS, SPACES, check_padding, lively
 
-from esscher.bases.config import RecurrentConfig, TransformerConfig, from_dict, name, to_dict
 from esscher.bases.network import build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.exact.enumeration import enumerate_points
-from esscher.heads import softmax
-from esscher.randomness import Seeded
+from esscher.heads import chunked_log_softmax
+from esscher.networks.recurrent_config import GruConfig
+from esscher.networks.registry import NETWORKS
+from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, prompts_of, sequences
 from esscher.testing import check_base, every_outcome
 
 
@@ -24,7 +26,7 @@ def config(request):
 
 def test_first_tokens_are_looked_up_or_multiplied_alike(monkeypatch):
     """The recurrent step has two forms of its first layer."""
-    monkeypatch.setattr("esscher.networks.recurrent_steps.TABLE_UP_TO", 0)
+    monkeypatch.setattr("esscher.networks.recurrent.INPUT_TABLE_MAX_VOCAB", 0)
     for kind in ("lstm, vectors", "gru, vectors"):
         check_base(lively(CONFIGS[kind], SPACES["end symbol"]), PROMPTS)
 
@@ -63,8 +65,8 @@ class Counting:
 
 def test_a_prompt_is_read_once_and_a_finished_point_stops_costing(monkeypatch):
     monkeypatch.setattr("esscher.samplers.ancestral.rows_at_once", lambda space: 64)
-    base = Counting(build_base(CONFIGS["transformer, rotary"], Space(3, 40, eos=0), rng=Seeded(0)))
-    x, log_prob = draw(base, prompts_of([[1, 2, 1], []]), 150, rng=Seeded(1))
+    base = Counting(build_base(CONFIGS["transformer, rotary"], Space(3, 40, eos=0), rng=SeededRng(0)))
+    x, log_prob = draw(base, prompts_of([[1, 2, 1], []]), 150, rng=SeededRng(1))
     assert base.read == 2
     tokens = int(x.lengths.sum())
     assert tokens < 0.2 * 300 * 40 and base.advanced < 1.4 * tokens
@@ -75,8 +77,8 @@ def test_scoring_in_pieces_changes_nothing(config, monkeypatch):
     base = lively(config, SPACES["fixed length"])
     x = enumerate_points(base.space, prompts_of(PROMPTS))
     whole = base.log_probs(x)
-    monkeypatch.setattr(softmax, "LOGITS_IN_CACHE", 20)
-    monkeypatch.setattr(softmax, "LEAST_ROWS", 1)
+    monkeypatch.setattr(chunked_log_softmax, "LOGITS_IN_CACHE", 20)
+    monkeypatch.setattr(chunked_log_softmax, "LEAST_ROWS", 1)
     assert torch.allclose(base.log_probs(x), whole, atol=1e-6)
 
 
@@ -100,7 +102,7 @@ def test_nothing_to_score(config, rows):
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_sequences_longer_than_the_network(positions):
-    base = build_base(TransformerConfig(8, 1, 2, 16, positions=positions, max_positions=6), Space(3, 4), rng=Seeded(0))
+    base = build_base(TransformerConfig(8, 1, 2, 16, positions=positions, max_positions=6), Space(3, 4), rng=SeededRng(0))
     base.log_probs(sequences([[1] * 6]))
     with pytest.raises(ValueError, match=r"6 positions.*sequence of 7 tokens.*max_positions = 7"):
         base.log_probs(sequences([[1] * 7]))
@@ -110,21 +112,21 @@ def test_sequences_longer_than_the_network(positions):
 
 
 def test_a_full_state_says_so():
-    base = build_base(CONFIGS["transformer, rotary"], Space(3, 2), rng=Seeded(0))
+    base = build_base(CONFIGS["transformer, rotary"], Space(3, 2), rng=SeededRng(0))
     _, state = base.begin(prompts_of([[1]]))
     _, state = base.advance(state, torch.tensor([1]))
     with pytest.raises(ValueError, match="state is full"):
         base.advance(state, torch.tensor([1]))
 
 
-@pytest.mark.parametrize("config", [RecurrentConfig("gru", 12, 2, 0.5, 5), TransformerConfig(8, 2, 2, 16, 0.5)], ids=name)
+@pytest.mark.parametrize("config", [GruConfig(12, 2, 0.5, 5), TransformerConfig(8, 2, 2, 16, 0.5)], ids=NETWORKS.kind_of)
 def test_dropout_acts_on_scores_in_training_only(config):
-    base = build_base(config, SPACES["fixed length"], rng=Seeded(0)).train()
+    base = build_base(config, SPACES["fixed length"], rng=SeededRng(0)).train()
     x, prompts = enumerate_points(base.space, prompts_of(PROMPTS)), prompts_of(PROMPTS)
     assert not torch.equal(base.log_probs(x), base.log_probs(x))
-    with Seeded(3).governs_torch():
+    with SeededRng(3).fork_torch_rng():
         first = base.log_probs(x)
-    with Seeded(3).governs_torch():
+    with SeededRng(3).fork_torch_rng():
         assert torch.equal(base.log_probs(x), first)
     stepped = base.begin(prompts)[0]
     assert torch.equal(base.eval().begin(prompts)[0], stepped)
@@ -134,7 +136,7 @@ def test_dropout_acts_on_scores_in_training_only(config):
 def test_initial_weights_follow_the_seed_and_nothing_else(config):
     space = SPACES["fixed length"]
     before = torch.random.get_rng_state()
-    first, again, other = (build_base(config, space, rng=Seeded(seed)).state_dict() for seed in (1, 1, 2))
+    first, again, other = (build_base(config, space, rng=SeededRng(seed)).state_dict() for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert any(not torch.equal(first[key], other[key]) for key in first)
@@ -167,35 +169,38 @@ def test_transformer_equals_its_equations():
         return torch.cat([both.real, both.imag], -1)
 
     for block in net.blocks:
-        asked = norm(stream, block.before_attention.weight) @ block.ask.weight.T
+        asked = norm(stream, block.attention_norm.weight) @ block.qkv_proj.weight.T
         seen = []
         for head in range(2):
             q, k, v = (asked[:, 12 * part + 6 * head :][:, :6] for part in range(3))
             score = turned(q) @ turned(k).T / 6**0.5
             score = score.masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
             seen.append(score.softmax(-1) @ v)
-        stream = stream + torch.cat(seen, -1) @ block.mix.weight.T
-        inner = norm(stream, block.before_feedforward.weight) @ block.widen.weight.T
-        stream = stream + (inner * torch.special.ndtr(inner)) @ block.narrow.weight.T
-    expected = norm(stream, net.last.weight) @ net.embedding.weight[:5].T
+        stream = stream + torch.cat(seen, -1) @ block.o_proj.weight.T
+        inner = norm(stream, block.feedforward_norm.weight) @ block.up_proj.weight.T
+        stream = stream + (inner * torch.special.ndtr(inner)) @ block.down_proj.weight.T
+    expected = norm(stream, net.final_norm.weight) @ net.embedding.weight[:5].T
     found = base.logits(Sequences(x, torch.tensor([0]), torch.tensor([6])))[0]
     assert torch.allclose(found, expected, atol=1e-6)  # the angles are kept in float32
 
 
 def test_configs_travel_as_dictionaries(config):
-    assert from_dict(to_dict(config)) == config
-    assert to_dict(config)["kind"] == name(config)
+    assert NETWORKS.from_dict(NETWORKS.to_dict(config)) == config
+    assert NETWORKS.to_dict(config)["kind"] == NETWORKS.kind_of(config)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "rnn"}, "Unknown kind of base 'rnn'; the known kinds are lstm, gru, awd-lstm, enas, trellisnet, transformer"),
-        ({}, "Unknown kind of base None"),
-        ({"kind": "gru", "head": 3}, "Unknown key 'head' of a base of kind 'gru'; the known keys are width, layers"),
+        (
+            {"kind": "rnn"},
+            "Unknown kind of network 'rnn'; the known kinds are lstm, gru, awd-lstm, enas, trellisnet, transformer",
+        ),
+        ({"kind": None}, "Unknown kind of network None"),
+        ({"kind": "gru", "head": 3}, "Unknown key 'head'; the known keys are width, output"),
         ({"kind": "gru", "cell": "lstm"}, "Unknown key 'cell'"),
         ({"kind": "transformer", "width": 10, "heads": 4}, "width 10 cannot be shared by 4 heads"),
-        ({"kind": "transformer", "width": 12, "heads": 4}, "even width, not 3"),
+        ({"kind": "transformer", "width": 12, "heads": 4}, "width of a head is even, not 3"),
         ({"kind": "lstm", "tied": True}, "Tied weights need embedding = width = 200"),
         ({"kind": "lstm", "dropout": 1.0}, "dropout rate"),
         ({"kind": "lstm", "layers": 0}, "at least one unit and one layer"),
@@ -204,4 +209,8 @@ def test_configs_travel_as_dictionaries(config):
 )
 def test_wrong_configs_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict(values)
+        NETWORKS.from_dict(values)
+
+
+def test_without_a_kind_it_is_the_default_one():
+    assert NETWORKS.from_dict({"width": 8}) == TransformerConfig(8)

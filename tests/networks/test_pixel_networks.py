@@ -8,24 +8,26 @@ from functools import partial
 import pytest
 import torch
 
-from esscher.bases.config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig, from_dict
-from esscher.bases.network import NetworkBase, build_base, with_given
-from esscher.energies.building import build_energy
+from esscher.bases.network import NetworkBase, build_base, with_prompt_tokens
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
+from esscher.core.target import Tilted
 from esscher.energies.config import EnergyConfig
+from esscher.energies.network import build_energy
 from esscher.estimators.perplexity import as_bits, cross_entropy
 from esscher.exact.enumeration import enumerate_points
-from esscher.networks import pixel_windows
-from esscher.networks.pixel_windows import Kept, Strip, Whole, mask_of
-from esscher.objectives.eforcing import EForcing
-from esscher.randomness import Seeded
+from esscher.networks import masked_convolution
+from esscher.networks.masked_convolution import ConvCache, FullImage, IncrementalRow, convolution_mask
+from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
+from esscher.networks.registry import NETWORKS
+from esscher.objectives.config import EForcingConfig
+from esscher.objectives.exposure_bias import EForcing
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, empty_prompts, prompts_of
-from esscher.target import Tilted
 from esscher.testing import check_base, check_energy
 
 KINDS = {
-    "pixelcnn": PixelCnnConfig(8, 2, first=3),
-    "gated-pixelcnn": GatedPixelCnnConfig(6, 2, first=3),
+    "pixelcnn": PixelCnnConfig(8, 2, first_kernel_size=3),
+    "gated-pixelcnn": GatedPixelCnnConfig(6, 2, first_kernel_size=3),
     "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (28, 28, 1), scales=2, mixtures=3),
 }
 MASKED = ("pixelcnn", "gated-pixelcnn")
@@ -34,7 +36,7 @@ MASKED = ("pixelcnn", "gated-pixelcnn")
 def base_of(kind, image, *, levels=3, length=None, classes=0, seed=1, **more) -> NetworkBase:
     config = replace(KINDS[kind], image=image, classes=classes, **more)
     space = Space(levels, math.prod(image) if length is None else length)
-    base = build_base(config, space, rng=Seeded(seed)).double().eval()
+    base = build_base(config, space, rng=SeededRng(seed)).double().eval()
     with torch.no_grad():
         for weight in base.parameters():
             weight.mul_(2 if weight.dim() > 1 else 1.5)
@@ -44,10 +46,10 @@ def base_of(kind, image, *, levels=3, length=None, classes=0, seed=1, **more) ->
 def sees(base) -> torch.Tensor:
     """Which values (columns) change the hidden vector of which (rows), by the gradient at random images."""
     network, size = base.network, base.space.max_length
-    with Seeded(3).governs_torch():
+    with SeededRng(3).fork_torch_rng():
         canvas = torch.randn(8, *base.config.image[:2], base.config.image[2] + 1, dtype=torch.float64, requires_grad=True)
         given = torch.randn(8, size, 64, dtype=torch.float64)
-    found = network.emitted(network._seen(Whole(canvas, learning=False), None), canvas[..., 1:]).flatten(1, 3)
+    found = network.channel_hidden(network._features(FullImage(canvas, training=False), None), canvas[..., 1:]).flatten(1, 3)
     rows = [
         torch.autograd.grad((found[:, t] * given[:, t, : found.shape[2]]).sum(), canvas, retain_graph=True)[0][..., 1:]
         for t in range(size)
@@ -149,8 +151,8 @@ def test_steps_draw_what_whole_passes_draw(kind, image, classes):
     base = base_of(kind, image, levels=4, classes=classes)
     prompts = prompts_of([[4], [5]]) if classes else empty_prompts(2)
     with torch.no_grad():
-        found, log_prob = draw(base, prompts, 6, rng=Seeded(7))
-        expected, other = draw(Uncached(base), prompts, 6, rng=Seeded(7))
+        found, log_prob = draw(base, prompts, 6, rng=SeededRng(7))
+        expected, other = draw(Uncached(base), prompts, 6, rng=SeededRng(7))
     assert torch.equal(found.tokens, expected.tokens) and torch.allclose(log_prob, other, atol=1e-10)
     assert torch.allclose(log_prob.view(-1), base.log_probs(found).sum(-1), atol=1e-10)
 
@@ -159,35 +161,35 @@ def test_steps_draw_what_whole_passes_draw(kind, image, classes):
 def test_given_pixels_stay_and_the_rest_is_drawn_after_them(kind):
     base = base_of(kind, (4, 4, 1), levels=4)
     given = torch.arange(16).view(2, 8) % 4
-    left = with_given(base, 8)
-    x, log_prob = draw(left, prompts_of(given.tolist()), 5, rng=Seeded(0))
+    left = with_prompt_tokens(base, 8)
+    x, log_prob = draw(left, prompts_of(given.tolist()), 5, rng=SeededRng(0))
     assert torch.equal(x.tokens[:, :8], given.repeat_interleave(5, 0)) and x.tokens.shape == (10, 16)
     assert torch.allclose(log_prob.view(-1), base.log_probs(x).sum(-1), atol=1e-10)
     assert len({tuple(row) for row in x.tokens[:, 8:].tolist()}) > 5
     for wrong in (16, -1):
-        with pytest.raises(ValueError, match=f"the first {wrong} tokens cannot be given"):
-            with_given(base, wrong)
+        with pytest.raises(ValueError, match=f"The first {wrong} tokens of .* cannot be a prompt"):
+            with_prompt_tokens(base, wrong)
 
 
 def also_itself(*args):
     """Masks let a channel see itself from the start."""
-    return mask_of(*args[:5], "upto" if args[5] == "before" else args[5], args[6])
+    return convolution_mask(*args[:5], "upto" if args[5] == "before" else args[5], args[6])
 
 
 def one_to_the_right(inputs, outputs, rows, left, right, sees, groups):
-    mask = mask_of(inputs, outputs, rows, left, right, sees, groups)
+    mask = convolution_mask(inputs, outputs, rows, left, right, sees, groups)
     mask[:, :, -1, left + 1 : left + 2] = 1
     return mask
 
 
 def channels_backwards(inputs, outputs, rows, left, right, sees, groups):
-    mask = mask_of(inputs, outputs, rows, left, right, sees, groups)
+    mask = convolution_mask(inputs, outputs, rows, left, right, sees, groups)
     mask[:, :, -1, left] = mask[:, :, -1, left].flip(0, 1)
     return mask
 
 
 def own_row(*args):
-    return mask_of(*args[:5], "all" if args[5] == "above" else args[5], args[6])
+    return convolution_mask(*args[:5], "all" if args[5] == "above" else args[5], args[6])
 
 
 WRONG_MASKS = {
@@ -205,7 +207,7 @@ WRONG_MASKS = {
 @pytest.mark.parametrize("wrong", WRONG_MASKS)
 def test_wrong_masks_are_caught(wrong, monkeypatch):
     kind, channels, mask = WRONG_MASKS[wrong]
-    monkeypatch.setattr(pixel_windows, "mask_of", mask)
+    monkeypatch.setattr(masked_convolution, "convolution_mask", mask)
     base = base_of(kind, (2, 4, channels), levels=2, length=3)
     with pytest.raises(AssertionError):
         check_base(base, [[], [1, 0, 1, 1, 0]], tolerance=1e-10)
@@ -232,12 +234,12 @@ def shares(self, index):
     return chosen
 
 
-WRITE, SELECT = Strip._write, Kept.select
+WRITE, SELECT = IncrementalRow._write, ConvCache.select
 WRONG_STEPS = {
-    "rows do not move": ("pixelcnn", Strip, "_write", forgets_rows, "stepping must equal scoring"),
-    "rows do not move, gated": ("gated-pixelcnn", Strip, "_write", forgets_rows, "stepping must equal scoring"),
-    "one place": ("pixelcnn++", Strip, "_placed", forgets_places, "stepping must equal scoring"),
-    "shared memory": ("pixelcnn", Kept, "select", shares, "select must copy"),
+    "rows do not move": ("pixelcnn", IncrementalRow, "_write", forgets_rows, "stepping must equal scoring"),
+    "rows do not move, gated": ("gated-pixelcnn", IncrementalRow, "_write", forgets_rows, "stepping must equal scoring"),
+    "one place": ("pixelcnn++", IncrementalRow, "_write_coarse", forgets_places, "stepping must equal scoring"),
+    "shared memory": ("pixelcnn", ConvCache, "select", shares, "select must copy"),
 }
 
 
@@ -253,21 +255,21 @@ def test_wrong_steps_are_caught(wrong, monkeypatch):
 
 def test_settled_outputs_have_mean_0_and_their_scale():
     base = base_of("pixelcnn++", (4, 4, 1))
-    with Seeded(2).governs_torch():
+    with SeededRng(2).fork_torch_rng():
         x = Sequences(torch.randint(3, (64, 16)), torch.zeros(64, dtype=torch.long), torch.full((64,), 16))
     network = base.network
-    network.settle(x)
-    canvas, _ = network._drawn(x, 4)
-    found = Whole(canvas, learning=False).image(network.first).flatten(0, 2)
+    network.data_dependent_init(x)
+    canvas, _ = network._canvas_and_label(x, 4)
+    found = FullImage(canvas, training=False).image(network.first).flatten(0, 2)
     assert torch.allclose(found.mean(0), torch.zeros(6, dtype=torch.float64), atol=1e-12)
     assert torch.allclose(found.std(0), torch.ones(6, dtype=torch.float64), atol=1e-12)
-    check_base(with_given(base, 14), [[1] * 14, [2, 0] * 7], tolerance=1e-10)
+    check_base(with_prompt_tokens(base, 14), [[1] * 14, [2, 0] * 7], tolerance=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_energies_see_the_whole_image(kind):
     base = base_of(kind, (2, 2, 1), levels=2)
-    energy = build_energy(EnergyConfig("bidirectional"), base, rng=Seeded(1)).double().eval()
+    energy = build_energy(EnergyConfig("bidirectional"), base, rng=SeededRng(1)).double().eval()
     x = enumerate_points(base.space, empty_prompts(1))
     assert not bool(energy(x).any())
     torch.nn.init.normal_(energy.head.weight)
@@ -283,7 +285,7 @@ def test_energies_see_the_whole_image(kind):
 def test_the_level_learns_by_eforcing(kind):
     base = base_of(kind, (2, 2, 1), levels=2).train()
     x = enumerate_points(base.space, empty_prompts(1))
-    loss = EForcing(weight=1.0)(Tilted(base), x, rng=Seeded(0)).value
+    loss = EForcing(EForcingConfig(weight=1.0))(Tilted(base), x, rng=SeededRng(0)).value
     slopes = torch.autograd.grad(loss, list(base.parameters()), allow_unused=True)
     assert all(slope is not None and bool(slope.isfinite().all()) for slope in slopes)
 
@@ -302,7 +304,7 @@ def test_prompts_of_classes_are_needed():
     [
         ({"kind": "pixelcnn", "image": [8, 8, 0]}, "rows, columns and channels"),
         ({"kind": "pixelcnn", "width": 7}, "the width is even, not 7"),
-        ({"kind": "gated-pixelcnn", "kernel": 4}, "of an odd side, not 4"),
+        ({"kind": "gated-pixelcnn", "kernel_size": 4}, "kernel size is odd, not 4"),
         ({"kind": "pixelcnn++", "image": [28, 28, 1], "scales": 4}, "cannot be halved 3 times"),
         ({"kind": "pixelcnn++", "output": "softmax"}, "Unknown key 'output'"),
         ({"kind": "pixelcnn", "classes": -1}, "0 classes or more"),
@@ -310,4 +312,4 @@ def test_prompts_of_classes_are_needed():
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict(values)
+        NETWORKS.from_dict(values)

@@ -8,21 +8,22 @@ import torch
 from networks import CONFIGS, lively
 from torch import nn
 
-from esscher.bases.config import TransformerXLConfig, from_dict, to_dict
-from esscher.bases.network import build_base, with_sight
-from esscher.networks.convolution import Convolution
-from esscher.networks.mixers import RelativeAttention, Sight
-from esscher.networks.relative import relative_attention, sinusoids
+from esscher.bases.network import build_base, with_attention_span
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.networks.lightconv import LightConv
+from esscher.networks.registry import NETWORKS
+from esscher.networks.relative_attention import AttentionContext, RelativeAttention
+from esscher.networks.relative_attention_ops import relative_attention, sinusoids
+from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
 
 SPACE = Space(7, 40)
 SMALL = TransformerXLConfig(16, 2, 2, None, 24, memory=12)
 STACKS = {
     "full": SMALL,
-    "full, pre-norm": replace(SMALL, norm="pre", untied=True),
-    "full, clamped": replace(SMALL, clamp=3, reach=5),
+    "full, pre-norm": replace(SMALL, norm="pre", untied_biases=True),
+    "full, clamped": replace(SMALL, clamp_len=3, attention_span=5),
     "local": replace(SMALL, mixers=("local",), spans=(3, 5)),
     "lightconv": replace(SMALL, mixers=("lightconv",), spans=(4,)),
     "dynamicconv": replace(SMALL, mixers=("dynamicconv",), spans=(3, 6)),
@@ -43,7 +44,7 @@ def rows(length: int, count: int = 3, seed: int = 0) -> Sequences:
 @pytest.mark.parametrize("pieces", [(40,), (1,) * 40, (7, 1, 12, 20), (13, 0, 27)])
 def test_a_stream_is_one_long_row_however_it_is_cut(config, pieces):
     base, x = lively(config, SPACE), rows(40)
-    memory, found, done = base.open(3), [], 0
+    memory, found, done = base.init_memory(3), [], 0
     for size in pieces:
         log_prob, memory = base.read(memory, x.tokens[:, done : done + size])
         found.append(log_prob)
@@ -66,7 +67,7 @@ def test_steps_are_the_scores_of_rows_longer_than_the_sight(config):
 def test_long_rows_are_read_in_segments_without_a_gradient(config, monkeypatch):
     base, x = lively(config, SPACE), rows(40)
     whole = base.log_probs(x).detach()
-    monkeypatch.setattr("esscher.networks.transformer_xl.LONGEST_PASS", 7)
+    monkeypatch.setattr("esscher.networks.transformer_xl.MAX_PASS_LENGTH", 7)
     with torch.no_grad():
         assert torch.allclose(base.log_probs(x), whole, atol=1e-5)
         state = base.begin(Sequences(x.tokens[:, :30], torch.full((3,), 30), torch.full((3,), 30)))[1]
@@ -76,9 +77,9 @@ def test_long_rows_are_read_in_segments_without_a_gradient(config, monkeypatch):
 
 def test_long_rows_in_training_mode_are_one_pass_without_a_gradient_too(monkeypatch):
     """Segments would remember no further than the memory, which may be less than the reach."""
-    base, x = lively(replace(SMALL, memory=3, reach=20), SPACE).train(), rows(40)
+    base, x = lively(replace(SMALL, memory=3, attention_span=20), SPACE).train(), rows(40)
     whole = base.log_probs(x).detach()
-    monkeypatch.setattr("esscher.networks.transformer_xl.LONGEST_PASS", 7)
+    monkeypatch.setattr("esscher.networks.transformer_xl.MAX_PASS_LENGTH", 7)
     with torch.no_grad():
         assert torch.allclose(base.log_probs(x), whole, atol=1e-5)
 
@@ -88,8 +89,8 @@ def test_a_position_depends_on_those_before_it_and_on_no_other(config):
     network = lively(config, SPACE).network
     assert isinstance(network, TransformerXLNetwork)
     given = torch.randn(1, 20, config.width, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network._vectors = lambda tokens: given
-    hidden = network._pass(torch.zeros(1, 20, dtype=torch.long), None, network._sight(False))[0]
+    network._embed = lambda tokens: given
+    hidden = network._pass(torch.zeros(1, 20, dtype=torch.long), None, network._attention_context(False))[0]
     for position in range(20):
         (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), given, retain_graph=True)
         size = slope[0].abs().sum(-1)
@@ -98,11 +99,11 @@ def test_a_position_depends_on_those_before_it_and_on_no_other(config):
 
 def test_memory_has_no_gradient_and_training_sees_all_of_it(config):
     """With weights that stand still, segments that are learnt from are the long row too, as long as nothing is forgotten."""
-    config = replace(config, clamp=None, reach=None, memory=40)
+    config = replace(config, clamp_len=None, attention_span=None, memory=40)
     base, x = lively(config, SPACE), rows(24)
     whole = base.log_probs(x)
     base.train()
-    memory = base.open(3)
+    memory = base.init_memory(3)
     first, memory = base.read(memory, x.tokens[:, :11])
     second, memory = base.read(memory, x.tokens[:, 11:])
     assert torch.allclose(torch.cat([first, second], 1), whole, atol=1e-5)
@@ -113,7 +114,7 @@ def test_same_length_hides_what_is_further_than_the_memory():
     x = rows(24)
     for same_length in (True, False):
         base = lively(replace(SMALL, memory=4, same_length=same_length), SPACE).train()
-        log_prob, _ = base.read(base.open(3), x.tokens)
+        log_prob, _ = base.read(base.init_memory(3), x.tokens)
         windowed = base.eval().log_probs(x)
         assert torch.allclose(log_prob, windowed, atol=1e-5) is same_length
 
@@ -151,15 +152,15 @@ def test_local_attention_is_full_attention_under_a_mask():
     order = torch.arange(18)[:, None] - torch.arange(18)
     inside = torch.arange(18) < torch.tensor([[18], [11]])
     for causal in (True, False):
-        sight = Sight(_places, False, causal=causal, inside=None if causal else inside)
+        context = AttentionContext(_places, False, causal=causal, inside=None if causal else inside)
         hidden = (apart < 0) | (apart > 1) | (order < 0) if causal else (apart.abs() > 1)
         hidden = hidden[None] if causal else hidden | ~inside[:, None]
-        query = local.ask(x).unflatten(-1, (2, -1)).permute(2, 0, 1, 3)
-        places = local._places(sight, 17, 0 if causal else -17)
-        key, value = local.known(x)
+        query = local.q_proj(x).unflatten(-1, (2, -1)).permute(2, 0, 1, 3)
+        places = local._rel_pos(context, 17, 0 if causal else -17)
+        key, value = local.kv(x)
         seen = relative_attention(query, key, value, places, biases, hidden)
-        expected = local.mix(seen.permute(1, 2, 0, 3).flatten(2))
-        found = local(x, local.known(x), biases, sight)
+        expected = local.o_proj(seen.permute(1, 2, 0, 3).flatten(2))
+        found = local(x, local.kv(x), biases, context)
         there = torch.ones_like(inside) if causal else inside
         assert torch.allclose(found[there], expected[there], atol=1e-5)
 
@@ -176,42 +177,46 @@ def test_convolutions_are_local_attention_to_places_alone(dynamic):
     start, where attention leaves out what is not there and a convolution takes zeros.
     """
     torch.manual_seed(1)
-    taps, chunk, heads, length = 4, 4, 2, 20
-    convolution = Convolution(SMALL, taps, dynamic=dynamic).double()
+    kernel_size, chunk, heads, length = 4, 4, 2, 20
+    convolution = LightConv(SMALL, kernel_size, dynamic=dynamic).double()
     if not dynamic:
         nn.init.normal_(convolution.kernel)
     x = torch.randn(2, length, 16, dtype=torch.double)
-    (value,) = convolution.known(x)
-    seen = convolution(x, value[None], torch.empty(0), Sight(_places, False))
+    (value,) = convolution.kv(x)
+    seen = convolution(x, value[None], torch.empty(0), AttentionContext(_places, False))
     # one coordinate for each distance: r_d is the d-th unit vector, so a query or a bias is the kernel's logits
     distances, far = 2 * chunk, 1e9
     places = torch.eye(distances, dtype=torch.double).flip(0).expand(heads, -1, -1)
     if dynamic:
-        logits = convolution.predict(value.permute(1, 2, 0, 3).flatten(2)).view(2, length, heads, taps).permute(2, 0, 1, 3)
+        logits = (
+            convolution.kernel_proj(value.permute(1, 2, 0, 3).flatten(2))
+            .view(2, length, heads, kernel_size)
+            .permute(2, 0, 1, 3)
+        )
     else:
         logits = convolution.kernel[:, None, None].expand(-1, 2, length, -1)
-    by_distance = torch.cat([logits.flip(-1), logits.new_full((heads, 2, length, distances - taps), -far)], -1)
+    by_distance = torch.cat([logits.flip(-1), logits.new_full((heads, 2, length, distances - kernel_size), -far)], -1)
     score = by_distance * math.sqrt(distances)  # the score is divided by it
     query = score if dynamic else torch.zeros_like(score)
     biases = torch.stack([torch.zeros(heads, distances), torch.zeros(heads, distances)]).double()
     biases[1] = 0 if dynamic else score[:, 0, 0]
     local = RelativeAttention(replace(SMALL, heads=heads, head_width=distances), chunk).double()
-    local._places = lambda sight, most, least: places
-    known = torch.stack([torch.zeros(heads, 2, length, distances, dtype=torch.double),
+    local._rel_pos = lambda context, most, least: places
+    kv = torch.stack([torch.zeros(heads, 2, length, distances, dtype=torch.double),
                          nn.functional.pad(value, (0, distances - value.shape[-1]))])  # fmt: skip
-    attended = local._near(query, known, biases, Sight(_places, False))[..., : value.shape[-1]]
-    expected = convolution.mix(attended.permute(1, 2, 0, 3).flatten(2))
-    assert torch.allclose(seen[:, taps - 1 :], expected[:, taps - 1 :], atol=1e-9)
-    assert not torch.allclose(seen[:, : taps - 1], expected[:, : taps - 1], atol=1e-3)
+    attended = local._local_attention(query, kv, biases, AttentionContext(_places, False))[..., : value.shape[-1]]
+    expected = convolution.o_proj(attended.permute(1, 2, 0, 3).flatten(2))
+    assert torch.allclose(seen[:, kernel_size - 1 :], expected[:, kernel_size - 1 :], atol=1e-9)
+    assert not torch.allclose(seen[:, : kernel_size - 1], expected[:, : kernel_size - 1], atol=1e-3)
 
 
 def test_an_encoder_sees_all_of_its_row_and_nothing_of_the_padding(config):
     network = lively(config, SPACE).network
     points = [[1, 2, 3, 4, 5, 6, 1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
-    both = network.surveyed(sequences(points))
-    alone = network.surveyed(sequences(points[1:]))
+    both = network.encode(sequences(points))
+    alone = network.encode(sequences(points[1:]))
     assert torch.allclose(both[1, :7], alone[0], atol=1e-5)
-    other = network.surveyed(sequences([[*points[0][:-1], 0]]))
+    other = network.encode(sequences([[*points[0][:-1], 0]]))
     assert not torch.allclose(both[0, 8], other[0, 8], atol=1e-4)  # what comes later is seen
 
 
@@ -230,32 +235,35 @@ def test_dropout_acts_while_learning_only_and_the_variational_one_is_the_same_at
 
 def test_settings_survive_a_file_and_wrong_ones_are_refused():
     config = STACKS["mixed"]
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in to_dict(config).items()}
-    assert from_dict(plain) == config and plain["kind"] == "transformer-xl"
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in NETWORKS.to_dict(config).items()}
+    assert NETWORKS.from_dict(plain) == config and plain["kind"] == "transformer-xl"
     for wrong in ({"mixers": ()}, {"spans": (0,)}, {"memory": -1}, {"heads": 3}):
         with pytest.raises(ValueError, match=r"mixers|chunk|memory|heads"):
             replace(SMALL, **wrong)
 
 
 def test_biases_may_be_of_each_layer():
-    tied, untied = (build_base(replace(SMALL, untied=one), SPACE, rng=Seeded(0)).network for one in (False, True))
+    tied, untied = (build_base(replace(SMALL, untied_biases=one), SPACE, rng=SeededRng(0)).network for one in (False, True))
     assert len(tied.biases) == 1 and len(untied.biases) == 2
 
 
 def test_a_network_can_be_told_how_far_to_see():
     x = rows(24)
-    near, far = (lively(replace(SMALL, memory=4, reach=reach, clamp=clamp), SPACE) for reach, clamp in ((None, None), (9, 6)))
-    told = with_sight(near, reach=9, clamp=6)
+    near, far = (
+        lively(replace(SMALL, memory=4, attention_span=attention_span, clamp_len=clamp_len), SPACE)
+        for attention_span, clamp_len in ((None, None), (9, 6))
+    )
+    told = with_attention_span(near, attention_span=9, clamp_len=6)
     assert told.config == far.config
     assert torch.equal(told.log_probs(x), far.log_probs(x))
-    with pytest.raises(ValueError, match=r"Only a Transformer-XL .* leave reach and clamp out"):
-        with_sight(lively(CONFIGS["lstm, tied"], SPACE), reach=3)
+    with pytest.raises(ValueError, match=r"Only a Transformer-XL .* leave attention_span and clamp_len out"):
+        with_attention_span(lively(CONFIGS["lstm, tied"], SPACE), attention_span=3)
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_without_a_memory_each_segment_of_a_stream_stands_alone(config, training):
-    base, x = lively(replace(config, memory=0, reach=None), SPACE).train(training), rows(20)
-    fresh = base.open(3)
+    base, x = lively(replace(config, memory=0, attention_span=None), SPACE).train(training), rows(20)
+    fresh = base.init_memory(3)
     first, memory = base.read(fresh, x.tokens[:, :10])
     second, _ = base.read(memory, x.tokens[:, 10:])
     again, _ = base.read((x.tokens[:, 9], *fresh[1:]), x.tokens[:, 10:])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from esscher.bases.config import TransformerXLConfig
 from esscher.bases.network import build_network
+from esscher.networks.transformer_config import TransformerXLConfig
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 CONFIG = {"width": 32, "layers": 3, "heads": 4, "feedforward": 64, "memory": 12}
@@ -17,14 +17,14 @@ CASES = {
     "txl_adapt_div1": TransformerXLConfig(**CONFIG, cutoffs=(20, 50)),
 }
 LAYER = {
-    "mixer.place.weight": "dec_attn.r_net.weight",
-    "mixer.mix.weight": "dec_attn.o_net.weight",
+    "mixer.rel_pos_proj.weight": "dec_attn.r_net.weight",
+    "mixer.o_proj.weight": "dec_attn.o_net.weight",
     "norms.0.weight": "dec_attn.layer_norm.weight",
     "norms.0.bias": "dec_attn.layer_norm.bias",
-    "widen.weight": "pos_ff.CoreNet.0.weight",
-    "widen.bias": "pos_ff.CoreNet.0.bias",
-    "narrow.weight": "pos_ff.CoreNet.3.weight",
-    "narrow.bias": "pos_ff.CoreNet.3.bias",
+    "up_proj.weight": "pos_ff.CoreNet.0.weight",
+    "up_proj.bias": "pos_ff.CoreNet.0.bias",
+    "down_proj.weight": "pos_ff.CoreNet.3.weight",
+    "down_proj.bias": "pos_ff.CoreNet.3.bias",
     "norms.1.weight": "pos_ff.layer_norm.weight",
     "norms.1.bias": "pos_ff.layer_norm.bias",
 }
@@ -37,7 +37,7 @@ def ours(theirs: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor
         "head.bias": theirs["crit.out_layers.0.bias"],
     }
     table = theirs["word_emb.emb_layers.0.weight"]
-    table = torch.cat([table, torch.zeros(1, table.shape[1])])  # they have no opening symbol
+    table = torch.cat([table, torch.zeros(1, table.shape[1])])  # they have no BOS symbol
     if "crit.cluster_weight" in theirs:  # they have the clusters' symbols in the opposite order
         found["embedding.tables.0.weight"] = table
         found |= {f"head.cluster_{kind}": theirs[f"crit.cluster_{kind}"].flip(0) for kind in ("weight", "bias")}
@@ -46,9 +46,9 @@ def ours(theirs: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor
     for number in range(layers):
         for mine, other in LAYER.items():
             found[f"blocks.{number}.{mine}"] = theirs[f"layers.{number}.{other}"]
-        ask, key, value = theirs[f"layers.{number}.dec_attn.qkv_net.weight"].chunk(3)
-        found[f"blocks.{number}.mixer.ask.weight"] = ask
-        found[f"blocks.{number}.mixer.remember.weight"] = torch.cat([key, value])
+        q_proj, key, value = theirs[f"layers.{number}.dec_attn.qkv_net.weight"].chunk(3)
+        found[f"blocks.{number}.mixer.q_proj.weight"] = q_proj
+        found[f"blocks.{number}.mixer.kv_proj.weight"] = torch.cat([key, value])
     return found
 
 
@@ -60,11 +60,11 @@ def test_equals_the_authors_code(name):
              for top in ("state", "grads", "recs")}  # fmt: skip
     network = build_network(config, 100).train()
     network.load_state_dict(ours(parts["state"], config.layers))
-    memory = network.open(2)
+    memory = network.init_memory(2)
     for segment in range(4):
         record = {key.split("/", 1)[1]: value for key, value in parts["recs"].items() if key.startswith(f"{segment}/")}
         hidden, memory = network.read(record["data"].T, memory)
-        loss = -network.score(hidden.flatten(0, 1), record["target"].T.flatten()).view(2, 8).T
+        loss = -network.log_probs(hidden.flatten(0, 1), record["target"].T.flatten()).view(2, 8).T
         if config.cutoffs:  # theirs stand in the order of clusters
             assert torch.allclose(loss.mean(), record["loss"].mean(), atol=1e-5)
         else:

@@ -9,16 +9,17 @@ import pytest
 import torch
 from networks import check_dropout, lively
 
-from esscher.bases.carried import Carried
-from esscher.bases.config import TrellisNetConfig, from_dict
-from esscher.bases.grown import grown, parameter_count
 from esscher.bases.network import build_base
+from esscher.bases.scaling import parameter_count, scaled_to
+from esscher.bases.wrappers import WithMemory
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
 from esscher.networks import trellisnet
-from esscher.networks.network import Penalised, StreamingNetwork
+from esscher.networks.network import PenalizedNetwork, StreamingNetwork
+from esscher.networks.recurrent_config import TrellisNetConfig
+from esscher.networks.registry import NETWORKS
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
 from esscher.testing import check_base, check_stream
 
 SPACE = Space(5, 4)
@@ -62,11 +63,11 @@ def plainly(network, tokens, masks=None):
 def test_equals_its_equations(case):
     network = lively(CASES[case], SPACE).double().network
     tokens = [5, 0, 3, 1, 1, 4, 2, 2, 0]
-    found, _ = network.read(torch.tensor([tokens]), network.open(1))
+    found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
     assert torch.allclose(found[0], plainly(network, tokens)[-1, :, -4:], atol=1e-12)
 
 
-right = trellisnet._gated
+right = trellisnet._lstm_gates
 
 
 def other_order(gates, cell):
@@ -81,15 +82,15 @@ def cell_of_the_same_place(self, hidden, cell, share, weights, keep):
     return right(share + seen.view_as(share), cell[-length:])
 
 
-def taps_changed_about(self, *, learning, steps=0):
-    found = weights(self, learning=learning, steps=steps)
+def taps_changed_about(self, *, training, steps=0):
+    found = weights(self, training=training, steps=steps)
     return replace(found, past=found.now, now=found.past)
 
 
 weights = trellisnet.TrellisNetwork._weights
 WRONG = {
-    "gates in another order": (trellisnet, "_gated", other_order),
-    "cells that are not shifted": (trellisnet.TrellisNetwork, "_level", cell_of_the_same_place),
+    "gates in another order": (trellisnet, "_lstm_gates", other_order),
+    "cells that are not shifted": (trellisnet.TrellisNetwork, "_layer", cell_of_the_same_place),
     "past and present changed about": (trellisnet.TrellisNetwork, "_weights", taps_changed_about),
 }
 
@@ -122,13 +123,13 @@ def test_steps_and_streams_are_long_rows(case):
 
 def published_history(base):
     """The last level's vectors of the last position stand for all levels' past, as in the released program."""
-    read = base.network._levels
+    read = base.network._layers
 
-    def levels(inputs, memory, length, *, learning):
-        found, (tokens, hidden, cells) = read(inputs, memory, length, learning=learning)
+    def levels(inputs, memory, length, *, training):
+        found, (tokens, hidden, cells) = read(inputs, memory, length, training=training)
         return found, (tokens, hidden[:, -1:].expand_as(hidden), cells[:, -1:].expand_as(cells))
 
-    base.network._levels = levels
+    base.network._layers = levels
     return base
 
 
@@ -153,10 +154,10 @@ def test_dropout_is_the_same_at_all_levels_and_positions():
     config = replace(CASES["published"], dropout=0.0, input_dropout=0.4, hidden_dropout=0.3, word_dropout=0.0, auxiliary=0.0)
     network = lively(config, SPACE).double().train().network
     tokens = torch.tensor([[5, 0, 3, 0, 1, 3], [5, 2, 2, 0, 0, 2]])
-    with Seeded(1).governs_torch():
-        found, _ = network.read(tokens, network.open(2))
+    with SeededRng(1).fork_torch_rng():
+        found, _ = network.read(tokens, network.init_memory(2))
     drop, ones = torch.nn.functional.dropout, partial(torch.ones, dtype=torch.double)
-    with Seeded(1).governs_torch():
+    with SeededRng(1).fork_torch_rng():
         input_past, past = (drop(torch.ones_like(part.weight), 0.5) for part in (network.input_past, network.past))
         given, heard = drop(ones(2, 1, 4), 0.4)[:, 0], drop(ones(2, 7), 0.3)
     for row in range(2):
@@ -165,12 +166,12 @@ def test_dropout_is_the_same_at_all_levels_and_positions():
 
 
 def test_a_mask_of_each_level_is_caught(monkeypatch):
-    level = trellisnet.TrellisNetwork._level
+    level = trellisnet.TrellisNetwork._layer
 
     def fresh(self, hidden, cell, share, weights, keep):
         return level(self, hidden, cell, share, weights, torch.nn.functional.dropout(torch.ones_like(keep), 0.3))
 
-    monkeypatch.setattr(trellisnet.TrellisNetwork, "_level", fresh)
+    monkeypatch.setattr(trellisnet.TrellisNetwork, "_layer", fresh)
     with pytest.raises(AssertionError):
         test_dropout_is_the_same_at_all_levels_and_positions()
 
@@ -195,21 +196,21 @@ def test_penalties_and_the_auxiliary_loss():
             log_prob = network.output(one[level]).detach().log_softmax(-1)
             scored -= float(sum(log_prob[t, row[t]] for t in range(first, len(row)))) / 6
     expected = float(3 * size + 5 * change) + 0.2 * scored
-    loss = Likelihood()(Tilted(base.train()), x, rng=Seeded(0))
+    loss = Likelihood()(Tilted(base.train()), x, rng=SeededRng(0))
     assert loss.metrics["penalty"] == pytest.approx(expected) and base.penalty() is None
-    leveled = base.scores_and_levels(x)
+    leveled = base.log_probs_and_logsumexp(x)
     assert leveled[0].shape == (2, 4) and float(base.penalty().detach()) == pytest.approx(expected)
-    carried = Carried(base, base.open(2))
+    carried = WithMemory(base, base.init_memory(2))
     segment = Sequences(torch.tensor([[1, 2], [3, 2]]), torch.zeros(2, dtype=torch.long), torch.full((2,), 2))
-    assert Likelihood()(Tilted(carried), segment, rng=Seeded(0)).metrics["penalty"] > 0
+    assert Likelihood()(Tilted(carried), segment, rng=SeededRng(0)).metrics["penalty"] > 0
     base.log_probs(x)
     assert copy.deepcopy(base).penalty() is None and base.penalty() is not None
-    assert isinstance(network, StreamingNetwork) and isinstance(network, Penalised)
+    assert isinstance(network, StreamingNetwork) and isinstance(network, PenalizedNetwork)
     assert base.eval().log_probs(x).shape == (2, 4) and base.penalty() is None
 
 
 def test_an_auxiliary_loss_that_cannot_be_is_told_once():
-    base = build_base(TrellisNetConfig(4, 2, inner=3, auxiliary_every=1), SPACE, rng=Seeded(0)).train()
+    base = build_base(TrellisNetConfig(4, 2, inner=3, auxiliary_every=1), SPACE, rng=SeededRng(0)).train()
     x = sequences([[1, 2, 3, 4]])
     base.logits(x)
     with pytest.warns(UserWarning, match=r"not scored.*auxiliary loss of weight 0\.05.*set auxiliary = 0"):
@@ -221,7 +222,7 @@ def test_an_auxiliary_loss_that_cannot_be_is_told_once():
 
 
 def test_gradients_are_finite_at_length_1_and_reach_every_weight():
-    base = build_base(replace(CASES["published"], **CALM, auxiliary_every=2), SPACE, rng=Seeded(0)).train()
+    base = build_base(replace(CASES["published"], **CALM, auxiliary_every=2), SPACE, rng=SeededRng(0)).train()
     for point in ([2], [1, 2, 3]):
         base.zero_grad()
         (base.log_probs(sequences([point])).sum() + base.penalty()).backward()
@@ -233,8 +234,8 @@ def test_gradients_are_finite_at_length_1_and_reach_every_weight():
 def test_a_position_depends_on_those_before_it_and_on_no_other():
     network = lively(CASES["dilated"], SPACE).double().network
     given = torch.randn(14, 1, 6, dtype=torch.double, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network._vectors = lambda tokens, *, learning: torch.nn.functional.pad(given, (0, 0, 0, 0, 4, 0))
-    hidden = network.read(torch.zeros(1, 14, dtype=torch.long), network.open(1))[0]
+    network._embed = lambda tokens, *, training: torch.nn.functional.pad(given, (0, 0, 0, 0, 4, 0))
+    hidden = network.read(torch.zeros(1, 14, dtype=torch.long), network.init_memory(1))[0]
     for position in range(14):
         (slope,) = torch.autograd.grad(hidden[0, position].sum(), given, retain_graph=True)
         size = slope[:, 0].abs().sum(-1)
@@ -243,7 +244,7 @@ def test_a_position_depends_on_those_before_it_and_on_no_other():
 
 def test_initial_weights():
     """The seed is fixed, so there is no false alarm."""
-    network = build_base(TrellisNetConfig(30, 2, inner=40), Space(99, 4), rng=Seeded(0)).network
+    network = build_base(TrellisNetConfig(30, 2, inner=40), Space(99, 4), rng=SeededRng(0)).network
     for part in (network.input_past.weight, network.input_now.weight, network.input_now.bias, network.past.weight):
         assert float(part.detach().std()) == pytest.approx(0.01, rel=0.1)
     assert float(network.embedding.weight.detach().abs().max()) == pytest.approx(0.1, rel=0.01)
@@ -255,7 +256,7 @@ def test_sizes():
     assert parameter_count(TrellisNetConfig(inner=600), 10_000) == pytest.approx(15.2e6, rel=0.02)
     config = TrellisNetConfig(40, 3, inner=20)
     wanted = 2 * parameter_count(config, 500)
-    assert abs(parameter_count(grown(config, 500, wanted), 500) - wanted) / wanted < 0.08
+    assert abs(parameter_count(scaled_to(config, 500, wanted), 500) - wanted) / wanted < 0.08
 
 
 @pytest.mark.parametrize(
@@ -263,13 +264,13 @@ def test_sizes():
     [
         ({"dilations": []}, r"at least one position, and one dilation"),
         ({"dilations": [0]}, r"looks back by at least one position"),
-        ({"auxiliary_every": 0}, r"auxiliary_every counts levels, at least 1, not 0"),
+        ({"auxiliary_every": 0}, r"auxiliary_every is at least 1, not 0"),
         ({"inner": -1}, r"inner are at least 0"),
-        ({"embedding": 20}, r"output's have 400, not 20"),
+        ({"embedding": 20}, r"output has 400, the embeddings 20"),
         ({"weight_dropout": 1.0}, r"dropout rate"),
         ({"auxiliary": -1.0}, r"auxiliary and inner are at least 0"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
-        from_dict({"kind": "trellisnet", **values})
+        NETWORKS.from_dict({"kind": "trellisnet", **values})

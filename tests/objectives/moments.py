@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from languages import random_automaton
 
-from esscher.energies.features import contains, count, length, values
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
+from esscher.energies.features import contains, count, feature_values, length
 from esscher.exact import features as tallies
 from esscher.exact.enumeration import enumerate_points
-from esscher.exact.moments import exact_lambda
-from esscher.randomness import Seeded
-from esscher.space import Space
+from esscher.exact.exponential_family import exact_moment_weights
 
 SPACE = Space(3, 6, eos=0)
 FEATURES = [contains([1, 2]), count([2]), length()]
@@ -20,7 +20,7 @@ TRUE = torch.tensor([1.5, -0.7, 0.3], dtype=torch.float64)
 
 BASE = random_automaton(SPACE)
 POINTS = enumerate_points(SPACE)
-VALUES = values(FEATURES, POINTS)  # of every point
+VALUES = feature_values(FEATURES, POINTS)  # of every point
 LOG_BASE = BASE.log_probs(POINTS).sum(-1)
 LOG_TARGET = torch.log_softmax(LOG_BASE + VALUES @ TRUE, 0)
 LOG_PROPOSAL = torch.logaddexp(LOG_TARGET, random_automaton(SPACE, seed=3).log_probs(POINTS).sum(-1)) - torch.tensor(2.0).log()
@@ -38,7 +38,7 @@ class Samples:
 
 
 def samples(size: int, drawn: int, seed: int) -> Samples:
-    rng = Seeded(seed)
+    rng = SeededRng(seed)
     data, base, proposed = (
         rng.categorical(law[None], count)[0] for law, count in ((LOG_TARGET, size), (LOG_BASE, drawn), (LOG_PROPOSAL, drawn))
     )
@@ -48,4 +48,4 @@ def samples(size: int, drawn: int, seed: int) -> Samples:
 
 def star(moments: torch.Tensor) -> torch.Tensor:
     """The exact weights, from the automaton."""
-    return exact_lambda(BASE, TALLIES, moments)
+    return exact_moment_weights(BASE, TALLIES, moments)

@@ -4,15 +4,15 @@ import pytest
 import torch
 from languages import PROMPTS, random_target
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
+from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, prompts_of
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Loss
-from esscher.objectives.distil import SLOPES, Distil, PolicyGradient, Reweighted
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.space import Space, empty_prompts, prompts_of
-from esscher.target import Tilted
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.objectives.distil import F_DIVERGENCE_DERIVATIVES, Distil, PolicyGradient, ReweightedDistil
+from esscher.samplers.importance import Exhaustive
 from esscher.testing import check_objective, every_outcome
 
 SPACE = Space(3, 3, eos=0)
@@ -21,7 +21,7 @@ LAW = "gradient must be that of the exact loss"
 
 
 def student(space: Space = SPACE):
-    return build_base(RecurrentConfig(width=5, layers=1), space, rng=Seeded(3)).double().eval()
+    return build_base(LstmConfig(width=5, layers=1), space, rng=SeededRng(3)).double().eval()
 
 
 def both(base, prompts):
@@ -43,7 +43,7 @@ def divergence(name: str, log_p, log_q):
 
 
 @pytest.mark.parametrize("prompts", [empty_prompts(1), prompts_of(PROMPTS)], ids=["no prompt", "prompts"])
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("name", F_DIVERGENCE_DERIVATIVES)
 def test_policy_gradient_is_that_of_the_divergence(name, prompts):
     base = student()
     target, weights = Tilted(base), list(base.parameters())
@@ -53,10 +53,10 @@ def test_policy_gradient_is_that_of_the_divergence(name, prompts):
 
     for baseline in (True, False):
         objective = PolicyGradient(TEACHER, name, sampler=Exhaustive(), baseline=baseline)
-        check_objective(objective, target, prompts, exact, weights, rng=Seeded(0))
+        check_objective(objective, target, prompts, exact, weights, rng=SeededRng(0))
     other = "reverse-kl" if name == "kl" else "kl"
     with pytest.raises(AssertionError, match=LAW):
-        check_objective(PolicyGradient(TEACHER, other, sampler=Exhaustive()), target, prompts, exact, weights, rng=Seeded(0))
+        check_objective(PolicyGradient(TEACHER, other, sampler=Exhaustive()), target, prompts, exact, weights, rng=SeededRng(0))
 
 
 def test_distil_has_the_gradient_of_the_cross_entropy():
@@ -68,15 +68,15 @@ def test_distil_has_the_gradient_of_the_cross_entropy():
         log_p, log_q = both(base, prompts)
         return -(log_p.exp() * log_q).sum() / (log_p.exp() * lengths).sum()
 
-    check_objective(Distil(TEACHER, Exhaustive()), target, prompts, exact, weights, rng=Seeded(0))
+    check_objective(Distil(TEACHER, Exhaustive()), target, prompts, exact, weights, rng=SeededRng(0))
     with pytest.raises(AssertionError, match=LAW):  # the base instead of the tilted model as the teacher
-        check_objective(Distil(Tilted(TEACHER.base), Exhaustive()), target, prompts, exact, weights, rng=Seeded(0))
+        check_objective(Distil(Tilted(TEACHER.base), Exhaustive()), target, prompts, exact, weights, rng=SeededRng(0))
 
 
 class Judged:
     """A teacher's base that is a network, so that it tells whole distributions."""
 
-    base = build_base(RecurrentConfig(width=5, layers=1), SPACE, rng=Seeded(8)).double().eval()
+    base = build_base(LstmConfig(width=5, layers=1), SPACE, rng=SeededRng(8)).double().eval()
     teacher = Tilted(base, TEACHER.energy)
 
 
@@ -96,17 +96,17 @@ def test_reweighted_has_the_gradient_of_the_cross_entropy_and_none_of_the_noise_
     def mean(objective):
         rows = [x.rows(slice(row, row + 1)) for row in range(len(x))]
         return sum(
-            share * gradient(objective(Tilted(base), row, rng=Seeded(0)).value)
+            share * gradient(objective(Tilted(base), row, rng=SeededRng(0)).value)
             for share, row in zip(log_a.exp(), rows, strict=True)
         )
 
-    assert torch.allclose(mean(Reweighted(Judged.teacher, log_z)), exact, atol=1e-9)
-    assert not torch.allclose(mean(Reweighted(Judged.teacher, log_z + 0.5)), exact, atol=1e-4)  # another Z
-    flat = Reweighted(Tilted(Judged.base), 0.0)(Tilted(Judged.base), x.rows(slice(3, 4)), rng=Seeded(0))
+    assert torch.allclose(mean(ReweightedDistil(Judged.teacher, log_z)), exact, atol=1e-9)
+    assert not torch.allclose(mean(ReweightedDistil(Judged.teacher, log_z + 0.5)), exact, atol=1e-4)  # another Z
+    flat = ReweightedDistil(Tilted(Judged.base), 0.0)(Tilted(Judged.base), x.rows(slice(3, 4)), rng=SeededRng(0))
     at_rest = torch.autograd.grad(flat.value, list(Judged.base.parameters()))
     assert max(float(one.abs().max()) for one in at_rest) < 1e-12  # one draw, and no noise
     with pytest.raises(ValueError, match="Automaton has no `logits`"):
-        Reweighted(TEACHER, 0.0)(Tilted(base), x, rng=Seeded(0))
+        ReweightedDistil(TEACHER, 0.0)(Tilted(base), x, rng=SeededRng(0))
 
 
 def mean_gradient(objective, base):
@@ -122,7 +122,7 @@ def mean_gradient(objective, base):
     return total
 
 
-@pytest.mark.parametrize("name", SLOPES)
+@pytest.mark.parametrize("name", F_DIVERGENCE_DERIVATIVES)
 def test_drawn_gradients_are_right_on_average_with_and_without_baseline(name):
     """Exact, over all outcomes of two draws; a baseline that includes the draw itself is caught."""
     space = Space(2, 2)

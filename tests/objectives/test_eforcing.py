@@ -9,35 +9,31 @@ from languages import random_automaton
 from networks import lively
 from torch.nn.functional import cross_entropy
 
-from esscher.bases.carried import Carried
-from esscher.bases.config import (
-    AwdLstmConfig,
-    PixelCnnPlusPlusConfig,
-    RecurrentConfig,
-    TransformerConfig,
-    TransformerXLConfig,
-)
-from esscher.bases.logits import scores_and_levels
+from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.bases.network import build_base
+from esscher.bases.wrappers import WithMemory
+from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Loss
-from esscher.objectives.combine import Ramp
-from esscher.objectives.eforcing import EForcing
+from esscher.networks.pixelcnn_config import PixelCnnPlusPlusConfig
+from esscher.networks.recurrent_config import AwdLstmConfig, LstmConfig, RecurrentConfig
+from esscher.networks.transformer_config import TransformerConfig, TransformerXLConfig
+from esscher.objectives.config import EForcingConfig
+from esscher.objectives.exposure_bias import EForcing
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
 from esscher.samplers import ancestral
 from esscher.samplers.ancestral import Ancestral, draw
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
+from esscher.samplers.importance import Exhaustive
 from esscher.testing import check_objective
 
 LAW = "gradient must be that of the exact loss"
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0), "four tokens": Space(4, 6, eos=0)}
 CONFIGS = {
-    "lstm": RecurrentConfig("lstm", 6, 1, embedding=4),
+    "lstm": LstmConfig(6, 1, embedding=4),
     "transformer": TransformerConfig(8, 1, 2, 8),
-    "lstm, softmaxes": RecurrentConfig("lstm", 6, 1, embedding=4, output="softmaxes", components=3),
+    "lstm, softmaxes": LstmConfig(6, 1, embedding=4, output="mos", components=3),
     "transformer-xl": TransformerXLConfig(8, 1, 2, None, 16),
     "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 2, 1), scales=2, mixtures=3),
 }
@@ -62,7 +58,7 @@ def base_of(config: str, space: Space):
 
 def some_data(space: Space) -> Sequences:
     points = enumerate_points(space)
-    return points.rows(Seeded(5).permutation(len(points))[:7])
+    return points.rows(SeededRng(5).permutation(len(points))[:7])
 
 
 def divergence(base, data: Sequences, k: int, *, again: bool = True) -> torch.Tensor:
@@ -100,25 +96,25 @@ def exact(base, data: Sequences, *, weight: float, decay: float, again: bool = T
 def test_the_gradient_is_the_exact_one(config, space):
     base = base_of(config, SPACES[space])
     target, data, weights = Tilted(base), some_data(SPACES[space]), list(base.parameters())
-    right = EForcing(0.7, 0.8, sampler=Exhaustive())
+    right = EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive())
     loss = exact(base, data, weight=0.7, decay=0.8)
-    check_objective(right, target, data, loss, weights, tolerance=1e-9, rng=Seeded(0))
-    check_objective(replace(right, inner="sampled"), target, data, loss, weights, rng=Seeded(0))
-    assert float(right(target, data, rng=Seeded(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
+    check_objective(right, target, data, loss, weights, tolerance=1e-9, rng=SeededRng(0))
+    check_objective(
+        replace(right, config=EForcingConfig(0.7, 0.8, inner="sampled")), target, data, loss, weights, rng=SeededRng(0)
+    )
+    assert float(right(target, data, rng=SeededRng(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
 
 
 def test_tokens_may_count_once():
     space = SPACES["end symbol"]
     base, data = base_of("transformer", space), some_data(space)
     loss = exact(base, data, weight=0.7, decay=0.8, again=False)
-    right = EForcing(0.7, 0.8, counts="once", sampler=Exhaustive())
-    check_objective(right, Tilted(base), data, loss, list(base.parameters()), tolerance=1e-9, rng=Seeded(0))
-    assert float(right(Tilted(base), data, rng=Seeded(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
-    wrong = EForcing(0.7, 0.8, sampler=Exhaustive())
+    right = EForcing(EForcingConfig(0.7, 0.8, counts="once"), sampler=Exhaustive())
+    check_objective(right, Tilted(base), data, loss, list(base.parameters()), tolerance=1e-9, rng=SeededRng(0))
+    assert float(right(Tilted(base), data, rng=SeededRng(0)).value.detach()) == pytest.approx(float(loss().detach()), abs=1e-10)
+    wrong = EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive())
     with pytest.raises(AssertionError, match=LAW):
-        check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=Seeded(0))
-    with pytest.raises(ValueError, match="'again' at later positions or 'once', not 'twice'"):
-        EForcing(counts="twice")
+        check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=SeededRng(0))
 
 
 def without_prefix(target, data, *, rng, step=0) -> Loss:
@@ -132,16 +128,16 @@ def without_weights(target, data, *, rng, step=0) -> Loss:
 
 
 def _wrong(target, data, *, prefix: bool = True, weighted: bool = True) -> Loss:
-    objective = EForcing(0.7, 0.8, sampler=Exhaustive())
+    objective = EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive())
 
     class Wrong(EForcing):
         def _negative(self, negative, share):
             log_z, _, weights = objective._negative(negative, share)
             if not weighted:
                 weights = torch.where(negative.there, share[:, None].exp(), 0.0)
-            return log_z, (weights * (negative.level + (negative.prefix if prefix else 0.0))).sum(0), weights
+            return log_z, (weights * (negative.logsumexp + (negative.prefix if prefix else 0.0))).sum(0), weights
 
-    return Wrong(0.7, 0.8, sampler=Exhaustive())(target, data, rng=Seeded(0))
+    return Wrong(EForcingConfig(0.7, 0.8), sampler=Exhaustive())(target, data, rng=SeededRng(0))
 
 
 @pytest.mark.parametrize(
@@ -149,10 +145,10 @@ def _wrong(target, data, *, prefix: bool = True, weighted: bool = True) -> Loss:
     [
         without_prefix,
         without_weights,
-        EForcing(0.7, 0.9, sampler=Exhaustive()),
-        EForcing(0.6, 0.8, sampler=Exhaustive()),
-        EForcing(0.7, 0.8, clip=1.0, sampler=Exhaustive()),
-        EForcing(0.7, 0.8),
+        EForcing(EForcingConfig(0.7, 0.9), sampler=Exhaustive()),
+        EForcing(EForcingConfig(0.6, 0.8), sampler=Exhaustive()),
+        EForcing(EForcingConfig(0.7, 0.8, max_weight=1.0), sampler=Exhaustive()),
+        EForcing(EForcingConfig(0.7, 0.8)),
         Likelihood(),
     ],
     ids=["no prefix", "no weights", "other decay", "other weight", "clipped", "few draws", "likelihood"],
@@ -163,7 +159,7 @@ def test_wrong_ones_are_caught(wrong):
     data = some_data(space)
     loss = exact(base, data, weight=0.7, decay=0.8)
     with pytest.raises(AssertionError, match=LAW):
-        check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=Seeded(0))
+        check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=SeededRng(0))
 
 
 @pytest.mark.parametrize(("longest", "drawn"), [(None, 3), (2, 2), (9, 3)])
@@ -172,11 +168,11 @@ def test_draws_go_no_further_than_the_data(longest, drawn, monkeypatch):
     base = base_of("transformer", space)
     data = sequences([[1, 2, 0], [1, 0], [3, 3, 0]])
     asked = []
-    monkeypatch.setattr(ancestral, "draw", lambda *given, **more: asked.append(more["longest"]) or draw(*given, **more))
-    found = EForcing(0.7, 0.8, sampler=Ancestral(longest))(Tilted(base), data, rng=Seeded(0))
+    monkeypatch.setattr(ancestral, "draw", lambda *given, **more: asked.append(more["max_new_tokens"]) or draw(*given, **more))
+    found = EForcing(EForcingConfig(0.7, 0.8, negatives=longest))(Tilted(base), data, rng=SeededRng(0))
     assert asked == [drawn]
     if longest is None:
-        further = EForcing(0.7, 0.8, sampler=Further())(Tilted(base), data, rng=Seeded(0))
+        further = EForcing(EForcingConfig(0.7, 0.8), sampler=Further())(Tilted(base), data, rng=SeededRng(0))
         torch.testing.assert_close(gradient(base, found), gradient(base, further), atol=1e-12, rtol=0)
 
 
@@ -202,12 +198,16 @@ def test_draws_have_the_exact_gradient_on_average(config, space):
     base = base_of(config, SPACES[space])
     data = some_data(SPACES[space])
     data = data.rows(torch.arange(len(data)).repeat(29)[:200])
-    expected = gradient(base, EForcing(0.7, 0.8, sampler=Exhaustive())(Tilted(base), data, rng=Seeded(0)))
+    expected = gradient(base, EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive())(Tilted(base), data, rng=SeededRng(0)))
     directions = torch.randn(40, len(expected), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     variance = {}
-    ways = {"exact": EForcing(0.7, 0.8), "sampled": EForcing(0.7, 0.8, inner="sampled"), "not centred": NotCentred(0.7, 0.8)}
+    ways = {
+        "exact": EForcing(EForcingConfig(0.7, 0.8)),
+        "sampled": EForcing(EForcingConfig(0.7, 0.8, inner="sampled")),
+        "not centred": NotCentred(EForcingConfig(0.7, 0.8)),
+    }
     for inner, objective in ways.items():
-        found = torch.stack([gradient(base, objective(Tilted(base), data, rng=Seeded(3).stream(one))) for one in range(120)])
+        found = torch.stack([gradient(base, objective(Tilted(base), data, rng=SeededRng(3).stream(one))) for one in range(120)])
         shown = found @ directions.T
         error = shown.std(0) / math.sqrt(len(shown))
         far = ((shown.mean(0) - directions @ expected) / error).abs().max()
@@ -224,49 +224,53 @@ class NotCentred(EForcing):
 
     def _negative(self, negative, share):
         log_z, _, weights = super()._negative(negative, share)
-        return log_z, (weights * (negative.level + negative.prefix)).sum(0), weights
+        return log_z, (weights * (negative.logsumexp + negative.prefix)).sum(0), weights
 
 
 def _wrong_gradient(base, data: Sequences) -> torch.Tensor:
-    return gradient(base, without_weights(Tilted(base), data, rng=Seeded(0)))
+    return gradient(base, without_weights(Tilted(base), data, rng=SeededRng(0)))
 
 
 def test_a_constant_in_all_logits_changes_the_level_and_nothing_else():
     space = SPACES["end symbol"]
-    base = lively(RecurrentConfig("lstm", 6, 1, embedding=4), space).double()
+    base = lively(LstmConfig(6, 1, embedding=4), space).double()
     x = some_data(space)
-    score, level = scores_and_levels(base, x)
-    before = gradient(base, EForcing(0.7, sampler=Exhaustive())(Tilted(base), x, rng=Seeded(0)))
+    score, level = log_probs_and_logsumexp(base, x)
+    before = gradient(base, EForcing(EForcingConfig(0.7), sampler=Exhaustive())(Tilted(base), x, rng=SeededRng(0)))
     with torch.no_grad():
         base.network.head.bias += 3.0
-    after = gradient(base, EForcing(0.7, sampler=Exhaustive())(Tilted(base), x, rng=Seeded(0)))
-    shifted, raised = scores_and_levels(base, x)
+    after = gradient(base, EForcing(EForcingConfig(0.7), sampler=Exhaustive())(Tilted(base), x, rng=SeededRng(0)))
+    shifted, raised = log_probs_and_logsumexp(base, x)
     torch.testing.assert_close(shifted, score, atol=1e-12, rtol=0)
     torch.testing.assert_close(raised, torch.where(x.counted, level + 3.0, 0.0), atol=1e-12, rtol=0)
     torch.testing.assert_close(after, before, atol=1e-12, rtol=0)
 
 
 def test_without_weight_it_is_likelihood_bit_for_bit():
-    base = build_base(AwdLstmConfig(12, 2, inner=10), SPACES["end symbol"], rng=Seeded(0)).train()
+    base = build_base(AwdLstmConfig(12, 2, inner=10), SPACES["end symbol"], rng=SeededRng(0)).train()
     x = some_data(SPACES["end symbol"])
     found = []
-    for objective in (Likelihood(0.1), EForcing(0.0, label_smoothing=0.1), EForcing(Ramp(0.0, 0.5, 7, 7), label_smoothing=0.1)):
-        with Seeded(2).governs_torch():
-            found.append((loss := objective(Tilted(base), x, rng=Seeded(1), step=6), gradient(base, loss)))
+    for objective in (
+        Likelihood(0.1),
+        EForcing(EForcingConfig(0.0), label_smoothing=0.1),
+        EForcing(EForcingConfig(0.5), label_smoothing=0.1, begin=7),
+    ):
+        with SeededRng(2).fork_torch_rng():
+            found.append((loss := objective(Tilted(base), x, rng=SeededRng(1), step=6), gradient(base, loss)))
     for loss, slope in found[1:]:
         assert torch.equal(loss.value, found[0][0].value) and torch.equal(slope, found[0][1])
         assert loss.metrics == found[0][0].metrics
-    assert "contrast" in EForcing(Ramp(0.0, 0.5, 7, 7))(Tilted(base), x, rng=Seeded(1), step=7).metrics
+    assert "contrast" in EForcing(EForcingConfig(0.5), begin=7)(Tilted(base), x, rng=SeededRng(1), step=7).metrics
 
 
 def test_smooth_labels_are_those_of_torch():
     base = base_of("lstm", SPACES["end symbol"])
     x = some_data(SPACES["end symbol"])
     smooth = cross_entropy(base.logits(x)[x.counted], x.tokens[x.counted], label_smoothing=0.2)
-    found = Likelihood(0.2)(Tilted(base), x, rng=Seeded(0)).value
+    found = Likelihood(0.2)(Tilted(base), x, rng=SeededRng(0)).value
     assert float(found.detach()) == pytest.approx(float(smooth.detach()), abs=1e-12)
-    plain, other = (EForcing(0.5, label_smoothing=one, sampler=Exhaustive()) for one in (0.0, 0.2))
-    parts = [objective(Tilted(base), x, rng=Seeded(0)) for objective in (plain, other)]
+    plain, other = (EForcing(EForcingConfig(0.5), label_smoothing=one, sampler=Exhaustive()) for one in (0.0, 0.2))
+    parts = [objective(Tilted(base), x, rng=SeededRng(0)) for objective in (plain, other)]
     assert parts[0].metrics["contrast"] == pytest.approx(parts[1].metrics["contrast"], abs=1e-12)
     more = float((parts[1].value - parts[0].value).detach())
     assert more == pytest.approx(float(smooth.detach()) - parts[0].metrics["nll"], abs=1e-12)
@@ -277,13 +281,13 @@ def test_in_the_midst_of_streams_the_memory_is_the_context():
     space = Space(3, 4)
     base = base_of("transformer-xl", space)
     before, after = torch.tensor([[0, 1, 2], [2, 2, 1]]), torch.tensor([[1, 0, 2, 1], [0, 0, 1, 2]])
-    _, memory = base.read(base.open(2), before)
+    _, memory = base.read(base.init_memory(2), before)
     lengths = torch.tensor([4, 4])
     segment = Sequences(after, torch.zeros_like(lengths), lengths)
     whole = Sequences(torch.cat([before, after], 1), torch.full_like(lengths, 3), torch.full_like(lengths, 7))
-    carried = Carried(base, memory)
-    objective = EForcing(0.7)
-    losses = [objective(Tilted(one), x, rng=Seeded(4)) for one, x in ((carried, segment), (base, whole))]
+    carried = WithMemory(base, memory)
+    objective = EForcing(EForcingConfig(0.7))
+    losses = [objective(Tilted(one), x, rng=SeededRng(4)) for one, x in ((carried, segment), (base, whole))]
     assert losses[0].metrics == pytest.approx(losses[1].metrics, abs=1e-10)
     expected = base.read(memory, after)[1]
     assert all(torch.equal(one, other) for one, other in zip(carried.memory_after(segment), expected, strict=True))
@@ -292,36 +296,43 @@ def test_in_the_midst_of_streams_the_memory_is_the_context():
 def test_shorter_draws_reach_fewer_positions():
     base = base_of("lstm", SPACES["fixed length"])
     x = some_data(SPACES["fixed length"])
-    found = EForcing(0.7, sampler=Ancestral(longest=2), draws=3)(Tilted(base), x, rng=Seeded(0))
+    found = EForcing(EForcingConfig(0.7, negatives=2), draws=3)(Tilted(base), x, rng=SeededRng(0))
     assert found.metrics["reached"] == pytest.approx(0.5)
     assert 0 < found.metrics["effective_share"] <= 1
     with pytest.raises(ValueError, match="at least one token"):
-        Ancestral(longest=0)
+        Ancestral(max_new_tokens=0)
 
 
 def test_clipped_weights_are_more_even():
     base = base_of("lstm", SPACES["fixed length"])
     x = enumerate_points(SPACES["fixed length"])
-    shares = [EForcing(0.7, clip=clip)(Tilted(base), x, rng=Seeded(0)).metrics["effective_share"] for clip in (None, 2.0, 1.0)]
+    shares = [
+        EForcing(EForcingConfig(0.7, max_weight=max_weight))(Tilted(base), x, rng=SeededRng(0)).metrics["effective_share"]
+        for max_weight in (None, 2.0, 1.0)
+    ]
     assert shares[0] < shares[1] < shares[2] <= 1
 
 
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"inner": "guessed"}, "exact, sampled"),
         ({"decay": 0.0}, r"\(0, 1\]"),
-        ({"clip": 0.5}, "at least 1"),
+        ({"max_weight": 0.5}, "at least 1"),
         ({"weight": -1.0}, "at least 0"),
-        ({"draws": 0}, "At least one draw"),
-        ({"label_smoothing": 1.0}, "Label smoothing"),
     ],
 )
 def test_impossible_settings_are_refused(settings, word):
     with pytest.raises(ValueError, match=word):
-        EForcing(**settings)
+        EForcingConfig(**settings)
+
+
+def test_impossible_objectives_are_refused():
+    with pytest.raises(ValueError, match="At least one draw"):
+        EForcing(draws=0)
+    with pytest.raises(ValueError, match="Label smoothing"):
+        EForcing(label_smoothing=1.0)
 
 
 def test_a_base_without_logits_is_refused():
     with pytest.raises(ValueError, match="has no logits"):
-        EForcing()(Tilted(random_automaton(SPACES["end symbol"])), some_data(SPACES["end symbol"]), rng=Seeded(0))
+        EForcing()(Tilted(random_automaton(SPACES["end symbol"])), some_data(SPACES["end symbol"]), rng=SeededRng(0))

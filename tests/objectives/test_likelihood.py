@@ -6,20 +6,20 @@ import pytest
 import torch
 from languages import PROMPTS, random_automaton
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import NetworkBase, build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
+from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
 from esscher.samplers.ancestral import draw
-from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.target import Tilted
 
 SPACES = [Space(3, 3), Space(3, 3, eos=0)]
 
 
 def network(space: Space) -> NetworkBase:
-    return build_base(RecurrentConfig(width=5, layers=1), space, rng=Seeded(1)).double().eval()
+    return build_base(LstmConfig(width=5, layers=1), space, rng=SeededRng(1)).double().eval()
 
 
 def by_enumeration(base: NetworkBase, data: Sequences, smoothing: float) -> list[torch.Tensor]:
@@ -43,14 +43,14 @@ def by_enumeration(base: NetworkBase, data: Sequences, smoothing: float) -> list
 
 
 def gap(base: NetworkBase, objective, data: Sequences, smoothing: float) -> float:
-    loss = objective(Tilted(base), data, rng=Seeded(0))
+    loss = objective(Tilted(base), data, rng=SeededRng(0))
     found = torch.autograd.grad(loss.value, list(base.parameters()))
     exact = by_enumeration(base, data, smoothing)
     return max(float((a - b).abs().max()) for a, b in zip(found, exact, strict=True))
 
 
 def some_data(base: NetworkBase) -> Sequences:
-    return draw(base, prompts_of(PROMPTS), 2, rng=Seeded(5))[0]
+    return draw(base, prompts_of(PROMPTS), 2, rng=SeededRng(5))[0]
 
 
 @pytest.mark.parametrize("space", SPACES, ids=["fixed length", "end symbol"])
@@ -77,8 +77,8 @@ def test_exact_minimum_is_the_entropy():
     """Over every point, weighted by copying, the loss of the right base is its entropy per token; any other is larger."""
     space = Space(2, 3)
     truth = random_automaton(space)
-    x = draw(truth, prompts_of([[]]), 4000, rng=Seeded(1))[0]
-    loss = Likelihood()(Tilted(truth), x, rng=Seeded(0))
+    x = draw(truth, prompts_of([[]]), 4000, rng=SeededRng(1))[0]
+    loss = Likelihood()(Tilted(truth), x, rng=SeededRng(0))
     every = enumerate_points(space)
     log_prob = truth.log_probs(every).sum(-1)
     entropy = -float((log_prob.exp() * log_prob).sum()) / 3
@@ -90,8 +90,8 @@ def test_exact_minimum_is_the_entropy():
 def test_errors():
     space = SPACES[1]
     with pytest.raises(ValueError, match="Automaton has no `logits`"):
-        Likelihood(0.1)(Tilted(random_automaton(space)), sequences([[1, 0]]), rng=Seeded(0))
+        Likelihood(0.1)(Tilted(random_automaton(space)), sequences([[1, 0]]), rng=SeededRng(0))
     with pytest.raises(ValueError, match="None of the 2 sequences has a token"):
-        Likelihood()(Tilted(network(space)), prompts_of([[1], [2]]), rng=Seeded(0))
+        Likelihood()(Tilted(network(space)), prompts_of([[1], [2]]), rng=SeededRng(0))
     with pytest.raises(ValueError, match="Label smoothing lies in"):
         Likelihood(1.0)

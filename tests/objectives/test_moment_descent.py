@@ -6,12 +6,12 @@ import pytest
 import torch
 from objectives.moments import BASE, FEATURES, LOG_BASE, MOMENTS, NAMES, TRUE, VALUES, samples
 
-from esscher.energies.features import values
-from esscher.objectives.moment_descent import MomentDescent, base_source
-from esscher.objectives.moment_match import match_moments
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
+from esscher.energies.features import feature_values
+from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
+from esscher.objectives.moment_matching import match_moments
 from esscher.samplers.ancestral import draw
-from esscher.space import empty_prompts
 
 GIVEN = dict(zip(NAMES, MOMENTS.tolist(), strict=True))
 BOUNDS = {NAMES[1]: (0.0, 6.0), NAMES[2]: (1.0, 6.0)}
@@ -19,7 +19,7 @@ BOUNDS = {NAMES[1]: (0.0, 6.0), NAMES[2]: (1.0, 6.0)}
 
 def table_source(seed: int):
     """Features of draws of the base, looked up: fast."""
-    rng = Seeded(seed, "source")
+    rng = SeededRng(seed, "source")
     return lambda count: VALUES[rng.categorical(LOG_BASE[None], count)[0]]
 
 
@@ -32,7 +32,7 @@ def near(found: torch.Tensor, exact: torch.Tensor) -> bool:
 @pytest.mark.parametrize("regime", ["rs", "snis"])
 def test_weights_are_near_the_exact_ones(regime):
     runs = [
-        MomentDescent(regime)(NAMES, table_source(seed), wanted=GIVEN, bounds=BOUNDS, rng=Seeded(seed)) for seed in range(6)
+        MomentDescent(regime)(NAMES, table_source(seed), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(seed)) for seed in range(6)
     ]
     found = torch.stack([one.tensor() for one in runs])
     assert near(found, TRUE)
@@ -46,7 +46,7 @@ def test_the_interval_holds_the_exact_weights_of_data(regime):
     misses = 0
     for seed in range(10):
         fit = MomentDescent(regime, patience=8)(
-            NAMES, table_source(seed), samples(300, 2, seed).data, bounds=BOUNDS, level=0.999, rng=Seeded(seed)
+            NAMES, table_source(seed), samples(300, 2, seed).data, bounds=BOUNDS, confidence=0.999, rng=SeededRng(seed)
         )
         misses += sum(not weight.covers(float(true)) for weight, true in zip(fit.weights, TRUE, strict=True))
         assert all(weight.low <= weight.value <= weight.high for weight in fit.weights)
@@ -60,19 +60,21 @@ def test_what_a_run_records(regime):
     def source(count: int) -> torch.Tensor:
         nonlocal counted
         counted += count
-        return values(FEATURES, draw(BASE, empty_prompts(1), count, rng=rng)[0])
+        return feature_values(FEATURES, draw(BASE, empty_prompts(1), count, rng=rng)[0])
 
-    rng = Seeded(1)
+    rng = SeededRng(1)
     settings = MomentDescent(regime, epochs=12, updates=5)
-    fit = settings(NAMES, source, wanted=GIVEN, bounds=BOUNDS, rng=Seeded(2))
+    fit = settings(NAMES, source, wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(2))
     assert fit.base_samples == counted == fit.history[-1].base_samples
     assert [one.step for one in fit.history] == list(range(12)) and fit.iterations == 60
     assert fit.history[0].weights == (0.0, 0.0, 0.0) and fit.history[0].base_samples > 0
     assert all(a.base_samples <= b.base_samples for a, b in zip(fit.history, fit.history[1:], strict=False))
     share = torch.softmax(VALUES @ fit.tensor() + LOG_BASE, 0)
-    assert fit.effective / fit.base_samples == pytest.approx(float(1 / (share**2 / LOG_BASE.exp()).sum()), rel=0.2)
+    assert fit.ess / fit.base_samples == pytest.approx(float(1 / (share**2 / LOG_BASE.exp()).sum()), rel=0.2)
     assert fit.l1 < 0.5 * sum(abs(a - b) for a, b in zip(fit.moments_base, fit.moments_wanted, strict=True))
-    again = settings(NAMES, base_source(BASE, FEATURES, rng=Seeded(1)), wanted=GIVEN, bounds=BOUNDS, rng=Seeded(2))
+    again = settings(
+        NAMES, base_feature_sampler(BASE, FEATURES, rng=SeededRng(1)), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(2)
+    )
     assert again.tensor().tolist() == fit.tensor().tolist()
     assert len(match_moments(NAMES, source(2000), wanted=GIVEN).history) > 1
 
@@ -80,7 +82,7 @@ def test_what_a_run_records(regime):
 def test_rejection_accepts_by_the_tilted_law():
     """At weights that stay where they are (a rate of almost nothing), accepted draws have the base's moments at 0."""
     fit = MomentDescent("rs", rate=1e-9, updates=200, epochs=3)(
-        NAMES, table_source(0), wanted=GIVEN, bounds=BOUNDS, rng=Seeded(0)
+        NAMES, table_source(0), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(0)
     )
     gap = sum(abs(a - b) for a, b in zip(fit.moments_base, fit.moments_wanted, strict=True))
     assert fit.history[-1].l1 == pytest.approx(gap, abs=0.2)  # 2,000 draws: 5 standard errors of the summed moments
@@ -94,7 +96,7 @@ def test_rare_features_cost_little_more_than_their_draws():
         asked.append(count)
         return (torch.rand(count, 1, generator=generator, dtype=torch.float64) < 1e-3).double()
 
-    fit = MomentDescent("rs", epochs=4, updates=5)(["rare"], source, wanted={"rare": 0.9}, rng=Seeded(0))
+    fit = MomentDescent("rs", epochs=4, updates=5)(["rare"], source, wanted={"rare": 0.9}, rng=SeededRng(0))
     accepted = 4 * 5 * 10
     assert sum(asked) == fit.base_samples < 2.5 * accepted / 1e-3
     assert sum(asked) / len(asked) > 1000
@@ -112,9 +114,9 @@ def test_bounds():
         return (rows % 1000 / 1000 * (2 + rows.div(1000).floor()).clamp(max=5))[:, None]
 
     with pytest.raises(ValueError, match=r"'size' was said to lie between 0 and 3, and a draw has .* biased.*true bounds"):
-        MomentDescent("rs", epochs=9)(["size"], source, wanted={"size": 2.0}, bounds={"size": (0.0, 3.0)}, rng=Seeded(0))
+        MomentDescent("rs", epochs=9)(["size"], source, wanted={"size": 2.0}, bounds={"size": (0.0, 3.0)}, rng=SeededRng(0))
     at = 0
-    fit = MomentDescent("rs", epochs=9)(["size"], source, wanted={"size": 2.0}, rng=Seeded(0))
+    fit = MomentDescent("rs", epochs=9)(["size"], source, wanted={"size": 2.0}, rng=SeededRng(0))
     assert fit.warnings[-1].kind == "bound raised" and "state `bounds`" in str(fit.warnings[-1])
 
 
@@ -124,10 +126,10 @@ def test_errors():
     with pytest.raises(ValueError, match="patience is more than 0"):
         MomentDescent(patience=0)
     with pytest.raises(ValueError, match="No feature named 'x' to bound"):
-        MomentDescent("rs")(NAMES, table_source(0), wanted=GIVEN, bounds={"x": (0.0, 1.0)}, rng=Seeded(0))
+        MomentDescent("rs")(NAMES, table_source(0), wanted=GIVEN, bounds={"x": (0.0, 1.0)}, rng=SeededRng(0))
     with pytest.raises(RuntimeError, match=r"above its budget of 5,000.*use match_moments"):
-        MomentDescent("rs", budget=5000)(NAMES, table_source(0), wanted=GIVEN, bounds=BOUNDS, rng=Seeded(0))
+        MomentDescent("rs", budget=5000)(NAMES, table_source(0), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(0))
     with pytest.raises(ValueError, match=r"'never' should average 0.5.* draw more"):
         MomentDescent(epochs=2)(
-            ["never"], lambda n: torch.zeros(n, 1, dtype=torch.float64), wanted={"never": 0.5}, rng=Seeded(0)
+            ["never"], lambda n: torch.zeros(n, 1, dtype=torch.float64), wanted={"never": 0.5}, rng=SeededRng(0)
         )

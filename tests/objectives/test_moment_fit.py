@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from esscher.objectives.moment_match import match_moments
+from esscher.objectives.moment_matching import match_moments
 
 
 def shares(*probability: float, count: int = 2000, seed: int = 0) -> torch.Tensor:
@@ -98,7 +98,7 @@ def test_a_constant_feature_is_held_at_zero():
 
 def test_few_draws_behind_a_weight_are_named():
     fit = match_moments(["rare", "b"], shares(0.002, 0.5), wanted={"rare": 0.5, "b": 0.5})
-    assert kinds(fit)["rare"] == ("rare",) and kinds(fit)["few effective"] == ("rare", "b") and fit.effective < 30
+    assert kinds(fit)["rare"] == ("rare",) and kinds(fit)["few effective"] == ("rare", "b") and fit.ess < 30
     assert "draw more" in str(fit.warnings[0])
 
 
@@ -171,7 +171,7 @@ def test_a_feature_the_base_never_shows_is_named():
         ({"names": ["a"]}, r"data have 2 features and 1 names"),
         ({"prior": -1.0}, r"at least 0, not -1"),
         ({"ridge": 0.0}, r"more than 0, not 0"),
-        ({"level": 1.0}, r"between 0 and 1, not 1"),
+        ({"confidence": 1.0}, r"between 0 and 1, not 1"),
         ({"data": None, "wanted": {"a": 0.5, "b": 0.5}, "ridge": 1.0}, r"All moments are given.*leave `ridge` out"),
         ({"log_weight": torch.full((2000,), -math.inf)}, r"0 of 2000 draws of the base have weight"),
         ({"log_weight": torch.full((2000,), math.nan)}, r"log-weight .* NaN"),

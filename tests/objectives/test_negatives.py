@@ -5,13 +5,19 @@ import torch
 from languages import PROMPTS, random_automaton, taste
 from networks import CONFIGS, lively
 
-from esscher.draws import Sampler
-from esscher.energies.origin import base_digest
-from esscher.objectives.negatives import StoredNegatives, joined, load_negatives, name_of, store_negatives
-from esscher.objectives.noise_contrast import NoiseContrast
-from esscher.randomness import Seeded
-from esscher.space import Space, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.core.draws import Sampler
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of, sequences
+from esscher.core.target import Tilted
+from esscher.energies.serialization import base_digest
+from esscher.objectives.noise_contrastive import (
+    NoiseContrast,
+    StoredNegatives,
+    base_fingerprint,
+    concatenate_negatives,
+    load_negatives,
+    store_negatives,
+)
 from esscher.testing import assert_draws_follow
 
 SPACE = Space(3, 4, eos=0)
@@ -20,12 +26,12 @@ DATA = sequences([[1, 0], [2, 2, 2, 2], [0], [1, 0]], [[1], [], [2, 1], [1]])
 
 def test_draws_come_from_the_table_after_their_own_prompt():
     base = random_automaton(SPACE)
-    stored = store_negatives(base, DATA, 6, rng=Seeded(0))
+    stored = store_negatives(base, DATA, 6, rng=SeededRng(0))
     assert isinstance(stored, Sampler) and stored.log_base.shape == (3, 6)
-    found = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(1))
-    again = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(1))
+    found = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(1))
+    again = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(1))
     assert torch.equal(found.x.tokens, again.x.tokens)
-    other = stored(Tilted(base), DATA.prompts(), 4, rng=Seeded(2))
+    other = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(2))
     assert not torch.equal(found.x.tokens, other.x.tokens)
     assert found.x.start.tolist() == DATA.start.repeat_interleave(4).tolist()
     assert torch.allclose(found.log_base.view(-1), base.log_probs(found.x).sum(-1))
@@ -35,8 +41,8 @@ def test_draws_come_from_the_table_after_their_own_prompt():
 
 
 def test_the_negatives_of_one_prompt_are_different_rows():
-    stored = store_negatives(random_automaton(Space(3, 12)), sequences([[1] * 12]), 8, rng=Seeded(0))
-    found = stored(Tilted(random_automaton(Space(3, 12))), prompts_of([[]]), 8, rng=Seeded(1))
+    stored = store_negatives(random_automaton(Space(3, 12)), sequences([[1] * 12]), 8, rng=SeededRng(0))
+    found = stored(Tilted(random_automaton(Space(3, 12))), prompts_of([[]]), 8, rng=SeededRng(1))
     assert sorted(found.x.points()) == sorted(stored.x.points())
 
 
@@ -45,11 +51,11 @@ def test_picked_draws_follow_the_base():
     base = random_automaton(SPACE)
     prompts = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(600)])
     some = [prompts.rows(slice(first, first + 4)) for first in range(0, 600, 4)]
-    tables = [store_negatives(base, four, 3, rng=Seeded(number)) for number, four in enumerate(some)]
+    tables = [store_negatives(base, four, 3, rng=SeededRng(number)) for number, four in enumerate(some)]
     pairs = enumerate(zip(tables, some, strict=True))
-    parts = [table(Tilted(base), four, 2, rng=Seeded(number, "pick")) for number, (table, four) in pairs]
-    from esscher.draws import Draws
-    from esscher.space import concatenate
+    parts = [table(Tilted(base), four, 2, rng=SeededRng(number, "pick")) for number, (table, four) in pairs]
+    from esscher.core.draws import Draws
+    from esscher.core.space import concatenate
 
     x, log_base = concatenate([part.x for part in parts]), torch.cat([part.log_base for part in parts])
     draws = Draws(x, torch.zeros_like(log_base), log_base, estimates_z=True, independent=True, cost=0)
@@ -61,11 +67,11 @@ def test_picked_draws_follow_the_base():
 
 def test_a_file_gives_the_same_table_to_the_same_base(tmp_path):
     base = lively(CONFIGS["gru, one-hot"], SPACE)
-    stored = store_negatives(base, DATA, 4, rng=Seeded(0))
+    stored = store_negatives(base, DATA, 4, rng=SeededRng(0))
     stored.save(tmp_path / "negatives.safetensors")
     loaded = load_negatives(tmp_path / "negatives.safetensors", base)
     target = Tilted(base, taste(SPACE))
-    both = [NoiseContrast(table, negatives=2)(target, DATA, rng=Seeded(5)) for table in (stored, loaded)]
+    both = [NoiseContrast(table, negatives=2)(target, DATA, rng=SeededRng(5)) for table in (stored, loaded)]
     assert both[0].value == both[1].value
     with pytest.raises(ValueError, match=r"drawn from another base .*draw them anew"):
         load_negatives(tmp_path / "negatives.safetensors", lively(CONFIGS["gru, one-hot"], SPACE, seed=2))
@@ -73,38 +79,38 @@ def test_a_file_gives_the_same_table_to_the_same_base(tmp_path):
 
 def test_errors():
     base = random_automaton(SPACE)
-    stored = store_negatives(base, DATA, 4, rng=Seeded(0))
+    stored = store_negatives(base, DATA, 4, rng=SeededRng(0))
     with pytest.raises(ValueError, match="has 4 negatives of each prompt, not 5"):
-        stored(Tilted(base), DATA.prompts(), 5, rng=Seeded(0))
+        stored(Tilted(base), DATA.prompts(), 5, rng=SeededRng(0))
     with pytest.raises(ValueError, match="no negatives after 1 of 2 prompts, the first in row 1"):
-        stored(Tilted(base), prompts_of([[], [2]]), 1, rng=Seeded(0))
+        stored(Tilted(base), prompts_of([[], [2]]), 1, rng=SeededRng(0))
     with pytest.raises(ValueError, match="at least 1 negative"):
-        store_negatives(base, DATA, 0, rng=Seeded(0))
+        store_negatives(base, DATA, 0, rng=SeededRng(0))
     assert isinstance(stored, StoredNegatives)
 
 
 def test_tables_of_one_base_are_joined_by_prompts_or_by_draws():
     base = random_automaton(SPACE)
-    after = [store_negatives(base, sequences([[1]], [prompt]), 3, rng=Seeded(1), known="a") for prompt in ([1], [2, 1])]
-    both = joined(after)
+    after = [store_negatives(base, sequences([[1]], [prompt]), 3, rng=SeededRng(1), known="a") for prompt in ([1], [2, 1])]
+    both = concatenate_negatives(after)
     assert both.log_base.shape == (2, 3) and both.digest == "a" and list(both.places) == [(1,), (2, 1)]
     assert torch.allclose(both.log_base.view(-1), base.log_probs(both.x).sum(-1))
-    more = joined([after[0], store_negatives(base, sequences([[1]], [[1]]), 2, rng=Seeded(2), known="a")])
+    more = concatenate_negatives([after[0], store_negatives(base, sequences([[1]], [[1]]), 2, rng=SeededRng(2), known="a")])
     assert more.log_base.shape == (1, 5) and list(more.places) == [(1,)]
     assert torch.allclose(more.log_base.view(-1), base.log_probs(more.x).sum(-1))
-    fewer = store_negatives(base, sequences([[1]], [[2]]), 2, rng=Seeded(2), known="a")
-    for wrong in ([after[0], fewer], [after[0], store_negatives(base, sequences([[1]]), 3, rng=Seeded(2), known="b")]):
+    fewer = store_negatives(base, sequences([[1]], [[2]]), 2, rng=SeededRng(2), known="a")
+    for wrong in ([after[0], fewer], [after[0], store_negatives(base, sequences([[1]]), 3, rng=SeededRng(2), known="b")]):
         with pytest.raises(ValueError, match="are not joined"):
-            joined(wrong)
+            concatenate_negatives(wrong)
 
 
 def test_a_table_costs_nothing_and_is_known_by_its_base(tmp_path):
     base = lively(CONFIGS["gru, one-hot"], SPACE)
-    stored = store_negatives(base, DATA, 3, rng=Seeded(0))
-    found = stored(Tilted(base), DATA.prompts(), 2, rng=Seeded(0))
+    stored = store_negatives(base, DATA, 3, rng=SeededRng(0))
+    found = stored(Tilted(base), DATA.prompts(), 2, rng=SeededRng(0))
     assert (found.cost, found.estimates_z, found.independent) == (0, True, True) and not bool(found.log_weight.any())
-    assert stored.digest == base_digest(base) and name_of(random_automaton(SPACE)) == ""
-    store_negatives(base, DATA, 3, rng=Seeded(0), known="x").save(tmp_path / "x.safetensors")
+    assert stored.digest == base_digest(base) and base_fingerprint(random_automaton(SPACE)) == ""
+    store_negatives(base, DATA, 3, rng=SeededRng(0), known="x").save(tmp_path / "x.safetensors")
     again = load_negatives(tmp_path / "x.safetensors", base, known="x")
     assert again.digest == "x" and again.x.points() == stored.x.points() and torch.equal(again.log_base, stored.log_base)
     with pytest.raises(ValueError, match=r"another base \(digest x, and this one has y\)"):

@@ -6,20 +6,21 @@ from languages import random_automaton
 from networks import lively
 from torch.nn.functional import cross_entropy
 
-from esscher.bases.carried import Carried
-from esscher.bases.config import RecurrentConfig, TransformerConfig, TransformerXLConfig
-from esscher.objectives.combine import Ramp
+from esscher.bases.wrappers import WithMemory
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, sequences
+from esscher.core.target import Tilted
+from esscher.networks.recurrent_config import GruConfig
+from esscher.networks.transformer_config import TransformerConfig, TransformerXLConfig
+from esscher.objectives.config import ScheduledSamplingConfig
+from esscher.objectives.exposure_bias import ScheduledSampling
 from esscher.objectives.likelihood import Likelihood
-from esscher.objectives.scheduled_sampling import ScheduledSampling
-from esscher.randomness import Seeded
-from esscher.space import Sequences, Space, sequences
-from esscher.target import Tilted
 from esscher.testing import every_outcome
 
 SPACE = Space(2, 3)
 
 
-class Least(Seeded):
+class Least(SeededRng):
     """The token that the model finds likeliest."""
 
     def categorical(self, log_weight, draws=1):
@@ -27,7 +28,7 @@ class Least(Seeded):
 
 
 def base_of(config=None, space: Space = SPACE):
-    return lively(config or RecurrentConfig("gru", 6, 1, embedding=4), space).double()
+    return lively(config or GruConfig(6, 1, embedding=4), space).double()
 
 
 def mixtures(base, point: list[int], share: float, form: str):
@@ -58,7 +59,7 @@ def expected(base, data: Sequences, share: float, form: str) -> float:
 @pytest.mark.parametrize("form", ["passes", "steps"])
 def test_it_is_the_mean_over_mixtures(form):
     base, data = base_of(), sequences([[0, 1, 1]])
-    outcomes = every_outcome(lambda rng: ScheduledSampling(0.3, form)(Tilted(base), data, rng=rng))
+    outcomes = every_outcome(lambda rng: ScheduledSampling(ScheduledSamplingConfig(0.3, form))(Tilted(base), data, rng=rng))
     found = sum(probability * float(loss.value.detach()) for probability, loss in outcomes)
     right = {one: expected(base, data, 0.3, one) for one in ("passes", "steps")}
     assert found == pytest.approx(right[form], abs=1e-12)
@@ -73,7 +74,7 @@ def test_prompts_and_ends_of_different_lengths(form):
     base = base_of(TransformerConfig(8, 1, 2, 16), space)
     data = sequences([[1, 2, 0], [2], [1, 1, 2, 2]], prompts=[[2], [], [1, 1]])
 
-    objective = ScheduledSampling(1.0, form)
+    objective = ScheduledSampling(ScheduledSamplingConfig(1.0, form))
     whole = objective(Tilted(base), data, rng=Least(0))
     alone = [objective(Tilted(base), data.rows(slice(row, row + 1)), rng=Least(0)) for row in range(3)]
     mean = sum(one.value * one.count for one in alone) / whole.count
@@ -83,27 +84,28 @@ def test_prompts_and_ends_of_different_lengths(form):
 
 def test_without_own_tokens_it_is_likelihood_bit_for_bit():
     base, data = base_of(), sequences([[0, 1, 1], [1, 0, 0]])
-    plain = Likelihood()(Tilted(base), data, rng=Seeded(0))
-    for share in (0.0, Ramp(0.0, 0.5, 5, 9)):
-        found = ScheduledSampling(share)(Tilted(base), data, rng=Seeded(0), step=5)
+    plain = Likelihood()(Tilted(base), data, rng=SeededRng(0))
+    for objective in (
+        ScheduledSampling(ScheduledSamplingConfig(0.0)),
+        ScheduledSampling(ScheduledSamplingConfig(0.5), begin=5, ramp_steps=4),
+    ):
+        found = objective(Tilted(base), data, rng=SeededRng(0), step=5)
         assert torch.equal(found.value, plain.value) and found.metrics == plain.metrics
 
 
 def test_streams_remember_the_data_and_not_the_mixture():
     base = base_of(TransformerXLConfig(8, 1, 2, None, 16), Space(3, 4))
-    carried = Carried(base, base.open(2))
+    carried = WithMemory(base, base.init_memory(2))
     data = sequences([[0, 1, 2, 1], [2, 2, 0, 1]])
     for form in ("passes", "steps"):
-        ScheduledSampling(1.0, form, label_smoothing=0.1)(Tilted(carried), data, rng=Seeded(0))
-        expected = base.read(base.open(2), data.tokens)[1]
+        ScheduledSampling(ScheduledSamplingConfig(1.0, form), label_smoothing=0.1)(Tilted(carried), data, rng=SeededRng(0))
+        expected = base.read(base.init_memory(2), data.tokens)[1]
         for one, other in zip(carried.memory_after(data), expected, strict=True):
             torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="steps, passes"):
-        ScheduledSampling(form="other")
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        ScheduledSampling(1.5)
+        ScheduledSampling(ScheduledSamplingConfig(1.5))
     with pytest.raises(ValueError, match="has no `logits`"):
-        ScheduledSampling()(Tilted(random_automaton(Space(3, 3))), sequences([[0, 1, 1]]), rng=Seeded(0))
+        ScheduledSampling()(Tilted(random_automaton(Space(3, 3))), sequences([[0, 1, 1]]), rng=SeededRng(0))

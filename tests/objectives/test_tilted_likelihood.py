@@ -4,24 +4,22 @@ import pytest
 import torch
 from languages import PROMPTS, random_automaton
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
-from esscher.energies.conditional import ConditionalLogLinear, prompt_network
-from esscher.energies.features import Feature, LogLinear, contains, length, values
+from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, concatenate, prompts_of, sequences
+from esscher.core.target import Tilted
+from esscher.energies.features import ConditionalLogLinear, Feature, LogLinear, contains, feature_values, length, prompt_network
 from esscher.exact import features as tallies
 from esscher.exact.enumeration import enumerate_points
-from esscher.exact.moments import exact_lambda
-from esscher.objective import Loss
-from esscher.objectives.moment_match import match_moments
-from esscher.objectives.tilted_likelihood import TiltedLikelihood
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
-from esscher.samplers.pool import Pool
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space, concatenate, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.exact.exponential_family import exact_moment_weights
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.objectives.likelihood import TiltedLikelihood
+from esscher.objectives.moment_matching import match_moments
+from esscher.samplers.importance import Exhaustive, Importance
+from esscher.samplers.sir import SIR
 from esscher.testing import check_objective
+from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 SPACE = Space(3, 4, eos=0)
@@ -33,7 +31,7 @@ def points_after(prompts: list[list[int]], *, each: int = 5, seed: int = 2) -> S
     """Some points of every prompt, each prompt several times."""
     every = enumerate_points(SPACE, prompts_of(prompts))
     per = len(every) // len(prompts)
-    rng = Seeded(seed)
+    rng = SeededRng(seed)
     return every.rows(torch.cat([number * per + rng.permutation(per)[:each] for number in range(len(prompts))]))
 
 
@@ -52,15 +50,15 @@ def exact_loss(target: Tilted, data: Sequences, *, base: bool = False):
 def test_gradient_is_exact_with_the_exhaustive_sampler(conditional):
     energy = LogLinear(FEATURES, torch.tensor([0.7, -0.3]))
     if conditional:
-        energy = ConditionalLogLinear(FEATURES, prompt_network(3, 2, width=4, rng=Seeded(3)).double())
+        energy = ConditionalLogLinear(FEATURES, prompt_network(3, 2, width=4, rng=SeededRng(3)).double())
         torch.nn.init.normal_(energy.network.head.weight, generator=torch.Generator().manual_seed(0))
     target, data = Tilted(random_automaton(SPACE), energy), points_after(PROMPTS)
     parameters = list(energy.parameters())
     objective = TiltedLikelihood(Exhaustive())
-    check_objective(objective, target, data, exact_loss(target, data), parameters, rng=Seeded(0))
-    loss = objective(target, data, rng=Seeded(0))
+    check_objective(objective, target, data, exact_loss(target, data), parameters, rng=SeededRng(0))
+    loss = objective(target, data, rng=SeededRng(0))
     assert float(loss.value.detach()) == pytest.approx(float(exact_loss(target, data)().detach()))
-    assert loss.count == len(data) and loss.metrics["effective"] > 1
+    assert loss.count == len(data) and loss.metrics["ess"] > 1
 
     def unweighted(target, data, *, rng, step=0):
         every = enumerate_points(SPACE, data.prompts())
@@ -72,17 +70,17 @@ def test_gradient_is_exact_with_the_exhaustive_sampler(conditional):
 
     for wrong in (unweighted, one_prompt_for_all, TiltedLikelihood(Importance(), draws=20)):
         with pytest.raises(AssertionError, match=LAW):
-            check_objective(wrong, target, data, exact_loss(target, data), parameters, rng=Seeded(0))
+            check_objective(wrong, target, data, exact_loss(target, data), parameters, rng=SeededRng(0))
 
 
 def test_base_and_energy_may_learn_together():
-    base = build_base(RecurrentConfig(width=5, layers=1), SPACE, rng=Seeded(1)).double().eval()
+    base = build_base(LstmConfig(width=5, layers=1), SPACE, rng=SeededRng(1)).double().eval()
     energy = LogLinear(FEATURES, torch.tensor([0.7, -0.3]))
     target, data = Tilted(base, energy), points_after([[], [2, 1]])
     exact, parameters = exact_loss(target, data, base=True), [*base.parameters(), energy.weights]
-    check_objective(TiltedLikelihood(Exhaustive(), train_base=True), target, data, exact, parameters, rng=Seeded(0))
+    check_objective(TiltedLikelihood(Exhaustive(), train_base=True), target, data, exact, parameters, rng=SeededRng(0))
     with pytest.raises(AssertionError, match=LAW):
-        check_objective(TiltedLikelihood(Exhaustive()), target, data, exact, parameters, rng=Seeded(0))
+        check_objective(TiltedLikelihood(Exhaustive()), target, data, exact, parameters, rng=SeededRng(0))
 
 
 def test_with_many_draws_the_gradient_is_near_whatever_the_sampler():
@@ -90,10 +88,10 @@ def test_with_many_draws_the_gradient_is_near_whatever_the_sampler():
     energy = LogLinear(FEATURES, torch.tensor([0.7, -0.3]))
     target, data = Tilted(random_automaton(SPACE), energy), points_after([[1], []])
     (exact,) = torch.autograd.grad(exact_loss(target, data)(), [energy.weights])
-    for sampler in (Importance(), Importance(random_automaton(SPACE, seed=3)), Pool(16)):
+    for sampler in (Importance(), Importance(random_automaton(SPACE, seed=3)), SIR(16, shared=False)):
         objective = TiltedLikelihood(sampler, draws=400)
         found = torch.stack(
-            [torch.autograd.grad(objective(target, data, rng=Seeded(seed)).value, [energy.weights])[0] for seed in range(30)]
+            [torch.autograd.grad(objective(target, data, rng=SeededRng(seed)).value, [energy.weights])[0] for seed in range(30)]
         )
         error = found.std(0) / 30**0.5
         assert bool(((found.mean(0) - exact).abs() < 6 * error + 5e-3).all())
@@ -107,7 +105,7 @@ def test_forbidden_points_do_no_harm():
 
     target, data = Tilted(random_automaton(SPACE), energy), sequences([[1, 0], [0], [1, 1, 0]])
     exact = exact_loss(target, data)
-    found = TiltedLikelihood(Exhaustive())(target, data, rng=Seeded(0)).value
+    found = TiltedLikelihood(Exhaustive())(target, data, rng=SeededRng(0)).value
     assert float(found.detach()) == pytest.approx(float(exact().detach()))
     (gradient,) = torch.autograd.grad(found, [linear.weights])
     step = torch.tensor([0.0, 1e-6], dtype=torch.float64)
@@ -124,14 +122,16 @@ def test_training_ends_where_newton_ends():
     base = random_automaton(SPACE)
     exact = [tallies.contains([1, 2], SPACE), tallies.length(SPACE)]
     data = points_after([[]], each=30)
-    wanted = values(FEATURES, data).mean(0)
-    star = exact_lambda(base, exact, wanted)
+    wanted = feature_values(FEATURES, data).mean(0)
+    star = exact_moment_weights(base, exact, wanted)
     every = enumerate_points(SPACE)
-    drawn = values(FEATURES, every.rows(Seeded(0).categorical(base.log_probs(every).sum(-1)[None], 20_000)[0]))
-    newton = match_moments([one.name for one in FEATURES], drawn, values(FEATURES, data), prior=0.0)
+    drawn = feature_values(FEATURES, every.rows(SeededRng(0).categorical(base.log_probs(every).sum(-1)[None], 20_000)[0]))
+    newton = match_moments([one.name for one in FEATURES], drawn, feature_values(FEATURES, data), prior=0.0)
     energy = LogLinear(FEATURES)
-    config = TrainingConfig(steps=120, batch_size=30, learning_rate=0.1, optimiser="adam", schedule="cosine", clip=None)
-    Trainer(config, quiet=True)(TiltedLikelihood(draws=500), Tilted(base, energy), data, modules=energy)
+    config = TrainingConfig(
+        steps=120, batch_size=30, learning_rate=0.1, optimizer="adam", schedule="cosine", max_grad_norm=None
+    )
+    Trainer(config)(TiltedLikelihood(draws=500), Tilted(base, energy), data, modules=energy)
     assert torch.allclose(energy.weights.detach(), star, atol=0.1)  # 120 steps of 500 draws, at a falling rate
     assert torch.allclose(newton.tensor(), star, atol=0.1)
 
@@ -144,13 +144,15 @@ def test_weights_of_a_prompt_are_found():
     parts, star = [], []
     for prompt, weights in zip(prompts, truth, strict=True):
         every = enumerate_points(SPACE, prompts_of([prompt]))
-        score = base.log_probs(every).sum(-1) + values(FEATURES, every) @ weights
-        parts.append(every.rows(Seeded(1, len(parts)).categorical(score[None], 200)[0]))
-        star.append(exact_lambda(base, exact, values(FEATURES, parts[-1]).mean(0), prompts_of([prompt])))
+        score = base.log_probs(every).sum(-1) + feature_values(FEATURES, every) @ weights
+        parts.append(every.rows(SeededRng(1, len(parts)).categorical(score[None], 200)[0]))
+        star.append(exact_moment_weights(base, exact, feature_values(FEATURES, parts[-1]).mean(0), prompts_of([prompt])))
     assert float((torch.stack(star) - truth).abs().max()) < 1.5
-    energy = ConditionalLogLinear(FEATURES, prompt_network(3, 2, rng=Seeded(0)))
-    config = TrainingConfig(steps=100, batch_size=800, learning_rate=0.05, optimiser="adam", schedule="cosine", clip=None)
-    Trainer(config, quiet=True)(TiltedLikelihood(Exhaustive()), Tilted(base, energy), concatenate(parts), modules=energy)
+    energy = ConditionalLogLinear(FEATURES, prompt_network(3, 2, rng=SeededRng(0)))
+    config = TrainingConfig(
+        steps=100, batch_size=800, learning_rate=0.05, optimizer="adam", schedule="cosine", max_grad_norm=None
+    )
+    Trainer(config)(TiltedLikelihood(Exhaustive()), Tilted(base, energy), concatenate(parts), modules=energy)
     found = energy.weights(prompts_of(prompts)).detach()
     assert torch.allclose(found, torch.stack(star), atol=0.02)
     assert float((found - found.roll(1, 0)).abs().max()) > 1  # prompts differ, so a weight without a prompt would fail
@@ -159,9 +161,9 @@ def test_weights_of_a_prompt_are_found():
 def test_errors():
     target = Tilted(random_automaton(SPACE), LogLinear([Feature("odd", lambda x: x.lengths.double())]))
     with pytest.raises(ValueError, match="no sequence to learn from"):
-        TiltedLikelihood()(target, sequences([]), rng=Seeded(0))
+        TiltedLikelihood()(target, sequences([]), rng=SeededRng(0))
     with pytest.raises(ValueError, match="at least 1 draw, not 0"):
         TiltedLikelihood(draws=0)
     forbidding = Tilted(random_automaton(SPACE), lambda x: torch.where(x.lengths > 0, torch.inf, 0.0).double())
     with pytest.raises(ValueError, match=r"All 8 draws of a prompt are forbidden.*raise `draws`"):
-        TiltedLikelihood(draws=8)(forbidding, sequences([[1, 0]]), rng=Seeded(0))
+        TiltedLikelihood(draws=8)(forbidding, sequences([[1, 0]]), rng=SeededRng(0))

@@ -7,20 +7,19 @@ import torch
 from languages import random_automaton, random_target
 from networks import CONFIGS, lively
 
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.energies.features import LogLinear, length
 from esscher.exact.enumeration import enumerate_points
-from esscher.objectives.distil import Distil, PolicyGradient, Reweighted
-from esscher.objectives.eforcing import EForcing
-from esscher.objectives.labelled import Labelled, LabelLikelihood, SquaredError
-from esscher.objectives.likelihood import Likelihood
-from esscher.objectives.noise_contrast import NoiseContrast, shorter_prompts
-from esscher.objectives.scheduled_sampling import ScheduledSampling
-from esscher.objectives.tilted_likelihood import TiltedLikelihood
-from esscher.randomness import Seeded
+from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
+from esscher.objectives.distil import Distil, PolicyGradient, ReweightedDistil
+from esscher.objectives.exposure_bias import EForcing, ScheduledSampling
+from esscher.objectives.likelihood import Likelihood, TiltedLikelihood
+from esscher.objectives.noise_contrastive import NoiseContrast, shorter_prompts
+from esscher.objectives.supervised import LabelledExamples, LabelLikelihood, SquaredError
 from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.space import Sequences, Space, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.samplers.importance import Exhaustive
 
 SPACE = Space(3, 3, eos=0)
 TEACHER = random_target(SPACE)
@@ -41,20 +40,18 @@ def log_student(base) -> torch.Tensor:
 
 def test_distillation_counts_prompts_and_tells_effective_draws():
     base = student()
-    found = Distil(TEACHER, Exhaustive())(Tilted(base), PROMPTS, rng=Seeded(0))
+    found = Distil(TEACHER, Exhaustive())(Tilted(base), PROMPTS, rng=SeededRng(0))
     p = LOG_P.softmax(-1)
-    assert found.count == 2 and set(found.metrics) == {"nll", "effective"}
+    assert found.count == 2 and set(found.metrics) == {"nll", "ess"}
     tokens = (p * X.lengths.view(2, -1)).sum()
     assert found.metrics["nll"] == pytest.approx(float(-(p * log_student(base)).sum() / tokens))
-    assert found.metrics["effective"] == pytest.approx(
-        float(Exhaustive()(TEACHER, PROMPTS, 0, rng=Seeded(0)).effective().mean())
-    )
+    assert found.metrics["ess"] == pytest.approx(float(Exhaustive()(TEACHER, PROMPTS, 0, rng=SeededRng(0)).ess().mean()))
 
 
 @pytest.mark.parametrize("log_z", [None, 0.7])
 def test_a_policy_gradient_tells_both_divergences(log_z):
     base = student()
-    found = PolicyGradient(TEACHER, sampler=Exhaustive(), log_z=log_z)(Tilted(base), PROMPTS, rng=Seeded(0))
+    found = PolicyGradient(TEACHER, sampler=Exhaustive(), log_z=log_z)(Tilted(base), PROMPTS, rng=SeededRng(0))
     log_q, normaliser = log_student(base), LOG_Z[:, None]
     log_p, q = LOG_P - normaliser, log_q.exp()
     off = 0.0 if log_z is None else float(LOG_Z.mean()) - log_z  # the reverse divergence is as wrong as log Z
@@ -72,7 +69,7 @@ def test_a_policy_gradient_tells_both_divergences(log_z):
 def test_reweighted_draws_tell_their_surplus():
     base, log_z = student(), 0.3
     teacher = Tilted(base, TEACHER.energy)
-    found = Reweighted(teacher, log_z)(Tilted(student()), DATA, rng=Seeded(0))
+    found = ReweightedDistil(teacher, log_z)(Tilted(student()), DATA, rng=SeededRng(0))
     surplus = (-TEACHER.energy(DATA) - log_z).exp() - 1
     assert found.count == 3 and found.metrics == {"surplus": pytest.approx(float(surplus.abs().mean()))}
 
@@ -81,8 +78,8 @@ def test_reweighted_draws_tell_their_surplus():
 def test_tilted_likelihood_tells_its_parts(train_base):
     energy = LogLinear([length()], torch.tensor([0.4]))
     target = Tilted(TEACHER.base, energy)
-    found = TiltedLikelihood(Exhaustive(), train_base=train_base)(target, DATA, rng=Seeded(0))
-    every = Exhaustive()(target, PROMPTS, 0, rng=Seeded(0))
+    found = TiltedLikelihood(Exhaustive(), train_base=train_base)(target, DATA, rng=SeededRng(0))
+    every = Exhaustive()(target, PROMPTS, 0, rng=SeededRng(0))
     log_z = every.log_z()[torch.tensor([0, 1, 0])]
     score = (target.log_score(DATA) if train_base else target.log_weight(DATA)).detach().double()
     assert found.count == 3 and float(found.value.detach()) == pytest.approx(float((log_z - score).mean()))
@@ -90,7 +87,7 @@ def test_tilted_likelihood_tells_its_parts(train_base):
         {
             "log_score": float(score.mean()),
             "log_z": float(log_z.mean()),
-            "effective": float(every.effective().mean()),
+            "ess": float(every.ess().mean()),
         }
     )
 
@@ -99,7 +96,7 @@ def test_tilted_likelihood_tells_its_parts(train_base):
 def test_noise_contrast_against_its_definition(form):
     """Weights of exhaustive draws count: a sum over negatives is an expectation."""
     noise = random_automaton(SPACE, seed=3)
-    found = NoiseContrast(Exhaustive(), 4, form, noise=noise)(TEACHER, DATA, rng=Seeded(0))
+    found = NoiseContrast(Exhaustive(), 4, form, noise=noise)(TEACHER, DATA, rng=SeededRng(0))
     x = enumerate_points(SPACE, DATA.prompts())
     q = noise.log_probs(x).sum(-1).exp().view(3, -1)
 
@@ -130,14 +127,14 @@ def test_prompts_are_cut_to_what_a_row_has():
     space = Space(3, 4, eos=0)
     seen = set()
     for seed in range(40):
-        cut = shorter_prompts(x, (2, 0, 5, 2), space, rng=Seeded(seed))
+        cut = shorter_prompts(x, (2, 0, 5, 2), space, rng=SeededRng(seed))
         seen.add(tuple(cut.start.tolist()))
         assert torch.equal(cut.tokens, x.tokens)
         assert cut.lengths.tolist() == [4, 3, 1]
     assert seen == {(0, 0, 0), (2, 0, 0)}
-    early = shorter_prompts(sequences([[1, 1]], [[2, 0, 1]]), (0,), space, rng=Seeded(0))
+    early = shorter_prompts(sequences([[1, 1]], [[2, 0, 1]]), (0,), space, rng=SeededRng(0))
     assert early.points() == [[2, 0]]  # the prompt held an end symbol
-    alone = shorter_prompts(sequences([[1]], [[2]]), (3,), space, rng=Seeded(0))
+    alone = shorter_prompts(sequences([[1]], [[2]]), (3,), space, rng=SeededRng(0))
     assert alone.start.tolist() == [1] and alone.points() == [[1]]
 
 
@@ -145,31 +142,31 @@ def test_prompts_are_cut_to_what_a_row_has():
 def test_likelihood_and_its_kin_tell_nats_per_token(smoothing):
     base = student()
     nll = float(-base.log_probs(DATA).detach().sum() / 7)
-    plain = Likelihood(smoothing)(Tilted(base), DATA, rng=Seeded(0))
+    plain = Likelihood(smoothing)(Tilted(base), DATA, rng=SeededRng(0))
     assert plain.count == 7 and plain.metrics["nll"] == pytest.approx(nll)
-    forced = EForcing(0.5, decay=0.5, label_smoothing=smoothing)(Tilted(base), DATA, rng=Seeded(0))
+    forced = EForcing(EForcingConfig(0.5, decay=0.5), label_smoothing=smoothing)(Tilted(base), DATA, rng=SeededRng(0))
     assert forced.count == 7 and forced.metrics["nll"] == pytest.approx(nll) and forced.metrics["weight"] == 0.5
     assert float(forced.value.detach()) == pytest.approx(float(plain.value.detach()) + 0.5 * forced.metrics["contrast"])
-    mixed = ScheduledSampling(1e-9, label_smoothing=smoothing)(Tilted(base), DATA, rng=Seeded(0))
+    mixed = ScheduledSampling(ScheduledSamplingConfig(1e-9), label_smoothing=smoothing)(Tilted(base), DATA, rng=SeededRng(0))
     assert mixed.metrics == {"nll": pytest.approx(nll), "own": 1e-9} and mixed.count == 7
     assert float(mixed.value.detach()) == pytest.approx(float(plain.value.detach()))
 
 
 def test_labels_tell_how_many_are_right():
-    rows = Labelled(sequences([[1], [2], [3]]), torch.tensor([0, 1, 1]), torch.arange(3))
+    rows = LabelledExamples(sequences([[1], [2], [3]]), torch.tensor([0, 1, 1]), torch.arange(3))
     scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 1.0]]).double()
-    found = LabelLikelihood()(lambda x: scores, rows, rng=Seeded(0))
+    found = LabelLikelihood()(lambda x: scores, rows, rng=SeededRng(0))
     assert found.metrics == {"accuracy": pytest.approx(2 / 3)} and found.count == 3
-    numbers = Labelled(rows.x, torch.tensor([1.0, 1.0, 1.0]), rows.example)
-    assert SquaredError()(lambda x: scores[:, :1], numbers, rng=Seeded(0)).count == 3
+    numbers = LabelledExamples(rows.x, torch.tensor([1.0, 1.0, 1.0]), rows.example)
+    assert SquaredError()(lambda x: scores[:, :1], numbers, rng=SeededRng(0)).count == 3
 
 
 def test_the_baseline_of_a_draw_is_the_mean_slope_of_the_others():
     """Three draws of one prompt: the value is the mean of slope less baseline, times log pi."""
     base = student()
-    drawn = Ancestral()(Tilted(base), prompts_of([[]]), 3, rng=Seeded(4))
+    drawn = Ancestral()(Tilted(base), prompts_of([[]]), 3, rng=SeededRng(4))
     found = PolicyGradient(TEACHER, "reverse-kl", 3, 0.4, sampler=lambda *_, **__: drawn)(
-        Tilted(base), prompts_of([[]]), rng=Seeded(0)
+        Tilted(base), prompts_of([[]]), rng=SeededRng(0)
     )
     slope = [0.4 - one + 1 for one in (TEACHER.log_score(drawn.x) - drawn.log_base[0]).tolist()]
     others = [(sum(slope) - own) / 2 for own in slope]

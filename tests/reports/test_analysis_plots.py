@@ -2,8 +2,8 @@
 
 import pytest
 
-from esscher.estimate import Estimate
-from esscher.reports.plots import estimate_bars, estimates_by, save_picture, step_histograms
+from esscher.core.estimate import Estimate
+from esscher.reports.plots import estimate_bars, estimate_lines, save_figure, step_histograms
 
 
 def some(value):
@@ -15,15 +15,15 @@ def test_step_histograms_show_densities(tmp_path):
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["data", "base", "joint"]
     assert max(patch.get_data().values.max() for patch in axes.patches) == 1.0  # a share of 1 in a bin one wide
-    assert save_picture(figure, tmp_path / "a" / "b.png").read_bytes()[:4] == b"\x89PNG"
+    assert save_figure(figure, tmp_path / "a" / "b.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(ValueError, match=r"png"):
-        save_picture(figure, tmp_path / "b.word")
+        save_figure(figure, tmp_path / "b.word")
 
 
 def test_estimates_have_whiskers(tmp_path):
     lines = {"data": [some(0.9), some(0.8)], "joint": [some(0.7), some(0.6)]}
-    figure = estimates_by([1, 2], lines, x="n", y="ratio")
+    figure = estimate_lines([1, 2], lines, x="n", y="ratio")
     assert len(figure.axes[0].containers) == 2
     bars = estimate_bars(["'$x'", "all others"], lines, label="probability")
     assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == [r"'\$x'", "all others"]
-    assert save_picture(bars, tmp_path / "bars.svg").read_text().count("<svg") == 1
+    assert save_figure(bars, tmp_path / "bars.svg").read_text().count("<svg") == 1

@@ -1,17 +1,17 @@
 import re
 
-from esscher.estimate import Estimate
-from esscher.reports.document import Lines, Picture, Section, Table, write_report
+from esscher.core.estimate import Estimate
+from esscher.reports.document import Picture, Section, Table, TextLines, write_report
 from esscher.reports.plots import bars, curves, intervals
-from esscher.reports.tables import cell, rich_table
+from esscher.reports.tables import format_cell, rich_table
 
 SOME = Estimate(1.23456789, 1.0, 1.5, 0.95, 100, "delta", "nats")
 
 
 def test_cells_show_intervals_and_digits():
-    assert cell(SOME) == "1.2346 [1, 1.5] nats"
-    assert cell(Estimate.exact(0.5)) == "0.5"
-    assert [cell(value) for value in (None, True, 1234567, 0.1234567, "x")] == ["", "yes", "1,234,567", "0.12346", "x"]
+    assert format_cell(SOME) == "1.2346 [1, 1.5] nats"
+    assert format_cell(Estimate.exact(0.5)) == "0.5"
+    assert [format_cell(value) for value in (None, True, 1234567, 0.1234567, "x")] == ["", "yes", "1,234,567", "0.12346", "x"]
     assert [column.header for column in rich_table("t", [{"a": 1}, {"b_c": "x"}]).columns] == ["a", "b c"]
 
 
@@ -26,7 +26,7 @@ def test_a_report_is_one_file_and_escapes_what_it_shows(tmp_path):
                 Picture(intervals({attack: SOME, "b": SOME}, label="nats", truth=1.1), attack),
                 Picture(bars([{"name": attack, "x": 0.5}], series={"x": "#123456"}, label="share"), "bars"),
                 Picture(curves({"loss": ([1, 2], [3, 2])}, x="step", y="nats", floor=1.0), "curves"),
-                Lines(attack, [attack]),
+                TextLines(attack, [attack]),
             ],
         )
     ]

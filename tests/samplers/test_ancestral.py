@@ -5,10 +5,10 @@ import torch
 from languages import PROMPTS
 from networks import CONFIGS, SPACES, lively
 
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import prompts_of
 from esscher.samplers import ancestral
 from esscher.samplers.ancestral import draw
-from esscher.space import prompts_of
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
@@ -19,11 +19,11 @@ def test_sharing_changes_nothing(space, config, draws, monkeypatch):
     steps: list[int] = []
     advance = base.advance
     monkeypatch.setattr(base, "advance", lambda state, token: (steps.append(len(token)), advance(state, token))[1])
-    shared, log_shared = draw(base, prompts, draws, rng=Seeded(0))
+    shared, log_shared = draw(base, prompts, draws, rng=SeededRng(0))
     rows_shared = sum(steps)
     steps.clear()
     monkeypatch.setattr(ancestral, "SHARE_BELOW", 0.0)
-    alone, log_alone = draw(base, prompts, draws, rng=Seeded(0))
+    alone, log_alone = draw(base, prompts, draws, rng=SeededRng(0))
     assert shared.points() == alone.points() and torch.allclose(log_shared, log_alone, atol=1e-4)
     assert torch.allclose(base.log_probs(shared).double().sum(-1).view(len(prompts), draws), log_shared, atol=1e-4)
     if draws == 40:
@@ -36,7 +36,7 @@ def test_when_ended_rows_are_dropped_changes_no_point_that_is_kept(compact, monk
     monkeypatch.setattr(ancestral, "COMPACT_BELOW", compact)
     space = SPACES["end symbol"]
     base, prompts = lively(CONFIGS["lstm, one-hot"], space), prompts_of(PROMPTS)
-    x, log_base = draw(base, prompts, 30, rng=Seeded(0))
+    x, log_base = draw(base, prompts, 30, rng=SeededRng(0))
     assert any(len(point) < space.max_length for point in x.points())
     for point in x.points():
         assert space.eos not in point[:-1] and (point[-1] == space.eos or len(point) == space.max_length)

@@ -6,16 +6,15 @@ import pytest
 import torch
 from languages import random_target
 
-from esscher.draws import Draws
-from esscher.randomness import Rng, Seeded
+from esscher.core.draws import Draws
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, Space, prompts_of
+from esscher.core.target import Tilted
 from esscher.samplers import particles
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
-from esscher.samplers.metropolis import Metropolis
+from esscher.samplers.accept_reject import Metropolis
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import Pool
-from esscher.space import Sequences, Space, prompts_of
-from esscher.target import Tilted
+from esscher.samplers.sir import SIR
 from esscher.testing import every_outcome
 
 SHORT, LONGER = random_target(Space(2, 2, eos=0)), random_target(Space(2, 3, eos=0))
@@ -40,7 +39,7 @@ def mean_over_outcomes(sampler, target: Tilted = SHORT, draws: int = 2) -> tuple
 
 
 def exact(target: Tilted) -> tuple[float, float]:
-    draws = Exhaustive()(target, PROMPTS, 0, rng=Seeded(0))
+    draws = Exhaustive()(target, PROMPTS, 0, rng=SeededRng(0))
     return float(draws.log_z().exp()), share_of_long(draws)
 
 
@@ -54,12 +53,12 @@ Z, Z_LONG = exact(SHORT)
         Particles(threshold=1.1),
         Particles(twist, threshold=0.9),
         Particles(twist, threshold=1.1, block=2),
-        Particles(twist, threshold=0.0, halvings=1),
-        Particles(twist, threshold=1.1, block=2, halvings=1),
+        Particles(twist, threshold=0.0, pruning_rounds=1),
+        Particles(twist, threshold=1.1, block=2, pruning_rounds=1),
     ],
 )
 def test_weights_are_exactly_proper(sampler):
-    weight, long, outcomes = mean_over_outcomes(sampler, LONGER, draws=1 if getattr(sampler, "halvings", 0) else 2)
+    weight, long, outcomes = mean_over_outcomes(sampler, LONGER, draws=1 if getattr(sampler, "pruning_rounds", 0) else 2)
     assert outcomes > 10
     assert (weight, long) == pytest.approx(exact(LONGER))
 
@@ -79,14 +78,14 @@ def test_particles_that_forget_the_mean_weight_are_caught(monkeypatch):
         if self.log_weight is not before:
             self.log_weight = torch.zeros_like(self.log_weight)
 
-    resample = particles._Cloud.resample
-    monkeypatch.setattr(particles._Cloud, "resample", forgets)
+    resample = particles._ParticleCloud.resample
+    monkeypatch.setattr(particles._ParticleCloud, "resample", forgets)
     weight, _, _ = mean_over_outcomes(Particles(twist, threshold=1.1))
     assert weight != pytest.approx(Z, rel=1e-3)
 
 
 def test_halving_four_prefixes_to_two_to_one():
-    weight, long, outcomes = mean_over_outcomes(Particles(twist, threshold=0.0, halvings=2), draws=1)
+    weight, long, outcomes = mean_over_outcomes(Particles(twist, threshold=0.0, pruning_rounds=2), draws=1)
     assert outcomes > 100
     assert (weight, long) == pytest.approx((Z, Z_LONG))
 
@@ -106,15 +105,15 @@ def test_wrong_halvings_are_caught(monkeypatch, wrong):
         if wrong == "the stronger's weight instead of the mean":
             self.log_weight = before.sort(-1, descending=True).values[:, :count]
 
-    right = particles._Cloud.halve
-    monkeypatch.setattr(particles._Cloud, "halve", halve)
-    found = mean_over_outcomes(Particles(twist, threshold=0.0, halvings=1), draws=1)
+    right = particles._ParticleCloud.halve
+    monkeypatch.setattr(particles._ParticleCloud, "halve", halve)
+    found = mean_over_outcomes(Particles(twist, threshold=0.0, pruning_rounds=1), draws=1)
     assert found[:2] != pytest.approx((Z, Z_LONG), rel=1e-3)
 
 
 def test_a_pool_is_biased_by_the_amount_theory_says():
     """One survivor of n candidates: bias shrinks with n, and is there at n = 2."""
-    gaps = [abs(mean_over_outcomes(Pool(pool), draws=1)[1] - Z_LONG / Z) for pool in (1, 2, 3)]
+    gaps = [abs(mean_over_outcomes(SIR(pool, shared=False), draws=1)[1] - Z_LONG / Z) for pool in (1, 2, 3)]
     assert gaps[0] > gaps[1] > gaps[2] > 1e-6
 
 
@@ -131,7 +130,7 @@ def test_a_metropolis_that_accepts_everything_is_caught():
         def __getattr__(self, name):
             return getattr(self.rng, name)
 
-        def accept(self, log_probability):
+        def bernoulli(self, log_probability):
             return torch.ones_like(log_probability, dtype=torch.bool)
 
     def gap(run) -> float:
@@ -143,8 +142,8 @@ def test_a_metropolis_that_accepts_everything_is_caught():
 
 
 def test_exhaustive_knows_the_total():
-    draws = Exhaustive()(SHORT, PROMPTS, 0, rng=Seeded(0))
+    draws = Exhaustive()(SHORT, PROMPTS, 0, rng=SeededRng(0))
     log_score = SHORT.log_score(draws.x)
     assert math.isclose(Z, float(log_score.exp().sum()))
     assert float(draws.expect(log_score[None])) == pytest.approx(float((torch.softmax(log_score, 0) * log_score).sum()))
-    assert float(Exhaustive()(Tilted(SHORT.base), PROMPTS, 0, rng=Seeded(0)).log_z()) == pytest.approx(0, abs=1e-12)
+    assert float(Exhaustive()(Tilted(SHORT.base), PROMPTS, 0, rng=SeededRng(0)).log_z()) == pytest.approx(0, abs=1e-12)

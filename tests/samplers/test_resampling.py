@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from esscher.draws import Draws, side_by_side
-from esscher.randomness import Seeded
-from esscher.samplers.resampling import resample
-from esscher.space import sequences
+from esscher.core.draws import Draws
+from esscher.core.randomness import SeededRng
+from esscher.core.space import sequences
+from esscher.samplers.particles import resample
 from esscher.testing import every_outcome
 
 
@@ -37,22 +37,22 @@ def test_copies_follow_the_weights_for_each_prompt(count):
 
 
 def test_equal_weights_keep_every_draw_once():
-    x = resample(weighted([[0.7] * 7]), 7, rng=Seeded(0))
+    x = resample(weighted([[0.7] * 7]), 7, rng=SeededRng(0))
     assert x.tokens[:, 0].tolist() == list(range(7))
 
 
 def test_prompt_major_and_whole_counts():
-    x = resample(weighted([[0.0, 5.0], [1.0, 1.0]]), 4, rng=Seeded(1))
+    x = resample(weighted([[0.0, 5.0], [1.0, 1.0]]), 4, rng=SeededRng(1))
     assert [row // 2 for row in x.tokens[:, 0].tolist()] == [0] * 4 + [1] * 4
 
 
 def test_no_weight_at_all_is_an_error():
     with pytest.raises(ValueError, match="no draw of any weight"):
-        resample(weighted([[-torch.inf, -torch.inf]]), 3, rng=Seeded(0))
+        resample(weighted([[-torch.inf, -torch.inf]]), 3, rng=SeededRng(0))
 
 
-def test_columns_and_side_by_side_are_inverse():
+def test_columns_and_cat_are_inverse():
     draws = weighted([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
-    again = side_by_side([draws.columns(slice(0, 1)), draws.columns(slice(1, None))])
+    again = Draws.cat([draws.columns(slice(0, 1)), draws.columns(slice(1, None))], 1)
     assert torch.equal(again.log_weight, draws.log_weight) and torch.equal(again.x.tokens, draws.x.tokens)
     assert again.cost == draws.cost

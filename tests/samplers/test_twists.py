@@ -6,13 +6,13 @@ import pytest
 import torch
 from languages import taste
 
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.exact.automaton import Automaton
-from esscher.randomness import Seeded
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.twists import FittedParticles, PrefixEnergy, fitted_twist, linear_twist
-from esscher.space import Sequences, Space, empty_prompts, prompts_of, sequences
-from esscher.target import Tilted
 
 SPACE = Space(3, 12)
 COIN = Automaton(torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log(), torch.zeros(1, 3, dtype=torch.long), SPACE)
@@ -25,7 +25,7 @@ def last_token(x: Sequences) -> torch.Tensor:
 
 def test_a_prefix_of_an_additive_energy_counts_once():
     """-E(x) = -E(prefix) + what is to come, independent of it: slope 1, and the twist is log E[exp(-E) | prefix]."""
-    twist = fitted_twist(ADDITIVE, prompts_of([[], [1]]), block=4, draws=2000, rng=Seeded(0))
+    twist = fitted_twist(ADDITIVE, prompts_of([[], [1]]), block=4, draws=2000, rng=SeededRng(0))
     exact = torch.tensor([(12 - t) * math.log(0.8 + 0.2 * math.e) for t in (4, 8)])
     assert torch.allclose(twist.slope[[4, 8]], torch.ones(2).double(), atol=0.1)
     assert torch.allclose(twist.offset[[4, 8]], exact.double(), atol=0.25)  # the rest is a binomial law, not a normal one
@@ -33,7 +33,7 @@ def test_a_prefix_of_an_additive_energy_counts_once():
 
 
 def test_a_prefix_that_tells_nothing_gets_no_slope():
-    twist = fitted_twist(Tilted(COIN, last_token), empty_prompts(4), block=3, draws=100, rng=Seeded(1))
+    twist = fitted_twist(Tilted(COIN, last_token), empty_prompts(4), block=3, draws=100, rng=SeededRng(1))
     assert float(twist.slope.abs().max()) < 0.15
 
 
@@ -48,27 +48,29 @@ def test_a_forbidden_prefix_is_not_forbidden():
     assert bool(infinite(sequences([[1]])).isfinite().all())
 
 
-@pytest.mark.parametrize("halvings", [0, 1])
-def test_a_good_twist_makes_log_z_steadier_at_equal_cost(halvings):
+@pytest.mark.parametrize("pruning_rounds", [0, 1])
+def test_a_good_twist_makes_log_z_steadier_at_equal_cost(pruning_rounds):
     """1,000 runs each: the variances of log Z are 0.09 to 0.10 against 0.19, and their ratio is known to about 0.05."""
-    twist = fitted_twist(ADDITIVE, empty_prompts(1), block=3, draws=500, rng=Seeded(2))
-    cloud = Particles(twist, threshold=1.1, block=3, halvings=halvings)(ADDITIVE, empty_prompts(1000), 32, rng=Seeded(3))
-    plain = Importance()(ADDITIVE, empty_prompts(1000), cloud.cost // 1000, rng=Seeded(4))
-    assert cloud.cost == 1000 * (40 if halvings else 32)
+    twist = fitted_twist(ADDITIVE, empty_prompts(1), block=3, draws=500, rng=SeededRng(2))
+    cloud = Particles(twist, threshold=1.1, block=3, pruning_rounds=pruning_rounds)(
+        ADDITIVE, empty_prompts(1000), 32, rng=SeededRng(3)
+    )
+    plain = Importance()(ADDITIVE, empty_prompts(1000), cloud.cost // 1000, rng=SeededRng(4))
+    assert cloud.cost == 1000 * (40 if pruning_rounds else 32)
     assert float(cloud.log_z().var() / plain.log_z().var()) < 0.75
 
 
 def test_the_pilot_is_paid_for():
     target = Tilted(COIN, taste(SPACE))
-    draws = FittedParticles(block=4, pilot=64)(target, empty_prompts(3), 8, rng=Seeded(5))
+    draws = FittedParticles(block=4, pilot=64)(target, empty_prompts(3), 8, rng=SeededRng(5))
     assert draws.cost == 3 * 8 + 3 * 21
-    draws = FittedParticles(block=4, pilot=64)(target, empty_prompts(30), 8, rng=Seeded(5))
+    draws = FittedParticles(block=4, pilot=64)(target, empty_prompts(30), 8, rng=SeededRng(5))
     assert draws.cost == 30 * 8 + 8 * 8  # a pilot takes at most so many prompts that each has 8 draws
 
 
 def test_given_up_prefixes_cost_their_part():
     """12 tokens: 4 prefixes of 3 tokens halved to 2, these halved at 6 to 1: 12 + 3 + 3 + 6 of 12 tokens."""
-    draws = Particles(block=3, halvings=2)(ADDITIVE, empty_prompts(10), 1, rng=Seeded(6))
+    draws = Particles(block=3, pruning_rounds=2)(ADDITIVE, empty_prompts(10), 1, rng=SeededRng(6))
     assert draws.cost == 10 + 10 * 12 // 12
 
 

@@ -7,20 +7,18 @@ import torch
 from languages import PROMPTS, random_target
 from networks import CONFIGS, lively
 
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.exact.automaton import Automaton
-from esscher.randomness import Seeded
-from esscher.samplers import ancestral, rejection
+from esscher.samplers import accept_reject, ancestral
+from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
-from esscher.samplers.metropolis import Metropolis
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import AdaptivePool, Pool
-from esscher.samplers.rejection import QuasiRejection, Rejection
-from esscher.samplers.scores import beside
+from esscher.samplers.scoring import to_device_of
+from esscher.samplers.sir import SIR, AdaptiveSIR
 from esscher.samplers.twists import FittedParticles, _regression
-from esscher.space import Space, empty_prompts, prompts_of, sequences
-from esscher.target import Tilted
 from esscher.testing import every_outcome
 
 TARGET = random_target(Space(3, 4, eos=0))
@@ -30,10 +28,10 @@ CASES = {  # sampler, target, weighted by Z, independent, cost of 4 prompts of 5
     "importance": (Importance(), TARGET, True, True, 20),
     "exhaustive": (Exhaustive(), TARGET, True, False, 4 * 31),
     "metropolis": (Metropolis(3), TARGET, False, True, 80),
-    "pool": (Pool(3), TARGET, False, True, 60),
-    "pool, shared": (Pool(3, shared=True), TARGET, False, False, 12),
-    "pool of particles": (Pool(3, Particles()), TARGET, False, False, 60),
-    "adaptive": (AdaptivePool(1, 2, 2), TARGET, False, True, 4 * 2 + 40),
+    "pool": (SIR(3, shared=False), TARGET, False, True, 60),
+    "pool, shared": (SIR(3), TARGET, False, False, 12),
+    "pool of particles": (SIR(3, Particles(), shared=False), TARGET, False, False, 60),
+    "adaptive": (AdaptiveSIR(1, 2, 2, shared=False), TARGET, False, True, 4 * 2 + 40),
     "rejection": (Rejection(0.0), FLAT, False, True, 24),  # 1.1 times what is missing, rounded up
     "quasi-rejection": (QuasiRejection(-1.0), FLAT, False, True, 24),
     "particles": (Particles(), TARGET, True, False, 20),
@@ -44,24 +42,24 @@ CASES = {  # sampler, target, weighted by Z, independent, cost of 4 prompts of 5
 @pytest.mark.parametrize("name", CASES)
 def test_weights_dependence_and_cost(name):
     sampler, target, estimates_z, independent, cost = CASES[name]
-    found = sampler(target, prompts_of(PROMPTS), 5, rng=Seeded(0))
+    found = sampler(target, prompts_of(PROMPTS), 5, rng=SeededRng(0))
     assert (found.estimates_z, found.independent, found.cost) == (estimates_z, independent, cost)
     assert found.log_weight.dtype == found.log_base.dtype == torch.float64
-    assert found.x.prompts().prompt_names() == [tuple(prompt) for prompt in PROMPTS for _ in range(found.log_weight.shape[1])]
+    assert found.x.prompts().prompt_keys() == [tuple(prompt) for prompt in PROMPTS for _ in range(found.log_weight.shape[1])]
     assert torch.allclose(found.log_base.view(-1), TARGET.base.log_probs(found.x).sum(-1), atol=1e-12)
     if not estimates_z:
         assert not bool(found.log_weight.any())
 
 
 def test_one_draw_of_a_shared_pool_depends_on_no_other():
-    assert Pool(3, shared=True)(TARGET, empty_prompts(2), 1, rng=Seeded(0)).independent
+    assert SIR(3)(TARGET, empty_prompts(2), 1, rng=SeededRng(0)).independent
 
 
 def test_a_pool_knows_how_even_it_is():
-    found = Pool(4)(TARGET, empty_prompts(2), 3, rng=Seeded(0))
-    drawn = Importance()(TARGET, empty_prompts(2), 12, rng=Seeded(0)).log_weight.view(2, 3, 4)
-    assert torch.allclose(found.info["effective"], 1 / (drawn.softmax(-1) ** 2).sum(-1))
-    assert found.info["pool"].tolist() == [4, 4] and found.info["enough"].tolist() == [True, True]
+    found = SIR(4, shared=False)(TARGET, empty_prompts(2), 3, rng=SeededRng(0))
+    drawn = Importance()(TARGET, empty_prompts(2), 12, rng=SeededRng(0)).log_weight.view(2, 3, 4)
+    assert torch.allclose(found.info["ess"], 1 / (drawn.softmax(-1) ** 2).sum(-1))
+    assert found.info["num_candidates"].tolist() == [4, 4] and found.info["large_enough"].tolist() == [True, True]
 
 
 # a coin that gives 1 three times in ten, and a 1 weighs 4
@@ -86,7 +84,7 @@ def test_a_chain_of_two_steps_moves_as_its_kernel_says():
 
 def test_a_chain_leaves_forbidden_points_and_never_goes_there():
     only_ones = Tilted(COIN, lambda x: torch.where(x.tokens[:, -1] == 0, torch.inf, 0.0).double())
-    found = Metropolis(40)(only_ones, empty_prompts(200), 2, rng=Seeded(0))
+    found = Metropolis(40)(only_ones, empty_prompts(200), 2, rng=SeededRng(0))
     assert bool((found.x.tokens == 1).all()) and found.log_base.tolist() == [[math.log(0.3)] * 2] * 200
 
 
@@ -97,18 +95,18 @@ def test_rounds_are_sized_by_what_was_accepted(monkeypatch):
     """11 are proposed for 10; then 1.1 times what is missing over the rate so far, with one more proposed and accepted."""
     sizes: list[int] = []
     taken: list[int] = []
-    importance, accept = Importance.__call__, Seeded.accept
+    importance, accept = Importance.__call__, SeededRng.bernoulli
 
     def counting(self, log_probability):
         yes = accept(self, log_probability)
         taken.append(int(yes.sum()))
         return yes
 
-    monkeypatch.setattr(Seeded, "accept", counting)
+    monkeypatch.setattr(SeededRng, "bernoulli", counting)
     monkeypatch.setattr(
         Importance, "__call__", lambda self, *given, rng: (sizes.append(given[2]), importance(self, *given, rng=rng))[1]
     )
-    found = Rejection(math.log(3))(Tilted(COIN), empty_prompts(1), 10, rng=Seeded(2))
+    found = Rejection(math.log(3))(Tilted(COIN), empty_prompts(1), 10, rng=SeededRng(2))
     assert sum(sizes) == found.cost and len(sizes) > 2 and sizes[0] == 11
     for number in range(1, len(sizes)):
         kept = sum(taken[:number])
@@ -117,8 +115,8 @@ def test_rounds_are_sized_by_what_was_accepted(monkeypatch):
 
 
 def test_no_round_is_larger_than_it_should_be(monkeypatch):
-    monkeypatch.setattr(rejection, "LARGEST_ROUND", 6)
-    found = Rejection(0.0)(Tilted(COIN), empty_prompts(3), 5, rng=Seeded(0))
+    monkeypatch.setattr(accept_reject, "MAX_CANDIDATES_PER_ROUND", 6)
+    found = Rejection(0.0)(Tilted(COIN), empty_prompts(3), 5, rng=SeededRng(0))
     assert found.info["proposed_prompt"].tolist() == [0, 0, 1, 1, 2, 2] * 2 + [0, 0, 1, 1, 2, 2]
     assert found.cost == 18
 
@@ -128,17 +126,17 @@ def test_a_bound_is_one_but_for_rounding(bound, slack):
     for above, passes in ((0.9 * slack, True), (1.1 * slack, False)):
         target = Tilted(COIN, lambda x, high=bound + above: torch.full((len(x),), -high, dtype=torch.float64))
         if passes:
-            Rejection(bound)(target, empty_prompts(1), 2, rng=Seeded(0))
+            Rejection(bound)(target, empty_prompts(1), 2, rng=SeededRng(0))
         else:
             with pytest.raises(ValueError, match="is not a bound"):
-                Rejection(bound)(target, empty_prompts(1), 2, rng=Seeded(0))
+                Rejection(bound)(target, empty_prompts(1), 2, rng=SeededRng(0))
 
 
 def test_patience_is_counted_for_each_draw(monkeypatch):
     """Of 3 draws of 2 prompts, each may take 5 candidates: the round that goes beyond 30 is the last."""
-    monkeypatch.setattr(rejection, "LARGEST_ROUND", 10)
+    monkeypatch.setattr(accept_reject, "MAX_CANDIDATES_PER_ROUND", 10)
     with pytest.raises(RuntimeError, match=r"6 of 6 draws are still missing after 38 candidates"):
-        Rejection(60.0, patience=5)(Tilted(COIN), empty_prompts(2), 3, rng=Seeded(0))
+        Rejection(60.0, patience=5)(Tilted(COIN), empty_prompts(2), 3, rng=SeededRng(0))
 
 
 # how many rows at once
@@ -163,21 +161,21 @@ def test_draws_are_taken_in_passes_of_even_size(monkeypatch, draws, at_once, siz
     monkeypatch.setattr(
         Automaton, "advance", lambda self, state, token: (seen.append(len(token)), advance(self, state, token))[1]
     )
-    x, log_base = draw(base, prompts_of(PROMPTS), draws, rng=Seeded(0))
+    x, log_base = draw(base, prompts_of(PROMPTS), draws, rng=SeededRng(0))
     assert seen == sizes and log_base.shape == (4, draws)
     assert torch.allclose(log_base.view(-1), base.log_probs(x).sum(-1))
 
 
 @pytest.mark.parametrize("longest", [1, 3, 9])
 def test_points_are_drawn_no_further_than_asked(longest):
-    x, log_base = draw(random_target(Space(3, 4)).base, empty_prompts(2), 3, rng=Seeded(0), longest=longest)
+    x, log_base = draw(random_target(Space(3, 4)).base, empty_prompts(2), 3, rng=SeededRng(0), max_new_tokens=longest)
     assert x.lengths.tolist() == [min(longest, 4)] * 6 and log_base.shape == (2, 3)
 
 
 def test_rows_go_to_the_device_of_the_weights():
     x = sequences([[1]])
-    assert beside(lively(CONFIGS["gru, one-hot"], TARGET.space).to("meta"), x).tokens.device.type == "meta"
-    assert beside(TARGET.base, x) is x
+    assert to_device_of(lively(CONFIGS["gru, one-hot"], TARGET.space).to("meta"), x).tokens.device.type == "meta"
+    assert to_device_of(TARGET.base, x) is x
 
 
 # the regression behind a twist

@@ -11,14 +11,14 @@ from typing import Any
 import uvicorn
 
 from esscher.serving.config import ServeConfig
-from esscher.serving.endpoint import endpoint
 from esscher.serving.engine import Engine
+from esscher.serving.server import create_app
 
 
 @contextmanager
 def served(model: Any, **limits: Any) -> Iterator[int]:
     """The port where the model is served with these limits."""
-    settings = uvicorn.Config(endpoint(Engine(model, ServeConfig(**limits))), port=0, log_level="critical")
+    settings = uvicorn.Config(create_app(Engine(model, ServeConfig(**limits))), port=0, log_level="critical")
     server = uvicorn.Server(settings)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -4,9 +4,9 @@ import pytest
 import torch
 from languages import PROMPTS, random_automaton, taste
 
+from esscher.core.space import Sequences, Space, prompts_of
 from esscher.exact.automaton import Automaton
 from esscher.exact.enumeration import enumerate_points
-from esscher.space import Sequences, Space, prompts_of
 from esscher.testing import check_base, check_energy
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
@@ -40,7 +40,7 @@ class OneBehind(Plain):
     def advance(self, state, token):
         if state["steps"] == 0:
             state["steps"] = 1
-            return self.truth.emit[state["at"]], state
+            return self.truth.log_emission[state["at"]], state
         return super().advance(state, token)
 
 
@@ -104,8 +104,11 @@ class ReadsPadding(Plain):
     """Starts from another state in a wider batch, as left padding without a mask does."""
 
     def log_probs(self, x):
-        emit, move = self.truth.emit.roll(x.tokens.shape[1], 0), self.truth.move.roll(x.tokens.shape[1], 0)
-        return Automaton(emit, move, self.space).log_probs(x)
+        log_emission, next_state = (
+            self.truth.log_emission.roll(x.tokens.shape[1], 0),
+            self.truth.next_state.roll(x.tokens.shape[1], 0),
+        )
+        return Automaton(log_emission, next_state, self.space).log_probs(x)
 
 
 class ReadsPromptPadding(Plain):
@@ -120,8 +123,8 @@ class BatchNorm(Plain):
     """Depends on how many rows there are."""
 
     def log_probs(self, x):
-        sharper = torch.log_softmax(self.truth.emit * (1 + 0.01 * len(x)), -1)
-        return Automaton(sharper, self.truth.move, self.space).log_probs(x)
+        sharper = torch.log_softmax(self.truth.log_emission * (1 + 0.01 * len(x)), -1)
+        return Automaton(sharper, self.truth.next_state, self.space).log_probs(x)
 
 
 class PromptNorm(Plain):
@@ -156,8 +159,8 @@ class DrawsTheOpening(Plain):
 
 class Dropping(Plain):
     def log_probs(self, x):
-        emit = torch.log_softmax(self.truth.emit + torch.rand(7, 3), -1)
-        return Automaton(emit, self.truth.move, self.space).log_probs(x)
+        log_emission = torch.log_softmax(self.truth.log_emission + torch.rand(7, 3), -1)
+        return Automaton(log_emission, self.truth.next_state, self.space).log_probs(x)
 
 
 class Warm(Plain):

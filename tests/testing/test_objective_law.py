@@ -4,17 +4,16 @@ import pytest
 import torch
 from languages import random_automaton
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
+from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space, empty_prompts
+from esscher.core.target import Tilted
 from esscher.energies.features import LogLinear, contains, length
 from esscher.exact.enumeration import enumerate_points
-from esscher.objective import Loss
+from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.samplers.exhaustive import Exhaustive
-from esscher.samplers.importance import Importance
-from esscher.space import Sequences, Space, empty_prompts
-from esscher.target import Tilted
+from esscher.samplers.importance import Exhaustive, Importance
 from esscher.testing import check_objective
 
 SPACE = Space(3, 4, eos=0)
@@ -35,7 +34,7 @@ def contrast(sampler, sign: float = 1.0):
 
 
 def test_likelihood_has_the_gradient_of_the_mean_per_token():
-    base = build_base(RecurrentConfig(width=6, layers=1), SPACE, rng=Seeded(0))
+    base = build_base(LstmConfig(width=6, layers=1), SPACE, rng=SeededRng(0))
     weights = list(base.parameters())
 
     def exact() -> torch.Tensor:
@@ -48,14 +47,14 @@ def test_likelihood_has_the_gradient_of_the_mean_per_token():
         score = torch.where(data.tokens == SPACE.eos, 0.0, target.base.log_probs(data))
         return Loss(-score.sum() / int(data.lengths.sum()))
 
-    check_objective(Likelihood(), Tilted(base), DATA, exact, weights, rng=Seeded(0))
+    check_objective(Likelihood(), Tilted(base), DATA, exact, weights, rng=SeededRng(0))
     for wrong in (per_sequence, without_the_end):
         with pytest.raises(AssertionError, match=LAW):
-            check_objective(wrong, Tilted(base), DATA, exact, weights, rng=Seeded(0))
+            check_objective(wrong, Tilted(base), DATA, exact, weights, rng=SeededRng(0))
 
 
 def test_a_loss_that_is_no_mean_of_numbers_is_caught():
-    base = build_base(RecurrentConfig(width=6, layers=1), SPACE, rng=Seeded(0))
+    base = build_base(LstmConfig(width=6, layers=1), SPACE, rng=SeededRng(0))
 
     def exact() -> torch.Tensor:
         return -base.log_probs(DATA).sum() / int(DATA.lengths.sum())
@@ -74,11 +73,11 @@ def test_a_loss_that_is_no_mean_of_numbers_is_caught():
     ]
     for loss, message in cases:
         with pytest.raises(AssertionError, match=message):
-            check_objective(lambda *given, loss=loss, **more: loss, Tilted(base), DATA, exact, weights, rng=Seeded(0))
+            check_objective(lambda *given, loss=loss, **more: loss, Tilted(base), DATA, exact, weights, rng=SeededRng(0))
     players = {"actor": weights, "critic": weights}
-    check_objective(lambda *given, **more: Loss(game()), Tilted(base), DATA, game, players, rng=Seeded(0))
+    check_objective(lambda *given, **more: Loss(game()), Tilted(base), DATA, game, players, rng=SeededRng(0))
     with pytest.raises(AssertionError, match=r"exact loss \(parameter 0 of the critic\)"):
-        check_objective(lambda *given, **more: Loss(wrong_sign), Tilted(base), DATA, game, players, rng=Seeded(0))
+        check_objective(lambda *given, **more: Loss(wrong_sign), Tilted(base), DATA, game, players, rng=SeededRng(0))
 
 
 def test_without_an_rng_the_dice_fall_every_way():
@@ -87,7 +86,7 @@ def test_without_an_rng_the_dice_fall_every_way():
 
     def by_coin(share: float):
         def objective(target, data, *, rng, step=0) -> Loss:
-            return Loss(weight**2 if bool(rng.accept(torch.tensor([share]).log())) else 0 * weight)
+            return Loss(weight**2 if bool(rng.bernoulli(torch.tensor([share]).log())) else 0 * weight)
 
         return objective
 
@@ -104,7 +103,7 @@ def test_an_objective_that_samples_is_exact_with_the_exhaustive_sampler():
     def exact() -> torch.Tensor:
         return (torch.logsumexp(target.log_score(POINTS), 0) - target.log_score(DATA)).mean()
 
-    check_objective(contrast(Exhaustive()), target, DATA, exact, [energy.weights], rng=Seeded(0))
+    check_objective(contrast(Exhaustive()), target, DATA, exact, [energy.weights], rng=SeededRng(0))
     for wrong in (contrast(Importance()), contrast(Exhaustive(), sign=-1.0)):
         with pytest.raises(AssertionError, match=LAW):
-            check_objective(wrong, target, DATA, exact, [energy.weights], rng=Seeded(0))
+            check_objective(wrong, target, DATA, exact, [energy.weights], rng=SeededRng(0))

@@ -6,13 +6,13 @@ import pytest
 import torch
 from languages import random_target
 
-from esscher.randomness import Seeded
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts, prompts_of, sequences
+from esscher.core.target import Tilted
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.pool import Pool
-from esscher.space import Space, empty_prompts, prompts_of, sequences
-from esscher.target import Tilted
+from esscher.samplers.sir import SIR
 from esscher.testing import assert_covers, assert_draws_follow, check_sampler
 
 SPACE = Space(3, 3, eos=0)
@@ -35,7 +35,7 @@ def follows(draws, target=TARGET, **settings) -> bool:
 def test_false_alarms_are_as_rare_as_stated(sampler):
     """Nominal 10 % over 200 repetitions: Bonferroni over related events gives fewer, never more than 36 (1 in 10,000)."""
     alarms = 0
-    draws = sampler(TARGET, empty_prompts(200 * 300), 4, rng=Seeded(1))
+    draws = sampler(TARGET, empty_prompts(200 * 300), 4, rng=SeededRng(1))
     for first in range(0, 200 * 300, 300):
         rows = slice(first, first + 300)
         part = replace(
@@ -100,28 +100,28 @@ def forgets_the_mean_weight(rng):
     "wrong", [ignores_the_energy, forgets_the_last_token, drops_the_weight_of_one_token, forgets_the_mean_weight]
 )
 def test_wrong_samplers_are_caught(wrong):
-    assert not follows(wrong(Seeded(3, wrong.__name__)))
+    assert not follows(wrong(SeededRng(3, wrong.__name__)))
 
 
 def test_the_right_sampler_passes():
-    assert follows(Importance()(TARGET, PROMPTS, 8, rng=Seeded(4)))
+    assert follows(Importance()(TARGET, PROMPTS, 8, rng=SeededRng(4)))
 
 
 def test_temperature_error_of_five_percent_is_caught_ten_of_ten():
     """Importance draws of a * exp(-1.05 E) taken for those of a * exp(-E), over 4000 prompts."""
     prompts = empty_prompts(4000)
     hot = Tilted(TARGET.base, lambda x: 1.05 * TARGET.energy(x))
-    assert sum(not follows(Importance()(hot, prompts, 16, rng=Seeded(seed, "hot"))) for seed in range(10)) == 10
-    assert all(follows(Importance()(TARGET, prompts, 16, rng=Seeded(seed, "right"))) for seed in range(3))
+    assert sum(not follows(Importance()(hot, prompts, 16, rng=SeededRng(seed, "hot"))) for seed in range(10)) == 10
+    assert all(follows(Importance()(TARGET, prompts, 16, rng=SeededRng(seed, "right"))) for seed in range(3))
 
 
 def test_a_small_pool_fails_and_a_large_one_passes():
-    assert not follows(Pool(2)(TARGET, PROMPTS, 8, rng=Seeded(5)))
-    assert follows(Pool(64)(TARGET, PROMPTS, 8, rng=Seeded(5)))
+    assert not follows(SIR(2, shared=False)(TARGET, PROMPTS, 8, rng=SeededRng(5)))
+    assert follows(SIR(64, shared=False)(TARGET, PROMPTS, 8, rng=SeededRng(5)))
 
 
 def test_a_draw_outside_the_space_is_named():
-    draws = Importance()(TARGET, PROMPTS, 1, rng=Seeded(6))
+    draws = Importance()(TARGET, PROMPTS, 1, rng=SeededRng(6))
     beyond = replace(draws.x, tokens=torch.full_like(draws.x.tokens, 0), stop=torch.full_like(draws.x.stop, 3))
     with pytest.raises(AssertionError, match="not a point of the space"):
         assert_draws_follow(TARGET, PROMPTS, replace(draws, x=beyond))
@@ -153,7 +153,7 @@ def is_too_warm(draws, rng):
 WRONG_SAMPLERS = {
     drops_the_last_draw: "a sampler gives as many draws for each prompt: 2399 points and weights of 600 x 4 for 600 prompts",
     forgets_its_prompt: "a draw must begin with its prompt; 1200 of 2400 do not",
-    scores_with_the_energy: r"a sampler must know log a\(x\)",
+    scores_with_the_energy: r"log_base must be log a\(x\)",
     weighs_by_its_own_dice: "draws must be the same for the same seed",
     is_too_warm: "standard errors apart",
 }
@@ -166,6 +166,6 @@ def test_wrong_samplers_break_the_law_they_should(wrong):
     def sampler(target, prompts, draws, *, rng):
         return wrong(Importance()(target, prompts, draws, rng=rng), rng)
 
-    assert check_sampler(Importance(), TARGET, prompts, 4, rng=Seeded(0)) < 5.7
+    assert check_sampler(Importance(), TARGET, prompts, 4, rng=SeededRng(0)) < 5.7
     with pytest.raises(AssertionError, match=WRONG_SAMPLERS[wrong]):
-        check_sampler(sampler, TARGET, prompts, 4, rng=Seeded(0))
+        check_sampler(sampler, TARGET, prompts, 4, rng=SeededRng(0))

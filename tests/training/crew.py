@@ -15,11 +15,11 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
     import torch
     from languages import random_target
 
+    from esscher.core.randomness import SeededRng
+    from esscher.core.space import Space, empty_prompts
     from esscher.estimators.log_z import log_z
-    from esscher.randomness import Seeded
     from esscher.samplers.importance import Importance
-    from esscher.space import Space, empty_prompts
-    from esscher.training.draws_in_pieces import InPieces
+    from esscher.training.resumable import ResumableByPrompts
 
     torch.set_num_threads(1)
     made = []
@@ -31,7 +31,9 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
         return Importance()(target, prompts, draws, rng=rng)
 
     target = random_target(Space(3, 4, eos=0))
-    drawn = InPieces(sampler, None if kept is None else Path(kept), rows=1_000)(target, empty_prompts(1), 8_500, rng=Seeded(5))
+    drawn = ResumableByPrompts(sampler, None if kept is None else Path(kept), rows=1_000)(
+        target, empty_prompts(1), 8_500, rng=SeededRng(5)
+    )
     found = {"log_z": log_z(drawn).to_dict(), "weights": drawn.log_weight.tolist(), "made": made}
     Path(folder, f"drawn-{rank}.json").write_text(json.dumps(found))
 

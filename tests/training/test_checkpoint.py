@@ -1,4 +1,4 @@
-"""Checkpoints: what is kept, and what is said of a damaged one."""
+"""CheckpointManager: what is kept, and what is said of a damaged one."""
 
 import errno
 import os
@@ -7,12 +7,12 @@ import pytest
 import torch
 from toys import fingerprint, new_base, run
 
-from esscher.storage import SavingError
-from esscher.training.checkpoint import Checkpoints, Saved, pack, unpack
+from esscher.core.storage import SavingError
+from esscher.training.checkpoint import CheckpointData, CheckpointManager, collect_state, restore_state
 
 
-def saved(number: float) -> Saved:
-    return Saved({"model/a": torch.full((3,), number)}, {}, {"number": number})
+def saved(number: float) -> CheckpointData:
+    return CheckpointData({"model/a": torch.full((3,), number)}, {}, {"number": number})
 
 
 def names(checkpoints):
@@ -20,7 +20,7 @@ def names(checkpoints):
 
 
 def test_the_last_two_and_the_best_are_kept(tmp_path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointManager(tmp_path)
     assert checkpoints.last() is None and checkpoints.best() is None
     for step in range(1, 6):
         checkpoints.save(step, saved(step), best=step == 2)
@@ -37,17 +37,17 @@ def test_modules_and_optimisers_come_back_to_the_bit(tmp_path, kind):
         make = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)}
         return {"model": base}, {"model": make[kind](base.parameters())}
 
-    def move(modules, optimisers):
+    def move(modules, optimizers):
         for number, parameter in enumerate(modules["model"].parameters()):
             parameter.grad = torch.full_like(parameter, 0.1 * number)
-        optimisers["model"].step()
+        optimizers["model"].step()
 
-    modules, optimisers = made(1)
-    move(modules, optimisers)
-    place = Checkpoints(tmp_path).save(1, pack(modules, optimisers, {}), best=False)
+    modules, optimizers = made(1)
+    move(modules, optimizers)
+    place = CheckpointManager(tmp_path).save(1, collect_state(modules, optimizers, {}), best=False)
     others = made(2)
-    unpack(Checkpoints(tmp_path).read(place), *others, place)
-    for both in ((modules, optimisers), others):
+    restore_state(CheckpointManager(tmp_path).read(place), *others, place)
+    for both in ((modules, optimizers), others):
         move(*both)
     assert fingerprint(modules["model"]) == fingerprint(others[0]["model"])
 
@@ -63,7 +63,7 @@ def damage(file, how):
         file.unlink()
 
 
-FILES = ["weights.safetensors", "optimiser.safetensors", "state.json"]
+FILES = ["weights.safetensors", "optimizer.safetensors", "state.json"]
 DAMAGES = [(name, how) for name in FILES for how in ("cut", "flipped", "gone")] + [
     ("manifest.json", "cut"),
     ("manifest.json", "gone"),
@@ -72,7 +72,7 @@ DAMAGES = [(name, how) for name in FILES for how in ("cut", "flipped", "gone")] 
 
 @pytest.mark.parametrize(("name", "how"), DAMAGES)
 def test_damage_is_found_named_and_survived(tmp_path, name, how):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointManager(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, saved(step), best=False)
     damage(tmp_path / "step-00000002" / name, how)
@@ -97,7 +97,7 @@ def test_a_corrupted_checkpoint_stops_resuming(tmp_path):
 @pytest.mark.parametrize("call", range(1, 14))
 def test_a_failure_at_any_write_leaves_the_old_checkpoint(tmp_path, monkeypatch, call):
     """Every rename and flush of a save, in turn, finds the disk full."""
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = CheckpointManager(tmp_path)
     checkpoints.save(1, saved(1), best=True)
     left = [call]
 

@@ -18,9 +18,9 @@ from shares import furthest, learn
 from toys import SETTINGS, fingerprint, new_base, run, toy_data
 from victim import outcome, start
 
-from esscher.randomness import Seeded
-from esscher.training import loop, order
-from esscher.training.checkpoint import Checkpoints, unpack_weights
+from esscher.core.randomness import SeededRng
+from esscher.training import batches, trainer
+from esscher.training.checkpoint import CheckpointManager, restore_weights
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory):
 def test_three_kills_at_random_places_change_no_bit(undisturbed, tmp_path, processes):
     """In one life of the run: each place is drawn among a third of all events, so that all kills come before the end."""
     whole = undisturbed(processes)
-    places = (1 + Seeded(11, processes).permutation(whole["events"] // 3)[:3]).tolist()
+    places = (1 + SeededRng(11, processes).permutation(whole["events"] // 3)[:3]).tolist()
     for number, place in enumerate(places):
         codes = start(tmp_path, processes=processes, resume=number > 0, at=place)
         assert codes[0] == -signal.SIGKILL, f"not killed at {places}"
@@ -55,7 +55,7 @@ def test_three_kills_at_random_places_change_no_bit(undisturbed, tmp_path, proce
 def test_two_processes_learn_what_one_does_in_twice_the_passes():
     """In double precision, without dropout, only the order of sums differs; a batch that is read otherwise is told."""
     two, same = together(learn, "lstm", None, {})
-    (one,) = together(learn, "lstm", None, {"accumulate": 4}, processes=1)
+    (one,) = together(learn, "lstm", None, {"gradient_accumulation_steps": 4}, processes=1)
     (other,) = together(learn, "lstm", None, {"batch_size": 4}, processes=1)
     assert two == same
     assert furthest(one["weights"], two["weights"]) < 1e-9 and furthest(one["numbers"], two["numbers"]) < 1e-9
@@ -69,10 +69,10 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_the_run(tmp_path, undisturbed)
     found = outcome(tmp_path)
     assert found["kind"] == "SavingError"
     assert "could not be saved, and training stopped" in found["error"] and "File too large" in found["error"]
-    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints = CheckpointManager(tmp_path / "checkpoints")
     last = checkpoints.last()
     assert last is not None and f"The checkpoint {last.name} survives" in found["error"]
-    assert checkpoints.read(last).state["standing"]["step"] > 0
+    assert checkpoints.read(last).state["trainer_state"]["step"] > 0
     assert not list((tmp_path / "checkpoints").glob(".writing*"))
     assert start(tmp_path, resume=True) == [0]
     assert outcome(tmp_path)["hash"] == whole["hash"]
@@ -109,23 +109,27 @@ def test_resuming_within_a_process(tmp_path, expected):
     assert stopped_and_resumed(tmp_path) == expected
 
 
-class Unseeded(Seeded):
+class Unseeded(SeededRng):
     def stream(self, *path):
         return Unseeded(self.seed, *self.path, *path)
 
-    def governs_torch(self):
+    def fork_torch_rng(self):
         return contextlib.nullcontext()
 
 
 WRONG = {
-    "optimiser forgotten": (loop, "unpack", lambda saved, modules, optimisers, place: unpack_weights(saved, modules, place)),
-    "dropout not seeded by the step": (loop, "Seeded", Unseeded),
+    "optimizer forgotten": (
+        trainer,
+        "restore_state",
+        lambda saved, modules, optimizers, place: restore_weights(saved, modules, place),
+    ),
+    "dropout not seeded by the step": (trainer, "SeededRng", Unseeded),
     "order of the data not by the step": (
-        order.Order,
+        batches.ShuffledOrder,
         "batch",
         lambda self, step: torch.randint(self.count, (self.batch_size,)),
     ),
-    "schedule begun anew": (loop, "learning_rate", lambda config, step, steps: 0.02 * torch.rand(()).item()),
+    "schedule begun anew": (trainer, "learning_rate", lambda config, step, steps: 0.02 * torch.rand(()).item()),
 }
 
 
@@ -152,7 +156,7 @@ def test_resuming_where_nothing_was_saved_starts_at_the_beginning(tmp_path, expe
 
 def test_a_run_is_not_overwritten(tmp_path):
     run(new_base(), tmp_path)
-    with pytest.raises(FileExistsError, match=r"holds step-00000017 of a run. Nothing was trained or changed; resume it"):
+    with pytest.raises(FileExistsError, match=r"holds step-00000017 of another run. Nothing was trained or changed; resume it"):
         run(new_base(), tmp_path)
 
 

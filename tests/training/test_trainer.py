@@ -10,34 +10,34 @@ from rich.console import Console
 from torch import nn
 from toys import SETTINGS, SPACE, fingerprint, new_base, run, toy_data
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import build_base
-from esscher.data.processes import draw_sets
-from esscher.estimate import Estimate
+from esscher.core.estimate import Estimate
+from esscher.core.objective import Loss
+from esscher.core.progress import ProgressBar
+from esscher.core.randomness import SeededRng
+from esscher.core.target import Tilted
+from esscher.data.synthetic import draw_splits
 from esscher.exact.languages import motif_process
-from esscher.objective import Loss
+from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.settings.training import TrainingConfig
-from esscher.target import Tilted
-from esscher.training.progress import Live
+from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
 
 def test_a_base_learns_a_process_to_near_its_entropy():
     process = motif_process("11", 4)
-    sets = draw_sets(process.base, 600, test=1, rng=Seeded(0))
-    base = build_base(RecurrentConfig(width=16, layers=1), process.space, rng=Seeded(1))
+    sets = draw_splits(process.base, 600, test=1, rng=SeededRng(0))
+    base = build_base(LstmConfig(width=16, layers=1), process.space, rng=SeededRng(1))
     config = TrainingConfig(steps=150, batch_size=50, learning_rate=0.02, schedule="cosine", evaluate_every=50)
-    record = Trainer(config, quiet=True)(Likelihood(), Tilted(base), sets.train, modules=base, validation=sets.validation)
+    record = Trainer(config)(Likelihood(), Tilted(base), sets.train, modules=base, validation=sets.validation)
     assert record.best is not None and record.stopped == "finished"
     assert record.best.low < 1.05 * process.entropy_per_symbol and record.best.value > 0.97 * process.entropy_per_symbol
     assert not base.training
 
 
-@pytest.mark.parametrize("optimiser", ["adam", "adamw", "sgd"])
-def test_same_seed_same_bits_other_seed_others(optimiser):
-    config = replace(SETTINGS, optimiser=optimiser, steps=5)
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_same_seed_same_bits_other_seed_others(optimizer):
+    config = replace(SETTINGS, optimizer=optimizer, steps=5)
     results = []
     for seed in (5, 5, 6):
         base = new_base()
@@ -61,7 +61,7 @@ def weights(base):
 def after(config, objective):
     base = new_base(dropout=0.0).double()
     train, _ = toy_data()
-    Trainer(config, quiet=True)(objective, Tilted(base), train, modules=base)
+    Trainer(config)(objective, Tilted(base), train, modules=base)
     return weights(base)
 
 
@@ -71,15 +71,17 @@ def mean_of_means(target, data, *, rng, step=0):
 
 
 def test_passes_add_up_to_the_whole_batch():
-    once, often = (replace(SETTINGS, steps=4, accumulate=count, optimiser="sgd") for count in (1, 4))
+    once, often = (replace(SETTINGS, steps=4, gradient_accumulation_steps=count, optimizer="sgd") for count in (1, 4))
     assert torch.allclose(after(once, Likelihood()), after(often, Likelihood()), atol=1e-13)
     assert not torch.allclose(after(once, mean_of_means), after(often, mean_of_means), atol=1e-6)
 
 
 def test_clipping_bounds_what_an_update_may_do():
     loose, tight = (
-        replace(SETTINGS, steps=1, optimiser="sgd", clip=clip, learning_rate=1.0, warmup=0, weight_decay=0.0)
-        for clip in (None, 1e-3)
+        replace(
+            SETTINGS, steps=1, optimizer="sgd", max_grad_norm=max_grad_norm, learning_rate=1.0, warmup_steps=0, weight_decay=0.0
+        )
+        for max_grad_norm in (None, 1e-3)
     )
     begin = weights(new_base(dropout=0.0).double())
     assert float((after(tight, Likelihood()) - begin).norm()) == pytest.approx(1e-3, rel=1e-3)
@@ -88,10 +90,10 @@ def test_clipping_bounds_what_an_update_may_do():
 
 def test_weight_decay_acts_on_matrices_only():
     zero = lambda target, data, *, rng, step=0: Loss(0.0 * target.base.log_probs(data).sum())  # noqa: E731
-    config = replace(SETTINGS, steps=1, optimiser="adamw", weight_decay=0.5, learning_rate=0.1, warmup=0)
+    config = replace(SETTINGS, steps=1, optimizer="adamw", weight_decay=0.5, learning_rate=0.1, warmup_steps=0)
     base = new_base(dropout=0.0)
     before = {name: p.detach().clone() for name, p in base.named_parameters()}
-    Trainer(config, quiet=True)(zero, Tilted(base), toy_data()[0], modules=base)
+    Trainer(config)(zero, Tilted(base), toy_data()[0], modules=base)
     for name, parameter in base.named_parameters():
         share = 0.95 if parameter.ndim >= 2 else 1.0
         assert torch.allclose(parameter, share * before[name], atol=1e-7), name
@@ -113,9 +115,7 @@ def scripted(values, folder, **changes):
     script.base = new_base()
     train, _ = toy_data()
     config = replace(SETTINGS, **{"steps": 12, "evaluate_every": 2, **changes})
-    record = Trainer(config, quiet=True)(
-        Likelihood(), Tilted(script.base), train, modules=script.base, validation=script, folder=folder
-    )
+    record = Trainer(config)(Likelihood(), Tilted(script.base), train, modules=script.base, validation=script, folder=folder)
     return record, script
 
 
@@ -156,12 +156,14 @@ def test_players_move_along_their_own_loss_only():
         product = (left.place * right.place).sum()
         return Loss({"left": product, "right": -2 * product}, {}, len(data))
 
-    config = TrainingConfig(steps=1, batch_size=4, accumulate=2, optimiser="sgd", learning_rate=0.1, clip=None)
-    record = Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules={"left": left, "right": right})
+    config = TrainingConfig(
+        steps=1, batch_size=4, gradient_accumulation_steps=2, optimizer="sgd", learning_rate=0.1, max_grad_norm=None
+    )
+    record = Trainer(config)(game, Tilted(new_base()), toy_data()[0], modules={"left": left, "right": right})
     assert float(left.place.detach()) == pytest.approx(0.9) and float(right.place.detach()) == pytest.approx(1.2)
     assert record.history[-1]["left/loss"] == 1.0 and record.history[-1]["right/loss"] == -2.0
-    with pytest.raises(ValueError, match="The player 'left' has a loss and is none of the players, which are model"):
-        Trainer(config, quiet=True)(game, Tilted(new_base()), toy_data()[0], modules=left)
+    with pytest.raises(ValueError, match="'left' has a loss and is none of the modules, which are model"):
+        Trainer(config)(game, Tilted(new_base()), toy_data()[0], modules=left)
 
 
 def test_divergence_is_told_and_the_weights_stay():
@@ -172,23 +174,23 @@ def test_divergence_is_told_and_the_weights_stay():
         return Loss(target.base.log_probs(data).sum() * math.nan)
 
     with pytest.raises(RuntimeError, match=r"Training diverged at step 0: the loss is nan.* lower learning_rate"):
-        Trainer(SETTINGS, quiet=True)(broken, Tilted(base), toy_data()[0], modules=base)
+        Trainer(SETTINGS)(broken, Tilted(base), toy_data()[0], modules=base)
     assert fingerprint(base) == before
 
 
 def test_what_cannot_be_trained():
     train, held_out = toy_data()
     frozen = new_base().requires_grad_(False)
-    with pytest.raises(ValueError, match=r"The player 'model' .* has no parameter that may learn"):
-        Trainer(SETTINGS, quiet=True)(Likelihood(), Tilted(frozen), train, modules=frozen)
-    with pytest.raises(ValueError, match="no sequence or point to train on"):
+    with pytest.raises(ValueError, match=r"The module 'model' .* has no trainable parameter"):
+        Trainer(SETTINGS)(Likelihood(), Tilted(frozen), train, modules=frozen)
+    with pytest.raises(ValueError, match="There are no data to train on"):
         run(new_base(), dataset=(train.rows(slice(0, 0)), held_out))
     long = type(train)(train.tokens.repeat(1, 40), train.start, train.stop + 200)
-    from esscher.bases.config import TransformerConfig
+    from esscher.networks.transformer_config import TransformerConfig
 
-    small = build_base(TransformerConfig(width=4, heads=1, layers=1, feedforward=4, max_positions=8), SPACE, rng=Seeded(0))
+    small = build_base(TransformerConfig(width=4, heads=1, layers=1, feedforward=4, max_positions=8), SPACE, rng=SeededRng(0))
     with pytest.raises(ValueError, match="The network has 8 positions"):
-        Trainer(SETTINGS, quiet=True)(Likelihood(), Tilted(small), long, modules=small)
+        Trainer(SETTINGS)(Likelihood(), Tilted(small), long, modules=small)
 
 
 def test_processes_that_do_not_see_each_other(monkeypatch):
@@ -210,10 +212,10 @@ def test_tensorboard_gets_the_numbers(tmp_path):
 
 def test_live_display():
     shown = StringIO()
-    live = Live(Console(file=shown, force_terminal=True, width=160))
+    live = ProgressBar(Console(file=shown, force_terminal=True, width=160))
     live.begin(3, 10)
     live.update(4, 1.25, 100)
-    live.evaluated(4, Estimate(1.5, 1.25, 1.75, 0.95, 9, "made up"), True)
+    live.evaluation_done(4, Estimate(1.5, 1.25, 1.75, 0.95, 9, "made up"), True)
     live.say("[a] word")
     live.end()
     for part in ("4/10", "loss 1.2500", "tokens/s", "validation 1.5000 [1.2500, 1.7500] (best)", "[a] word"):

@@ -3,32 +3,31 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.data.processes import draw_sets
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences, Space
+from esscher.core.storage import digest, module_tensors
+from esscher.core.target import Tilted
+from esscher.data.synthetic import draw_splits
+from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.randomness import Seeded
-from esscher.settings.training import TrainingConfig
-from esscher.space import Sequences, Space
-from esscher.storage import digest, module_tensors
-from esscher.target import Tilted
-from esscher.training.loop import TrainingRecord
-from esscher.training.trainer import Trainer
+from esscher.training.config import TrainingConfig
+from esscher.training.trainer import Trainer, TrainingRecord
 
 SPACE = Space(4, 6, eos=0)
 # 40 sequences in batches of 8: evaluations and saves fall inside epochs, and never on the same step throughout
 SETTINGS = TrainingConfig(
-    steps=17, batch_size=8, accumulate=2, learning_rate=0.02, evaluate_every=4, save_every=3, log_every=2, schedule="cosine",
-    warmup=3, weight_decay=0.01, seed=5,
+    steps=17, batch_size=8, gradient_accumulation_steps=2, learning_rate=0.02, evaluate_every=4, save_every=3, log_every=2,
+    schedule="cosine", warmup_steps=3, weight_decay=0.01, seed=5,
 )  # fmt: skip
 
 
 def new_base(*, dropout: float = 0.3, width: int = 6, seed: int = 1) -> NetworkBase:
-    return build_base(RecurrentConfig(width=width, layers=2, dropout=dropout), SPACE, rng=Seeded(seed))
+    return build_base(LstmConfig(width=width, layers=2, dropout=dropout), SPACE, rng=SeededRng(seed))
 
 
 def toy_data() -> tuple[Sequences, Sequences]:
-    sets = draw_sets(new_base(dropout=0.0, seed=9), 40, test=60, rng=Seeded(2))
+    sets = draw_splits(new_base(dropout=0.0, seed=9), 40, test=60, rng=SeededRng(2))
     return sets.train, sets.test
 
 
@@ -51,6 +50,4 @@ class Watched:
 def run(base: NetworkBase, folder=None, *, resume=False, told=None, config=SETTINGS, dataset=None) -> TrainingRecord:
     train, held_out = toy_data() if dataset is None else dataset
     objective = Watched() if told is None else Watched(told)
-    return Trainer(config, quiet=True)(
-        objective, Tilted(base), train, modules=base, validation=held_out, folder=folder, resume=resume
-    )
+    return Trainer(config)(objective, Tilted(base), train, modules=base, validation=held_out, folder=folder, resume=resume)

@@ -3,26 +3,25 @@
 import torch
 from toys import Watched
 
-from esscher.bases.config import RecurrentConfig
 from esscher.bases.network import NetworkBase, build_base
-from esscher.randomness import Seeded
-from esscher.settings.training import TrainingConfig
-from esscher.space import Space
-from esscher.target import Tilted
-from esscher.training.loop import TrainingRecord
-from esscher.training.streams import Stream
-from esscher.training.trainer import Trainer
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
+from esscher.core.target import Tilted
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.training.config import TrainingConfig
+from esscher.training.stream_batches import TokenStream
+from esscher.training.trainer import Trainer, TrainingRecord
 
 SPACE = Space(5, 9)
 # columns of 62 tokens in segments of about 9: epochs, evaluations and saves end at different steps
 SETTINGS = TrainingConfig(
-    steps=19, batch_size=8, accumulate=2, learning_rate=0.02, evaluate_every=4, save_every=3, log_every=2, schedule="cosine",
-    warmup=3, average=0.4, seed=5,
+    steps=19, batch_size=8, gradient_accumulation_steps=2, learning_rate=0.02, evaluate_every=4, save_every=3, log_every=2,
+    schedule="cosine", warmup_steps=3, swa_start=0.4, seed=5,
 )  # fmt: skip
 
 
 def new_base(*, dropout: float = 0.3, width: int = 6, seed: int = 1) -> NetworkBase:
-    return build_base(RecurrentConfig(width=width, layers=2, dropout=dropout, embedding=4), SPACE, rng=Seeded(seed))
+    return build_base(LstmConfig(width=width, layers=2, dropout=dropout, embedding=4), SPACE, rng=SeededRng(seed))
 
 
 def text(count: int, seed: int = 2) -> torch.Tensor:
@@ -33,12 +32,12 @@ def text(count: int, seed: int = 2) -> torch.Tensor:
 
 def run(base, folder=None, *, resume=False, told=None, config=SETTINGS, segment=9) -> TrainingRecord:
     objective = Watched() if told is None else Watched(told)
-    return Trainer(config, quiet=True)(
+    return Trainer(config)(
         objective,
         Tilted(base),
-        Stream(text(500), segment, "random"),
+        TokenStream(text(500), segment, "random"),
         modules=base,
-        validation=Stream(text(700, seed=3), 9),
+        validation=TokenStream(text(700, seed=3), 9),
         folder=folder,
         resume=resume,
     )

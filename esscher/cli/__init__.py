@@ -1,0 +1,145 @@
+"""The command line: a verb is parse, one call of `esscher.workflow`, show.
+
+Importing this module imports no torch, so help answers at once. Verbs and their settings are listed in `esscher.cli.commands`;
+`esscher.cli.binding` makes flags of settings. Settings come from defaults, then from the YAML file given by --config, then from
+flags; an unknown key is an error that names the file and the key.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+from cyclopts.config import Dict
+
+from esscher.cli.binding import chosen_kinds, expand_groups
+from esscher.cli.commands import COMMANDS, GROUPS, command_app
+from esscher.core.config import load_object
+
+EXAMPLE = "Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first"
+
+
+def build_app(tokens: Sequence[str], file_settings: Mapping[str, Any] | None = None, source: str = "") -> App:
+    """The app for these tokens: all verbs by name, and the flags of the one that is called."""
+    app = App(
+        name="esscher",
+        help="Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x)).",
+        help_epilogue=EXAMPLE,
+        help_format="plaintext",
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,  # `main` says what became of the work
+    )
+    words = [token for token in tokens if not token.startswith("-")]
+    chosen = chosen_kinds(tokens, file_settings or {})
+    groups: dict[str, App] = {}
+    for place, (path, command) in enumerate(COMMANDS.items()):
+        *group, verb = path.split()
+        parent = app
+        if group:
+            if group[0] not in groups:
+                groups[group[0]] = App(name=group[0], help=GROUPS[group[0]], sort_key=place)
+                app.command(groups[group[0]])
+            parent = groups[group[0]]
+        called = words[: len(group) + 1] == path.split()
+        parent.command(
+            command_app(verb, command, chosen, place) if called else App(name=verb, help=command.help, sort_key=place)
+        )
+        if called and file_settings is not None:
+            nested: Any = file_settings
+            for name in reversed(path.split()):
+                nested = {name: nested}
+            app.config = (Dict(nested, source=source),)
+    return app
+
+
+def run(
+    *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+    config: Annotated[Path | None, Parameter(help="YAML file with settings of the verb; flags override it.")] = None,
+    json_: Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")] = False,
+    json_lines: Annotated[bool, Parameter(negative="", help="Show progress as JSON objects on standard error.")] = False,
+    quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+) -> None:
+    """Run the verb and show its report."""
+    from esscher.core.progress import progress_as
+    from esscher.reports.report import Report, print_report
+
+    app = build_app(tokens) if config is None else build_app(tokens, read_settings(config), str(config))
+    with ExitStack() as stack:
+        if quiet or json_lines:
+            stack.enter_context(progress_as("quiet" if quiet else "json-lines"))
+        result = app(_expanded(tokens))
+        if result is not None:
+            print_report(result if isinstance(result, Report) else result.report, as_json=json_)
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings in a YAML file."""
+    import yaml
+
+    try:
+        settings = yaml.safe_load(file.read_text(encoding="utf8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not valid YAML: {error}. Nothing was done; correct the file.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds no settings: it must be a mapping of keys to values. Nothing was done.")
+    return settings
+
+
+def _meta() -> App:
+    """The app of the options that all verbs share."""
+    meta = App(name="esscher", help_flags=(), version_flags=(), result_action="return_value", suppress_keyboard_interrupt=False)
+    meta.default(run)
+    return meta
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Parse a command line down to every flag and value without running it; raise an error if it would not start."""
+    _, bound, _ = _meta().parse_args(list(arguments), exit_on_error=False, print_error=False)
+    build_app(bound.args).parse_args(_expanded(bound.args), exit_on_error=False, print_error=False)
+
+
+def _expanded(tokens: Sequence[str]) -> list[str]:
+    """The tokens with the flags that stand for a field of a group of settings spelled out."""
+    words = [token for token in tokens if not token.startswith("-")]
+    for path, command in COMMANDS.items():
+        if words[: len(path.split())] == path.split():
+            return expand_groups(load_object(command.settings), tokens)
+    return list(tokens)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if _wants_help(arguments):
+            build_app(arguments)(arguments)
+        else:
+            _meta()(arguments)
+    except KeyboardInterrupt:
+        _fail("Stopped by the keyboard. What was saved is kept; training continues with --resume.", arguments, 130)
+    except (ValueError, OSError, RuntimeError, ImportError) as error:
+        if os.environ.get("ESSCHER_DEBUG"):
+            raise
+        _fail(_message(error), arguments, 1)
+
+
+def _wants_help(arguments: Sequence[str]) -> bool:
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not before or bool({"--help", "-h", "--version"} & set(before))
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"There is no file {error.filename}. Nothing was done; check the path."
+    return str(error) or type(error).__name__
+
+
+def _fail(message: str, arguments: Sequence[str], code: int) -> None:
+    print(f"esscher: {message}", file=sys.stderr)
+    if "--json" in arguments:
+        print(json.dumps({"error": message}))
+    sys.exit(code)

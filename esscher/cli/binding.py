@@ -1,0 +1,189 @@
+"""Flags from settings: every field of a settings dataclass is a flag, a YAML key and a keyword argument of one name.
+
+A field whose class depends on a kind (`--base.kind xlnet`) is bound to the settings of the kind that the command line or the
+YAML file names, so `--help` after a kind shows the settings of that kind and no others. Settings that are declared beside
+torch code (samplers, objectives) are read from their source, so that help imports no torch.
+"""
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from cyclopts import Parameter
+
+from esscher.core.config import Registry, dataclass_of, load_object, registry_of
+
+TARGET = "__settings_class__"  # attribute of a bound class: "module:Class" of the settings that it stands for
+Chosen = Callable[[str], str | None]
+
+
+def chosen_kinds(tokens: Sequence[str], file_settings: Mapping[str, Any]) -> Chosen:
+    """A function that tells which kind flags or file choose at a dotted path; flags override the file."""
+
+    def chosen(path: str) -> str | None:
+        flag = f"--{path}.kind"
+        for place, token in enumerate(tokens):
+            if token == flag and place + 1 < len(tokens):
+                return tokens[place + 1]
+            if token.startswith(f"{flag}="):
+                return token.partition("=")[2]
+        value: Any = file_settings
+        for key in (*path.split("."), "kind"):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+    return chosen
+
+
+def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
+    """The dataclass with every field of a kind replaced by the settings of the kind chosen; values are not checked yet."""
+    hints = get_type_hints(cls, include_extras=True)
+    changed: dict[str, tuple[Any, Any]] = {}
+    for one in fields(cls):
+        if not one.init:
+            continue
+        registry, inner = registry_of(hints[one.name]), dataclass_of(hints[one.name])
+        path = f"{prefix}{one.name}"
+        if "flag" in one.metadata or "multiple" in one.metadata:
+            names = (one.name, one.metadata["flag"]) if "flag" in one.metadata else None
+            parameter = Parameter(name=names, consume_multiple=one.metadata.get("multiple"))  # --metrics bleu chrf
+            hint: Any = hints[one.name]
+            changed[one.name] = Annotated[hint, parameter], field(**_default(one, None), kw_only=one.kw_only)
+        elif registry is not None:
+            default = None if one.default is None else registry.default_kind
+            bound = _bind_kind(registry, chosen(path) or default)
+            changed[one.name] = (
+                Annotated[bound, Parameter(accepts_keys=True)],  # also where `kind` is the only field
+                field(default_factory=bound, kw_only=one.kw_only) if _optional(bound) else field(kw_only=True),
+            )
+        elif inner is not None:
+            bound = bind(inner, chosen, f"{path}.")
+            union = hints[one.name] is not inner
+            if bound is not inner or union:
+                absent = one.default is None
+                value = {"default": None} if absent else _default(one, bound)
+                changed[one.name] = (bound | None if absent else bound), field(**value, kw_only=one.kw_only)
+    if not changed and prefix:
+        return cls
+    namespace: dict[str, Any] = {
+        "__doc__": cls.__doc__,
+        "__post_init__": _unchecked,
+        "__annotations__": {name: kind for name, (kind, _) in changed.items()},
+    }
+    namespace |= {name: value for name, (_, value) in changed.items()}
+    bound = dataclass(frozen=True)(type(cls.__name__, (cls,), namespace))
+    setattr(bound, TARGET, cls)
+    return bound
+
+
+def expand_groups(cls: type, tokens: Sequence[str]) -> list[str]:
+    """`--data FILE` as `--data.source FILE`, where the data are settings of their own: the parser would take FILE for
+    all of them.
+    And `--file -` as `--file=-`: the parser would take the hyphen for a flag."""
+    names: dict[str, str] = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        inner = dataclass_of(hint)
+        names |= {
+            f"--{name}": f"--{name}.{one.name}" for one in fields(inner or _Empty) if one.metadata.get("flag") == f"--{name}"
+        }
+    expanded: list[str] = []
+    for token in tokens:
+        flag, equals, value = token.partition("=")
+        if token == "-" and expanded and expanded[-1].startswith("--"):  # standard input or output: --file - is --file=-
+            expanded[-1] += "=-"
+        else:
+            expanded.append(names.get(flag, flag) + equals + value)
+    return expanded
+
+
+@dataclass(frozen=True)
+class _Empty:
+    """Settings without fields."""
+
+
+def settings_from(value: Any) -> Any:
+    """What was bound, as the settings classes themselves."""
+    if isinstance(value, tuple):
+        return tuple(settings_from(item) for item in value)
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    target = getattr(type(value), TARGET, None)
+    if target is None:
+        return value
+    if target == "":
+        return None
+    cls = load_object(target) if isinstance(target, str) else target
+    names = [one.name for one in fields(cls) if one.init]
+    return cls(**{name: settings_from(getattr(value, name)) for name in names if hasattr(value, name)})
+
+
+def _default(one: Any, bound: type | None) -> dict[str, Any]:
+    """The default of a field, for nested settings as the bound class has it."""
+    if one.default_factory is not MISSING:
+        return {"default_factory": bound or one.default_factory}
+    return {} if one.default is MISSING else {"default": one.default}
+
+
+def _unchecked(self: Any) -> None:
+    """Values are checked when the settings themselves are made."""
+
+
+def _optional(bound: type) -> bool:
+    return all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(bound) if one.init)
+
+
+def _bind_kind(registry: Registry, kind: str | None) -> Any:
+    """The settings of one kind, with the field `kind` before them; of no kind, that field alone."""
+    about = f"Which {registry.what}; --help after it shows its settings."
+    known: Any = Literal[tuple(registry)]
+    choices: Any = known if kind is not None else known | None
+    annotation = Annotated[choices, Parameter(help=about)]
+    first = make_dataclass("Kind", [("kind", annotation, field(default=kind, kw_only=True))], frozen=True)
+    if kind is None:
+        setattr(first, TARGET, "")
+        return first
+    path = registry[kind].config
+    cls = declared(path)
+    bound: Any = dataclass(frozen=True)(type(cls.__name__, (cls, first), {"__doc__": cls.__doc__, "__post_init__": _unchecked}))
+    setattr(bound, TARGET, path)
+    return bound
+
+
+def declared(path: str) -> type:
+    """The settings dataclass at `"module:Class"`: the class itself where its module needs no torch, else a copy of its fields
+    that is read from the source; fields that no flag can hold (such as a sampler within a sampler) are left out."""
+    module, _, name = path.partition(":")
+    spec = find_spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return load_object(path)
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf8"))
+    if not _imports_torch(tree):
+        return load_object(path)
+    node = next((item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == name), None)
+    if node is None or any(isinstance(item, ast.Name) for item in node.bases):
+        return load_object(path)
+    return make_dataclass(name, list(_fields(node)), frozen=True, kw_only=True, namespace={"__doc__": ast.get_docstring(node)})
+
+
+def _imports_torch(tree: ast.Module) -> bool:
+    names = [item.module or "" for item in tree.body if isinstance(item, ast.ImportFrom)]
+    names += [alias.name for item in tree.body if isinstance(item, ast.Import) for alias in item.names]
+    return any(name.split(".")[0] in ("torch", "jaxtyping") for name in names)
+
+
+def _fields(node: ast.ClassDef) -> Any:
+    known = {"int": int, "float": float, "bool": bool, "str": str, "tuple": tuple, "Literal": Literal}
+    for place, item in enumerate(node.body):
+        if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+            continue
+        try:
+            annotation = eval(ast.unparse(item.annotation), {"__builtins__": {}}, known)
+            default = {} if item.value is None else {"default": ast.literal_eval(item.value)}
+        except (NameError, TypeError, ValueError):
+            continue
+        after = node.body[place + 1] if place + 1 < len(node.body) else None
+        text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+        yield item.target.id, Annotated[annotation, Parameter(help=" ".join(str(text).split()))], field(**default)

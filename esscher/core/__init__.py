@@ -1,0 +1,1 @@
+"""The concepts: spaces and sequences, tilted models, draws, estimates, objectives; settings, storage, progress."""

@@ -1,0 +1,29 @@
+"""How text is divided into the points of a model, without torch.
+
+By default each text is a point that ends with the end symbol. With `prompt_tokens`, all texts are one stream, cut into chunks:
+the first `prompt_tokens` of a chunk are its prompt, the next `max_length` its point, which has no end symbol.
+"""
+
+from dataclasses import asdict, dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunking:
+    """Settings of chunking; those that are None are taken from the model's folder."""
+
+    max_length: int | None = None
+    """Most tokens of a point; by default that of the folder."""
+    eos: str | None = None
+    """Token that ends a text; by default that of the Hugging Face folder."""
+    prompt_tokens: int | None = None
+    """Cut the text as one stream into chunks with prompts of this many tokens."""
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_length < 1:
+            raise ValueError(f"A point has at least one token, not {self.max_length}.")
+        if self.prompt_tokens is not None and self.prompt_tokens < 0:
+            raise ValueError(f"A prompt has 0 tokens or more, not {self.prompt_tokens}.")
+
+    def with_defaults(self, other: "Chunking") -> "Chunking":
+        """These settings, with those of `other` where they are None."""
+        return replace(other, **{name: value for name, value in asdict(self).items() if value is not None})

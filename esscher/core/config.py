@@ -1,0 +1,245 @@
+"""Settings as frozen dataclasses, without torch: registries of kinds, and the one serialiser of all settings.
+
+A setting is a documented field of one frozen dataclass; flags, YAML files, run folders and Python name it by the same word.
+A field whose class depends on a kind is annotated with its registry:
+
+    base: Annotated[Any, NETWORKS] = NETWORKS.default()
+
+and is written as a mapping with a `kind`: `{"kind": "lstm", "width": 200}`. `to_dict` and `from_dict` are inverse to each
+other; `from_dict` refuses a kind or a key that it does not know and names the dotted key.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
+from importlib import import_module
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+C = TypeVar("C")
+
+
+def load_object(path: str) -> Any:
+    """The object at `"module:name"`."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of a part: where its settings are declared, and what takes them (the settings themselves if nothing else)."""
+
+    config: str  # "module:Class"
+    part: str | None = None  # "module:Class"
+
+    @property
+    def config_class(self) -> Any:
+        """The dataclass of the settings; importing it imports its module."""
+        return load_object(self.config)
+
+    @property
+    def part_class(self) -> Any:
+        """What is built from the settings."""
+        return load_object(self.part or self.config)
+
+
+class Registry(Mapping[str, Kind]):
+    """The only list of the kinds of one part. Listing the kinds imports nothing."""
+
+    def __init__(self, what: str, default: str, kinds: Mapping[str, Kind]):
+        self.what, self.default_kind, self._kinds = what, default, dict(kinds)
+
+    def __getitem__(self, name: Any) -> Kind:  # a file may hold any value, such as `kind: null`
+        if name not in self._kinds:
+            raise ValueError(f"Unknown kind of {self.what} {name!r}; the known kinds are {', '.join(self._kinds)}.")
+        return self._kinds[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kinds
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def register(self, name: str, kind: Kind) -> None:
+        """Add a kind at run time, such as one of your own package."""
+        if name in self._kinds and self._kinds[name] != kind:
+            raise ValueError(f"There is a kind of {self.what} {name!r} already; choose another name.")
+        self._kinds[name] = kind
+
+    def default(self) -> Any:
+        """The settings of the default kind, with their defaults."""
+        return self[self.default_kind].config_class()
+
+    def kind_of(self, config: Any) -> str:
+        """The name of the kind that settings belong to."""
+        path = f"{type(config).__module__}:{type(config).__qualname__}"
+        for name, kind in self._kinds.items():
+            if kind.config == path:
+                return name
+        raise ValueError(f"A {type(config).__name__} is no settings of a {self.what}; the known kinds are {', '.join(self)}.")
+
+    def build(self, config: Any, *arguments: Any, **keywords: Any) -> Any:
+        """What the settings describe: the class of their kind, called with them."""
+        return self[self.kind_of(config)].part_class(config, *arguments, **keywords)
+
+    def to_dict(self, config: Any) -> dict[str, Any]:
+        """The settings as plain values under their kind."""
+        return {"kind": self.kind_of(config), **to_dict(config)}
+
+    def from_dict(self, values: Mapping[str, Any], prefix: str = "") -> Any:
+        """The settings of a mapping with a `kind`; without one, of the default kind."""
+        kind = values.get("kind", self.default_kind)
+        rest = {key: value for key, value in values.items() if key != "kind"}
+        return from_dict(self[kind].config_class, rest, prefix)
+
+
+def registry_of(annotation: Any) -> Registry | None:
+    """The registry in the annotation of a field, if its class depends on a kind."""
+    if get_origin(annotation) is Annotated:
+        return next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Registry)), None)
+    return next((found for part in get_args(annotation) if (found := registry_of(part)) is not None), None)
+
+
+def dataclass_of(annotation: Any) -> Any:
+    """The dataclass in an annotation such as `X`, `X | None` or `Annotated[X, …]`; None if there is none."""
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return next((found for part in get_args(annotation) if (found := dataclass_of(part)) is not None), None)
+    return None
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Settings as plain nested values, for YAML and JSON."""
+    hints = get_type_hints(type(config), include_extras=True)
+    return {one.name: _plain(getattr(config, one.name), registry_of(hints[one.name])) for one in fields(config) if one.init}
+
+
+def _plain(value: Any, registry: Registry | None = None) -> Any:
+    if registry is not None and is_dataclass(value):
+        return registry.to_dict(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def from_dict(cls: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
+    """The settings of nested plain values; keys left out take their defaults, an unknown or missing key is an error."""
+    hints = get_type_hints(cls, include_extras=True)
+    names = [one.name for one in fields(cls) if one.init]  # type: ignore[arg-type]
+    for key in values:
+        if key not in names:
+            known = ", ".join(prefix + name for name in names)
+            raise ValueError(f"Unknown key {prefix + key!r}; the known keys are {known}.")
+    for one in fields(cls):  # type: ignore[arg-type]
+        if one.init and one.name not in values and one.default is MISSING and one.default_factory is MISSING:
+            raise ValueError(f"The key {prefix + one.name!r} has no default and is missing; name it.")
+    return cls(**{key: _typed(value, hints[key], f"{prefix}{key}.") for key, value in values.items()})
+
+
+def _typed(value: Any, annotation: Any, prefix: str) -> Any:
+    if isinstance(value, Mapping):
+        registry, cls = registry_of(annotation), dataclass_of(annotation)
+        if registry is not None:
+            return registry.from_dict(value, prefix)
+        return value if cls is None else from_dict(cls, value, prefix)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a word that is none of those that the type of its setting lists, None among them where the type allows it."""
+    for one in fields(config):
+        kinds = [one.type] if get_origin(one.type) is Literal else get_args(one.type)
+        known = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        known += [None] * bool(known and NoneType in kinds)
+        value = getattr(config, one.name)
+        if known and value not in known:
+            raise ValueError(f"Unknown {one.name} {value!r}; the known ones are {', '.join(map(str, known))}.")
+
+
+RESUMABLE_CHANGES = ("tracker", "fsdp", "gradient_checkpointing", "device")  # settings that may differ when a run is resumed
+
+
+def changed_key(old: Any, new: Any, prefix: str = "") -> tuple[str, Any, Any] | None:
+    """The first setting that differs between two nested settings and may not: its dotted key, the old and the new value."""
+    old, new = (to_dict(value) if is_dataclass(value) and not isinstance(value, type) else value for value in (old, new))
+    if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
+        return None if old == new else (prefix.removesuffix("."), old, new)
+    for key in [*old, *(key for key in new if key not in old)]:
+        if key in RESUMABLE_CHANGES:
+            continue
+        changed = changed_key(old.get(key), new.get(key), f"{prefix}{key}.")
+        if changed is not None:
+            return changed
+    return None
+
+
+def refuse_change(what: str, old: Any, new: Any) -> None:
+    """Raise an error that names the first setting that differs and may not."""
+    changed = changed_key(old, new)
+    if changed is not None:
+        key, before, now = changed
+        raise ValueError(
+            f"{what} was started with {key} = {before!r}, and is resumed with {key} = {now!r}: it would not be the same run. "
+            f"Nothing was trained or changed; give the old value back, or start a new run in another folder."
+        )
+
+
+def check_at_least(config: Any, least: float, *names: str, note: str = "") -> None:
+    """Refuse a number below `least`; None passes."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} is at least {least:g}, not {value}.{note}")
+
+
+P = ParamSpec("P")
+M = TypeVar("M")
+R = TypeVar("R")
+
+
+def takes(config: Callable[P, C]) -> Callable[[Callable[[M, C], R]], Callable[Concatenate[M, P], R]]:
+    """Decorator of a method whose arguments are the fields of a settings dataclass, lists for tuples: it is called with the
+    settings made."""
+
+    def decorate(method: Callable[[M, C], R]) -> Callable[Concatenate[M, P], R]:
+        @wraps(method)
+        def call(self: M, *args: P.args, **kwargs: P.kwargs) -> R:
+            values = [tuple(value) if isinstance(value, list) else value for value in args]
+            named = {key: tuple(value) if isinstance(value, list) else value for key, value in kwargs.items()}
+            return method(self, config(*values, **named))  # type: ignore[arg-type]
+
+        own = signature(config).parameters.values()
+        first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
+        call.__signature__ = Signature([first, *own])  # type: ignore[attr-defined]
+        return cast(Callable[Concatenate[M, P], R], call)
+
+    return decorate
+
+
+def takes_settings(config: Callable[P, C]) -> Callable[[Callable[[C], R]], Callable[P, R]]:
+    """The same for a function: it is called with the fields of a settings dataclass, and gets the settings made."""
+
+    def decorate(function: Callable[[C], R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return function(config(*args, **kwargs))
+
+        call.__signature__ = signature(config)  # type: ignore[attr-defined]
+        return cast(Callable[P, R], call)
+
+    return decorate

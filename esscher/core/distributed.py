@@ -1,0 +1,21 @@
+"""Rank and world size of this process: rank 0 of 1 unless launched by `torchrun`.
+
+Without torch; communication between processes is in `esscher.training.collectives`.
+"""
+
+import os
+
+
+def rank() -> int:
+    """The rank of this process."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """The number of processes."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is rank 0, which writes files and reports progress."""
+    return rank() == 0

@@ -1,0 +1,220 @@
+"""Progress of long work, without torch: a live bar on a terminal, plain lines elsewhere, JSON lines for programs, or nothing.
+
+    with progress_as("quiet"):      # or "json-lines"; "auto" is the default
+        train(run)
+
+Everything goes to standard error, so that standard output stays free for results. `progress_as` is the only way to choose the
+form; code that has something to report calls `current_progress()`. A long loop limits its reports with a `Throttle`.
+"""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from esscher.core.distributed import is_main_process
+from esscher.core.estimate import Estimate
+
+PROGRESS_INTERVAL = 10.0  # seconds between two reports
+
+ProgressForm = Literal["auto", "quiet", "json-lines"]
+_FORM: ContextVar[ProgressForm] = ContextVar("form of progress", default="auto")
+
+
+class Throttle:
+    """Limits the reports of a loop to one every `interval` seconds, and extrapolates the time that is left."""
+
+    def __init__(self, interval: float | None = None):
+        self.interval = PROGRESS_INTERVAL if interval is None else interval
+        self.elapsed = 0.0  # seconds from the start to the last call of `due`
+        self.reports = 0
+        self._start = self._last = time.monotonic()
+
+    def due(self, *, force: bool = False) -> bool:
+        """Whether to report now; True starts the next interval."""
+        now = time.monotonic()
+        self.elapsed = now - self._start
+        if now - self._last < self.interval and not force:
+            return False
+        self._last, self.reports = now, self.reports + 1
+        return True
+
+    def rate(self, done: float) -> float:
+        """Units done per second."""
+        return done / max(self.elapsed, 1e-9)
+
+    def seconds_left(self, done: float, total: float) -> float:
+        """Seconds until `total` units are done, at the rate so far."""
+        return max(0.0, total - done) / max(done, 1e-9) * self.elapsed
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """A display that a run informs of its updates, evaluations and events."""
+
+    def begin(self, step: int, steps: int) -> None: ...
+
+    def update(self, step: int, loss: float, tokens: int) -> None: ...
+
+    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@contextmanager
+def progress_as(form: ProgressForm) -> Iterator[None]:
+    """Show all progress within the block in this form."""
+    token = _FORM.set(form)
+    try:
+        yield
+    finally:
+        _FORM.reset(token)
+
+
+def current_progress() -> Progress:
+    """A display in the form of `progress_as`; "auto" is a bar on a terminal, else lines. Only the main process shows any."""
+    if _FORM.get() == "quiet" or not is_main_process():
+        return NoProgress()
+    if _FORM.get() == "json-lines":
+        return JsonLinesProgress()
+    console = Console(stderr=True)
+    return ProgressBar(console) if console.is_terminal else LineProgress()
+
+
+class NoProgress:
+    """Shows nothing."""
+
+    def begin(self, step: int, steps: int) -> None: ...
+
+    def update(self, step: int, loss: float, tokens: int) -> None: ...
+
+    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class _Throughput:
+    """Tokens per second and seconds left of a run, reported at intervals and at the last step."""
+
+    def __init__(self, step: int, steps: int):
+        self.first, self.steps, self.tokens, self.throttle = step, steps, 0, Throttle()
+
+    def report(self, step: int, tokens: int) -> tuple[float, float] | None:
+        self.tokens += tokens
+        if not self.throttle.due(force=step == self.steps):
+            return None
+        return self.throttle.rate(self.tokens), self.throttle.seconds_left(step - self.first, self.steps - self.first)
+
+
+class LineProgress:
+    """A line for each evaluation, and lines at intervals between, with the last evaluation."""
+
+    validation = ""
+
+    def begin(self, step: int, steps: int) -> None:
+        self.steps, self.throughput = steps, _Throughput(step, steps)
+
+    def update(self, step: int, loss: float, tokens: int) -> None:
+        report = self.throughput.report(step, tokens)
+        if report is not None:
+            rate, left = f"{report[0]:,.0f} tokens/s", f"{_format_duration(report[1])} left"
+            self.say(f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {left}{self.validation}")
+
+    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
+        self.validation = f"  validation {_format_estimate(estimate)}"
+        self.say(f"step {step}/{self.steps}{self.validation}{'  best so far' if best else ''}")
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def end(self) -> None: ...
+
+
+class JsonLinesProgress:
+    """The reports of `LineProgress` as JSON objects with an `event`: begin, update, evaluated, said or end."""
+
+    def begin(self, step: int, steps: int) -> None:
+        self.steps, self.throughput = steps, _Throughput(step, steps)
+        self._write("begin", step=step, steps=steps)
+
+    def update(self, step: int, loss: float, tokens: int) -> None:
+        report = self.throughput.report(step, tokens)
+        if report is not None:
+            rate, left = report
+            self._write("update", step=step, steps=self.steps, loss=loss, tokens_per_second=rate, seconds_left=left)
+
+    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
+        validation = {name: _finite(value) for name, value in estimate.to_dict().items()}
+        self._write("evaluated", step=step, steps=self.steps, validation=validation, best=best)
+
+    def say(self, text: str) -> None:
+        self._write("said", text=text)
+
+    def end(self) -> None:
+        self._write("end")
+
+    def _write(self, event: str, **fields: Any) -> None:
+        values = {name: _finite(value) for name, value in fields.items()}
+        print(json.dumps({"event": event, **values}, ensure_ascii=False), file=sys.stderr, flush=True)
+
+
+class ProgressBar:
+    """A bar with rate, time left, loss and the last evaluation."""
+
+    def __init__(self, console: Console):
+        self.bar = RichProgress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[loss]}  {task.fields[validation]}"),
+            console=console,
+        )
+
+    def begin(self, step: int, steps: int) -> None:
+        self.task = self.bar.add_task("", total=steps, completed=step, rate="", loss="", validation="")
+        self.tokens, self.start = 0, time.monotonic()
+        self.bar.start()
+
+    def update(self, step: int, loss: float, tokens: int) -> None:
+        self.tokens += tokens
+        rate = self.tokens / max(time.monotonic() - self.start, 1e-9)
+        self.bar.update(self.task, completed=step, rate=f"{rate:,.0f} tokens/s", loss=f"loss {loss:.4f}")
+
+    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
+        self.bar.update(self.task, validation=f"validation {_format_estimate(estimate)}{' (best)' if best else ''}")
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(text, highlight=False, markup=False)
+
+    def end(self) -> None:
+        self.bar.stop()
+
+
+def _finite(value: Any) -> Any:
+    """The value, None in place of a number that JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _format_estimate(estimate: Estimate) -> str:
+    return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
+
+
+def _format_duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

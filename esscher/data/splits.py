@@ -1,0 +1,90 @@
+"""Reading a source in three splits: texts, raw bytes, translation pairs, images; and the tokenizer of a run."""
+
+from esscher.data.config import DataConfig, ImageConfig, SourceConfig, TokenizerConfig
+from esscher.data.docstrings import docstring_splits
+from esscher.data.images import ImageArray, ImageCodec, read_images, split_images
+from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_hash, split_by_position, split_raw
+from esscher.data.text import TextStream, decode_part, raw_stream, text_stream
+from esscher.data.tokenizers import TOKENIZER_KINDS, Tokenizer, load_tokenizer, train_tokenizer
+from esscher.data.translation_pairs import Pairs, read_pairs, split_pairs
+
+
+def read_source(data: SourceConfig, source: str | None = None) -> Texts:
+    """All texts of a source, by default that of the settings."""
+    return read_texts(
+        data.source if source is None else source, column=data.column or "text", unit=data.unit or "line",
+        separator=data.separator, keep_empty=data.empty == "keep",
+    )  # fmt: skip
+
+
+def read_splits(data: DataConfig) -> Splits:
+    """The texts of a source in three splits."""
+    if data.source == "docstrings":
+        return docstring_splits()
+    if data.split == "raw":
+        return Splits(*(Texts((decode_part(part),), data.source) for part in read_raw_splits(data)))
+    whole = read_source(data)
+    if data.validation is None or data.test is None:
+        split = split_by_hash if data.split == "hash" else split_by_position
+        return split(whole, held_out=data.held_out)
+    return Splits(whole, read_source(data, data.validation), read_source(data, data.test))
+
+
+def read_raw_splits(data: DataConfig) -> tuple[bytes, bytes, bytes]:
+    """The bytes of a source in three splits."""
+    whole = read_raw(data.source)
+    if data.validation is None or data.test is None:
+        return split_raw(whole, held_out=data.held_out)
+    return whole, read_raw(data.validation), read_raw(data.test)
+
+
+def read_pair_source(data: SourceConfig) -> Pairs:
+    """All translation pairs of a source."""
+    if data.target is None:
+        raise ValueError(f"{data.source} is to be read as pairs. Nothing was read; name the translations, too (target).")
+    return read_pairs(data.source, data.target, column=data.column or "text")
+
+
+def read_pair_splits(data: DataConfig) -> tuple[Pairs, Pairs, Pairs]:
+    """The translation pairs of a source in three splits."""
+    whole, target, column = read_pair_source(data), data.target or "", data.column or "text"
+    if data.validation is None or data.test is None:
+        return split_pairs(whole, held_out=data.held_out)
+    return whole, read_pairs(data.validation, target, column=column), read_pairs(data.test, target, column=column)
+
+
+def read_image_splits(data: DataConfig, images: ImageConfig) -> list[ImageArray]:
+    """Images for training, validation and test; the test images of the source, where it has some."""
+    whole, test = read_images(data.source)
+    if data.validation is not None and data.test is not None:
+        sets = [whole, *(read_images(source)[0] for source in (data.validation, data.test))]
+    else:
+        sets = split_images(whole, held_out=data.held_out, test=test is None) + ([] if test is None else [test])
+    sets[0] = sets[0].rows(slice(None, images.most))
+    return [split.shrunk(images.shrink) if images.shrink > 1 else split for split in sets]
+
+
+def codec_for(images: ImageArray, config: ImageConfig) -> ImageCodec:
+    """The codec for these images."""
+    if config.classes and images.labels is None:
+        raise ValueError(f"{images.source} states no classes. Nothing was trained; leave images.classes out.")
+    classes = 1 + int(images.labels.max()) if config.classes and images.labels is not None else 0
+    rows, columns, channels = images.values.shape[1:]
+    return ImageCodec(rows, columns, channels, 2 if config.binarize else config.quantization_levels, classes, config.binarize)
+
+
+def read_stream(data: SourceConfig, tokenizer: Tokenizer, *, raw: bool, ends: bool) -> TextStream:
+    """A source as one stream of tokens: its bytes as they are, or its texts one after the other."""
+    if raw:
+        return raw_stream(read_raw(data.source), tokenizer)
+    return text_stream(read_source(data).texts, tokenizer, ends=ends)
+
+
+def choose_tokenizer(config: TokenizerConfig, texts: Texts) -> Tokenizer:
+    """A tokenizer trained on the texts, or loaded from a folder."""
+    if config.kind in TOKENIZER_KINDS:
+        return train_tokenizer(config.kind, texts.texts, vocab_size=config.vocab_size, min_frequency=config.min_frequency)
+    if "/" not in config.kind and "\\" not in config.kind:
+        known = ", ".join(TOKENIZER_KINDS)
+        raise ValueError(f"Unknown tokenizer {config.kind!r}; the known ones are {known}, or a folder such as ./{config.kind}.")
+    return load_tokenizer(config.kind)

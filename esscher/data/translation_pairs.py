@@ -1,0 +1,175 @@
+"""Parallel text from files or a Hugging Face data set, and as `Sequences`.
+
+Two text files are aligned line by line; the second is given by its path, or by the extension that replaces that of the first
+(`train.fr` with `en` is `train.en`). Columns of a tsv file are numbered from 1; in jsonl, parquet and data sets of the hub they
+have names, also inside a column `translation`.
+
+The prompt of a pair is the source with the end symbol, the point is the translation with it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esscher.core.space import Sequences, sequences
+from esscher.data.sources import (
+    LOADER_BY_EXTENSION,
+    SPLIT_NAMES,
+    file_extension,
+    file_rows,
+    find_files,
+    hub_rows,
+    read_lines,
+    refuse_absent,
+    split_indices,
+)
+from esscher.data.text import TextSet
+from esscher.data.tokenizers import NAME_KEY, Tokenizer
+
+TRANSLATION = "translation"  # column of data sets with all languages
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Sources and their translations in order; `skipped` pairs had an empty side."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    name: str
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __str__(self) -> str:
+        empty = f", {self.skipped:,} with an empty side skipped" if self.skipped else ""
+        return f"{self.name}: {len(self):,} pair{'s' * (len(self) != 1)}{empty}"
+
+    def select(self, indices: Sequence[int], part: str) -> "Pairs":
+        """Some of the pairs, under the name of a part."""
+        sources, targets = (tuple(side[index] for index in indices) for side in (self.sources, self.targets))
+        return Pairs(sources, targets, f"{self.name} ({part})")
+
+
+def read_pairs(source: str, target: str, *, column: str = "text") -> Pairs:
+    """All pairs of a source; `target` is the other file, its extension, or the column of the translations."""
+    files = find_files(source)
+    if not files:
+        refuse_absent(source)
+        return _collect_pairs(_columns(hub_rows(source), column, target, source), source)
+    if len(files) > 1:
+        raise ValueError(f"{source!r} names {len(files)} files, and pairs come from one. Nothing was read; name one file.")
+    (file,) = files
+    if file_extension(file) == ".tsv":
+        return _collect_pairs(_cells(file, column, target), source)
+    kind = LOADER_BY_EXTENSION.get(file_extension(file), "text")
+    if kind == "text":
+        return _collect_pairs(_lines(file, _target_file(file, target)), source)
+    return _collect_pairs(_columns(file_rows(file, kind, "line"), column, target, source), source)
+
+
+def split_pairs(pairs: Pairs, *, held_out: float = 0.05) -> tuple[Pairs, Pairs, Pairs]:
+    """A share `held_out` for validation and as much for test, by the hash of the source: equal sources stay together."""
+    parts = split_indices(pairs.sources, held_out, f"{pairs.name} has {len(pairs)} pairs")
+    train, validation, test = (pairs.select(part, name) for part, name in zip(parts, SPLIT_NAMES, strict=True))
+    return train, validation, test
+
+
+def pair_points(pairs: Pairs, tokenizer: Tokenizer, *, longest: int) -> TextSet:
+    """Pairs as points after prompts, without those that have more than `longest` tokens, end symbol included, on a side."""
+    sources, targets = encode_sources(pairs.sources, tokenizer), tokenizer.encode(pairs.targets)
+    fitting = [
+        number
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+        if max(len(source), len(target) + 1) <= longest
+    ]
+    if not fitting:
+        raise ValueError(
+            f"All {len(pairs):,} pairs of {pairs.name} have a side of more than {longest} tokens. Nothing was made; raise the "
+            f"length."
+        )
+    x = sequences([[*targets[number], tokenizer.eos] for number in fitting], [sources[number] for number in fitting])
+    texts = [pairs.targets[number] for number in fitting]
+    words, size = ([len(text.split()) + 1 for text in texts], [len(text.encode()) + 1 for text in texts])
+    return TextSet(x, torch.tensor(words), torch.tensor(size), len(pairs) - len(fitting))
+
+
+def encode_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """The tokens of sources with the end symbol, or with the special tokens of a pretrained tokenizer."""
+    if not tokenizer.settings or NAME_KEY in tokenizer.settings:
+        return [[*tokens, tokenizer.eos] for tokens in tokenizer.encode(texts)]
+    rows = [encoding.ids for encoding in tokenizer.backend.encode_batch(list(texts), add_special_tokens=True)]
+    return [row if row[-1:] == [tokenizer.eos] else [*row, tokenizer.eos] for row in rows]
+
+
+def decode_targets(x: Sequences, tokenizer: Tokenizer) -> list[str]:
+    """The texts of points, each on one line: line breaks become spaces."""
+    return [text.replace("\r", " ").replace("\n", " ").strip() for text in tokenizer.decode(x.points())]
+
+
+def _target_file(file: Path, target: str) -> Path:
+    """The file with the translations."""
+    places = [Path(target).expanduser(), file.parent / f"{file.stem}.{target.removeprefix('.')}"]
+    for place in places:
+        if place.is_file() and place != file:
+            return place
+    raise FileNotFoundError(
+        f"The translation of {file} is neither {places[0]} nor {places[1]}: there is no such file. Nothing was read; name the "
+        f"file, or its ending."
+    )
+
+
+def _lines(file: Path, other: Path) -> Iterator[tuple[Any, Any]]:
+    first, second = read_lines(file), read_lines(other)
+    if len(first) != len(second):
+        raise ValueError(
+            f"{file} has {len(first):,} lines and {other} has {len(second):,}, so they are not translations line by line. "
+            f"Nothing was read."
+        )
+    return zip(first, second, strict=True)
+
+
+def _cells(file: Path, column: str, target: str) -> Iterator[tuple[Any, Any]]:
+    """Two cells of each line of a tsv file, which has no header."""
+    names = ("1" if column == "text" else column, target)
+    for name in names:
+        if not name.isdecimal() or int(name) < 1:
+            raise ValueError(f"Columns of a tsv file are numbers from 1, not {name!r}. Nothing was read.")
+    numbers = [int(name) for name in names]
+    for place, line in enumerate(read_lines(file)):
+        cells = line.split("\t")
+        if line.strip() and len(cells) < max(numbers):
+            raise ValueError(
+                f"Line {place + 1} of {file} has {len(cells)} columns, and column {max(numbers)} is asked for: {line[:40]!r}. "
+                f"Nothing was read."
+            )
+        yield tuple(cells[number - 1] for number in numbers) if line.strip() else ("", "")  # type: ignore[misc]
+
+
+def _columns(rows: Iterator[dict[str, Any]], column: str, target: str, where: str) -> Iterator[tuple[Any, Any]]:
+    for row in rows:
+        languages = row.get(TRANSLATION)
+        known = {**languages, **row} if isinstance(languages, dict) else row
+        for name in (column, target):
+            if name not in known:
+                raise ValueError(f"{where} has no column {name!r}; its columns are {', '.join(known)}. Nothing was read.")
+        yield known[column], known[target]
+
+
+def _collect_pairs(rows: Iterator[tuple[Any, Any]], name: str) -> Pairs:
+    sources, targets, skipped = [], [], 0
+    for number, pair in enumerate(rows):
+        if not all(side is None or isinstance(side, str) for side in pair):
+            raise ValueError(f"{name}: row {number} holds something else than text. Choose other columns. Nothing was read.")
+        source, target = ((side or "").strip() for side in pair)
+        if source and target:
+            sources.append(source)
+            targets.append(target)
+        else:
+            skipped += 1
+    if not sources:
+        raise ValueError(f"{name} holds no pair of texts: {skipped:,} have an empty side. Nothing was read.")
+    return Pairs(tuple(sources), tuple(targets), name, skipped)

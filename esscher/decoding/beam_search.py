@@ -1,0 +1,209 @@
+"""Beam search on any base: batched over prompts, on the base's own state, with a length penalty.
+
+At each step the `width` likeliest unfinished prefixes of a prompt go on; finished sequences among the `width` likeliest are
+scored by
+
+    log a(x) / length^penalty,
+
+with the end symbol in the length, and the best are kept. A prompt is done when no unfinished prefix can still be among them,
+however long, so stopping loses nothing; a wide enough beam is exhaustive search. A prompt that is done costs nothing.
+
+Letters beside those of `esscher.core.space`: A prompts that are not done, W beams, U those that go on, C their candidates, L
+tokens of the longest sequence.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, concatenate
+from esscher.core.target import Base, State, Tilted, flat
+from esscher.decoding.decoders import DecoderOutput
+from esscher.samplers.ancestral import rows_at_once
+
+
+@dataclass(frozen=True)
+class BeamCandidates:
+    """The `width` best sequences of each prompt, the best first; missing ones are empty and have the score -inf."""
+
+    x: Sequences  # P * W rows, prompt-major
+    log_base: Float[Tensor, "P W"]
+    score: Float[Tensor, "P W"]
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """The best candidate of a beam; for a tilted target, the one whose score minus its energy is highest."""
+
+    width: int = 5
+    """Prefixes that go on at each step."""
+    length_penalty: float = 1.0
+    """The power of the length that log-probabilities are divided by; 0 leaves them."""
+    max_new_tokens: int | None = None
+    """Stop after so many tokens; by default at the length limit of the base."""
+
+    def __post_init__(self) -> None:
+        check_beam(self.width, self.length_penalty, self.max_new_tokens)
+
+    def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
+        beams = beam_search(
+            target.base, prompts, self.width, length_penalty=self.length_penalty, max_new_tokens=self.max_new_tokens
+        )
+        score, device = beams.score, beams.x.tokens.device
+        if target.energy is not flat:
+            present = score.isfinite()
+            log_weight = target.log_weight(beams.x.rows(present.flatten().to(device)))
+            score = score.masked_scatter(present, score[present] + log_weight.double().cpu())
+        best, rows = score.argmax(1), torch.arange(len(score))
+        x = beams.x.rows((rows * self.width + best).to(device))
+        return DecoderOutput(x, beams.log_base[rows, best], score[rows, best])
+
+
+@dataclass(frozen=True)
+class Greedy:
+    """The likeliest token at each step."""
+
+    max_new_tokens: int | None = None
+    """Stop after so many tokens; by default at the length limit of the base."""
+
+    def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
+        return BeamSearch(1, 0.0, self.max_new_tokens)(target, prompts, rng=rng)
+
+
+def check_beam(width: int, length_penalty: float, max_new_tokens: int | None) -> None:
+    """Refuse impossible settings."""
+    if width < 1:
+        raise ValueError(f"A beam has at least one prefix, not {width}. Nothing was decoded.")
+    if not length_penalty >= 0:
+        raise ValueError(f"The length penalty is at least 0, not {length_penalty}. Nothing was decoded.")
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise ValueError(f"A sequence has at least one token, not max_new_tokens = {max_new_tokens}. Nothing was decoded.")
+
+
+@torch.no_grad()
+def beam_search(
+    base: Base, prompts: Sequences, width: int, *, length_penalty: float = 1.0, max_new_tokens: int | None = None
+) -> BeamCandidates:
+    """The candidates of each prompt, by `BeamSearch` without an energy."""
+    check_beam(width, length_penalty, max_new_tokens)
+    length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
+    prompts_at_once = max(1, rows_at_once(base.space) // width)
+    parts = [_search(base, group, width, length_penalty, length) for group in prompts.split(prompts_at_once)]
+    if not parts:
+        return BeamCandidates(prompts, torch.zeros(0, width), torch.zeros(0, width))
+    log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))
+    return BeamCandidates(concatenate([part.x for part in parts]), log_base, score)
+
+
+@dataclass(frozen=True)
+class _FinishedBeams:
+    """The best finished sequences of each prompt so far, the best first."""
+
+    score: Float[Tensor, "A W"]
+    log_prob: Float[Tensor, "A W"]
+    tokens: Int[Tensor, "A W L"]
+    length: Int[Tensor, "A W"]
+
+    @classmethod
+    def none(cls, prompts: int, width: int, length: int, device: torch.device) -> "_FinishedBeams":
+        missing = torch.full((prompts, width), -torch.inf, dtype=torch.float64, device=device)
+        tokens = torch.zeros(prompts, width, length, dtype=torch.long, device=device)
+        return cls(missing, missing.clone(), tokens, torch.zeros_like(missing, dtype=torch.long))
+
+    def best_of(self, other: "_FinishedBeams") -> "_FinishedBeams":
+        """The best of both."""
+        sides = zip(vars(self).values(), vars(other).values(), strict=True)
+        score, log_prob, tokens, length = (torch.cat(both, 1) for both in sides)
+        best, place = score.topk(self.score.shape[1])
+        chosen = tokens.gather(1, place[..., None].expand(-1, -1, tokens.shape[2]))
+        return _FinishedBeams(best, log_prob.gather(1, place), chosen, length.gather(1, place))
+
+    def rows(self, index: Int[Tensor, "K"]) -> "_FinishedBeams":
+        return _FinishedBeams(self.score[index], self.log_prob[index], self.tokens[index], self.length[index])
+
+
+@dataclass(frozen=True)
+class _OpenBeams:
+    """Unfinished prefixes: the prompt of each row, their log-probabilities, and the base's state after them."""
+
+    prompt: Int[Tensor, "A"]
+    log_prob: Float[Tensor, "A W"]
+    tokens: Int[Tensor, "A W L"]
+    following: Float[Tensor, "B V"]  # log-probabilities of the next token, A * W rows
+    state: State
+
+
+def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: int) -> BeamCandidates:
+    """Search all prompts in one batch."""
+    following, state = base.begin(prompts)
+    device, count = following.device, len(prompts)
+    nothing = torch.zeros(count, 1, dtype=torch.float64, device=device)
+    tokens = torch.zeros(count, 1, length, dtype=torch.long, device=device)
+    open_ = _OpenBeams(torch.arange(count, device=device), nothing, tokens, following, state)
+    finished = _FinishedBeams.none(count, width, length, device)
+    done = _FinishedBeams.none(count, width, length, device)
+    for step in range(length):
+        grown, beam, token = _expand(open_, width, step)
+        ends = base.space.is_eos(token.flatten()).view(token.shape) if step + 1 < length else torch.ones_like(token).bool()
+        in_beam = torch.arange(token.shape[1], device=device) < width
+        log_prob = torch.where(ends & in_beam, grown.log_prob, -torch.inf)
+        finished = finished.best_of(replace(grown, score=log_prob / (step + 1) ** penalty, log_prob=log_prob))
+        rest = torch.where(ends, -torch.inf, grown.log_prob)
+        best, kept = rest.topk(min(width, rest.shape[1]))
+        # log-probabilities only fall, and no sequence is longer than `length`: this bounds the scores of unfinished prefixes
+        over = (best[:, 0] == -torch.inf) | (finished.score[:, -1] >= best[:, 0] / length**penalty)
+        for part, whole in zip(vars(finished).values(), vars(done).values(), strict=True):
+            whole[open_.prompt[over]] = part[over]
+        going = (~over).nonzero()[:, 0]
+        if len(going) == 0:
+            break
+        finished = finished.rows(going)
+        open_ = _advance(base, open_, grown.tokens, beam, token, going, best, kept)
+    return _candidates(prompts, done)
+
+
+def _expand(open_: _OpenBeams, width: int, step: int) -> tuple[_FinishedBeams, Int[Tensor, "A C"], Int[Tensor, "A C"]]:
+    """The likeliest prefixes with one more token, enough that `width` of them are unfinished; and their beam and token."""
+    prompts, beams = open_.log_prob.shape
+    few = min(2 * width, open_.following.shape[1])
+    likely, token = open_.following.topk(few)
+    total = (open_.log_prob.reshape(-1, 1) + likely.double()).view(prompts, beams * few)
+    best, place = total.topk(min(2 * width, beams * few))
+    beam, chosen = place // few, token.view(prompts, -1).gather(1, place)
+    tokens = open_.tokens.gather(1, beam[..., None].expand(-1, -1, open_.tokens.shape[2]))
+    tokens[:, :, step] = chosen
+    return _FinishedBeams(best, best, tokens, torch.full_like(chosen, step + 1)), beam, chosen
+
+
+def _advance(
+    base: Base,
+    open_: _OpenBeams,
+    tokens: Int[Tensor, "A C L"],
+    beam: Int[Tensor, "A C"],
+    token: Int[Tensor, "A C"],
+    going: Int[Tensor, "K"],
+    best: Float[Tensor, "A U"],
+    kept: Int[Tensor, "A U"],
+) -> _OpenBeams:
+    """The prompts that go on, with their chosen prefixes, after one step of the base."""
+    kept, beams = kept[going], open_.log_prob.shape[1]
+    beam, token = beam[going].gather(1, kept), token[going].gather(1, kept)
+    rows = (going[:, None] * beams + beam).flatten()
+    following, state = base.advance(base.select(open_.state, rows), token.flatten())
+    chosen = tokens[going].gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
+    return _OpenBeams(open_.prompt[going], best[going], chosen, following, state)
+
+
+def _candidates(prompts: Sequences, done: _FinishedBeams) -> BeamCandidates:
+    width, longest = done.score.shape[1], int(done.length.max())
+    rows = prompts.repeat(width)
+    length = torch.where(done.score.isfinite(), done.length, 0).flatten()
+    tokens = torch.nn.functional.pad(rows.tokens, (0, longest))
+    position = torch.arange(longest, device=tokens.device)
+    inside = position < length[:, None]
+    row = torch.arange(len(rows), device=tokens.device)[:, None].expand_as(inside)[inside]
+    tokens[row, (rows.start[:, None] + position)[inside]] = done.tokens.flatten(0, 1)[:, :longest][inside]
+    return BeamCandidates(Sequences(tokens, rows.start, rows.start + length), done.log_prob.cpu(), done.score.cpu())

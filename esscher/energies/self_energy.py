@@ -1,0 +1,99 @@
+"""The self-energy of a base: minus the logsumexp of its logits, which softmax ignores and E-Forcing trains.
+
+With f the logits and lse = logsumexp f, E(x) = -lse before the last token of x, so that
+
+    a(x) exp(-E(x)) = q(x_<T) exp f(x_T | x_<T)
+
+is the p_T of `esscher.objectives.exposure_bias`; it needs no second network and no pass that sampling would not need anyway.
+`twist` is the logsumexp after a prefix: where logsumexps are log density ratios of data and model, as training makes them,
+exp(logsumexp) is a martingale under the base and no twist is better.
+
+A logsumexp that was never trained means nothing. Nor are the logsumexps of different positions tied to each other: each has a
+constant of its own, which the energy also weighs where sequences have different lengths. Dropout acts as in scoring: call
+`eval()` on the base.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from esscher.bases.logits import LogsumexpBase, log_probs_and_logsumexp
+from esscher.core.chunking import Chunking
+from esscher.core.space import Sequences
+from esscher.core.target import Base
+from esscher.energies.features import Decode
+from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK
+
+SELF = "self"
+TOKENS_AT_ONCE = 2**15
+
+
+@dataclass(frozen=True)
+class SelfEnergy:
+    """Minus the logsumexp of the base's logits before the last token of a point; 0 for an empty point."""
+
+    base: Base
+
+    @property
+    def vocab_size(self) -> int:
+        return self.base.space.vocab_size
+
+    def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
+        """E(x) of each row, differentiable in the base's parameters."""
+        return -self._logsumexp_at(x, torch.maximum(x.stop - 1, x.start))
+
+    def twist(self, x: Sequences) -> Float[Tensor, "B"]:
+        """The logsumexp of the logits of the next token after each prefix."""
+        longer = pad(torch.where(x.inside, x.tokens, 0), (0, 1))  # any next token has the same logsumexp
+        return self._logsumexp_at(Sequences(longer, x.start, x.stop + 1), x.stop)
+
+    def _logsumexp_at(self, x: Sequences, column: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
+        """The logsumexp of one column of each row; 0 where the column is not inside the row."""
+        inside, width = column < x.stop, x.tokens.shape[1]
+        at_once = rows_per_pass(self.base, width)
+        logsumexps = [
+            log_probs_and_logsumexp(self.base, x.rows(slice(first, first + at_once)))[1]
+            for first in range(0, max(1, len(x)), at_once)
+        ]
+        if width == 0:
+            return torch.cat(logsumexps).sum(-1)
+        at_column = torch.cat(logsumexps).gather(1, column.clamp(max=width - 1)[:, None])[:, 0]
+        return torch.where(inside, at_column, 0.0)
+
+
+def rows_per_pass(base: Base, width: int) -> int:
+    """Rows of `width` tokens that one pass should hold; far fewer if the base keeps all logits of all positions."""
+    logits = 1 if isinstance(base, LogsumexpBase) else base.space.vocab_size
+    return max(1, min(TOKENS_AT_ONCE // max(1, width), LOGITS_PER_CHUNK // (max(1, width) * logits)))
+
+
+@dataclass(frozen=True)
+class SavedSelfEnergy:
+    """The energy `self`, in place of a saved one: every base has one, and no folder is needed."""
+
+    cut: Chunking = field(default_factory=Chunking)
+
+    def energy(self, decode: Decode | None = None, base: Base | None = None) -> SelfEnergy:
+        """The self-energy of this base."""
+        if base is None:
+            raise ValueError("The energy 'self' is computed from the logits of a base. Nothing was loaded; give the base too.")
+        return SelfEnergy(base)
+
+    def check_base(self, base: nn.Module) -> None:
+        """Accept every base."""
+
+
+def is_self_energy(energy: str | Path | None) -> bool:
+    """Whether this is the word for the self-energy; an error if it is also the folder of an energy."""
+    if energy is None or str(energy) != SELF:
+        return False
+    if (Path(SELF) / "config.json").is_file():
+        raise ValueError(
+            f"{SELF!r} names the self-energy of the base, and there is a folder of that name with an energy. Nothing was "
+            f"loaded; give the whole path of the folder ({Path(SELF).resolve()}), or rename it."
+        )
+    return True

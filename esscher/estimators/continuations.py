@@ -1,0 +1,234 @@
+"""Probabilities of continuations under a tilted model: of given tokens after a prompt, and of the likeliest next tokens.
+
+`prefix_log_probs` scores given tokens b after a prompt c, as an evaluation harness asks:
+
+    log p(b | c) = log a(b | c) + R(c b) - R(c),      R = log E[exp(-E(x))], the rest of the point drawn from the base
+
+R of the prompt alone is log Z, R of a complete point is -E(x). The draws after a prompt are shared by all its continuations, so
+their order does not depend on the error of log Z.
+
+`next_tokens` is a table of the likeliest next tokens under the base and under the tilted model (the joint):
+
+    p(t | c) = a(t | c) W(t) / sum over u of a(u | c) W(u),      W(t) = E[exp(-E(x))] over x ~ a that begin with t
+
+a(t | c) is exact. W is a mean over draws of each token's stratum, and over one more stratum of all tokens that are not shown,
+so the probabilities of a table sum to one. The shown tokens are chosen beforehand: the likeliest of the base, and the likeliest
+of the joint in a pilot sample that is not used again. Where a point is a single token, all is exact, by enumeration.
+
+The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from esscher.bases.wrappers import FirstTokenRestricted, tilted_continuation
+from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, Space, unique_prompts
+from esscher.core.target import Tilted, flat
+from esscher.estimators.intervals import interval, log_mean
+from esscher.estimators.log_z import log_z
+from esscher.estimators.reliability import TOO_FEW
+from esscher.exact.enumeration import enumerate_points
+from esscher.samplers.importance import Importance
+from esscher.samplers.scoring import log_prob, log_weight
+
+PILOT = 4  # times the draws of a stratum
+
+
+@dataclass(frozen=True)
+class PrefixLogProbs:
+    """log p of each row and of their product, in nats; `log_z` is the mean over the different prompts."""
+
+    each: tuple[Estimate, ...]
+    total: Estimate
+    log_z: Estimate
+
+
+@torch.no_grad()
+def prefix_log_probs(target: Tilted, x: Sequences, draws: int, *, confidence: float = 0.95, rng: Rng) -> PrefixLogProbs:
+    """log p of the points in `x`, complete or not, given their prompts; `draws` follow each prompt and each row."""
+    if len(x) == 0 or draws < 2:
+        raise ValueError(f"Got {len(x)} rows and {draws} draws; nothing was estimated. Give at least 1 row and 2 draws.")
+    base = log_prob(target.base, x)
+    if target.energy is flat:
+        return PrefixLogProbs(tuple(map(_exact_nats, base.tolist())), _exact_nats(float(base.sum())), _exact_nats(0.0))
+    prompts, which = unique_prompts(x)
+    drawn = Importance()(target, prompts, draws, rng=rng.stream("prompts"))
+    rest = _continuation_log_weights(target, x, draws, rng)
+    weights = _Weights(base, which.cpu(), drawn.log_weight.double().cpu(), rest, confidence)
+    if bool((weights.before == -torch.inf).all(-1).any()):
+        raise ValueError(f"The energy forbids all {draws} draws after a prompt. Nothing was estimated; raise draws.")
+    normaliser = log_z(drawn, prompts="same" if len(prompts) == 1 else "fixed", confidence=confidence)
+    rows = torch.arange(len(x))
+    return PrefixLogProbs(tuple(weights.log_p(row[None]) for row in rows), weights.log_p(rows), normaliser)
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """log a and the prompt of each row, and log weights of draws after the prompts (`before`) and after the rows (`rest`)."""
+
+    base: Float[Tensor, "B"]
+    which: Int[Tensor, "B"]
+    before: Float[Tensor, "P N"]
+    rest: Float[Tensor, "B N"]
+    confidence: float
+
+    def log_p(self, rows: Int[Tensor, "K"]) -> Estimate:
+        """The sum of log p over the given rows."""
+        chosen, place = torch.unique(self.which[rows], return_inverse=True)
+        base, before, rest, floor = self.base[rows], self.before[chosen], self.rest[rows], (1 - self.confidence) / 2
+        draws = before.shape[1]
+        method = f"{draws} draws after each prompt and each row"
+        if not bool((base > -torch.inf).all() & (rest > -torch.inf).any(-1).all()):
+            return Estimate(-torch.inf, -torch.inf, -torch.inf, self.confidence, draws, f"{method}, all forbidden", "nats")
+
+        def total(count_before: Tensor, count_rest: Tensor) -> Tensor:
+            each = log_mean(count_rest, rest, floor=floor) - log_mean(count_before, before, floor=floor)[place]
+            return (base + each).sum()
+
+        sources = [(len(before), draws), (len(rest), draws)]
+        return interval(total, sources, confidence=self.confidence, n=draws, method=method, unit="nats")
+
+
+def is_complete(x: Sequences, space: Space) -> Bool[Tensor, "B"]:
+    """True where a point is complete: it ends with the end symbol or has the maximal length."""
+    return (x.lengths >= space.max_length) | space.ends_with_eos(x)
+
+
+def _continuation_log_weights(target: Tilted, x: Sequences, draws: int, rng: Rng) -> Float[Tensor, "B N"]:
+    """log weights of draws after each row; a complete point repeats its own."""
+    log_weights = torch.full((len(x), draws), -torch.inf, dtype=torch.float64)
+    whole = is_complete(x, target.space)
+    if bool(whole.any()):
+        log_weights[whole.cpu()] = log_weight(target, x.rows(whole))[:, None].expand(-1, draws)
+    for length in torch.unique(x.lengths[~whole]).tolist():
+        here = (~whole & (x.lengths == length)).nonzero()[:, 0]
+        points = x.rows(here)
+        prefixes = Sequences(points.tokens, points.stop, points.stop).prompts()
+        drawn = Importance()(tilted_continuation(target, length), prefixes, draws, rng=rng.stream("after", length))
+        log_weights[here.cpu()] = drawn.log_weight.double().cpu()
+    return log_weights
+
+
+def _exact_nats(value: float) -> Estimate:
+    return Estimate.exact(value, method="exact", unit="nats")
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Probabilities of one token, or of all tokens that are not shown (`token` None)."""
+
+    token: int | None
+    base: Estimate
+    joint: Estimate
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """Rows of shown tokens, the likeliest of the base first, then one of all others, if any; they sum to one."""
+
+    rows: tuple[NextToken, ...]
+    ess: tuple[float, ...] = ()  # of each row, 0 where no draw has weight; empty where all is exact
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about rows with few effective draws."""
+        poor = [ess for ess in self.ess if ess < TOO_FEW]
+        if not poor:
+            return []
+        return [
+            f"{len(poor)} of {len(self.ess)} rows rest on fewer than {TOO_FEW} effective draws, the worst on "
+            f"{min(poor):.1f}: a handful decides there; raise draws."
+        ]
+
+
+@torch.no_grad()
+def next_tokens(
+    target: Tilted, prompt: Sequences, *, top: int = 10, draws: int = 256, confidence: float = 0.95, rng: Rng
+) -> NextTokens:
+    """The `top` tokens of the base and those of the joint after one prompt, with `draws` for each row of the table."""
+    if target.energy is flat:
+        raise ValueError("There is no energy, so the joint is the base. Nothing was computed; give a tilted model.")
+    if len(prompt) != 1 or int(prompt.lengths[0]) != 0:
+        raise ValueError(f"A table is for one prompt with an empty point, not for {len(prompt)} rows. Nothing was computed.")
+    if top < 1 or draws < 2:
+        raise ValueError(f"A table shows at least 1 token by at least 2 draws, not {top} by {draws}. Nothing was computed.")
+    share = target.base.begin(prompt)[0][0].double().softmax(-1).cpu()
+    if target.space.max_length == 1:
+        return _exact_table(share, target, prompt, top)
+    pilot = Importance()(target, prompt, PILOT * draws, rng=rng.stream("pilot"))
+    shown = _likeliest_tokens(share, _first_tokens(pilot, target.space), top)
+    strata = [_one_token_mask(token, target.space) for token in shown]
+    others = ~torch.stack(strata).any(0)
+    if float(share[others].sum()) > 0:
+        strata.append(others)
+    drawn = [_stratum(target, prompt, mask, draws, rng=rng.stream("row", row)) for row, mask in enumerate(strata)]
+    log_tilt = torch.cat([stratum.log_weight.double() for stratum in drawn])
+    if bool((log_tilt == -torch.inf).all()):
+        raise ValueError(
+            f"The energy forbids all {log_tilt.numel()} draws after this prompt. Nothing was estimated; raise draws, or try "
+            f"another prompt."
+        )
+    mass = torch.stack([share[mask].sum() for mask in strata])
+    tokens = [*shown, *([None] if len(strata) > len(shown) else [])]
+    rows = tuple(
+        NextToken(token, Estimate.exact(min(1.0, float(mass[row]))), _tilted_probability(row, mass, log_tilt, confidence))
+        for row, token in enumerate(tokens)
+    )
+    return NextTokens(rows, tuple(float(stratum.ess().nan_to_num(nan=0.0)) for stratum in drawn))
+
+
+def _tilted_probability(row: int, mass: Float[Tensor, "S"], log_tilt: Float[Tensor, "S N"], confidence: float) -> Estimate:
+    """Strata are drawn by themselves, so each has its own counts; a mean is held above 0 as in `intervals.log_mean`."""
+    weight = (log_tilt - log_tilt.max()).exp()
+    floor = (1 - confidence) / 2 * weight.mean(-1)
+
+    def probability(count: Tensor) -> Tensor:
+        mean = torch.maximum((count * weight).sum(-1) / count.sum(-1), floor)
+        return mass[row] * mean[row] / (mass * mean).sum()
+
+    strata, draws = weight.shape
+    method = f"ratio of mean weights, {draws} draws for each of {strata} rows"
+    return interval(probability, [(strata, draws)], confidence=confidence, n=strata * draws, method=method)
+
+
+def _stratum(target: Tilted, prompt: Sequences, allowed: Bool[Tensor, "V"], draws: int, *, rng: Rng) -> Draws:
+    """Draws of the base that begin with one of the allowed tokens, weighted by the energy."""
+    return Importance()(Tilted(FirstTokenRestricted(target.base, allowed), target.energy), prompt, draws, rng=rng)
+
+
+def _exact_table(share: Float[Tensor, "V"], target: Tilted, prompt: Sequences, top: int) -> NextTokens:
+    x = enumerate_points(target.space, prompt)
+    last = x.tokens[:, -1].cpu()  # the only token of each point
+    log_tilt = torch.empty(len(last), dtype=torch.float64).index_put((last,), log_weight(target, x))
+    joint = torch.softmax(share.log() + log_tilt, -1)
+    if bool(joint.isnan().any()):
+        raise ValueError("The energy forbids every token after this prompt, so nothing can follow. Nothing was computed.")
+    shown = _likeliest_tokens(share, joint, top)
+    others = ~torch.stack([_one_token_mask(token, target.space) for token in shown]).any(0)
+    rows = [NextToken(token, Estimate.exact(float(share[token])), Estimate.exact(float(joint[token]))) for token in shown]
+    if bool(others.any()):
+        rows.append(NextToken(None, Estimate.exact(float(share[others].sum())), Estimate.exact(float(joint[others].sum()))))
+    return NextTokens(tuple(rows))
+
+
+def _likeliest_tokens(base: Float[Tensor, "V"], joint: Float[Tensor, "V"], top: int) -> list[int]:
+    """The `top` tokens of either distribution, sorted by the base; tokens of probability 0 are left out."""
+    chosen = {int(token) for share in (base, joint) for token in share.topk(min(top, len(share))).indices if share[token] > 0}
+    return sorted(chosen, key=lambda token: (-float(base[token]), token))
+
+
+def _first_tokens(pilot: Draws, space: Space) -> Float[Tensor, "V"]:
+    """The weight of each first token among the draws."""
+    token = pilot.x.tokens.gather(1, pilot.x.start[:, None])[:, 0].cpu()
+    share = torch.softmax(pilot.log_weight[0].double(), -1).nan_to_num(nan=0.0)
+    return torch.bincount(token, share, minlength=space.vocab_size)
+
+
+def _one_token_mask(token: int, space: Space) -> Bool[Tensor, "V"]:
+    return torch.arange(space.vocab_size) == token

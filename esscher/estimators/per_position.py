@@ -1,0 +1,266 @@
+"""Perplexity of a tilted model at each position, although its energy only scores whole sequences.
+
+    log p(x_t | x_<t) = log a(x_t | x_<t) + R(x_<=t) - R(x_<t),        R(prefix) = log E[exp(-E(x))]
+
+The expectation is over continuations of the prefix by the base; R of the prompt alone is log Z, R of a complete point is -E(x).
+One set of draws for each prefix serves twice: after one position and before the next. Before the last possible position R
+is a sum over the vocabulary, without draws.
+
+Every test sequence has draws of its own, even where prompts agree, so that sequences, or the contexts that several share, are
+replicates. The bias of each log mean is corrected to first order. A position is estimated from the sequences that reach it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from esscher.bases.wrappers import Continuation, tilted_continuation
+from esscher.core.draws import Sampler
+from esscher.core.estimate import Estimate
+from esscher.core.progress import Throttle
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, point_values, refuse_foreign, unique_prompts
+from esscher.core.target import Base, Tilted
+from esscher.estimators.expectations import independent_log_weights
+from esscher.estimators.intervals import interval, log_mean
+from esscher.estimators.log_z import LogZBounds, bias_of_log_mean, leave_one_out_bounds
+from esscher.estimators.perplexity import TestSetMode, check_test, nonnegative
+from esscher.samplers.ancestral import rows_at_once
+from esscher.samplers.scoring import log_weight, max_rows
+
+POINTS_AT_ONCE = 2**16  # that a sum over the vocabulary holds
+UNIT = "nats per token"
+
+
+@dataclass(frozen=True)
+class PositionEstimates:
+    """Nats per token at one position, counted from 1, over the test sequences that reach it."""
+
+    position: int
+    sequences: int
+    base: Estimate
+    tilted: Estimate
+    reduction: Estimate  # base minus tilted
+    bounds: LogZBounds
+
+
+def per_position(
+    target: Tilted,
+    x: Sequences,
+    sampler: Sampler,
+    draws: int,
+    *,
+    enumerate_last: bool = True,
+    test: TestSetMode = "sample",
+    confidence: float = 0.95,
+    rng: Rng,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[PositionEstimates]:
+    """Estimates at every position of the test sequences `x`, with `draws` after each of their prefixes.
+
+    `enumerate_last=False` draws before the last position too, for vocabularies too large to score every token. `say` receives
+    lines about the progress.
+    """
+    check_test(test)
+    if len(x) == 0:
+        raise ValueError("The test set is empty. Nothing was measured.")
+    refuse_foreign(x, target.space, "test sequences")
+    prefixes = _Prefixes(target, x, sampler, draws, enumerate_last, log_weight(target, x), rng)
+    nll = -_log_probs(target.base, x)
+    context = unique_prompts(x)[1].cpu()
+    lengths = x.lengths.cpu()
+    work = torch.stack([(lengths > t).sum() * (target.space.max_length - t) for t in range(int(lengths.max()))]).double()
+    positions, before = [], prefixes.rest(0)
+    throttle = Throttle()
+    for t in range(int(lengths.max())):
+        after, here = prefixes.rest(t + 1), (lengths > t).nonzero()[:, 0]
+        positions.append(_Position(t + 1, nll[here, t], before, after, here, context[here], test, confidence).estimates())
+        before = after
+        if throttle.due():
+            left = throttle.seconds_left(float(work[: t + 2].sum()), float(work.sum()))
+            say(f"position {t + 1} of {len(work)}  {left:,.0f} s left")
+    return positions
+
+
+@dataclass(frozen=True)
+class _LogContinuation:
+    """R of each row: exact in `known`, or from draws in the rows `drawn`."""
+
+    known: Float[Tensor, "B"]
+    drawn: Int[Tensor, "K"]
+    log_weight: Float[Tensor, "K N"]
+
+    def at(self, count: Float[Tensor, "K N"] | None = None, *, floor: float = 0.0) -> Float[Tensor, "B"]:
+        """Bias-corrected log means, with each draw counted `count` times."""
+        if len(self.drawn) == 0:
+            return self.known
+        count = torch.ones_like(self.log_weight) if count is None else count
+        return self._filled(log_mean(count, self.log_weight, floor=floor) - bias_of_log_mean(self.log_weight))
+
+    def lower_and_upper(self) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
+        """The bounds of the residual paper; both are equal where R is exact."""
+        if len(self.drawn) == 0:
+            return self.known, self.known
+        lower, upper = leave_one_out_bounds(self.log_weight)
+        return self._filled(lower), self._filled(upper)
+
+    def _filled(self, values: Float[Tensor, "K"]) -> Float[Tensor, "B"]:
+        return self.known.index_put((self.drawn,), values)
+
+
+@dataclass(frozen=True)
+class _Prefixes:
+    """Prefixes of the test sequences, as prompts of their continuations."""
+
+    target: Tilted
+    x: Sequences
+    sampler: Sampler
+    draws: int
+    enumerate_last: bool
+    log_weight: Float[Tensor, "B"]
+    rng: Rng
+
+    def rest(self, length: int) -> _LogContinuation:
+        """R after the first `length` tokens of every point; NaN for shorter points."""
+        lengths, space = self.x.lengths.cpu(), self.target.space
+        known = torch.where(lengths == length, self.log_weight, torch.nan)
+        longer = (lengths > length).nonzero()[:, 0]
+        none = torch.zeros(0, dtype=torch.long), torch.zeros(0, self.draws, dtype=torch.float64)
+        if len(longer) == 0:
+            return _LogContinuation(known, *none)
+        if length == space.max_length - 1 and self.enumerate_last:
+            return _LogContinuation(known.index_put((longer,), self._enumerated(longer)), *none)
+        rest, prefixes = tilted_continuation(self.target, length), self._rows(longer, length)
+        drawn = self.sampler(rest, prefixes, self.draws, rng=self.rng.stream("after", length))
+        return _LogContinuation(known, longer, independent_log_weights(drawn, "A position"))
+
+    def _rows(self, rows: Int[Tensor, "K"], length: int) -> Sequences:
+        x = self.x.rows(rows.to(self.x.tokens.device))
+        return Sequences(x.tokens, x.start + length, x.start + length).prompts()
+
+    @torch.no_grad()
+    def _enumerated(self, rows: Int[Tensor, "K"]) -> Float[Tensor, "K"]:
+        """The log of the sum over the last token, a few rows at a time."""
+        vocabulary, last = self.target.space.vocab_size, self.target.space.max_length - 1
+        rest, sums = Continuation(self.target.base, last), []
+        for part in torch.split(rows, max(1, POINTS_AT_ONCE // vocabulary)):
+            prefixes = self._rows(part, last)
+            log_base = rest.begin(prefixes)[0].double().cpu()
+            every = prefixes.repeat(vocabulary)
+            tokens = torch.nn.functional.pad(every.tokens, (0, 1))
+            place = torch.arange(len(tokens), device=tokens.device)
+            tokens[place, every.start] = place % vocabulary
+            whole = Sequences(tokens, every.start - last, every.start + 1)
+            sums.append(torch.logsumexp(log_base + log_weight(self.target, whole).view(log_base.shape), -1))
+        return torch.cat(sums)
+
+
+@dataclass(frozen=True)
+class _Position:
+    """The rows that reach one position: -log a(x_t | x_<t), R before and after it, and the context of each row."""
+
+    number: int
+    nll: Float[Tensor, "K"]
+    before: _LogContinuation
+    after: _LogContinuation
+    here: Int[Tensor, "K"]
+    context: Int[Tensor, "K"]
+    test: TestSetMode
+    confidence: float
+
+    def estimates(self) -> PositionEstimates:
+        lost = self._change(self.before.at(), self.after.at())
+        (low_before, high_before), (low_after, high_after) = self.before.lower_and_upper(), self.after.lower_and_upper()
+        lower, upper = self._change(low_before, high_after), self._change(high_before, low_after)
+        by_test = self._sampled if self.test == "sample" else self._fixed
+        base, tilted, reduction, low, high = by_test(lost, lower, upper)
+        bounds = LogZBounds(low, high)
+        return PositionEstimates(self.number, len(self.here), nonnegative(base), nonnegative(tilted), reduction, bounds)
+
+    @property
+    def _exact(self) -> bool:
+        return len(self.before.drawn) + len(self.after.drawn) == 0
+
+    @property
+    def _methods(self) -> tuple[str, str, str]:
+        """The methods of the value and of its two bounds."""
+        if self._exact:
+            return ("the rest summed up",) * 3
+        draws = f"{self.before.log_weight.shape[1]} draws after each prefix"
+        return f"{draws}, bias corrected", f"lower bound in expectation, {draws}", f"asymptotic upper bound, {draws}"
+
+    def _sampled(self, lost: Tensor, lower: Tensor, upper: Tensor) -> list[Estimate]:
+        """Base, tilted, reduction and the bounds, with the contexts as replicates."""
+        how, low, high = self._methods
+        nll = self.nll
+        columns = ((nll, "base"), (nll + lost, how), (-lost, how), (nll + lower, low), (nll + upper, high))
+        return [self._over_contexts(values, method) for values, method in columns]
+
+    def _fixed(self, lost: Tensor, lower: Tensor, upper: Tensor) -> list[Estimate]:
+        """The same for exactly these sequences: all but the base share one interval, moved by constants."""
+        how, low, high = self._methods
+        base = Estimate.exact(float(self.nll.mean()), method="exact, fixed test set", unit=UNIT)
+        if not bool(lost.isfinite().all()):
+            return [base, *([self._infinite()] * 4)]
+        exact = Estimate.exact(float(lost.mean()), method=f"{how}, fixed test set", unit=UNIT)
+        change = exact if self._exact else self._over_draws(how)
+        tilted = _moved(change, base.value)
+        bounds = [_moved(tilted, float((end - lost).mean()), name) for end, name in ((lower, low), (upper, high))]
+        return [base, tilted, -change, *bounds]
+
+    def _change(self, before: Float[Tensor, "B"], after: Float[Tensor, "B"]) -> Float[Tensor, "K"]:
+        return before[self.here] - after[self.here]
+
+    def _over_contexts(self, values: Float[Tensor, "K"], how: str) -> Estimate:
+        if not bool(values.isfinite().all()):
+            return self._infinite()
+        contexts, group = torch.unique(self.context, return_inverse=True)
+        what, replicates, n = "contexts", len(contexts), len(values)
+        if replicates < 2:
+            what, replicates, group = "sequences", n, torch.arange(n)
+        if n < 2:
+            method = f"{how}; one sequence reaches this position, so there is no interval"
+            return Estimate(float(values.mean()), -math.inf, math.inf, self.confidence, n, method, UNIT, "test sequences")
+
+        def mean(count: Tensor) -> Tensor:
+            return (count[0][group] * values).sum() / count[0][group].sum()
+
+        method = f"{how}; {replicates} {what} as a sample"
+        return interval(
+            mean, [(1, replicates)], confidence=self.confidence, n=n, method=method, unit=UNIT, counted="test sequences"
+        )
+
+    def _over_draws(self, how: str) -> Estimate:
+        """The mean change of R over exactly these rows."""
+        sides = [side for side in (self.before, self.after) if len(side.drawn)]
+        floor = (1 - self.confidence) / 2
+
+        def mean(*counts: Tensor) -> Tensor:
+            by_side = dict(zip(map(id, sides), counts, strict=True))
+            before, after = (side.at(by_side.get(id(side)), floor=floor) for side in (self.before, self.after))
+            return self._change(before, after).mean()
+
+        shapes = [(side.log_weight.shape[0], side.log_weight.shape[1]) for side in sides]
+        total = sum(side.log_weight.numel() for side in sides)
+        return interval(mean, shapes, confidence=self.confidence, n=total, method=f"{how}, fixed test set", unit=UNIT)
+
+    def _infinite(self) -> Estimate:
+        method = "no bound: one draw has all the weight after some prefix, or the energy forbids a test sequence"
+        return Estimate(math.inf, -math.inf, math.inf, self.confidence, len(self.here), method, UNIT, "test sequences")
+
+
+def _moved(estimate: Estimate, by: float, method: str | None = None) -> Estimate:
+    """The estimate of a number that differs by a constant."""
+    moved = estimate.map(lambda value: value + by)
+    return moved if method is None else replace(moved, method=f"{method}, fixed test set")
+
+
+@torch.no_grad()
+def _log_probs(base: Base, x: Sequences) -> Float[Tensor, "B L"]:
+    """log a(x_t | x_<t) by position in the point, 0 after its end."""
+    longest, at_once = int(x.lengths.max()), min(rows_at_once(base.space), max_rows(x.tokens.shape[1]))
+    return torch.cat([point_values(rows, base.log_probs(rows).double(), longest).cpu() for rows in x.split(at_once)])

@@ -1,0 +1,202 @@
+"""Folders of causal and encoder-decoder language models of `transformers`: reading and writing.
+
+A saved folder is a plain Hugging Face model, with an `esscher.json` for the space and the BOS token. Weights are read from
+safetensors only, code in a folder is never run, and a model with incomplete weights is refused, as is a "causal" model that
+looks ahead.
+
+A `Tokenizer` is one for sources and targets. A folder with a tokenizer for each (Marian: source.spm and target.spm), or with
+separate vocabularies, is refused if it has a tokenizer: use `esscher.bases.seq2seq_lm` with tokens from `AutoTokenizer`.
+"""
+
+import os
+import shutil
+from dataclasses import asdict, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from esscher.bases.causal_lm import CausalLM, causal_lm, special_token_ids, text_config
+from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps_match_scores, decoder_token_ids, seq2seq_lm
+from esscher.core.space import Space
+from esscher.core.storage import fsync_folder, saving_error, write_file, write_json
+from esscher.data.tokenizers import Tokenizer, load_tokenizer
+from esscher.energies.pretrained import quiet_transformers
+from esscher.hub.folder import CARD, CONFIG, GENERATION, generation_settings, read_json, write_tokenizer
+from esscher.hub.model_card import ModelCard, model_card_text
+
+SIDECAR = "esscher.json"
+SIDECAR_KEYS = ("space", "bos", "esscher_version")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+SEPARATE_TOKENIZER_FILES = ("source.spm", "target.spm")
+AUTO_CLASSES = {
+    "causal": (AutoModelForCausalLM, "a causal language model"),
+    "seq2seq": (AutoModelForSeq2SeqLM, "an encoder-decoder model"),
+}
+
+
+def save_transformers_base(folder: Path, base: CausalLM | Seq2SeqLM, tokenizer: Tokenizer | None, card: ModelCard) -> None:
+    """Write the folder of a base."""
+    kind = str(base.model.config.model_type)
+    auto = AUTO_CLASSES["causal" if isinstance(base, CausalLM) else "seq2seq"][0].__name__
+    text = model_card_text(card, base, base.space, kind=kind, tags=[kind, "esscher"], library="transformers", auto=auto)
+    write_transformers_folder(folder, base.model, base.space, base.bos, tokenizer, generation_settings_of(base), text)
+
+
+def write_transformers_folder(
+    folder: Path, model: Any, space: Space, bos: int, tokenizer: Tokenizer | None, generation: dict[str, Any], card: str
+) -> None:
+    """Write a model of `transformers` and all files beside it, config.json last."""
+    write_tokenizer(folder, tokenizer)
+    _save_pretrained_model(folder, model)
+    write_json(folder / GENERATION, generation)
+    write_file(folder / CARD, card.encode())
+    write_json(folder / SIDECAR, {"space": asdict(space), "bos": bos, "esscher_version": version("esscher")})
+    os.replace(folder / f".{CONFIG}", folder / CONFIG)
+    fsync_folder(folder)
+
+
+def generation_settings_of(base: CausalLM | Seq2SeqLM) -> dict[str, Any]:
+    """Generation settings that sample from a base: nothing is truncated, forced or forbidden."""
+    if isinstance(base, CausalLM):
+        return generation_settings(base.space, bos=base.bos, pad=getattr(text_config(base.model), "pad_token_id", None))
+    return generation_settings(base.space, pad=getattr(base.model.config, "pad_token_id", None), decoder_start=base.bos)
+
+
+def load_pretrained_model(folder: Path, config: dict[str, Any], kind: str, device: torch.device) -> Any:
+    """The model of a folder with this config as one of `AUTO_CLASSES`; float32 on a CPU."""
+    _refuse_pickle(folder)
+    auto, what = AUTO_CLASSES[kind]
+    dtype = torch.float32 if device.type == "cpu" else "auto"
+    try:
+        with quiet_transformers():
+            loaded: Any = auto.from_pretrained(
+                str(folder), local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=dtype,
+                output_loading_info=True,
+            )  # fmt: skip
+    except Exception as error:  # of many classes: an unknown type, missing or truncated files, wrong shapes
+        raise ValueError(
+            f"{folder} holds a model of type {config.get('model_type', '')!r}, which transformers {transformers.__version__} "
+            f"does not load as {what}: {error} Nothing was loaded."
+        ) from error
+    model, info = loaded
+    missing = sorted(info["missing_keys"]) or sorted(str(key) for key in info["mismatched_keys"])
+    if missing:
+        raise ValueError(
+            f"The weights in {folder} do not fill the model: {len(missing)} tensors are missing or of another shape, the first "
+            f"is {missing[0]}. Nothing was loaded; restore the files, or the config they came with."
+        )
+    return model
+
+
+def load_space_and_tokenizer(
+    folder: Path, size: int, ends: list[int], eos: str | None
+) -> tuple[tuple[Space, int] | None, Tokenizer | None]:
+    """The space and the BOS token of a folder saved by esscher, and the tokenizer; None for what a folder lacks.
+
+    `size` is the model's number of tokens, `ends` are its EOS tokens; `eos` names another EOS token.
+    """
+    sidecar = _load_sidecar(folder)
+    if sidecar is not None:
+        size, ends = sidecar[0].vocab_size, [] if sidecar[0].eos is None else [sidecar[0].eos]
+    tokenizer = None
+    if any((folder / name).is_file() for name in TOKENIZER_FILES):
+        with quiet_transformers():
+            tokenizer = load_tokenizer(folder, eos=eos, ends=ends if eos is None else (), size=size)
+    elif eos is not None:
+        raise ValueError(f"{folder} has no tokenizer, so there is no EOS token {eos!r}. Nothing was loaded; leave eos out.")
+    if sidecar is not None and eos is not None and tokenizer is not None:
+        sidecar = replace(sidecar[0], eos=tokenizer.eos), sidecar[1]
+    return sidecar, tokenizer
+
+
+def _load_sidecar(folder: Path) -> tuple[Space, int] | None:
+    """The space and the BOS token in esscher.json; None if there is no such file."""
+    file = folder / SIDECAR
+    if not file.is_file():
+        return None
+    sidecar = read_json(file)
+    space = sidecar.get("space")
+    if (
+        set(sidecar) != set(SIDECAR_KEYS)
+        or not isinstance(space, dict)
+        or set(space) != {field.name for field in fields(Space)}
+    ):
+        raise ValueError(
+            f"{file} does not state {', '.join(SIDECAR_KEYS)}. Nothing was loaded; restore the file, or remove it."
+        )
+    return Space(**space), sidecar["bos"]
+
+
+def _refuse_pickle(folder: Path) -> None:
+    if any(folder.glob("*.safetensors")):
+        return
+    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
+    if pickled:
+        raise ValueError(
+            f"The weights in {folder} are pickled ({pickled[0]}), and reading a pickle runs the code in it. Nothing was "
+            f"loaded; if you trust the file, convert it with transformers: from_pretrained, then save_pretrained."
+        )
+    raise FileNotFoundError(f"The folder {folder} holds no *.safetensors file: it has no weights. Nothing was loaded.")
+
+
+def _save_pretrained_model(folder: Path, model: Any) -> None:
+    """Write weights and config by `save_pretrained`, moved into the folder when complete, the config as .config.json."""
+    staging = folder / f".saving.{os.getpid()}"
+    size = sum(weight.nbytes for weight in model.parameters())
+    try:
+        staging.mkdir(parents=True, exist_ok=True)
+        with quiet_transformers():
+            model.save_pretrained(str(staging))
+        for file in sorted(staging.iterdir()):
+            if file.name != GENERATION:
+                os.replace(file, folder / (f".{CONFIG}" if file.name == CONFIG else file.name))
+        fsync_folder(folder)
+    except OSError as error:
+        raise saving_error(folder, error, size) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def load_transformers_base(
+    folder: Path, config: dict[str, Any], *, eos: str | None, device: torch.device
+) -> tuple[CausalLM | Seq2SeqLM, Tokenizer | None]:
+    """The base of a folder with this config, and its tokenizer, if it has one; `eos` names another EOS token."""
+    seq2seq = bool(config.get("is_encoder_decoder"))
+    model = load_pretrained_model(folder, config, "seq2seq" if seq2seq else "causal", device)
+    (_refuse_two_tokenizers if seq2seq else _refuse_bidirectional)(folder, model)
+    ends = (decoder_token_ids if seq2seq else special_token_ids)(model, "eos_token_id")
+    sidecar, tokenizer = load_space_and_tokenizer(folder, int(text_config(model).vocab_size), ends, eos)
+    if sidecar is None:
+        return (seq2seq_lm if seq2seq else causal_lm)(model, eos="model" if tokenizer is None else tokenizer.eos), tokenizer
+    if not seq2seq:
+        return CausalLM(model, *sidecar), tokenizer
+    base = Seq2SeqLM(model, *sidecar)
+    check_steps_match_scores(base)
+    return base, tokenizer
+
+
+@torch.no_grad()
+def _refuse_bidirectional(folder: Path, model: Any) -> None:
+    """Refuse encoders, which also load as causal language models: their logits depend on later tokens."""
+    ids = torch.tensor([[0, 0], [0, 1]])
+    first = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[:, 0]
+    if not torch.allclose(first[0], first[1], atol=1e-4, rtol=1e-3):
+        raise ValueError(
+            f"The model in {folder} ({type(model).__name__}) looks ahead: its first logits change with the second token. "
+            f"Nothing was loaded; use a decoder."
+        )
+
+
+def _refuse_two_tokenizers(folder: Path, model: Any) -> None:
+    sources, targets = model.get_encoder().get_input_embeddings().weight.shape[0], int(text_config(model).vocab_size)
+    separate = sources != targets or all((folder / name).is_file() for name in SEPARATE_TOKENIZER_FILES)
+    if separate and any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise ValueError(
+            f"The model in {folder} has {sources} source tokens and {targets} target tokens, with a tokenizer for each; a "
+            f"Tokenizer is one for both. Nothing was loaded; make the base with esscher.bases.seq2seq_lm, and its tokens with "
+            f"AutoTokenizer."
+        )

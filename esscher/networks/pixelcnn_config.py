@@ -1,0 +1,106 @@
+"""Settings of networks of images, without torch: pixels in raster order, each predicted from those before it.
+
+Widths are per channel of the image. With `classes` the first symbol of a prompt is the class of the image, a number after the
+last pixel value.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from esscher.heads.config import LayeredConfig, Modality, WidthScaling, check_sizes
+
+
+@dataclass(frozen=True)
+class MaskedStackConfig(LayeredConfig):
+    """Settings shared by stacks of masked convolutions."""
+
+    modality: ClassVar[Modality] = "image"
+
+    width: int = 32
+    layers: int = 7
+    """Number of layers after the first convolution."""
+    dropout: float = 0.0
+    """Dropout rate inside each block."""
+    image: tuple[int, int, int] = (28, 28, 1)
+    """Rows, columns and channels of an image; training takes them from the data."""
+    classes: int = 0
+    """Number of image classes to condition on; 0: unconditional. Training takes it from the data."""
+    first_kernel_size: int = 7
+    """Side of the first convolution."""
+    kernel_size: int = 3
+    """Side of all further convolutions."""
+
+    def __post_init__(self) -> None:
+        check_image(self.image, self.classes)
+        check_sizes(self.width, self.layers, self.dropout)
+        for side in (self.first_kernel_size, self.kernel_size):
+            if side < 1 or side % 2 == 0:
+                raise ValueError(f"A convolution is centred on a pixel, so its kernel size is odd, not {side}.")
+        self.check_head(shared=None)
+
+
+@dataclass(frozen=True)
+class PixelCnnConfig(MaskedStackConfig):
+    """PixelCNN (van den Oord et al. 2016): residual blocks that are half as wide inside. Some pixels above and to the right are
+    never seen: its blind spot."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % 2:
+            raise ValueError(f"A block is half as wide inside, so the width is even, not {self.width}.")
+
+    @property
+    def width_multiple(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class GatedPixelCnnConfig(MaskedStackConfig):
+    """Gated PixelCNN (van den Oord et al. 2016): a vertical stack for the rows above and a horizontal stack for the pixels to
+    the left, so that there is no blind spot; gates in place of rectifiers."""
+
+
+@dataclass(frozen=True)
+class PixelCnnPlusPlusConfig(WidthScaling):
+    """PixelCNN++ (Salimans et al. 2017) with the published sizes for CIFAR-10: two streams of gated residual blocks at several
+    scales, a mixture of discretized logistics, weight normalization."""
+
+    modality: ClassVar[Modality] = "image"
+
+    width: int = 160
+    layers: int = 5
+    """Number of blocks of each stream at each scale, on the way down."""
+    dropout: float = 0.5
+    """Dropout rate inside each block."""
+    image: tuple[int, int, int] = (32, 32, 3)
+    """Rows, columns and channels of an image; training takes them from the data."""
+    classes: int = 0
+    """Number of image classes to condition on; 0: unconditional. Training takes it from the data."""
+    scales: int = 3
+    """Number of resolutions, each half of the one before."""
+    mixtures: int = 10
+    """Number of logistics of the output mixture."""
+
+    def __post_init__(self) -> None:
+        check_image(self.image, self.classes)
+        check_sizes(self.width, self.layers, self.dropout)
+        if self.scales < 1 or self.mixtures < 1:
+            raise ValueError(f"There is at least one scale and one logistic, not {self.scales} and {self.mixtures}.")
+        rows, columns, _ = self.image
+        if rows % self.downsampling_factor or columns % self.downsampling_factor:
+            raise ValueError(
+                f"Images of {rows} x {columns} pixels cannot be halved {self.scales - 1} times; have fewer scales, or pad them."
+            )
+
+    @property
+    def downsampling_factor(self) -> int:
+        """Side of the squares of pixels that are one position at the coarsest scale."""
+        return 2 ** (self.scales - 1)
+
+
+def check_image(image: tuple[int, int, int], classes: int) -> None:
+    """Refuse images without pixels, and negative numbers of classes."""
+    if len(image) != 3 or min(image) < 1:
+        raise ValueError(f"An image has rows, columns and channels, at least one of each, not {image}.")
+    if classes < 0:
+        raise ValueError(f"There are 0 classes or more, not {classes}.")

@@ -1,0 +1,315 @@
+"""Token mixers, interchangeable in one stack: relative attention, full or in local chunks; convolutions are in `lightconv`.
+
+A mixer first computes what other positions need of each position (`kv`: keys and values, or the values of a convolution), then
+mixes it into new positions. The keys and values may have been computed earlier, so a mixer treats a stream, a prompt and a step
+alike. An `AttentionContext` says which positions of a pass see which: causal, the whole row, or by a factorization order.
+
+Shape letters beside those of `esscher.core.space`: W width, H heads, D width of a head, P tensors of `kv` (2 for attention, 1
+for a convolution), M positions before a pass, K = M + T, S slots of a cache, A biases: two, or four with segments.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import dropout, one_hot, pad
+
+from esscher.heads.head import matmul_layout
+from esscher.networks.incremental_decoding import AttentionStep, TokenMixerStep
+from esscher.networks.relative_attention_ops import LocalChunks, relative_attention
+from esscher.networks.transformer_config import TransformerXLConfig
+
+SinusoidFn = Callable[[int, int], Tensor]
+"""The sinusoids of all distances from the first to the last argument: `Float[Tensor, "R W"]`."""
+SegmentBias = tuple[Tensor, Tensor]
+"""Marks of queries and of keys, whose products are added to the scores."""
+NEVER_VISIBLE = 2**30  # the order index of what no position sees
+
+
+@dataclass(frozen=True)
+class OrderedPositions:
+    """The index of queries or keys in the factorization order, their position in the text, and their segment.
+
+    Without `position` they are consecutive, and the last query and the last key are at the last position of the pass. Only
+    whether two segments differ matters; without segments none do.
+    """
+
+    order_index: Int[Tensor, "R T"]
+    position: Int[Tensor, "R T"] | None = None
+    segment: Int[Tensor, "R T"] | None = None
+
+
+@dataclass(frozen=True)
+class PermutationMask:
+    """A query sees the keys whose order index is not above its own; the output of one that sees none is 0.
+
+    The first `past` keys come before the pass, which starts at position 0.
+    """
+
+    queries: OrderedPositions
+    keys: OrderedPositions
+    past: int = 0
+
+    @cached_property
+    def masked(self) -> Bool[Tensor, "R T K"]:
+        return self.keys.order_index[:, None] > self.queries.order_index[:, :, None]
+
+    @cached_property
+    def distance(self) -> Int[Tensor, "R T K"] | None:
+        """The distance of each query to each key; None where all are consecutive."""
+        if self.queries.position is None:
+            return None
+        keys = self.keys.position
+        if keys is None:
+            keys = torch.arange(self.keys.order_index.shape[1], device=self.queries.position.device)[None] - self.past
+        return self.queries.position[:, :, None] - keys[:, None]
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What the positions of a pass attend to.
+
+    `first` is the position of the first input in its row, `attention_span` how far back is seen (None: everything). A pass that
+    is not `causal` sees all of a row that is `inside`. A `permutation_mask` defines visibility by a factorization order. With
+    `reversed_half` the second half of the rows is read from right to left: their distances are negated.
+    """
+
+    sinusoids: SinusoidFn
+    training: bool
+    first: int = 0
+    attention_span: int | None = None
+    causal: bool = True
+    inside: Bool[Tensor, "B T"] | None = None
+    permutation_mask: PermutationMask | None = None
+    reversed_half: bool = False
+    masks: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def masked(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "R T K"] | None:
+        """True where a query does not see a key; the last key is the last query. None where all are seen."""
+        if self.inside is not None:
+            return ~self.inside[:, None].expand(-1, queries, -1)
+        return self._window(queries, keys, device) if self.causal else None
+
+    def _window(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "1 T K"]:
+        """True where a key is after its query or beyond the attention span; shared by all layers."""
+        size = (queries, keys)
+        if size not in self.masks:
+            distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
+            masked = distance < 0
+            self.masks[size] = (masked if self.attention_span is None else masked | (distance > self.attention_span))[None]
+        return self.masks[size]
+
+
+class TokenMixer(Protocol):
+    """What a block requires of its token mixer, an `nn.Module`."""
+
+    def memory_length(self, *, training: bool) -> int | None:
+        """How many positions before a pass it uses; None is all."""
+        ...
+
+    def kv(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "P H B T D"]:
+        """What other positions need of each position."""
+        ...
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T W"],
+        kv: Float[Tensor, "P H B K D"],
+        biases: Float[Tensor, "2 H D"],
+        context: AttentionContext,
+    ) -> Float[Tensor, "B T W"]:
+        """The output at the last T of K positions."""
+        ...
+
+    def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], sinusoids: SinusoidFn) -> TokenMixerStep:
+        """The mixer for one position, with the current weights, for caches of `slots` slots and `steps` further steps."""
+        ...
+
+
+class RelativeAttention(nn.Module):
+    """Attention to everything within the span; or, with a `chunk`, to the chunk of a position and the one before it (and the
+    one after it if not causal), at a cost linear in the length."""
+
+    def __init__(self, config: TransformerXLConfig, chunk: int | None = None):
+        super().__init__()
+        self.config, self.chunk, self.heads = config, chunk, config.heads
+        inner = config.heads * (config.head_width or config.width // config.heads)
+        self.q_proj = nn.Linear(config.width, inner, bias=False)
+        self.kv_proj = nn.Linear(config.width, 2 * inner, bias=False)
+        self.rel_pos_proj = nn.Linear(config.width, inner, bias=False)
+        self.o_proj = nn.Linear(inner, config.width, bias=False)
+
+    def memory_length(self, *, training: bool) -> int | None:
+        if self.chunk is not None:
+            return 2 * self.chunk - 1
+        return self.config.memory if training else self.config.effective_attention_span
+
+    def kv(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "2 H B T D"]:
+        return self.kv_proj(x).unflatten(-1, (2, self.heads, -1)).permute(2, 3, 0, 1, 4)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T W"],
+        kv: Float[Tensor, "2 H B K D"],
+        biases: Float[Tensor, "A H D"],
+        context: AttentionContext,
+    ) -> Float[Tensor, "B T W"]:
+        query = self.q_proj(x).unflatten(-1, (self.heads, -1)).permute(2, 0, 1, 3)
+        if context.permutation_mask is not None:
+            attended = self._permuted_attention(query, kv, biases, context, context.permutation_mask)
+        else:
+            attended = (self._full_attention if self.chunk is None else self._local_attention)(query, kv, biases, context)
+        return self.o_proj(attended.permute(1, 2, 0, 3).flatten(2))
+
+    def _full_attention(self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext) -> Float[Tensor, "H B T D"]:
+        queries, keys = query.shape[2], kv.shape[3]
+        bounds = (keys - 1, 0 if context.causal else 1 - queries)
+        return self._attend(query, kv, bounds, biases, context.masked(queries, keys, query.device), context)
+
+    def _local_attention(
+        self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext
+    ) -> Float[Tensor, "H B T D"]:
+        """Masked are dummies and padding, and later positions in a causal pass; a dummy query sees everything."""
+        size, device = self.chunk or 1, query.device
+        chunks = LocalChunks(size, context.first, query.shape[2], kv.shape[3] - query.shape[2], not context.causal)
+        inside = torch.ones(1, kv.shape[3], dtype=torch.bool, device=device) if context.inside is None else context.inside
+        masked = ~chunks.split_with_neighbours(inside[:, :, None], False).mT.expand(-1, size, -1)
+        if context.causal:
+            distance = torch.arange(size, 2 * size, device=device)[:, None] - torch.arange(2 * size, device=device)
+            masked = masked | (distance < 0)
+        mask = masked & ~masked.all(-1, keepdim=True)
+        bounds = (2 * size - 1, 0 if context.causal else 1 - 2 * size)
+        keys = chunks.split_with_neighbours(kv)
+        return chunks.merge(self._attend(chunks.split(query), keys, bounds, biases, mask, context))
+
+    def _permuted_attention(
+        self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext, permutation_mask: PermutationMask
+    ) -> Float[Tensor, "H B T D"]:
+        """Attention under a factorization order; local attention uses chunks if keys are consecutive, and else a mask."""
+        marks, distance = _segment_bias(query, biases, permutation_mask), permutation_mask.distance
+        if self.chunk is not None and permutation_mask.keys.position is None:
+            return self._local_permuted_attention(query, kv, biases, context, permutation_mask, marks)
+        masked, index, bounds = permutation_mask.masked, None, (kv.shape[3] - 1, 1 - query.shape[2])
+        if distance is not None:
+            bounds = (int(distance.max()), int(distance.min()))
+            index = bounds[0] - distance
+        if self.chunk is not None:
+            queries, keys = permutation_mask.queries.position, permutation_mask.keys.position
+            assert queries is not None and keys is not None
+            masked = masked | ((queries[:, :, None] // self.chunk - keys[:, None] // self.chunk).abs() > 1)
+        return self._attend_visible(query, kv, bounds, biases, masked, context, index, marks)
+
+    def _local_permuted_attention(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        biases: Tensor,
+        context: AttentionContext,
+        permutation_mask: PermutationMask,
+        marks: SegmentBias | None,
+    ) -> Float[Tensor, "H B T D"]:
+        """Local attention in chunks; queries that are not consecutive are scattered to their positions, among dummies."""
+        size, position = self.chunk or 1, permutation_mask.queries.position
+        order_index, key_order_index = (
+            part.order_index[..., None] for part in (permutation_mask.queries, permutation_mask.keys)
+        )
+        chunks = LocalChunks(size, context.first, kv.shape[3] - permutation_mask.past, permutation_mask.past, ahead=True)
+        if position is not None:
+            query = _scatter_columns(query, position, chunks.queries)
+            order_index = _scatter_columns(order_index, position, chunks.queries, NEVER_VISIBLE)
+            marks = None if marks is None else (_scatter_columns(marks[0], position, chunks.queries), marks[1])
+        masked = chunks.split_with_neighbours(key_order_index, NEVER_VISIBLE).mT > chunks.split(order_index, NEVER_VISIBLE)
+        marks = None if marks is None else (chunks.split(marks[0]), chunks.split_with_neighbours(marks[1]))
+        query, kv, bounds = chunks.split(query), chunks.split_with_neighbours(kv), (2 * size - 1, 1 - 2 * size)
+        attended = chunks.merge(self._attend_visible(query, kv, bounds, biases, masked, context, None, marks))
+        if position is None:
+            return attended
+        return attended.gather(2, position[:, :, None].expand(len(attended), -1, -1, attended.shape[3]))
+
+    def _attend_visible(
+        self,
+        query: Tensor,
+        kv: Tensor,
+        bounds: tuple[int, int],
+        biases: Tensor,
+        masked: Bool[Tensor, "M T K"],
+        context: AttentionContext,
+        index: Tensor | None,
+        marks: SegmentBias | None,
+    ) -> Float[Tensor, "H N T D"]:
+        """Attention to what is not masked, and 0 where everything is."""
+        blind = masked.all(-1, keepdim=True)
+        if not bool(blind.any()):
+            return self._attend(query, kv, bounds, biases, masked, context, index, marks)
+        attended = self._attend(query, kv, bounds, biases, masked & ~blind, context, index, marks)
+        return attended.view(len(attended), -1, len(blind), *attended.shape[2:]).masked_fill(blind, 0.0).flatten(1, 2)
+
+    def _rel_pos(self, context: AttentionContext, most: int, least: int) -> Float[Tensor, "H R D"]:
+        return self.rel_pos_proj(context.sinusoids(most, least)).unflatten(-1, (self.heads, -1)).transpose(0, 1)
+
+    def _attend(
+        self,
+        query: Float[Tensor, "H N T D"],
+        kv: Float[Tensor, "2 H N K D"],
+        bounds: tuple[int, int],
+        biases: Tensor,
+        mask: Tensor | None,
+        context: AttentionContext,
+        index: Tensor | None = None,
+        marks: SegmentBias | None = None,
+    ) -> Float[Tensor, "H N T D"]:
+        """Attention with distances between the bounds."""
+        (key, value), keep, most, least = kv, None, *bounds
+        if context.training and self.config.attention_dropout:
+            keep = dropout(query.new_ones(*query.shape[:3], key.shape[2]), self.config.attention_dropout)
+        rel_pos, rows = self._rel_pos(context, most, least), query.shape[1]
+        if not context.reversed_half:
+            return relative_attention(query, key, value, rel_pos, biases[:2], mask, keep, index, marks)
+        halves, reversed_rel_pos = (slice(rows // 2), slice(rows // 2, rows)), self._rel_pos(context, -most, -least)
+        parts = []
+        for half, half_rel_pos in zip(halves, (rel_pos, reversed_rel_pos), strict=True):
+            pairs = [None if one is None else one[half] if len(one) == rows else one for one in (mask, index)]
+            half_keep = None if keep is None else keep[:, half]
+            half_marks = None if marks is None else (marks[0][:, half], marks[1][half])
+            qkv = query[:, half], key[:, half], value[:, half]
+            parts.append(relative_attention(*qkv, half_rel_pos, biases[:2], pairs[0], half_keep, pairs[1], half_marks))
+        return torch.cat(parts, 1)
+
+    def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], sinusoids: SinusoidFn) -> AttentionStep:
+        most = slots if self.chunk is None else min(slots, 2 * self.chunk)
+        if self.chunk is None and self.config.effective_attention_span is not None:
+            most = min(slots, self.config.effective_attention_span + 1)
+        rel_pos = self.rel_pos_proj(sinusoids(most - 1, 0)).unflatten(-1, (self.heads, -1)).permute(1, 2, 0).contiguous()
+        (content, position), scale = biases, biases.shape[-1] ** -0.5
+        bias = pad(content.flatten() * scale, (0, len(self.kv_proj.weight)))
+        weight = matmul_layout(torch.cat([self.q_proj.weight * scale, self.kv_proj.weight]), steps).T
+        rel_pos_bias = (position - content)[:, None] * scale @ rel_pos
+        return AttentionStep((bias, weight), matmul_layout(self.o_proj.weight, steps).T, rel_pos, rel_pos_bias, self.chunk)
+
+
+def _segment_bias(
+    query: Float[Tensor, "H B T D"], biases: Float[Tensor, "A H D"], permutation_mask: PermutationMask
+) -> SegmentBias | None:
+    """Marks that add (q + s) . a to the score of pairs from two segments, s and a being the third and fourth bias.
+
+    Up to a constant for all keys of a query, which changes no attention weight.
+    """
+    queries, keys = permutation_mask.queries.segment, permutation_mask.keys.segment
+    if queries is None or keys is None:
+        return None
+    kinds = int(max(queries.max(), keys.max())) + 1
+    if kinds == 1:
+        return None
+    different = torch.einsum("hbtd,hd->hbt", query + biases[2, :, None, None], biases[3])
+    return -different[..., None] * one_hot(queries, kinds), one_hot(keys, kinds).to(query.dtype)
+
+
+def _scatter_columns(
+    x: Shaped[Tensor, "*S B T W"], position: Int[Tensor, "B T"], length: int, fill: int = 0
+) -> Shaped[Tensor, "*S B L W"]:
+    """Each column at its position in a row of this length."""
+    return x.new_full((*x.shape[:-2], length, x.shape[-1]), fill).scatter(-2, position[:, :, None].expand(x.shape), x)

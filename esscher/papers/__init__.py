@@ -1,0 +1,136 @@
+"""Recipes that reproduce papers: one folder a paper, and this registry of them, which imports no torch.
+
+A folder holds the recipe (`recipe.py`, or a module for each subject), its settings at each scale (`studies.py`) and whatever
+only that paper needs. Shared by all: `study` makes, caches and tabulates rows; `sources` names data; `streams` trains bases on
+one long text; `games` has adversarial games on continuous points. A recipe is a function of a `StudyContext` that writes
+`report.html` and returns its tables, our rows beside the published ones.
+"""
+
+import json
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from esscher.core.config import to_dict
+from esscher.core.distributed import is_main_process, world_size
+from esscher.reports.report import PAGE, Report, to_json
+
+SCALES = ("smoke", "small", "paper")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe by name; `smoke` ends within minutes on two cores, `paper` is the published size."""
+
+    name: str
+    entry: str  # "module:function" in this package
+    paper: str
+    about: str
+    scales: tuple[str, ...] = SCALES
+    accepts_data: bool = False  # whether --data may name a text of the user
+    single_process_reason: str = ""  # why it cannot run in several processes
+
+    def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
+        """Run at a scale with `seeds` seeds; returns the tables by name, among them "rows" and "paper"."""
+        if scale not in self.scales:
+            raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
+        if seeds < 1:
+            raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
+        if data is not None and not self.accepts_data:
+            raise ValueError(f"Recipe {self.name!r} has data of its own. Nothing was run; leave --data out.")
+        if world_size() > 1 and self.single_process_reason:
+            raise ValueError(
+                f"{world_size()} processes were started, and recipe {self.name!r} is for one: {self.single_process_reason}. "
+                f"Nothing was run; start one process."
+            )
+        from esscher.papers.study import StudyContext
+
+        out.mkdir(parents=True, exist_ok=True)
+        module, _, function = self.entry.partition(":")
+        run = getattr(import_module(f"esscher.papers.{module}"), function)
+        result: dict[str, Any] = run(StudyContext(scale=scale, out=out, seeds=seeds, data=data))
+        return result
+
+
+GAM = "Global autoregressive models (Parshakova et al., 2019)"
+RESIDUAL = "Residual energy-based models (Deng et al., 2020; Bakhtin et al., 2021)"
+EFORCING = "E-Forcing (Anonymous, 2023)"
+WHOLE_BATCHES = "its games read whole batches"
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("quickstart", "quickstart.recipe:run", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("gam", "gam.recipe:run_gam", GAM, "strings with a motif: feature weights and distilled students",
+               single_process_reason="its policy gradients have one prompt, which cannot be shared"),
+        Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
+        Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
+               scales=("smoke", "small", "pretrained", "paper"), accepts_data=True),
+        Recipe("residual-laboratory", "laboratory.residual:run", "Residual energy-based models (Deng et al., 2020)",
+               "trained energies against exact entropies, coverage and pools"),
+        Recipe("transformer-xl", "transformer_xl.recipe:run_transformer_xl", "Transformer-XL (Dai et al., 2019)",
+               "what a memory is worth on one long text"),
+        Recipe("local-xl", "transformer_xl.recipe:run_local_xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)",
+               "local attention and convolutions beside Transformer-XL"),
+        Recipe("xlnet", "xlnet.recipe:run_xlnet", "XLNet (Yang et al., 2019)",
+               "pretraining objectives for one network, fine-tuning on tasks, and a pretrained energy"),
+        Recipe("local-xlnet", "xlnet.recipe:run_local_xlnet", "Local-XLNet (thesis of Dai, 2020)",
+               "the permutation LM with local attention"),
+        Recipe("softmax-bottleneck", "softmax_bottleneck.recipe:run", "Breaking the softmax bottleneck (Yang et al., 2018)",
+               "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities"),
+        Recipe("eforcing-lm", "eforcing.language:run_language", EFORCING,
+               "a model as its own energy-based model, beside other objectives"),
+        Recipe("eforcing-translation", "eforcing.translation:run", EFORCING,
+               "E-Forcing on translation, and mixtures as heads of a decoder"),
+        Recipe("eforcing-images", "eforcing.images:run", EFORCING, "E-Forcing on images: three kinds of PixelCNN"),
+        Recipe("eforcing-backbones", "eforcing.language:run_backbones", EFORCING, "E-Forcing on seven kinds of networks"),
+        Recipe("energy-gan", "energy_gan.recipe:run", "Calibrating energy-based GANs (Dai et al., 2017)",
+               "does a discriminator know the density?", single_process_reason=WHOLE_BATCHES),
+        Recipe("bad-gan", "bad_gan.recipe:run", "Good semi-supervised learning that requires a bad GAN (Dai et al., 2017)",
+               "classification from few labels beside a generator", single_process_reason=WHOLE_BATCHES),
+        Recipe("coverage", "laboratory.coverage:run", "Residual energy-based models (Bakhtin et al., 2021)",
+               "do the intervals cover the exact value?"),
+    )
+}  # fmt: skip
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name; an unknown one is an error that lists them all."""
+    if name not in RECIPES:
+        raise ValueError(f"No recipe named {name!r}. Choose from: {', '.join(RECIPES)}.")
+    return RECIPES[name]
+
+
+@dataclass(frozen=True)
+class ReproduceConfig:
+    """Run one recipe; its rows, the published ones and the report stay in the run folder."""
+
+    name: str | None = None
+    """The recipe; without it, the recipes are listed."""
+    list: bool = field(default=False, kw_only=True)
+    """List the recipes and stop."""
+    scale: str = field(default="smoke", kw_only=True)
+    """smoke (within minutes), small (two cores), paper (published size), or what the list shows."""
+    out: str | None = field(default=None, kw_only=True)
+    """Folder of the run; runs/NAME-SCALE by default. An interrupted run goes on there."""
+    seeds: int = field(default=1, kw_only=True)
+    """How many seeds to run."""
+    data: str | None = field(default=None, kw_only=True)
+    """A text of your own, for recipes that take one."""
+
+
+def reproduce(settings: ReproduceConfig) -> Report:
+    """Run a recipe and return its tables, ours beside the published ones; without a name, list the recipes."""
+    if settings.list or settings.name is None:
+        rows = [{"name": r.name, "paper": r.paper, "scales": r.scales, "about": r.about} for r in RECIPES.values()]
+        return Report("recipes", {}, {"recipes": rows})
+    recipe = find_recipe(settings.name)
+    out = Path("runs") / f"{recipe.name}-{settings.scale}" if settings.out is None else Path(settings.out)
+    result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
+    if is_main_process():
+        (out / "result.json").write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf8")
+    tables = {key: value for key, value in result.items() if isinstance(value, list)}
+    facts = {key: value for key, value in result.items() if not isinstance(value, list)}
+    shown = {key: rows for key, rows in tables.items() if rows}
+    report = Report(f"{recipe.name}, {settings.scale}", facts, shown, json_tables=tables)
+    return report.save(out, to_dict(settings), own_page=(out / PAGE).exists())

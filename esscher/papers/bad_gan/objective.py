@@ -1,0 +1,182 @@
+"""Classification from few labels beside a generator of what lies between the classes (Dai et al. 2017b).
+
+The discriminator has K logits and a further class, "generated", whose logit is 0. With l the logsumexp of the logits it
+minimises
+
+    cross-entropy of labelled points + E_data[softplus(-l)] + E_gen[softplus(l)] + weight * E_data[entropy of the class]
+
+and the generator the distance of mean features (FM), and optionally the pull-away term (PT), a bound of minus its entropy
+(VI) and the density above a threshold (LD). A perfect generator adds nothing (Proposition 4); one of the complement puts the
+boundaries where there are no data. `ImageDensity` makes a base of images a log-density for LD.
+Letters: N points, F features, K classes; C channels, H rows, W columns of an image.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, cross_entropy, normalize, softplus
+
+from esscher.bases.network import NetworkBase
+from esscher.core.objective import Loss
+from esscher.networks.pixel_network import PixelNetwork
+from esscher.papers.games.calibration import VariationalEntropy
+from esscher.papers.games.networks import Game
+from esscher.papers.games.noise import ContinuousRng
+from esscher.papers.games.points import Points
+
+BATCH_SIZE = 100  # images whose density is computed together
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDensity:
+    """The log-density of continuous images, with pixels from `pixel_min` to 1, under a base of discrete images.
+
+    Between two levels the log-probability of a pixel is interpolated, and later pixels are conditioned on its exact value
+    (`PixelNetwork.interpolated_log_probs`): at the levels this is the base's own log-probability, and there is a gradient
+    everywhere. Images larger than the base's by a whole factor are average-pooled. The base is frozen.
+    """
+
+    base: NetworkBase
+    pixel_min: float = 0.0
+
+    def __post_init__(self) -> None:
+        network = self.base.network
+        if not isinstance(network, PixelNetwork) or network.prompt_length:
+            raise ValueError(
+                f"A density of images needs a base of images without classes, and {type(network).__name__} is not one. "
+                f"Nothing was computed; train a pixelcnn, gated-pixelcnn or pixelcnn++ without images.classes."
+            )
+        self.base.eval().requires_grad_(False)
+
+    def __call__(self, images: Float[Tensor, "N C H W"]) -> Float[Tensor, "N"]:
+        network = self.base.network
+        assert isinstance(network, PixelNetwork)
+        side = images.shape[2] // network.height
+        if tuple(images.shape[1:]) != (network.channels, side * network.height, side * network.columns):
+            raise ValueError(
+                f"The base has images of shape {network.channels, network.height, network.columns}, and these have shape "
+                f"{tuple(images.shape[1:])}, which is no multiple of it. Nothing was computed."
+            )
+        small = avg_pool2d(images, side) if side > 1 else images
+        levels = (small - self.pixel_min) / (1 - self.pixel_min) * (network.vocab_size - 1)
+        return network.interpolated_log_probs(levels.permute(0, 2, 3, 1)).double().sum((1, 2, 3))
+
+    @torch.no_grad()
+    def quantile(self, images: Float[Tensor, "N C H W"], share: float) -> float:
+        """The log-density below which this share of the images lies."""
+        return float(torch.quantile(torch.cat([self(part) for part in torch.split(images, BATCH_SIZE)]), share))
+
+
+Matching = Literal["squared", "mean-square", "absolute"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowDensitySchedule:
+    """When the low-density term counts: from `start_step` on, with a `probability` in each step, for `max_points` points."""
+
+    start_step: int = 0
+    probability: float = 1.0
+    max_points: int | None = None
+
+
+@dataclass(frozen=True)
+class LowDensity(LowDensitySchedule):
+    """Penalises generated points whose fixed, differentiable log-density is above a threshold: the mean excess over the points
+    that exceed it. The paper counts it always, for all points; the released code has a schedule.
+    """
+
+    log_density: Callable[[Tensor], Tensor]
+    threshold: float
+    weight: float = 1.0
+
+    def __call__(self, made: Float[Tensor, "N *S"], *, rng: ContinuousRng, step: int) -> Tensor:
+        chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
+        if step < self.start_step or not bool(chosen):
+            return made.new_zeros(())
+        excess = (self.log_density(made[: self.max_points]) - self.threshold).clamp(min=0)
+        return self.weight * (excess.sum() / (excess > 0).sum().clamp(min=1)).to(made.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class ComplementGan:
+    """The game of a classifier and a generator, on unlabelled points and these labelled ones.
+
+    `matching` is the squared norm of the difference of mean features (the paper), its mean square (the released code for MNIST)
+    or its mean absolute value (the code for SVHN and CIFAR-10). `unlabelled_weight` is that of the loss of unlabelled and
+    generated points: 1 in the paper, 0.5 as released. With `separate_generator_batch` the first half of a batch is the
+    discriminator's, the other the generator's. An inference net in the game needs a `variational` weight.
+    """
+
+    labelled: Points
+    batch_size: int = 100
+    matching: Matching = "squared"
+    pull_away: float = 0.0
+    variational: float = 0.0
+    entropy: VariationalEntropy = field(default_factory=VariationalEntropy)
+    low_density: LowDensity | None = None
+    conditional_entropy: float = 0.0
+    unlabelled_weight: float = 1.0
+    separate_generator_batch: bool = False
+
+    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+        chosen = rng.permutation(len(self.labelled))[: self.batch_size]
+        labelled = self.labelled.rows(chosen).to(data.values.device)
+        assert labelled.labels is not None
+        half = len(data) // 2 if self.separate_generator_batch else len(data)
+        z = target.generator.draw_noise(half, rng=rng)
+        made = target.generator(z)
+        parts = [labelled.values, data.values[:half], made]
+        features = torch.split(target.discriminator.features(torch.cat(parts)), [len(part) for part in parts])
+        labelled_logits, logits, fake = (target.discriminator.head(part) for part in features)
+        supervised = cross_entropy(labelled_logits, labelled.labels)
+        real_or_generated = real_or_generated_loss(logits, fake)
+        class_entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+        real = target.discriminator.features(data.values[half:]) if self.separate_generator_batch else features[1]
+        losses = {
+            "discriminator": supervised + self.unlabelled_weight * real_or_generated + self.conditional_entropy * class_entropy,
+            "generator": self._generator(real, features[2], made, rng=rng.stream("generator"), step=step),
+        }
+        if target.inference is not None:
+            losses["inference"] = self.entropy(target, z, made)
+            losses["generator"] = losses["generator"] + self.variational * losses["inference"]
+        metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
+        return Loss(losses, metrics, half)
+
+    def _generator(self, real: Tensor, features: Tensor, made: Tensor, *, rng: ContinuousRng, step: int) -> Tensor:
+        loss = feature_matching_loss(real, features, self.matching)
+        if self.pull_away:
+            loss = loss + self.pull_away * pull_away_loss(features)
+        if self.low_density is not None:
+            loss = loss + self.low_density(made, rng=rng, step=step)
+        return loss
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """The classifier by itself, on labelled points only."""
+
+    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+        assert data.labels is not None
+        return Loss({"discriminator": cross_entropy(target.discriminator(data.values), data.labels)}, count=len(data))
+
+
+def real_or_generated_loss(real: Float[Tensor, "N K"], made: Float[Tensor, "M K"]) -> Tensor:
+    """-log P(one of the classes) of real points, and -log P(generated) of generated ones, by their logits."""
+    return softplus(-real.logsumexp(-1)).mean() + softplus(made.logsumexp(-1)).mean()
+
+
+def feature_matching_loss(real: Float[Tensor, "N F"], made: Float[Tensor, "M F"], form: Matching) -> Tensor:
+    """The distance of the mean features of real and generated points."""
+    gap = real.mean(0) - made.mean(0)
+    return {"squared": gap.square().sum(), "mean-square": gap.square().mean(), "absolute": gap.abs().mean()}[form]
+
+
+def pull_away_loss(features: Float[Tensor, "N F"]) -> Tensor:
+    """The mean squared cosine of the features of two different points."""
+    cosine = normalize(features) @ normalize(features).T
+    count = len(features)
+    return (cosine.square().sum() - cosine.diagonal().square().sum()) / (count * (count - 1))

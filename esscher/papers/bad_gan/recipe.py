@@ -1,0 +1,189 @@
+"""Good semi-supervised learning that requires a bad GAN (Dai et al., 2017b): what a generator between the classes is worth.
+
+A classifier learns from few labels alone, and beside generators that match features (FM) and are pushed apart from each other
+(VI, PT) or away from the data (LD). A row is a model with one draw of the labels; test labels are read once, with the last
+weights. Predictions for all test points are kept in the run folder, so that models are compared point by point; so are
+generated points and, in the plane, the class of every cell of a grid. Validation points only make a curve.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esscher.core.estimate import Estimate
+from esscher.core.randomness import SeededRng
+from esscher.core.storage import read_tensors, write_tensors
+from esscher.papers.bad_gan.networks import data_dependent_init_game
+from esscher.papers.bad_gan.objective import ComplementGan, LowDensity, Supervised
+from esscher.papers.bad_gan.studies import FewLabelStudy, LossWeights, few_label_studies
+from esscher.papers.games.evaluation import Grid, error_rate
+from esscher.papers.games.networks import Game, eval_in_batches
+from esscher.papers.games.plots import boundary_panels
+from esscher.papers.games.points import Points, SemiSupervisedSplits, to_pixels
+from esscher.papers.games.training import train_game
+from esscher.papers.study import Row, Rows, StudyContext, mean_estimate, means_over_seeds, unless_empty
+from esscher.reports.document import Picture, Section, Table
+from esscher.reports.plots import figure_from_file, save_figure, save_image_grid
+
+PREDICTIONS_FILE = "predictions.safetensors"
+INIT_POINTS, SHOWN, CELLS = 500, 64, 100
+BASELINE = "FM"
+PAPER = [
+    {"points": points, "model": model, "error": error, "unit": unit}
+    for points, unit, rows in (
+        ("MNIST, 100 labels", "of 10,000", {"FM": 85.0, "FM + VI": 86.5, "FM + LD": 79.5, "FM + LD + Ent": 89.2}),
+        ("SVHN, 1,000 labels", "%",
+         {"FM": 6.83, "FM + VI": 5.29, "FM + PT": 4.63, "FM + PT + Ent": 4.25, "FM + PT + LD + Ent": 4.19}),
+        ("CIFAR-10, 4,000 labels", "%", {"FM": 16.14, "FM + VI": 14.41, "FM + VI + Ent": 15.82}),
+    )
+    for model, error in rows.items()
+]  # fmt: skip
+MEANING = "Test points that are misclassified by the last weights; test labels are read once, when a row is done."
+
+
+def run(context: StudyContext) -> dict[str, Any]:
+    """All models of the scale, with every draw of labels."""
+    studies, missing = few_label_studies(context.scale)
+    names = [(study.name, model, draw) for study in studies for draw in range(context.seeds) for model in study.models]
+    rows = [make_row(context, study, model, draw) for study, model, draw in names]
+    over = over_draws(context, rows)
+    over_table = Table("Over draws of labels", over, "Saved: against FM, point by point.")
+    results = Section("Results", MEANING, [Table("Models", rows), *unless_empty(over_table)])
+    about = "A classifier by itself, and beside generators of what lies between the classes."
+    sections = [results, *(_section(context, study) for study in studies)]
+    tables = {"rows": rows, "over draws": over}
+    return context.publish("Few labels", about, sections, tables=tables, paper=PAPER, missing=missing)
+
+
+def make_row(context: StudyContext, study_name: str, model: str, draw: int) -> Row:
+    """The test error of one model of a study with one draw of labels."""
+    study = _find(context.scale, study_name, model)
+
+    def make(study: FewLabelStudy, model: str, draw: int) -> Row:
+        return train_and_predict(study, model, draw, context.run_dir(study.name, model, draw))
+
+    row = context.row(study, model, draw, make)
+    predictions = read_tensors(context.run_dir(study.name, model, draw) / PREDICTIONS_FILE)
+    return {**row, "error": error_rate(predictions["wrong"])}
+
+
+def make_density(context: StudyContext, study_name: str) -> float:
+    """Train the density that all rows of a study with LD share, and return its threshold for the first draw of labels."""
+    study = _find(context.scale, study_name, None)
+    return study.point_source.density(study.point_source.sets(0), context.out / study.name / "density")[1]
+
+
+def _find(scale: str, study_name: str, model: str | None) -> FewLabelStudy:
+    studies, missing = few_label_studies(scale)
+    study = next((study for study in studies if study.name == study_name), None)
+    if study is None or (model is not None and model not in study.models):
+        names = "; ".join(f"{study.name}: {', '.join(study.models)}" for study in studies)
+        raise ValueError(
+            f"There is no row {study_name!r}, {model!r} at {scale}; known are {names}. {' '.join(missing)}".strip()
+        )
+    return study
+
+
+def train_and_predict(study: FewLabelStudy, model: str, draw: int, run_dir: Path) -> Row:
+    """Train one model with one draw of labels; predictions and generated points stay in the run folder."""
+    sets, weights = study.point_source.sets(draw), study.models[model]
+    inference = weights is not None and weights.variational > 0
+    game = study.nets.build(classes=study.classes, inference=inference, rng=SeededRng(draw, "networks"))
+    init_points = getattr(sets, study.init_data).values[:INIT_POINTS]
+    data_dependent_init_game(game, init_points, rng=SeededRng(draw, "settling"))
+    steps = _train(study, game, sets, weights, draw, run_dir)
+    predicted = _predict(game, sets.test)
+    tensors = {"predicted": predicted, "wrong": _errors(predicted, sets.test), **_pictured(game, sets, draw)}
+    write_tensors(run_dir / PREDICTIONS_FILE, tensors)
+    return {"points": study.name, "model": model, "draw": draw, "steps": steps}
+
+
+def _train(
+    study: FewLabelStudy, game: Game, sets: SemiSupervisedSplits, weights: LossWeights | None, draw: int, run_dir: Path
+) -> int:
+    """Train the game, or without loss weights the classifier on labels alone; returns the number of updates."""
+
+    def validation_error() -> Estimate:
+        return error_rate(_errors(_predict(game, sets.validation), sets.validation))
+
+    validation, optimizers = validation_error if len(sets.validation) else None, study.optimizers
+    if weights is None:
+        training = study.supervised_training
+        training = replace(training, batch_size=min(training.batch_size, len(sets.labelled)))
+        return train_game(
+            Supervised(), game, sets.labelled, training, optimizers, seed=draw, folder=run_dir, names=("discriminator",),
+            validation=validation,
+        )  # fmt: skip
+    low = None
+    if weights.low_density:
+        density, threshold = study.point_source.density(sets, run_dir.parent / "density")
+        low = LowDensity(
+            density, threshold, weights.low_density, start_step=study.start_step, probability=study.probability,
+            max_points=study.max_points,
+        )  # fmt: skip
+    objective = ComplementGan(
+        sets.labelled, study.labelled_batch_size, study.matching, weights.pull_away, weights.variational, low_density=low,
+        conditional_entropy=weights.conditional_entropy, unlabelled_weight=study.unlabelled_weight,
+        separate_generator_batch=study.separate_generator_batch,
+    )  # fmt: skip
+    return train_game(
+        objective, game, sets.unlabelled, study.training, optimizers, seed=draw, folder=run_dir, validation=validation
+    )
+
+
+def _predict(game: Game, points: Points) -> Tensor:
+    return eval_in_batches(game.discriminator, points.values, 1_000).argmax(-1)
+
+
+def _errors(predicted: Tensor, points: Points) -> Tensor:
+    """1 where a point is misclassified, else 0."""
+    assert points.labels is not None
+    return predicted.cpu().ne(points.labels).long()
+
+
+@torch.no_grad()
+def _pictured(game: Game, sets: SemiSupervisedSplits, draw: int) -> dict[str, Tensor]:
+    """Generated points; in the plane also labelled and unlabelled points, and the class of every cell with the box."""
+    made = game.generator.draw(SHOWN if sets.test.values.ndim > 2 else 1_000, rng=SeededRng(draw, "shown"))
+    if sets.test.values.ndim > 2:
+        return {"made": made}
+    grid = Grid.around(sets.unlabelled, CELLS)
+    classes = eval_in_batches(game.discriminator, grid.centres).argmax(-1)
+    labels = sets.labelled.labels
+    assert labels is not None
+    data = {"labelled": sets.labelled.values, "labels": labels, "data": sets.unlabelled.values}
+    return {"made": made, "classes": classes, "box": grid.box, **data}
+
+
+def over_draws(context: StudyContext, rows: Rows) -> list[Row]:
+    """Mean errors over draws of labels, and what each model saves against feature matching, if there are several draws."""
+    compared = [{**row, "saved": None if row["model"] == BASELINE else errors_saved(context, row)} for row in rows]
+    return means_over_seeds(compared, ("points", "model"), ("error", "saved"))
+
+
+def errors_saved(context: StudyContext, row: Mapping[str, Any]) -> Estimate:
+    """Errors that a model saves against feature matching with the same labels, in percent of the test points."""
+    run_dirs = (context.run_dir(row["points"], model, row["draw"]) for model in (row["model"], BASELINE))
+    errors, baseline = (read_tensors(run_dir / PREDICTIONS_FILE)["wrong"].double() for run_dir in run_dirs)
+    return mean_estimate(100 * (baseline - errors), method="points as pairs", unit="%")
+
+
+def _section(context: StudyContext, study: FewLabelStudy) -> Section:
+    """Validation errors, and boundaries or generated images, of the first draw."""
+    shown = {model: read_tensors(context.run_dir(study.name, model) / PREDICTIONS_FILE) for model in study.models}
+    parts = context.learning_curves(study.name, study.models, "validation error, %", "While learning, draw 0.")
+    if "classes" in next(iter(shown.values())):
+        figure = boundary_panels(shown)
+        save_figure(figure, context.out / f"{study.name.replace(' ', '-')}.png")
+        parts.append(Picture(figure, "Classes; labelled points ringed, generated ones black. Draw 0."))
+        return Section(study.name, "", parts)
+    for model, tensors in shown.items():
+        if study.models[model] is not None:
+            file = context.run_dir(study.name, model) / "made.png"
+            save_image_grid(file, to_pixels(tensors["made"], study.point_source.pixel_min))
+            parts.append(Picture(figure_from_file(file), f"{model}: generated images."))
+    return Section(study.name, "", parts)

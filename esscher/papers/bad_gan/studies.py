@@ -1,0 +1,297 @@
+"""Settings of the recipe on few labels at each scale: points, labels, networks and loss weights.
+
+`small` takes one core about a quarter of an hour a row; `paper` has the networks, rates and weights of the released code of
+Dai et al. (2017b), for a GPU. Loss weights at `small` are ours where the networks or the density differ.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from esscher.bases.network import NetworkBase
+from esscher.core.randomness import SeededRng
+from esscher.data.config import DataConfig, ImageConfig
+from esscher.hub import load_base
+from esscher.networks.pixelcnn_config import PixelCnnPlusPlusConfig
+from esscher.networks.registry import NetworkConfig
+from esscher.papers.bad_gan.networks import ConvNets, DenseNets
+from esscher.papers.bad_gan.objective import ImageDensity, LowDensitySchedule, Matching
+from esscher.papers.games.networks import PlanarNets
+from esscher.papers.games.points import LABELLED_PROCESSES, SemiSupervisedSplits, read_or_split, semi_supervised_splits
+from esscher.papers.games.training import ADAM, players
+from esscher.papers.sources import DATA, MNIST, cifar, local_or_hub, missing_message, mnist
+from esscher.training.collectives import exists_on_main_process
+from esscher.training.config import OptimizerConfig, TrainingConfig
+from esscher.workflow.config.train import TrainRun
+from esscher.workflow.train import train_base
+
+QUANTILE, THRESHOLD_IMAGES = 0.1, 2_000  # the published threshold; the images that it is computed from
+Density = tuple[Callable[[Tensor], Tensor], float]
+
+
+@dataclass(frozen=True)
+class LossWeights:
+    """Weights of the generator's terms beside feature matching, and of the classifier's conditional entropy."""
+
+    pull_away: float = 0.0
+    variational: float = 0.0
+    low_density: float = 0.0
+    conditional_entropy: float = 0.0
+
+
+@runtime_checkable
+class PointSource(Protocol):
+    """Where the points of a study come from; pixels, if they are images, lie in [pixel_min, 1]."""
+
+    @property
+    def pixel_min(self) -> float: ...
+
+    def sets(self, draw: int) -> SemiSupervisedSplits:
+        """The points with the labels of one draw."""
+        ...
+
+    def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
+        """A log-density of the points and its threshold; if it is not known, it is learnt once in the folder."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlanarSource:
+    """Points of the plane along curves, with few labels of each class."""
+
+    case: str
+    per_class: int
+    count: int = 2_000
+    pixel_min: float = 0.0
+
+    def sets(self, draw: int) -> SemiSupervisedSplits:
+        process, rng = LABELLED_PROCESSES[self.case](), SeededRng(draw, "points", self.case)
+        others = [process.draw(self.count, rng=rng.stream(name)) for name in ("unlabelled", "validation", "test")]
+        return SemiSupervisedSplits(process.draw_per_class(self.per_class, rng=rng.stream("labelled")), *others)
+
+    def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
+        log_density = LABELLED_PROCESSES[self.case]().process.log_density
+        return log_density, float(torch.quantile(log_density(sets.unlabelled.values), QUANTILE))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSource:
+    """Images, and the training run of a base that learns their density.
+
+    The threshold is a quantile of the density of unlabelled images, or, as released, of the test images.
+    """
+
+    source: str
+    labels: int
+    base: TrainRun
+    held_out: int
+    pixel_min: float = 0.0
+    disjoint: bool = True
+    threshold: Literal["unlabelled", "test"] = "unlabelled"
+
+    def sets(self, draw: int) -> SemiSupervisedSplits:
+        images, test = read_or_split(self.source)
+        return semi_supervised_splits(
+            images, test, self.labels, held_out=self.held_out, pixel_min=self.pixel_min, disjoint=self.disjoint,
+            rng=SeededRng(draw, "labels"),
+        )  # fmt: skip
+
+    def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
+        if not exists_on_main_process(folder / "config.json"):
+            train_base(replace(replace(self.base, out=str(folder)), resume=True))
+        base, _ = load_base(folder)
+        assert isinstance(base, NetworkBase)
+        density = ImageDensity(base, self.pixel_min)
+        images = {"unlabelled": sets.unlabelled, "test": sets.test}[self.threshold].values[:THRESHOLD_IMAGES]
+        return density, density.quantile(images, QUANTILE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewLabelStudy(LowDensitySchedule):
+    """Points, classifiers of them, and the schedule of LD; a model without loss weights learns from the labels alone."""
+
+    name: str
+    point_source: PointSource
+    nets: PlanarNets | DenseNets | ConvNets
+    classes: int = 10
+    models: Mapping[str, LossWeights | None]
+    training: TrainingConfig
+    supervised_training: TrainingConfig
+    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+    labelled_batch_size: int = 50
+    matching: Matching = "mean-square"
+    unlabelled_weight: float = 0.5
+    separate_generator_batch: bool = False
+    init_data: Literal["labelled", "unlabelled"] = "unlabelled"
+
+    def names_for_seed(self, seed: int) -> tuple[str, ...]:
+        """All models are trained with every draw of labels."""
+        return tuple(self.models)
+
+
+def few_label_studies(scale: str) -> tuple[list[FewLabelStudy], list[str]]:
+    """The studies of a scale, and a message if MNIST was not found."""
+    if scale == "smoke":
+        return [_plane("four spins", smoke=True), _digits(smoke=True)], []
+    if scale == "paper":
+        return [_published_mnist(), _published_svhn(), _published_cifar()], []
+    studies = [*(_plane(case) for case in LABELLED_PROCESSES), *_options(), _digits()]
+    if not MNIST.exists():
+        return studies, [missing_message(MNIST)]
+    return [*studies, _mnist()], []
+
+
+def _models(*, pull_away: float, variational: float, low_density: float) -> dict[str, LossWeights | None]:
+    return {
+        "labels only": None,
+        "FM": LossWeights(),
+        "FM + VI": LossWeights(variational=variational),
+        "FM + PT": LossWeights(pull_away=pull_away),
+        "FM + LD": LossWeights(low_density=low_density),
+    }
+
+
+LINEAR = replace(ADAM, schedule="linear", stable_ratio=2 / 3, keep_best=False)
+
+
+def _released_optimizers(lr_scale: float = 1.0, beta2: float = 0.999) -> dict[str, OptimizerConfig]:
+    """Adam's betas as released; `lr_scale` is the generator's rate over the classifier's."""
+    return players(OptimizerConfig(lr_scale, 0.0, beta2), OptimizerConfig(1.0, 0.5, beta2))
+
+
+def _density_run(source: str, base: NetworkConfig, training: TrainingConfig, images: ImageConfig) -> TrainRun:
+    data = DataConfig(source, held_out=0.1) if source == "digits" else DataConfig(source)
+    return TrainRun("", data=data, base=base, training=training, images=images)
+
+
+def _plane(case: str, *, smoke: bool = False) -> FewLabelStudy:
+    steps = 20 if smoke else 4_000
+    training = replace(
+        LINEAR, steps=steps, batch_size=100, learning_rate=2e-3, evaluate_every=steps // 4, log_every=steps // 20
+    )
+    return FewLabelStudy(
+        name=case, point_source=PlanarSource(case, per_class=4), nets=PlanarNets(width=16 if smoke else 100),
+        classes=LABELLED_PROCESSES[case]().classes,
+        models={"labels only": None, "FM": LossWeights(), "FM + LD": LossWeights(low_density=0.3)}, training=training,
+        supervised_training=replace(training, steps=steps // 4), optimizers=_released_optimizers(),
+        labelled_batch_size=8, matching="squared", unlabelled_weight=1.0,
+    )  # fmt: skip
+
+
+def _options() -> list[FewLabelStudy]:
+    """Differences between the paper and its code in the plane, one at a time; "four spins" itself is as in the paper."""
+    plain = _plane("four spins")
+    models: dict[str, LossWeights | None] = {"FM": LossWeights()}
+    fm = replace(plain, models=models)
+    changed = {
+        "half the unlabelled loss (code)": replace(fm, unlabelled_weight=0.5),
+        "mean square of features (code, MNIST)": replace(fm, matching="mean-square"),
+        "mean absolute difference (code, SVHN)": replace(fm, matching="absolute"),
+        "other points for the generator (code, MNIST)": replace(
+            fm, separate_generator_batch=True, training=replace(plain.training, batch_size=200)
+        ),
+        "density seldom, for 30 points (code)": replace(
+            plain, probability=0.1, max_points=30, models={**models, "FM + LD": plain.models["FM + LD"]}
+        ),
+    }
+    return [replace(study, name=f"four spins, {name}") for name, study in changed.items()]
+
+
+def _digits(*, smoke: bool = False) -> FewLabelStudy:
+    """8 x 8 pixels, two labels of each class."""
+    steps = 6 if smoke else 2_000
+    training = replace(LINEAR, steps=steps, batch_size=100, learning_rate=2e-3, evaluate_every=250, log_every=100)
+    base = PixelCnnPlusPlusConfig(width=16, layers=1, dropout=0.2, scales=2, mixtures=5)
+    density_training = TrainingConfig(
+        steps=1_000, batch_size=32, learning_rate=2e-3, warmup_steps=50, evaluate_every=250, swa_start=0.5
+    )
+    nets = DenseNets(
+        image=(1, 8, 8), hidden=(256, 128, 64), generator=(128, 128), noise_size=50, input_noise=0.2, noise=0.3,
+        norm_after_activation=True,
+    )  # fmt: skip
+    if smoke:
+        training = replace(training, evaluate_every=3, log_every=3)
+        base = PixelCnnPlusPlusConfig(width=4, layers=1, dropout=0.0, scales=2, mixtures=2)
+        density_training = replace(density_training, steps=2, evaluate_every=2, swa_start=None)
+        nets = DenseNets(image=(1, 8, 8), hidden=(32, 16), generator=(16, 16), noise_size=8)
+    density = _density_run("digits", base, density_training, ImageConfig(16))
+    return FewLabelStudy(
+        name="digits, 20 labels", point_source=ImageSource(source="digits", labels=20, base=density, held_out=200),
+        nets=nets, models=_models(pull_away=0.1, variational=1e-3, low_density=1e-3), training=training,
+        supervised_training=replace(training, steps=steps // 2), optimizers=_released_optimizers(0.5),
+        labelled_batch_size=20, start_step=steps // 10, probability=0.5, max_points=30,
+    )  # fmt: skip
+
+
+def _mnist() -> FewLabelStudy:
+    """Half the published widths on MNIST, a sixtieth of the published updates, and a density of 14 x 14 pixels, 16 levels.
+
+    The generator has its norms after the activations, and Adam's betas are (0.5, 0.999) for both players: with the published
+    ones, which average over ten thousand updates, pixels saturate at once and do not recover in so short a run. The weight of
+    the unlabelled loss is four times the published one, and the generator learns faster than the classifier, not slower: both
+    were chosen on held-out training images, where they speed up learning.
+    """
+    training = replace(
+        LINEAR, steps=20_000, batch_size=100, learning_rate=4e-3, evaluate_every=500, save_every=1_000, log_every=100
+    )
+    density = _density_run(
+        str(MNIST),
+        PixelCnnPlusPlusConfig(width=16, layers=1, dropout=0.0, scales=2, mixtures=5),
+        TrainingConfig(steps=2_000, batch_size=32, learning_rate=2e-3, warmup_steps=100, evaluate_every=1_000, swa_start=0.8),
+        ImageConfig(16, shrink=2),
+    )
+    return FewLabelStudy(
+        name="MNIST, 100 labels", point_source=ImageSource(source=str(MNIST), labels=100, base=density, held_out=5_000),
+        nets=DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), norm_after_activation=True),
+        models=_models(pull_away=0.1, variational=1e-3, low_density=4e-4), training=training,
+        supervised_training=replace(training, steps=1_500, evaluate_every=500),
+        optimizers=players(OptimizerConfig(1.5, momentum=0.5), OptimizerConfig(momentum=0.5)), unlabelled_weight=2.0,
+        start_step=1_600, probability=0.1, max_points=30,
+    )  # fmt: skip
+
+
+def _published_source(source: str, labels: int, *, pixel_min: float = 0.0, disjoint: bool = True) -> ImageSource:
+    training = replace(ADAM, epochs=200, batch_size=16, learning_rate=1e-3, swa_start=0.9)
+    density = _density_run(source, PixelCnnPlusPlusConfig(), training, ImageConfig(256))
+    return ImageSource(source=source, labels=labels, base=density, held_out=0, pixel_min=pixel_min, disjoint=disjoint)
+
+
+def _published_mnist() -> FewLabelStudy:
+    """A batch of 200 is 100 images for the classifier and 100 others for the generator."""
+    training = replace(LINEAR, steps=1_200_000, batch_size=200, learning_rate=3e-3, evaluate_every=6_000, log_every=1_000)
+    models = _models(pull_away=0.8, variational=1e-2, low_density=1e-4)
+    return FewLabelStudy(
+        name="MNIST, 100 labels", point_source=_published_source(mnist(), 100), nets=DenseNets(),
+        models={**models, "FM + LD + Ent": LossWeights(low_density=1e-4, conditional_entropy=0.1)}, training=training,
+        supervised_training=replace(training, steps=20_000), optimizers=_released_optimizers(1 / 3, 0.9999),
+        labelled_batch_size=100, separate_generator_batch=True, start_step=9_000, probability=0.1, max_points=30,
+    )  # fmt: skip
+
+
+def _published_svhn() -> FewLabelStudy:
+    source = local_or_hub(DATA / "svhn", "ufldl-stanford/svhn:cropped_digits")
+    training = replace(LINEAR, epochs=900, batch_size=64, learning_rate=1e-3, min_lr_ratio=0.1, log_every=500)
+    models = _models(pull_away=0.8, variational=1e-2, low_density=1e-4)
+    return FewLabelStudy(
+        name="SVHN, 1,000 labels", point_source=_published_source(source, 1_000, pixel_min=-1.0, disjoint=False),
+        nets=ConvNets(width=64), models={**models, "FM + PT + Ent": LossWeights(pull_away=0.8, conditional_entropy=0.1)},
+        training=training, supervised_training=replace(training, epochs=None, steps=20_000),
+        optimizers=_released_optimizers(), labelled_batch_size=64, matching="absolute", init_data="labelled",
+        start_step=9_000, probability=0.1, max_points=30,
+    )  # fmt: skip
+
+
+def _published_cifar() -> FewLabelStudy:
+    training = replace(LINEAR, epochs=1_200, batch_size=100, learning_rate=6e-4, log_every=500)
+    return FewLabelStudy(
+        name="CIFAR-10, 4,000 labels", point_source=_published_source(cifar(), 4_000, pixel_min=-1.0, disjoint=False),
+        nets=ConvNets(width=96, input_dropout=0.2, spatial_dropout=False),
+        models=_models(pull_away=0.8, variational=1e-2, low_density=1e-4), training=training,
+        supervised_training=replace(training, epochs=None, steps=50_000), optimizers=_released_optimizers(0.5),
+        labelled_batch_size=100, matching="absolute", init_data="labelled", start_step=9_000, probability=0.1,
+        max_points=30,
+    )  # fmt: skip

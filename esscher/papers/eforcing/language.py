@@ -1,0 +1,243 @@
+"""E-Forcing (Anonymous, 2023) on language models: beside other objectives on one network, and on every backbone of the paper.
+
+`eforcing-lm` compares E-Forcing with likelihood, label smoothing and scheduled sampling: the perplexity of the rest of the
+text, in as many epochs and in as much time, and whether the validation loss rises late, as it does in overfitting. It also
+measures exposure bias, energies on top of the trained models, and the error of E-Forcing's gradient on strings that are few
+enough to be enumerated. `eforcing-backbones` compares E-Forcing with likelihood on seven kinds of networks.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from esscher.bases.network import NetworkBase, build_base
+from esscher.core.chunking import Chunking
+from esscher.core.estimate import Estimate
+from esscher.core.progress import progress_as
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences
+from esscher.core.target import Tilted
+from esscher.data.splits import read_splits
+from esscher.data.synthetic import draw_splits
+from esscher.energies.self_energy import SELF
+from esscher.exact.languages import motif_process
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.networks.registry import NetworkConfig
+from esscher.networks.transformer_config import TransformerConfig
+from esscher.objectives.config import EForcingConfig
+from esscher.objectives.exposure_bias import EForcing
+from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN, backbone_studies, language_studies
+from esscher.papers.sources import StreamStudy
+from esscher.papers.streams import over_seeds, stream_rows, stream_sections, with_perplexity
+from esscher.papers.study import Row, Rows, StudyContext, cached_json, mean_estimate, select, validation_history
+from esscher.reports.document import Picture, Section, Table
+from esscher.reports.plots import curves
+from esscher.samplers.importance import Exhaustive
+from esscher.training.collectives import exists_on_main_process
+from esscher.training.config import TrainingConfig
+from esscher.training.trainer import Trainer
+from esscher.workflow.config.analyse import ExposureConfig
+from esscher.workflow.config.measure import MeasureConfig
+from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
+from esscher.workflow.exposure import analyse_exposure
+from esscher.workflow.measure import measure_sequences
+from esscher.workflow.model import load
+from esscher.workflow.processors import TextProcessor
+from esscher.workflow.tilt import tilt_model
+
+PAPER = [
+    dict(zip(("text", "model", "perplexity", "with E-Forcing"), row, strict=True))
+    for row in (
+        ("WikiText-103", "Transformer", 30.56, 29.94),
+        ("WikiText-103", "Transformer-XL", 24.20, 23.90),
+        ("CC-News", "Transformer", "-", "0.51 lower"),
+        ("Toronto Books", "Transformer", "-", "0.47 lower"),
+    )
+]
+BACKBONES_PAPER = [
+    {"text": "Penn Treebank", "models": "GRU, LSTM, ENAS, TrellisNet, DEQ, Transformer-XL", "result": "all gain by E-Forcing"}
+]
+EXPOSURE = (
+    "Ratio: how often the true token is likelier after the model's own outputs than after the baseline's. Bound: a lower bound "
+    "of KL(data prefixes || model prefixes), with the logsumexp of the logits as the critic; 0 or less says nothing."
+)
+ENERGIES = (
+    "Perplexity of the next 20 tokens after 30, of the model and of the model tilted: by the logsumexp of its own logits, "
+    "which E-Forcing trains, or by a network that starts from its weights and learns to tell its draws from the data."
+)
+COLUMNS = ("text", "model", "seed", "perplexity", "saved", "at step", "late rise")
+CONTINUATION = Chunking(max_length=20, prompt_tokens=30)
+
+
+def run_language(context: StudyContext) -> dict[str, Any]:
+    """All objectives on every text of the scale, exposure bias, energies, and the gradient against the exact one."""
+    smoke = context.scale == "smoke"
+    studies, missing = language_studies(context.scale)
+    rows, over, sections = _rows_and_sections(context, studies)
+    batches, steps = (10, 10) if smoke else (200, 300)
+    gradients = cached_json(context.out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
+    places, sequences = (20, 20) if smoke else (400, 200)
+    compared = [study for study in studies if FORCED in study.models]
+    exposure = [exposure_row(context, study, FORCED, places) for study in compared]
+    energies = [self_energy_row(context, study, model, sequences) for study in compared for model in (PLAIN, FORCED, ONCE)]
+    energies += [residual_row(context, study, PLAIN, sequences, 4 if smoke else 200) for study in compared]
+    analyses = [Table("Exposure bias", exposure, EXPOSURE), Table("Energies", energies, ENERGIES)]
+    sections.append(Section("Exposure and energies", "The first seed of each model, on text held out of training.", analyses))
+    sections.append(gradient_section(gradients))
+    tables = {"gradients": gradients, "exposure": exposure, "energies": energies, "rows": rows, "over seeds": over}
+    return context.publish("E-Forcing", ABOUT, sections, tables=tables, paper=PAPER, missing=missing)
+
+
+def run_backbones(context: StudyContext) -> dict[str, Any]:
+    """Likelihood and E-Forcing on every backbone of the scale."""
+    studies, missing = backbone_studies(context.scale)
+    rows, over, sections = _rows_and_sections(context, studies)
+    tables, title = {"rows": rows, "over seeds": over}, "E-Forcing on many backbones"
+    return context.publish(title, ABOUT, sections, tables=tables, paper=BACKBONES_PAPER, missing=missing)
+
+
+ABOUT = "One network and text, and several training objectives; all are measured by the likelihood of other text."
+BEST_WEIGHTS_NOTE = "Seed 0. The weights with the lowest loss are kept and tested."
+
+
+def _rows_and_sections(context: StudyContext, studies: Sequence[StreamStudy]) -> tuple[list[Row], list[Row], list[Section]]:
+    """The printed columns of all rows, their means over seeds, and the sections of the report."""
+    rows = with_perplexity([with_validation(context, row) for row in stream_rows(context, studies)])
+    sections, about = stream_sections(rows), "A validation loss that rises again is a sign of overfitting."
+    for study in studies:
+        pictures = context.learning_curves(study.name, study.models, "validation, nats per token", BEST_WEIGHTS_NOTE)
+        sections.append(Section(f"{study.name}: while learning", about, pictures))
+    return select(rows, COLUMNS), with_perplexity(over_seeds(rows)), sections
+
+
+def with_validation(context: StudyContext, row: Mapping[str, Any]) -> Row:
+    """The row with the lowest validation loss, its step, and the rise from there to the last evaluation."""
+    history = validation_history(context.run_dir(row["text"], row["model"], row["seed"]))
+    step, least = min(history, key=lambda evaluation: evaluation[1])
+    return {**row, "least validation": round(least, 4), "at step": step, "late rise": round(history[-1][1] - least, 4)}
+
+
+def exposure_row(context: StudyContext, study: StreamStudy, model: str, places: int) -> Row:
+    """The exposure-bias ratio of a model against the baseline of its study, and the mean bounds of both; seed 0."""
+    run_dir, baseline = context.run_dir(study.name, model), context.run_dir(study.name, study.baseline)
+
+    def measure() -> dict[str, Estimate]:
+        measured = analyse_exposure(load(run_dir), ExposureConfig(sequences=places, against=str(baseline)))
+        assert measured.ratio is not None and measured.baseline is not None
+        bounds = {"bound": measured.model.mean, f"bound, {study.baseline}": measured.baseline.mean}
+        return {"ratio": measured.ratio.ratio, **bounds}
+
+    return {"text": study.name, "model": model, **cached_json(run_dir / "exposure.json", measure)}
+
+
+def self_energy_row(context: StudyContext, study: StreamStudy, model: str, sequences: int) -> Row:
+    """A model tilted by the logsumexp of its own logits; seed 0."""
+    run_dir = context.run_dir(study.name, model)
+    row = cached_json(run_dir / "self.json", lambda: _tilted_perplexity(study, model, run_dir, SELF, sequences))
+    return {"text": study.name, "of": model, "energy": "its own logsumexp", **row}
+
+
+def residual_row(context: StudyContext, study: StreamStudy, model: str, sequences: int, steps: int) -> Row:
+    """A model tilted by a network that starts from its weights and learns to tell its draws from the data; seed 0."""
+    run_dir = context.run_dir(study.name, model)
+
+    def measure() -> dict[str, Estimate]:
+        energy = residual_energy(run_dir, run_dir / "energy", steps, CONTINUATION)
+        return _tilted_perplexity(study, model, run_dir, energy, sequences)
+
+    return {"text": study.name, "of": model, "energy": "a network", **cached_json(run_dir / "residual.json", measure)}
+
+
+def residual_energy(run_dir: Path, folder: Path, steps: int, chunking: Chunking | None = None) -> Path:
+    """Train an energy by noise contrast from the weights of a model, unless its folder exists, and return the folder."""
+    if not exists_on_main_process(folder / "config.json"):
+        training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
+        contrast = ContrastConfig(draws=64, held_out=min(256, 4 * steps))
+        settings = TiltRun(out=str(folder), training=training, contrast=contrast, resume=True)
+        tilt_model(load(run_dir, chunking=chunking), settings)
+    return folder
+
+
+def _tilted_perplexity(
+    study: StreamStudy, model: str, run_dir: Path, energy: str | Path, sequences: int
+) -> dict[str, Estimate]:
+    """Perplexity of the continuations of test texts, of the model and of the tilted model."""
+    data = study.models[model].data
+    loaded = load(run_dir, energy, chunking=CONTINUATION)
+    assert isinstance(loaded.data, TextProcessor)
+    continuations = loaded.data.encode_set(read_splits(data).test.texts, data.source)
+    measured = measure_sequences(loaded, continuations, MeasureConfig(data, sequences=sequences)).estimates
+    assert measured.tilted is not None and measured.reduction is not None
+    nats = {"model": measured.base["token"], "tilted": measured.tilted["token"]}
+    perplexities = {name: value.map(math.exp, unit="per token") for name, value in nats.items()}
+    return {**perplexities, "saved": measured.reduction["token"]}
+
+
+MOTIF, LENGTH, BATCH_SIZES = "101", 6, (16, 64, 256)
+BASES: Mapping[str, NetworkConfig] = {
+    "LSTM": LstmConfig(16, 1, embedding=8),
+    "Transformer": TransformerConfig(16, 1, 2, 32),
+}
+NEXT_TOKEN_ESTIMATORS: dict[str, Literal["exact", "sampled"]] = {"in expectation": "exact", "as drawn": "sampled"}
+
+
+def gradient_rows(batches: int, steps: int) -> list[Row]:
+    """Bias and variance of E-Forcing's gradient: a row for each base, batch size and treatment of the next token.
+
+    A base is trained by E-Forcing on strings of a motif process, which can be enumerated; then the gradient of one batch is
+    estimated many times, with the next token of each draw in expectation and as drawn.
+    """
+    process = motif_process(MOTIF, LENGTH, mixture=0.9)
+    data = draw_splits(process.base, max(BATCH_SIZES), rng=SeededRng(0)).train
+    rows = []
+    for name, config in BASES.items():
+        base = build_base(config, process.space, rng=SeededRng(1)).double()
+        training = TrainingConfig(steps=steps, learning_rate=3e-3, log_every=steps)
+        with progress_as("quiet"):
+            Trainer(training)(EForcing(EForcingConfig(0.3)), Tilted(base), data, modules=base)
+        for size in BATCH_SIZES:
+            batch = data.rows(slice(0, size))
+            exact = _gradient(base, EForcing(EForcingConfig(0.3), sampler=Exhaustive()), batch, SeededRng(0))
+            for estimator, inner in NEXT_TOKEN_ESTIMATORS.items():
+                estimate = partial(_gradient, base, EForcing(EForcingConfig(0.3, inner=inner)), batch)
+                estimates = torch.stack([estimate(SeededRng(2).stream(number)) for number in range(batches)])
+                rows.append({"base": name, "sequences": size, "next token": estimator, **_gradient_error(estimates, exact)})
+    return rows
+
+
+def _gradient(base: NetworkBase, objective: EForcing, data: Sequences, rng: Rng) -> Float[Tensor, "W"]:
+    value = objective(Tilted(base), data, rng=rng).value
+    assert isinstance(value, Tensor)
+    slopes = torch.autograd.grad(value, list(base.parameters()), allow_unused=True)
+    return torch.cat([slope.flatten() for slope in slopes if slope is not None])
+
+
+def _gradient_error(estimates: Float[Tensor, "n W"], exact: Float[Tensor, "W"]) -> dict[str, Estimate | float]:
+    """The variance with its interval, and the error of the mean."""
+    count = len(estimates)
+    spread = (estimates - estimates.mean(0)).square().sum(1) * count / (count - 1)
+    along = estimates @ exact / exact.norm()
+    error = float((along.mean() - exact.norm()) / (along.std() / count**0.5))
+    variance = mean_estimate(spread, method=f"mean square distance from the mean of {count} batches")
+    return {"variance": variance, "error in standard errors": round(error, 2)}
+
+
+def gradient_section(rows: Rows) -> Section:
+    """The table, and how the variance falls with the batch size."""
+    lines = {}
+    for name in BASES:
+        for estimator in NEXT_TOKEN_ESTIMATORS:
+            line = [row for row in rows if row["base"] == name and row["next token"] == estimator]
+            lines[f"{name}, {estimator}"] = [row["sequences"] for row in line], [row["variance"].value for row in line]
+    about = (
+        "Errors are along the exact gradient, in standard errors; self-normalised weights leave a bias that falls with the "
+        "batch size. The variance is that of the whole gradient, summed over weights."
+    )
+    picture = Picture(curves(lines, x="sequences of a batch", y="variance of the gradient", log=True), "")
+    return Section("The gradient, where it is known", about, [Table("Gradients", rows), picture])

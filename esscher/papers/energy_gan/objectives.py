@@ -1,0 +1,188 @@
+"""Objectives of energy GANs, calibrated or not (Dai et al. 2017), of the usual GAN, and of both on a finite space.
+
+    discriminator    minimises  E_data[c] - E_gen[c]
+    generator        minimises  E_gen[c] + temperature * K(p_gen)
+    inference net    minimises  the bound that stands for K, if it is a variational one
+
+All are updated at once, from one batch. At the optimum c = -temperature * dK/dp + const, so with K = minus entropy the data's
+density is exp(-c / temperature) up to its normaliser: `energy`. A cost is low on real points, also in the GAN, whose
+discriminator says "real" with probability sigmoid(-c). On a finite space of C points generator and discriminator are tables,
+p = softmax(values) and the cost; data are rows of probabilities, whose mean counts; gradients are exact for any convex K.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from esscher.core.objective import Loss
+from esscher.core.randomness import Rng
+from esscher.papers.games.calibration import Calibration, Constant, VariationalEntropy
+from esscher.papers.games.networks import Game, eval_in_batches
+from esscher.papers.games.noise import ContinuousRng
+from esscher.papers.games.points import Points
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Which players are updated, by the gap: the mean cost of real points minus that of generated ones, of the same batch.
+
+    Above `high` only the discriminator and the inference net are updated, below `low` only the generator.
+    """
+
+    low: float
+    high: float
+
+    def moving(self, gap: float) -> tuple[str, ...]:
+        if gap > self.high:
+            return ("discriminator", "inference")
+        return ("generator",) if gap < self.low else ("generator", "discriminator", "inference")
+
+
+@dataclass(frozen=True)
+class EnergyGan:
+    """An energy GAN with the calibration K.
+
+    A `margin` bounds how far the cost of a generated point counts above that of real ones; `smoothness` is the weight of the
+    mean square of all costs. The thesis has neither of them, and no gate. In `inference_only_steps` updates before each update
+    of all players only the inference net is updated, so that its bound is nearly tight.
+    """
+
+    calibration: Calibration = field(default_factory=Constant)
+    temperature: float = 1.0
+    gate: Gate | None = None
+    margin: float | None = None
+    smoothness: float = 0.0
+    inference_only_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ValueError(f"The temperature is more than 0, not {self.temperature}; Constant() is the game without K.")
+        if self.inference_only_steps < 0 or (
+            self.inference_only_steps and not isinstance(self.calibration, VariationalEntropy)
+        ):
+            raise ValueError(
+                f"inference_only_steps is 0 or more, and above 0 needs a VariationalEntropy; got {self.inference_only_steps} "
+                f"with {type(self.calibration).__name__}."
+            )
+
+    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+        z = target.generator.draw_noise(len(data), rng=rng)
+        made = target.generator(z)
+        if step % (self.inference_only_steps + 1) != self.inference_only_steps:
+            term = self.calibration(target, z, made.detach())
+            return Loss({"inference": term}, {"calibration": float(term.detach())}, len(data))
+        real, fake = target.discriminator(data.values), target.discriminator(made)
+        gap = real.mean() - fake.mean()
+        term = self.calibration(target, z, made)
+        losses = {
+            "discriminator": self._margin(real, fake) + self.smoothness * (real.square().mean() + fake.square().mean()),
+            "generator": fake.mean() + self.temperature * term,
+        }
+        if target.inference is not None:
+            losses["inference"] = term
+        moving = losses if self.gate is None else self.gate.moving(float(gap.detach()))
+        metrics = {"gap": float(gap.detach()), "calibration": float(term.detach())}
+        return Loss({name: value for name, value in losses.items() if name in moving}, metrics, len(data))
+
+    def _margin(self, real: Tensor, fake: Tensor) -> Tensor:
+        if self.margin is None:
+            return real.mean() - fake.mean()
+        return (real.mean() - fake).clamp(min=-self.margin).mean()
+
+
+@dataclass(frozen=True)
+class Gan:
+    """The game of Goodfellow et al. (2014) with the non-saturating loss of the generator.
+
+    With a `calibration` the same K is added as to an energy GAN, which does not make this cost an energy (B.7.3).
+    """
+
+    calibration: Calibration = field(default_factory=Constant)
+    temperature: float = 1.0
+
+    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+        z = target.generator.draw_noise(len(data), rng=rng)
+        made = target.generator(z)
+        real, fake = target.discriminator(data.values), target.discriminator(made)
+        losses = {
+            "discriminator": softplus(real).mean() + softplus(-fake).mean(),
+            "generator": softplus(fake).mean() + self.temperature * self.calibration(target, z, made),
+        }
+        return Loss(losses, {"gap": float((real.mean() - fake.mean()).detach())}, len(data))
+
+
+def energy(game: Game, x: Tensor, temperature: float = 1.0) -> Tensor:
+    """Minus the log-density that the cost represents, up to a constant."""
+    return eval_in_batches(game.discriminator, x).double() / temperature
+
+
+Convex = Callable[[Tensor], Tensor]
+"""K: probabilities [C] -> number."""
+
+
+def constant(p: Float[Tensor, "C"]) -> Tensor:
+    """K = 0."""
+    return p.new_zeros(())
+
+
+def minus_entropy(p: Float[Tensor, "C"]) -> Tensor:
+    """K = sum p log p."""
+    return torch.xlogy(p, p).sum()
+
+
+def half_square(p: Float[Tensor, "C"]) -> Tensor:
+    """K = |p|^2 / 2."""
+    return p.square().sum() / 2
+
+
+class TableParameters(nn.Module):
+    """One number for each point."""
+
+    def __init__(self, values: Float[Tensor, "C"]):
+        super().__init__()
+        self.values = nn.Parameter(values)
+
+
+@dataclass(frozen=True)
+class FiniteGame:
+    """A generator and a discriminator that are tables."""
+
+    generator: TableParameters
+    discriminator: TableParameters
+
+    @property
+    def prob(self) -> Float[Tensor, "C"]:
+        """p_gen."""
+        return self.generator.values.softmax(0)
+
+
+@dataclass(frozen=True)
+class FiniteEnergyGan:
+    """E_gen[c] - E_data[c] + temperature * K(p_gen), maximised by the cost and minimised by the generator."""
+
+    convex: Convex = constant
+    temperature: float = 1.0
+
+    def __call__(self, target: FiniteGame, data: Points, *, rng: Rng, step: int = 0) -> Loss:
+        cost, p = target.discriminator.values, target.prob
+        gap = (data.values.mean(0) - p) @ cost
+        losses = {"discriminator": gap, "generator": p @ cost + self.temperature * self.convex(p)}
+        return Loss(losses, {"gap": float(gap.detach())}, len(data))
+
+
+@dataclass(frozen=True)
+class FiniteGan:
+    """The game of Goodfellow et al. (2014) with K added, which does not make its cost an energy (B.7.3)."""
+
+    convex: Convex = constant
+    temperature: float = 1.0
+
+    def __call__(self, target: FiniteGame, data: Points, *, rng: Rng, step: int = 0) -> Loss:
+        cost, p, softplus = target.discriminator.values, target.prob, nn.functional.softplus
+        discriminator = data.values.mean(0) @ softplus(cost) + p @ softplus(-cost)
+        generator = p @ softplus(cost) + self.temperature * self.convex(p)
+        return Loss({"discriminator": discriminator, "generator": generator}, {}, len(data))

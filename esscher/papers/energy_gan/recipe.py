@@ -1,0 +1,264 @@
+"""Calibrating energy-based GANs (Dai et al., 2017): does the discriminator know the density?
+
+Four games on three processes in the plane whose density is known. The cost of each is normalised on a grid and compared with
+the true density, as are the generator's draws; then each difference between thesis and released code is tried by itself. The
+same games on images (`images`) are measured by a linear probe and by the mean image. `small` takes two cores minutes; `paper`
+has the steps, rates, weights and gates of the released code.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from esscher.core.randomness import SeededRng
+from esscher.core.storage import read_tensors, write_tensors
+from esscher.papers.energy_gan.images import IMAGE_MODELS, MADE, MEAN, RANKED, image_games, make_image_row
+from esscher.papers.energy_gan.objectives import EnergyGan, Gan, Gate, energy
+from esscher.papers.games.calibration import Calibration, Constant, NeighbourEntropy, VariationalEntropy
+from esscher.papers.games.evaluation import Grid, divergence
+from esscher.papers.games.networks import PlanarNets
+from esscher.papers.games.plots import planar_panels
+from esscher.papers.games.points import DRAWS, PROCESSES, GaussianMixture2d, Points, two_spirals, with_unit_covariance
+from esscher.papers.games.training import ADAM, players, train_game
+from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, select
+from esscher.reports.document import Picture, Section, Table
+from esscher.reports.plots import figure_from_file, save_figure
+from esscher.training.config import OptimizerConfig, TrainingConfig
+
+PAPER = [
+    dict(zip(("process", "model", "KL(disc||data)", "KL(gen||data)"), row, strict=True))
+    for row in (
+        ("four Gaussians", "GAN", 6.20, 0.25), ("four Gaussians", "EGAN-Const", 6.22, 0.22),
+        ("four Gaussians", "EGAN-Ent-VI", 0.72, 0.090), ("four Gaussians", "EGAN-Ent-NN", 0.090, 0.062),
+        ("biased pair", "GAN", 6.49, 0.041), ("biased pair", "EGAN-Const", 6.50, 0.12),
+        ("biased pair", "EGAN-Ent-VI", 2.99, 0.030), ("biased pair", "EGAN-Ent-NN", 0.52, 0.033),
+        ("two spirals", "GAN", 4.38, 0.38), ("two spirals", "EGAN-Const", 3.97, 0.72),
+        ("two spirals", "EGAN-Ent-VI", 0.31, 0.43), ("two spirals", "EGAN-Ent-NN", 0.41, 0.45),
+    )
+]  # fmt: skip
+PROBES = [
+    {"model": model, "probe": error}
+    for model, error in (("EGAN-Ent-NN", 1.19), ("EGAN-Const", 1.34), ("GAN", 1.26), ("random", 3.41))
+]
+PANELS_FILE = "shown.safetensors"
+SHOWN_DRAWS = 2_000
+MODELS = ("GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
+MAIN = ("KL(disc||data)", "KL(gen||data)")
+MEANING = (
+    "data is the true density, emp the training draws, gen the generator's draws, disc the cost as an energy, normalised over "
+    "the grid. A divergence between two known distributions is exact for the networks of its row."
+)
+
+
+def run(context: StudyContext) -> dict[str, Any]:
+    """All games on all processes and images, with every seed, and the options with one seed."""
+    names = [(process, model, seed) for seed in range(context.seeds) for process in PROCESSES for model in MODELS]
+    rows = [make_row(context, process, model, seed) for process, model, seed in names]
+    over = means_over_seeds(rows, ("process", "model"), MAIN)
+    sections = [_plane_section(context, process, rows) for process in PROCESSES]
+    tried = list(OPTIONS)[: 2 if context.scale == "smoke" else None]
+    options = select([make_option_row(context, option, 0) for option in tried], ("option", "process", "model", *MAIN))
+    sections.append(Section("Thesis and code", "One difference at a time, with one seed.", [Table("Divergences", options)]))
+    image_rows = []
+    for images in image_games(context.scale):
+        of_images = [make_image_row(context, images, model, seed) for seed in range(context.seeds) for model in IMAGE_MODELS]
+        sections.append(_images_section(context, images, of_images))
+        image_rows += of_images
+    sections.append(
+        Section("Published probes", "Errors of linear probes on MNIST, from the thesis.", [Table("Probes", PROBES)])
+    )
+    about = "Four games on processes in the plane whose density is known, and on images."
+    short = select(rows, ("process", "model", "seed", "steps", *MAIN))
+    tables = {"rows": short, "over seeds": over, "options": options, "images": image_rows}
+    return context.publish("Calibrated energy GANs", about, sections, tables=tables, paper=PAPER)
+
+
+def _plane_section(context: StudyContext, process: str, rows: Rows) -> Section:
+    """The divergences of a process, and a picture of the first seed that is also saved as a file."""
+    panels = {model: read_tensors(game_folder(context, process, model, 0) / PANELS_FILE) for model in MODELS}
+    figure = planar_panels(panels)
+    save_figure(figure, context.out / f"{process.replace(' ', '-')}.png")
+    picture = Picture(figure, "Above, energies up to 12 nats; below, data in red and generated points in blue. Seed 0.")
+    table = Table("Divergences", [row for row in rows if row["process"] == process], MEANING)
+    return Section(process, "A cost that knows the density has the colours of the truth.", [picture, table])
+
+
+def _images_section(context: StudyContext, images: str, rows: Rows) -> Section:
+    """The rows of all games on some images, and the pictures of the first seed."""
+    about = "The error of a linear probe, and the distance of the mean generated image from the mean test image."
+    parts: list[Table | Picture] = [Table("Games", rows, about)]
+    pictures = {
+        MADE: "draws",
+        MEAN: "the mean of test images and of draws",
+        RANKED: "test images of class 1, of lowest energy above, of highest below",
+    }
+    for model in IMAGE_MODELS:
+        run_dir = context.run_dir(images, model)
+        parts += [Picture(figure_from_file(run_dir / file), f"{model}: {what}.") for file, what in pictures.items()]
+    return Section(images, "", parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanarGameSettings:
+    """How a game is played on one process; `truth` replaces the process and `reference` the density it is compared with."""
+
+    objective: Gan | EnergyGan
+    training: TrainingConfig
+    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+    nets: PlanarNets
+    draws: int = DRAWS
+    cells: int = 100
+    truth: Callable[[], GaussianMixture2d] | None = None
+    reference: Callable[[], GaussianMixture2d] | None = None
+
+
+def planar_game_settings(scale: str, process: str, model: str) -> PlanarGameSettings:
+    """The settings of a row at a scale."""
+    if process not in PROCESSES or model not in MODELS:
+        raise ValueError(f"There is no row {process!r}, {model!r}; known are {', '.join(PROCESSES)} and {', '.join(MODELS)}.")
+    return _published(process, model) if scale == "paper" else _small(process, model, smoke=scale == "smoke")
+
+
+def _small(process: str, model: str, *, smoke: bool) -> PlanarGameSettings:
+    """Rates, small initial weights and a gate under which the generator keeps up, found with seed 0 of two processes."""
+    gate = Gate(-10.0, 0.1)  # with -1 a generator that is too wide for a flat cost is updated alone for ever
+    objectives: dict[str, Gan | EnergyGan] = {
+        "GAN": Gan(),
+        "EGAN-Const": EnergyGan(Constant(), gate=gate),
+        "EGAN-Ent-VI": EnergyGan(VariationalEntropy(), gate=Gate(-math.inf, 0.1), inference_only_steps=1),
+        "EGAN-Ent-NN": EnergyGan(NeighbourEntropy(), gate=gate),
+    }
+    training = replace(
+        ADAM, steps={"two spirals": 6_000}.get(process, 1_800), batch_size=500, learning_rate=5e-4, schedule="exponential",
+        stable_ratio=0.4, min_lr_ratio=0.05, save_every=600, log_every=100,
+    )  # fmt: skip
+    generator = OptimizerConfig(lr_scale=1.0 if model == "GAN" else 10.0, momentum=0.0)
+    nets, optimizers = PlanarNets(std=0.03, generator_std=0.03), players(generator, OptimizerConfig(momentum=0.0))
+    if model == "EGAN-Ent-VI":  # wide initial draws, a generator slow enough to be followed, and noise before the inference net
+        training = replace(training, steps=2 * (training.steps or 0), learning_rate=1e-3)
+        nets = PlanarNets(std=0.03, generator_std=0.3, inference_noise_std=0.5)
+        optimizers = players(OptimizerConfig(3.0, momentum=0.0), OptimizerConfig(1.0, momentum=0.0))
+        optimizers["inference"] = OptimizerConfig(2.0, momentum=0.5)
+    plan = PlanarGameSettings(objective=objectives[model], training=training, optimizers=optimizers, nets=nets)
+    if not smoke:
+        return plan
+    tiny = replace(training, steps=20, batch_size=50, save_every=20, log_every=10, learning_rate=5e-4)
+    return replace(plan, training=tiny, nets=replace(nets, width=16), draws=2_000, cells=20)
+
+
+def _published(process: str, model: str) -> PlanarGameSettings:
+    """As released; for the two games that were not, the settings of the others. Temperatures are scale times batch."""
+    spirals = process == "two spirals"
+    if model == "GAN":
+        training = TrainingConfig(epochs=500, batch_size=500, learning_rate=1e-3, optimizer="adagrad", max_grad_norm=None)
+        return PlanarGameSettings(objective=Gan(), training=training, nets=PlanarNets(std=0.01, generator_std=0.125))
+    kinds: dict[str, Calibration] = {
+        "EGAN-Const": Constant(),
+        "EGAN-Ent-VI": VariationalEntropy(),
+        "EGAN-Ent-NN": NeighbourEntropy(form="variance"),
+    }
+    temperature = {"four Gaussians": 0.5, "biased pair": 0.15, "two spirals": 0.25}[process]
+    gate = Gate(-0.2 if process == "biased pair" else -10.0, 0.1)
+    margin = None if process == "four Gaussians" else 10.0
+    training = replace(
+        ADAM, epochs=500 if spirals else 100, batch_size=500, learning_rate=2e-4, schedule="exponential",
+        stable_ratio=0.4 if spirals else 0.1, min_lr_ratio=0.99**300 if spirals else 0.985**90,
+    )  # fmt: skip
+    return PlanarGameSettings(
+        objective=EnergyGan(kinds[model], temperature, gate=gate, margin=margin),
+        training=training,
+        optimizers=players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
+        nets=PlanarNets(std=0.1, generator_std=0.01) if spirals else PlanarNets(std=0.01, generator_std=0.001),
+    )
+
+
+def make_row(context: StudyContext, process: str, model: str, seed: int) -> Row:
+    """The divergences of one game."""
+    settings = planar_game_settings(context.scale, process, model)
+    return play(settings, process, model, seed, game_folder(context, process, model, seed))
+
+
+def game_folder(context: StudyContext, process: str, model: str, seed: int) -> Path:
+    """The run folder of a row."""
+    return context.run_dir(process.lower().replace(" ", "-"), model, seed)
+
+
+def play(plan: PlanarGameSettings, process: str, model: str, seed: int, run_dir: Path) -> Row:
+    """Train one game and compare all distributions on the grid, unless its row exists; panels stay in the run folder."""
+
+    def make() -> Row:
+        truth = (plan.truth or PROCESSES[process])()
+        data = truth.draw(plan.draws, rng=SeededRng(0, "data", process))
+        inference = isinstance(plan.objective.calibration, VariationalEntropy)
+        game = plan.nets.build(inference=inference, rng=SeededRng(seed, "networks"))
+        steps = train_game(plan.objective, game, data, plan.training, plan.optimizers, seed=seed, folder=run_dir)
+        grid = Grid.around(data, plan.cells)
+        with torch.no_grad():
+            made = Points(game.generator.draw(plan.draws, rng=SeededRng(seed, "draws")))
+        costs = energy(game, grid.centres, plan.objective.temperature)
+        cells = {
+            "data": grid.density((plan.reference or (lambda: truth))().log_density(grid.centres)), "emp": grid.histogram(data),
+            "gen": grid.histogram(made), "disc": grid.density(-costs),
+        }  # fmt: skip
+        divergences = {f"{a}||{b}": divergence(cells[a], cells[b]) for a, b in permutations(("disc", "data", "gen", "emp"), 2)}
+        panels = {"true energy": -cells["data"].log_prob, "energy": -cells["disc"].log_prob, "box": grid.box}
+        points = {"draws": made.values[:SHOWN_DRAWS], "data": data.values[:SHOWN_DRAWS]}
+        write_tensors(run_dir / PANELS_FILE, {**panels, **points})
+        return {"process": process, "model": model, "seed": seed, "steps": steps, "divergences": divergences}
+
+    row = cached_json(run_dir / ROW_FILE, make)
+    divergences = row.pop("divergences")
+    return {**row, **{f"KL({name})": value for name, value in divergences.items()}}
+
+
+Change = Callable[[PlanarGameSettings], PlanarGameSettings]
+FOUR, SPIRALS, NN, VI = "four Gaussians", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
+
+
+def _with_objective(**fields: Any) -> Change:
+    """A change of some fields of the objective."""
+
+    def change(plan: PlanarGameSettings) -> PlanarGameSettings:
+        assert isinstance(plan.objective, EnergyGan)
+        return replace(plan, objective=replace(plan.objective, **fields))
+
+    return change
+
+
+def _with_unit_reference(plan: PlanarGameSettings) -> PlanarGameSettings:
+    return replace(plan, reference=lambda: with_unit_covariance(two_spirals()))
+
+
+OPTIONS: Mapping[str, tuple[str, str, Change]] = {
+    "direction over the pooled variance (ours)": (FOUR, NN, lambda plan: plan),
+    "direction of length 1 (thesis)": (FOUR, NN, _with_objective(calibration=NeighbourEntropy(form="unit"))),
+    "direction over each variance (code)": (FOUR, NN, _with_objective(calibration=NeighbourEntropy(form="variance"))),
+    "the code's temperature, 0.5": (FOUR, NN, _with_objective(temperature=0.5)),
+    "no gate (thesis)": (FOUR, NN, _with_objective(gate=None)),
+    "margin of 10 (code)": (FOUR, NN, _with_objective(margin=10.0)),
+    "penalty of large costs (code, CIFAR-10)": (FOUR, NN, _with_objective(smoothness=0.01)),
+    "whole log-deviation (ours)": (FOUR, VI, lambda plan: plan),
+    "half of the log-deviation (code)": (FOUR, VI, _with_objective(calibration=VariationalEntropy("released"))),
+    "deviation at most 1 (thesis, C.5.1)": (FOUR, VI, _with_objective(calibration=VariationalEntropy(bound=1.0))),
+    "no noise before the inference net (thesis)": (
+        FOUR, VI, lambda plan: replace(plan, nets=replace(plan.nets, inference_noise_std=0.0)),
+    ),
+    "spirals of 100 Gaussians (thesis)": (SPIRALS, NN, lambda plan: plan),
+    "spirals of 50 Gaussians (code)": (SPIRALS, NN, lambda plan: replace(plan, truth=lambda: two_spirals("released"))),
+    "judged by identity covariances (code)": (SPIRALS, NN, _with_unit_reference),
+}  # fmt: skip
+
+
+def make_option_row(context: StudyContext, option: str, seed: int) -> Row:
+    """The divergences of a game with one option changed; the first option of a group is the row as it is."""
+    if option not in OPTIONS:
+        raise ValueError(f"There is no option {option!r}; known are {'; '.join(OPTIONS)}.")
+    process, model, change = OPTIONS[option]
+    folder = f"{''.join(letter if letter.isalnum() else '-' for letter in option.lower())}-seed{seed}"
+    settings = change(planar_game_settings(context.scale, process, model))
+    return {"option": option, **play(settings, process, model, seed, context.out / "options" / folder)}

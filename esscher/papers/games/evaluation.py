@@ -1,0 +1,187 @@
+"""Evaluation of games: divergences between distributions over a grid in the plane, and of images a linear probe, images sorted
+by energy, and the mean image.
+
+A grid has S rows and S columns over the bounding box of some points, extended by a quarter of its range on each side. Densities
+and energies are evaluated at the centres of cells and normalised over them; points are counted in cells (those outside in the
+nearest one). An empty cell of a histogram adds nothing to KL(histogram || other), and counts as half a point in
+KL(other || histogram), which would be infinite. Letters: N points, M test points, C = S * S cells, F features, K classes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from esscher.core.estimate import Estimate
+from esscher.estimators.intervals import interval, proportion
+from esscher.papers.games.networks import Game, eval_in_batches
+from esscher.papers.games.points import Points
+
+CELLS, STRETCH, PSEUDOCOUNT = 100, 0.5, 0.5
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class CellDistribution:
+    """A distribution over C cells: known, or the histogram of points in these cells."""
+
+    log_prob: Float[Tensor, "C"]
+    cell_indices: Int[Tensor, "N"] | None = None
+
+    @property
+    def prob(self) -> Float[Tensor, "C"]:
+        return self.log_prob.exp()
+
+    @classmethod
+    def histogram(cls, cell_indices: Int[Tensor, "N"], cells: int) -> "CellDistribution":
+        """The share of points in each cell."""
+        return cls(_shares(cell_indices, torch.ones(len(cell_indices), dtype=torch.float64), cells).log(), cell_indices)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """S * S cells over a box."""
+
+    low: tuple[float, float]
+    high: tuple[float, float]
+    side: int = CELLS
+
+    @classmethod
+    def around(cls, points: Points, side: int = CELLS) -> "Grid":
+        """The grid over the extended bounding box of points."""
+        low, high = points.values.double().amin(0), points.values.double().amax(0)
+        more = STRETCH * (high - low) / 2
+        (left, bottom), (right, top) = (low - more).tolist(), (high + more).tolist()
+        return cls((left, bottom), (right, top), side)
+
+    @property
+    def centres(self) -> Float[Tensor, "C 2"]:
+        """The centre of every cell, ordered by x, then by y."""
+        x, y = (low + (high - low) * (torch.arange(self.side) + 0.5) / self.side for low, high in self._sides())
+        return torch.cartesian_prod(x, y).float()
+
+    @property
+    def box(self) -> Float[Tensor, "4"]:
+        """Left, bottom, right, top."""
+        return torch.tensor([*self.low, *self.high], dtype=torch.float64)
+
+    def density(self, log_density: Float[Tensor, "C"]) -> CellDistribution:
+        """The distribution with this log-density (or minus energy) at the centres, up to a constant."""
+        return CellDistribution(log_density.double().log_softmax(0))
+
+    def histogram(self, points: Points) -> CellDistribution:
+        """The distribution of points over the cells."""
+        return CellDistribution.histogram(self._cell(points), self.side**2)
+
+    def _cell(self, points: Points) -> Int[Tensor, "N"]:
+        cell_indices = [
+            ((points.values[:, axis].double() - low) / (high - low) * self.side).long().clamp(0, self.side - 1)
+            for axis, (low, high) in enumerate(self._sides())
+        ]
+        return cell_indices[0] * self.side + cell_indices[1]
+
+    def _sides(self) -> list[tuple[float, float]]:
+        return list(zip(self.low, self.high, strict=True))
+
+
+def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
+    """KL(left || right) over the cells, exact if both are known; otherwise the counted points are the replicates.
+
+    Not corrected is the bias of histograms, about the number of occupied cells over twice the number of points.
+    """
+    sides = (left, right)
+    drawn = [side.cell_indices for side in sides if side.cell_indices is not None]
+    if not drawn:
+        return Estimate.exact(float(_divergence(left.prob, right.prob)), unit="nats")
+
+    def statistic(*times: Float[Tensor, "1 n"]) -> Tensor:
+        counts, cells = iter(times), len(left.log_prob)
+        p, q = (s.prob if s.cell_indices is None else _shares(s.cell_indices, next(counts)[0], cells) for s in sides)
+        return _divergence(p, q if right.cell_indices is None else q.clamp(min=PSEUDOCOUNT / len(right.cell_indices)))
+
+    sources = [(1, len(cell_indices)) for cell_indices in drawn]
+    draws = sum(len(cell_indices) for cell_indices in drawn)
+    return interval(statistic, sources, confidence=CONFIDENCE, n=draws, method="points counted in cells", unit="nats")
+
+
+def _divergence(left: Float[Tensor, "C"], right: Float[Tensor, "C"]) -> Tensor:
+    return (torch.xlogy(left, left) - torch.xlogy(left, right)).sum()
+
+
+def _shares(cell_indices: Int[Tensor, "N"], times: Float[Tensor, "N"], cells: int) -> Float[Tensor, "C"]:
+    """The share of each cell if each point is repeated so many times."""
+    count = torch.zeros(cells, dtype=torch.float64).index_add(0, cell_indices, times / times.sum())
+    return count.clamp(min=0)
+
+
+PENALTY, MAX_ITERATIONS = 1e-3, 100
+
+
+def probe_error(game: Game, train: Points, test: Points) -> Estimate:
+    """The test error, in percent, of a linear classifier of the discriminator's features."""
+    features, test_features = (
+        eval_in_batches(game.discriminator.body, points.values, 1_000).double() for points in (train, test)
+    )
+    mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
+    assert train.labels is not None and test.labels is not None
+    weight = fit_linear((features - mean) / deviation, train.labels)
+    logits = _with_one((test_features - mean) / deviation) @ weight
+    return error_rate(logits.argmax(-1).ne(test.labels))
+
+
+def error_rate(wrong: Tensor) -> Estimate:
+    """The share of wrong answers in percent, with an interval for other points."""
+
+    def mean(times: Tensor) -> Tensor:
+        return (times[0] * wrong).sum() / times[0].sum()
+
+    share = proportion(mean, [(1, len(wrong))], confidence=CONFIDENCE, n=len(wrong), method="points as a sample")
+    return share.map(lambda value: 100 * value, unit="%")
+
+
+def fit_linear(features: Float[Tensor, "N F"], labels: Int[Tensor, "N"]) -> Float[Tensor, "G K"]:
+    """Weights, the bias last, that minimise cross-entropy with a small penalty; convex, so nothing is random."""
+    x = _with_one(features)
+    weight = torch.zeros(x.shape[1], 1 + int(labels.max()), dtype=x.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = cross_entropy(x @ weight, labels) + PENALTY * weight.square().sum()
+        (weight.grad,) = torch.autograd.grad(value, [weight])
+        return value
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return weight.detach()
+
+
+def sort_by_energy(game: Game, points: Points) -> Int[Tensor, "N"]:
+    """The indices of points by rising energy."""
+    return eval_in_batches(game.discriminator, points.values, 1_000).argsort(stable=True)
+
+
+def mean_image_rmse(made: Points, real: Points) -> Estimate:
+    """The root mean square difference, over pixels, between the mean generated image and the mean real image.
+
+    The mean square is unbiased (no image is multiplied with itself); if it is negative, the root is 0."""
+    centre = real.values.flatten(1).double().mean(0)
+    x, y = (points.values.flatten(1).double() - centre for points in (made, real))
+
+    def square(left: Tensor, right: Tensor) -> Tensor:
+        between = (left[0] @ x) * (right[0] @ y) / (left.sum() * right.sum())
+        return (_squared_mean(left[0], x) + _squared_mean(right[0], y) - 2 * between).mean()
+
+    sources, draws = [(1, len(x)), (1, len(y))], len(x) + len(y)
+    estimate = interval(square, sources, confidence=CONFIDENCE, n=draws, method="images as samples")
+    return estimate.map(lambda value: max(0.0, value) ** 0.5)
+
+
+def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[Tensor, "F"]:
+    """The square of the mean of independent rows, from products of two different rows."""
+    return ((count @ x).square() - count.square() @ x.square()) / (count.sum().square() - count.square().sum())
+
+
+def _with_one(x: Float[Tensor, "N F"]) -> Float[Tensor, "N G"]:
+    return torch.cat([x, torch.ones_like(x[:, :1])], 1)

@@ -1,0 +1,201 @@
+"""The networks of a game: a generator of points from noise, a discriminator that gives each point a cost, an inference net.
+
+    generator        noise -> point; the noise is normal or uniform
+    discriminator    point -> cost, low where points are real: an energy; `features` are its last hidden layer
+    inference net    point -> mean and log of the standard deviation of the noise that made it
+
+`PlanarNets` are the fully connected networks of Dai et al. (2017) for the plane. `ImageNets` are convolutional: the thesis of
+Dai (2020, B.9) states their kind and not all of their sizes, so sizes are ours; initial weights, slopes, noise and outputs are
+those of the released code: 10 numbers of noise and pixels in [0, 1] for digits; 100 numbers, pixels in [-1, 1] and an energy
+softplus(-score) for CIFAR-10. Letters: N points, Z numbers of noise, F features; images are [N, C, H, W].
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from esscher.core.randomness import SeededRng
+from esscher.papers.games.noise import ContinuousRng
+
+Noise = Literal["normal", "uniform"]
+
+
+class Generator(nn.Module):
+    """A network that turns noise into points."""
+
+    def __init__(self, network: nn.Module, noise_size: int, noise: Noise = "normal"):
+        super().__init__()
+        self.network, self.noise_size, self.noise = network, noise_size, noise
+
+    def forward(self, z: Float[Tensor, "N Z"]) -> Float[Tensor, "N *S"]:
+        return self.network(z)
+
+    def draw_noise(self, count: int, *, rng: ContinuousRng) -> Float[Tensor, "N Z"]:
+        """Noise for `count` points, on the device of the weights."""
+        drawn = rng.normal if self.noise == "normal" else rng.uniform
+        return drawn(count, self.noise_size).to(next(self.parameters()).device)
+
+    def draw(self, count: int, *, rng: ContinuousRng) -> Float[Tensor, "N *S"]:
+        """Generate `count` points."""
+        return self(self.draw_noise(count, rng=rng))
+
+
+class Discriminator(nn.Module):
+    """Features of a point, and a head on them: one number, the cost, or one logit a class."""
+
+    def __init__(self, body: nn.Module, head: nn.Module):
+        super().__init__()
+        self.body, self.head = body, head
+
+    def features(self, x: Float[Tensor, "N *S"]) -> Float[Tensor, "N F"]:
+        return self.body(x)
+
+    def forward(self, x: Float[Tensor, "N *S"]) -> Tensor:
+        return self.head(self.body(x)).squeeze(-1)
+
+
+class GaussianNoise(nn.Module):
+    """Adds normal noise in training mode."""
+
+    def __init__(self, std: float):
+        super().__init__()
+        self.std = std
+
+    def forward(self, x: Float[Tensor, "N *S"]) -> Float[Tensor, "N *S"]:
+        return x + self.std * torch.randn_like(x) if self.training else x
+
+
+@dataclass(frozen=True)
+class Game:
+    """The networks of a game; the inference net is there only if an entropy is bounded by it."""
+
+    generator: Generator
+    discriminator: Discriminator
+    inference: nn.Module | None = None
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """The networks by name."""
+        networks = {"generator": self.generator, "discriminator": self.discriminator, "inference": self.inference}
+        return {name: network for name, network in networks.items() if network is not None}
+
+
+@dataclass(frozen=True)
+class PlanarNets:
+    """Fully connected networks; initial weights are normal with these deviations (None: He's, sqrt(2 / inputs)), biases 0.
+
+    The released code has deviations 0.01 and 0.001 (for its spirals 0.1 and 0.01). Noise of deviation `inference_noise_std` is
+    added to the inputs of the inference net, whose weights are He's, and 0 in the last layer: it starts as a standard normal.
+    """
+
+    width: int = 128
+    noise_size: int = 4
+    std: float | None = None
+    generator_std: float | None = None
+    inference_noise_std: float = 0.0
+
+    def build(self, *, inference: bool = False, classes: int = 1, rng: SeededRng) -> Game:
+        """A game in the plane."""
+        w, z = self.width, self.noise_size
+        with rng.fork_torch_rng():
+            generator = Generator(mlp([z, w, w, 2], self.generator_std, batch_norm=True), z)
+            body = nn.Sequential(mlp([2, w, w], self.std), nn.ReLU())
+            head = mlp([w, classes], self.std)
+            read = mlp([2, w, w, 2 * z], None)
+            nn.init.zeros_(read[-1].weight)  # type: ignore[arg-type]
+            encoder = nn.Sequential(GaussianNoise(self.inference_noise_std), read) if inference else None
+        return Game(generator, Discriminator(body, head), encoder)
+
+
+def mlp(sizes: Sequence[int], std: float | None, *, batch_norm: bool = False) -> nn.Sequential:
+    """Linear layers with ReLU, optionally after batch norm, between them."""
+    layers: list[nn.Module] = []
+    for number, (size, after) in enumerate(pairwise(sizes)):
+        if number:
+            layers += [nn.BatchNorm1d(size, eps=1e-6), nn.ReLU()] if batch_norm else [nn.ReLU()]
+        linear = nn.Linear(size, after)
+        nn.init.normal_(linear.weight, std=(2 / size) ** 0.5 if std is None else std)
+        nn.init.zeros_(linear.bias)
+        layers.append(linear)
+    return nn.Sequential(*layers)
+
+
+@torch.no_grad()
+def eval_in_batches(network: nn.Module, x: Tensor, size: int = 10_000) -> Tensor:
+    """The outputs of a network in evaluation mode for many rows."""
+    was_training = network.training
+    network.eval()
+    outputs = torch.cat([network(x[first : first + size]) for first in range(0, len(x), size)])
+    network.train(was_training)
+    return outputs
+
+
+SLOPE = 0.2
+KERNEL = (4, 2, 1)  # side, stride, padding: halves or doubles the side of an image
+CONVOLUTION, LINEAR = 0.05, 0.005  # deviations of initial weights
+
+
+class SoftplusEnergy(nn.Module):
+    """softplus(-score): a positive energy that falls as the score rises."""
+
+    def forward(self, x: Float[Tensor, "N *S"]) -> Float[Tensor, "N *S"]:
+        return softplus(-x)
+
+
+@dataclass(frozen=True)
+class ImageNets:
+    """Convolutional networks of images of this shape, with sides that are multiples of 4 and pixels in [pixel_min, 1].
+
+    With `positive` the energy is softplus(-score), as released for CIFAR-10.
+    """
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    width: int = 32
+    features: int = 128
+    noise_size: int = 10
+    pixel_min: float = 0.0
+    positive: bool = False
+
+    def build(self, *, inference: bool = False, rng: SeededRng) -> Game:
+        """A game of images."""
+        with rng.fork_torch_rng():
+            head: list[nn.Module] = [nn.Linear(self.features, 1), *([SoftplusEnergy()] if self.positive else [])]
+            discriminator = Discriminator(self._encoder(self.features, last=True), nn.Sequential(*head))
+            generator = Generator(self._generator(), self.noise_size)
+            encoder = self._encoder(2 * self.noise_size, last=False) if inference else None
+            for network in (discriminator, generator, encoder):
+                _init_weights(network)
+        return Game(generator, discriminator, encoder)
+
+    def _encoder(self, size: int, *, last: bool) -> nn.Sequential:
+        channels, rows, columns = self.image
+        w = self.width
+        layers: list[nn.Module] = [nn.Conv2d(channels, w, *KERNEL), nn.LeakyReLU(SLOPE)]
+        layers += [nn.Conv2d(w, 2 * w, *KERNEL), nn.LeakyReLU(SLOPE), nn.Flatten()]
+        layers += [nn.Linear(2 * w * (rows // 4) * (columns // 4), size), *([nn.LeakyReLU(SLOPE)] if last else [])]
+        return nn.Sequential(*layers)
+
+    def _generator(self) -> nn.Sequential:
+        channels, rows, columns = self.image
+        w, places = self.width, (rows // 4) * (columns // 4)
+        return nn.Sequential(
+            nn.Linear(self.noise_size, 2 * w * places), nn.BatchNorm1d(2 * w * places), nn.ReLU(),
+            nn.Unflatten(1, (2 * w, rows // 4, columns // 4)),
+            nn.ConvTranspose2d(2 * w, w, *KERNEL), nn.BatchNorm2d(w), nn.ReLU(),
+            nn.ConvTranspose2d(w, channels, *KERNEL), nn.Sigmoid() if self.pixel_min == 0 else nn.Tanh(),
+        )  # fmt: skip
+
+
+def _init_weights(network: nn.Module | None) -> None:
+    """Initial weights as released, biases 0."""
+    for layer in network.modules() if network is not None else ():
+        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            nn.init.normal_(layer.weight, std=LINEAR if isinstance(layer, nn.Linear) else CONVOLUTION)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)

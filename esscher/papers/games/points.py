@@ -1,0 +1,228 @@
+"""Points of a continuous space with optional class labels: images, and processes in the plane whose density is known.
+
+    four Gaussians     centres at (+-v, +-v), equal weights, a random covariance each
+    biased pair        centres at (-v, -v) and (v, v), weights 0.1 and 0.9, variance 5
+    two spirals        equal Gaussians along two arms
+    four spins         four arms around the origin, each a class of narrow Gaussians
+    two circles        a circle within a circle, each a class of narrow Gaussians
+
+The parameters of the first three are drawn once, with the seeds of the released code of Dai et al. (2017), in the order that we
+read from it. The thesis (C.4) shows data like the last two without numbers; these are ours. The pixels of images, 0 to 255, are
+scaled to [pixel_min, 1], where pixel_min is 0 or -1.
+Letters: N points; D numbers of a point in the plane; M Gaussians; C channels, H rows and W columns of an image.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from esscher.core.randomness import Rng
+from esscher.data.images import ImageArray, read_images, split_images
+from esscher.papers.games.noise import ContinuousRng
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """N points, [N, D] or [N, C, H, W], and their classes if known."""
+
+    values: Float[Tensor, "N *S"]
+    labels: Int[Tensor, "N"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def rows(self, chosen: Any) -> "Points":
+        return Points(self.values[chosen], None if self.labels is None else self.labels[chosen])
+
+    def to(self, device: torch.device | str) -> "Points":
+        return Points(self.values.to(device), None if self.labels is None else self.labels.to(device))
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that identify these points."""
+        return (self.values,) if self.labels is None else (self.values, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class SemiSupervisedSplits:
+    """Few labelled points, many unlabelled ones, and labelled points for validation and test."""
+
+    labelled: Points
+    unlabelled: Points
+    validation: Points
+    test: Points
+
+
+def as_points(images: ImageArray, pixel_min: float = 0.0) -> Points:
+    """Images as points [N, C, H, W], with their classes if known."""
+    values = torch.tensor(images.values).permute(0, 3, 1, 2).float().div(255).mul(1 - pixel_min).add(pixel_min)
+    return Points(values, None if images.labels is None else torch.tensor(images.labels))
+
+
+def to_pixels(values: Float[Tensor, "N C H W"], pixel_min: float) -> NDArray[np.uint8]:
+    """Images with pixels from `pixel_min` to 1 as N H W C bytes."""
+    scaled = (values.double() - pixel_min) / (1 - pixel_min) * 255
+    return scaled.round().clamp(0, 255).permute(0, 2, 3, 1).cpu().numpy().astype(np.uint8)
+
+
+def read_or_split(source: str) -> tuple[ImageArray, ImageArray]:
+    """The training and test images of a source; a tenth is split off where it has no test images."""
+    images, test = read_images(source)
+    if test is None:
+        images, _, test = split_images(images, held_out=0.1, test=True)
+    return images, test
+
+
+def semi_supervised_splits(
+    images: ImageArray,
+    test: ImageArray,
+    labels: int,
+    *,
+    held_out: int = 0,
+    pixel_min: float = 0.0,
+    disjoint: bool = True,
+    rng: Rng,
+) -> SemiSupervisedSplits:
+    """Label equally many random images of each class; `held_out` other images are for validation.
+
+    With `disjoint` the labelled images are not among the unlabelled ones (the released code for MNIST; not for SVHN).
+    """
+    points = as_points(images, pixel_min)
+    if points.labels is None:
+        raise ValueError(f"{images.source} states no classes. Nothing was learnt; choose images that have them.")
+    classes = 1 + int(points.labels.max())
+    order = rng.permutation(len(points))
+    rest = order[held_out:]
+    by_class = [rest[points.labels[rest] == number] for number in range(classes)]
+    each, fewest = labels // classes, min(len(members) for members in by_class)
+    if labels % classes or not 0 < each <= fewest:
+        raise ValueError(
+            f"{labels} labels are to be shared equally by {classes} classes of at least {fewest} images. Nothing was learnt; "
+            f"choose a multiple of {classes}, up to {classes * fewest}."
+        )
+    labelled = torch.cat([members[:each] for members in by_class])
+    unlabelled = rest[~torch.isin(rest, labelled)] if disjoint else rest
+    return SemiSupervisedSplits(
+        points.rows(labelled), Points(points.values[unlabelled]), points.rows(order[:held_out]), as_points(test, pixel_min)
+    )
+
+
+DRAWS = 100_000  # of the published experiments
+SPIRAL_ANGLE = 780 / 360 * 2 * math.pi  # the angle of a spiral's end
+SPIRAL_ARM_STD = 0.45  # standard deviation of a spiral's arm
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture2d:
+    """A mixture of Gaussians in the plane."""
+
+    weight: Float[Tensor, "M"]
+    mean: Float[Tensor, "M 2"]
+    variance: Float[Tensor, "M 2"]
+
+    def draw(self, count: int, *, rng: ContinuousRng) -> Points:
+        """Independent points; the label of each is its component."""
+        component = rng.categorical(self.weight.log()[None], count)[0]
+        values = self.mean[component] + self.variance[component].sqrt() * rng.normal(count, 2).double()
+        return Points(values.float(), component)
+
+    def log_density(self, x: Float[Tensor, "N 2"]) -> Float[Tensor, "N"]:
+        """log p(x), in double precision."""
+        square = (x.double()[:, None] - self.mean).square() / self.variance
+        log_part = -0.5 * (square + self.variance.log() + math.log(2 * math.pi)).sum(-1)
+        return torch.logsumexp(log_part + self.weight.log(), -1)
+
+
+def four_gaussians() -> GaussianMixture2d:
+    """Four Gaussians of equal weight around the corners of a square."""
+    random = np.random.RandomState(5)
+    v = 10 * random.rand()
+    variance = 10 * torch.from_numpy(random.rand(4, 2))
+    mean = v * torch.tensor([[1, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64)
+    return GaussianMixture2d(torch.full((4,), 0.25, dtype=torch.float64), mean, variance)
+
+
+def biased_pair() -> GaussianMixture2d:
+    """Two Gaussians, one nine times as heavy as the other."""
+    v = 8 * np.random.RandomState(2).rand()
+    mean = v * torch.tensor([[-1, -1], [1, 1]], dtype=torch.float64)
+    return GaussianMixture2d(torch.tensor([0.1, 0.9], dtype=torch.float64), mean, torch.full((2, 2), 5.0, dtype=torch.float64))
+
+
+def two_spirals(form: Literal["thesis", "released"] = "thesis") -> GaussianMixture2d:
+    """Two arms of Gaussians: 100 on each in the thesis, 50 on each in the released code."""
+    count = {"thesis": 100, "released": 50}[form]
+    angle = SPIRAL_ANGLE * ((torch.arange(count, dtype=torch.float64) + 1) / count).sqrt()
+    arm = angle[:, None] * torch.stack([-angle.cos(), angle.sin()], -1)
+    mean = torch.cat([arm, -arm])
+    weight = torch.full((2 * count,), 0.5 / count, dtype=torch.float64)
+    return GaussianMixture2d(weight, mean, torch.full((2 * count, 2), SPIRAL_ARM_STD**2, dtype=torch.float64))
+
+
+def with_unit_covariance(process: GaussianMixture2d) -> GaussianMixture2d:
+    """The process with identity covariances, which the released code uses as the true density of its spirals."""
+    return GaussianMixture2d(process.weight, process.mean, torch.ones_like(process.variance))
+
+
+PROCESSES: Mapping[str, Callable[[], GaussianMixture2d]] = {
+    "four Gaussians": four_gaussians,
+    "biased pair": biased_pair,
+    "two spirals": two_spirals,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMixture2d:
+    """A mixture of Gaussians, each of which belongs to a class."""
+
+    process: GaussianMixture2d
+    component_class: Int[Tensor, "M"]
+
+    @property
+    def classes(self) -> int:
+        return 1 + int(self.component_class.max())
+
+    def draw(self, count: int, *, rng: ContinuousRng) -> Points:
+        """Independent points with their classes."""
+        drawn = self.process.draw(count, rng=rng)
+        return Points(drawn.values, self.component_class[drawn.labels])
+
+    def draw_per_class(self, per_class: int, *, rng: ContinuousRng) -> Points:
+        """As many points of each class."""
+        drawn = self.draw(50 * per_class * self.classes, rng=rng)
+        assert drawn.labels is not None
+        chosen = [(drawn.labels == number).nonzero()[:per_class, 0] for number in range(self.classes)]
+        return drawn.rows(torch.cat(chosen))
+
+
+def mixture_along_curves(curves: list[Float[Tensor, "m 2"]], std: float) -> LabelledMixture2d:
+    """Gaussians of equal weight along curves, one class a curve."""
+    mean = torch.cat(curves).double()
+    component_class = torch.cat([torch.full((len(curve),), number) for number, curve in enumerate(curves)])
+    weight = torch.full((len(mean),), 1 / len(mean), dtype=torch.float64)
+    return LabelledMixture2d(
+        GaussianMixture2d(weight, mean, torch.full((len(mean), 2), std**2, dtype=torch.float64)), component_class
+    )
+
+
+def four_spins() -> LabelledMixture2d:
+    """Four arms that wind by half a turn."""
+    radius = torch.linspace(0.5, 2, 30, dtype=torch.float64)
+    angles = [math.pi * (radius - 0.5) / 1.5 + arm * math.pi / 2 for arm in range(4)]
+    return mixture_along_curves([radius[:, None] * torch.stack([angle.cos(), angle.sin()], -1) for angle in angles], 0.08)
+
+
+def two_circles() -> LabelledMixture2d:
+    """Circles of radius 1 and 2."""
+    angle = 2 * math.pi * torch.arange(60, dtype=torch.float64) / 60
+    circle = torch.stack([angle.cos(), angle.sin()], -1)
+    return mixture_along_curves([circle, 2 * circle], 0.12)
+
+
+LABELLED_PROCESSES: Mapping[str, Callable[[], LabelledMixture2d]] = {"four spins": four_spins, "two circles": two_circles}

@@ -1,0 +1,145 @@
+"""Rows and report sections of recipes that train bases on one long text and measure how well they predict the rest of it.
+
+A row is a model with a seed, evaluated in one mode (`EvaluationMode`). The log-probability of every test token is kept in the
+run folder, so that models are compared token by token.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esscher.bases.network import NetworkBase, with_attention_span
+from esscher.core.estimate import Estimate
+from esscher.core.progress import current_progress
+from esscher.core.storage import read_tensors, write_tensors
+from esscher.data.text import TextStream
+from esscher.estimators.intervals import ratio_of_sums
+from esscher.estimators.long_context import stream_log_probs
+from esscher.hub import load_base
+from esscher.papers.sources import EvaluationMode, StreamStudy
+from esscher.papers.study import Row, Rows, StudyContext, count_parameters, means_over_seeds, run_with_seed, unless_empty
+from esscher.reports.document import Picture, Section, Table
+from esscher.reports.plots import intervals
+from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.dynamic_evaluation import score_dynamic, stream_scorer, with_progress
+from esscher.workflow.config.train import TrainRun
+from esscher.workflow.dynamic_evaluation import gradient_statistics_for
+from esscher.workflow.measure_stream import stream_columns
+from esscher.workflow.model import load
+from esscher.workflow.processors import StreamSplits
+from esscher.workflow.train import train_base
+
+SCORES = "scores.safetensors"
+MEANING = (
+    "Bits of the test text, with 95 % intervals for text like it (blocks of neighbouring tokens are the replicates). `saved` "
+    "is compared token by token with the baseline of the same seed, so its interval is far narrower than that of the bits."
+)
+
+
+def stream_rows(context: StudyContext, studies: Sequence[StreamStudy]) -> list[Row]:
+    """All rows of all studies, with the bits that each saves against the baseline of its study."""
+
+    def make(study: StreamStudy, model: str, seed: int) -> dict[str, list[Row]]:
+        return {"rows": train_and_measure(context, study, model, seed)}
+
+    rows = []
+    for study in studies:
+        rows += with_savings(context, study, [row for made in context.rows(study, make) for row in made["rows"]])
+    return rows
+
+
+def train_and_measure(context: StudyContext, study: StreamStudy, model: str, seed: int) -> list[Row]:
+    """Train a model and measure it in every mode; the scores of test tokens stay in the run folder."""
+    run_dir = context.run_dir(study.name, model, seed)
+    result = train_base(replace(run_for_seed(context, study, model, seed), resume=True))
+    assert isinstance(result.data, StreamSplits)
+    whole, end = result.data.test, study.test_limit
+    test = TextStream(whole.tokens[:end], whole.words[:end], whole.characters[:end], whole.bytes[:end])
+    scores = {mode.name: _scores(run_dir, mode, test) for mode in study.modes_of(model)}
+    size = test.units()[study.unit].double()
+    write_tensors(run_dir / SCORES, {**scores, study.unit: size})
+    parameters = count_parameters(result.base)
+    return [
+        {"text": study.name, "model": model, "evaluated": name, "seed": seed, "parameters": parameters,
+         "steps": result.record.steps, "bits": _bits(score, size, study.unit)}
+        for name, score in scores.items()
+    ]  # fmt: skip
+
+
+def run_for_seed(context: StudyContext, study: StreamStudy, model: str, seed: int) -> TrainRun:
+    """The training run of a model with a seed in its folder."""
+    run = study.models[model]
+    seeded = run_with_seed(run, context.run_dir(study.name, model, seed), seed)
+    return seeded if run.start is None else replace(seeded, start=str(context.run_dir(study.name, run.start, seed)))
+
+
+def with_savings(context: StudyContext, study: StreamStudy, rows: Rows) -> list[Row]:
+    """Rows with the bits that each saves against the baseline of the same seed, token by token."""
+    plain, compared = EvaluationMode().name, []
+    for row in rows:
+        baseline = read_tensors(context.run_dir(study.name, study.baseline, row["seed"]) / SCORES)
+        scores = read_tensors(context.run_dir(study.name, row["model"], row["seed"]) / SCORES)
+        difference, how = scores[row["evaluated"]] - baseline[plain], f", one by one less than {study.baseline}"
+        is_baseline = row["model"] == study.baseline and row["evaluated"] == plain
+        saved = None if is_baseline else _bits(-difference, scores[study.unit], study.unit, how)
+        compared.append({**row, "saved": saved})
+    return compared
+
+
+def over_seeds(rows: Rows) -> list[Row]:
+    """The mean over seeds of each model and evaluation mode."""
+    return means_over_seeds(rows, ("text", "model", "evaluated"), ("bits", "saved"))
+
+
+def with_perplexity(rows: Rows) -> list[Row]:
+    """Rows in bits per token also with their perplexity."""
+    return [
+        {**row, "perplexity": row["bits"].map(lambda bits: 2**bits, unit="per token")}
+        if row["bits"].unit == "bits per token"
+        else dict(row)
+        for row in rows
+    ]
+
+
+def stream_sections(rows: Rows) -> list[Section]:
+    """A section for each text: its rows, their means, and a picture of what each model saves."""
+    sections = []
+    for text in dict.fromkeys(row["text"] for row in rows):
+        of_text = [row for row in rows if row["text"] == text]
+        saved = {f"{row['model']}, {row['evaluated']}, seed {row['seed']}": row["saved"] for row in of_text if row["saved"]}
+        parts: list[Any] = [*unless_empty(Table("Over seeds", over_seeds(of_text))), Table("Rows", of_text)]
+        if saved:
+            label = f"saved, {of_text[0]['bits'].unit}"
+            parts.append(Picture(intervals(saved, label=label, truth=0.0, truth_label="no difference"), ""))
+        sections.append(Section(text, MEANING, parts))
+    return sections
+
+
+def _scores(run_dir: Path, mode: EvaluationMode, test: TextStream) -> Tensor:
+    """log a of every test token under the model of a folder, in single precision."""
+    if mode.dynamic is not None:
+        return _dynamic_scores(run_dir, mode.dynamic, test)
+    base, _ = load_base(run_dir)
+    assert isinstance(base, NetworkBase)
+    if mode != EvaluationMode():
+        base = with_attention_span(base, attention_span=mode.attention_span, clamp_len=mode.clamp)
+    columns = stream_columns(len(test))
+    return stream_log_probs(base, test.tokens, streams=columns, segment=base.space.max_length).float()
+
+
+def _dynamic_scores(run_dir: Path, config: DynamicConfig, test: TextStream) -> Tensor:
+    model, say = load(run_dir), current_progress().say
+    statistics_of, _ = gradient_statistics_for(model, config)
+    reader = with_progress(stream_scorer(test.tokens[None], config.segment), "learning", len(test), say)
+    return torch.cat(score_dynamic(model.base, reader, config, statistics_of)).float()
+
+
+def _bits(log_prob: Tensor, size: Tensor, unit: str, how: str = "") -> Estimate:
+    """Bits per unit, with blocks of neighbouring tokens as replicates."""
+    nats = -log_prob.double()
+    return ratio_of_sums(nats / math.log(2), size, confidence=0.95, counted=f"tokens{how}", unit=f"bits per {unit}")

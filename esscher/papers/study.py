@@ -1,0 +1,157 @@
+"""Make, cache and tabulate the rows of recipes.
+
+A recipe receives a `StudyContext`. A study is a data set with models to train on it; each model and seed has a run folder
+`out/study/model-seedN`, where its row is kept as `row.json`, so that a finished row is read instead of made again. Rows are
+dictionaries of JSON values and `Estimate`s.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from torch import Tensor, nn
+
+from esscher.core.estimate import Estimate
+from esscher.core.storage import write_file
+from esscher.estimators.intervals import interval
+from esscher.reports.document import Picture, Section, Table, write_report
+from esscher.reports.plots import curves
+from esscher.training.collectives import exists_on_main_process
+from esscher.workflow.config.train import TrainRun
+
+Row = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+ROW_FILE = "row.json"
+ESTIMATE_FIELDS = {field.name for field in fields(Estimate)}
+
+
+@runtime_checkable
+class Study(Protocol):
+    """A data set and the names of the models that are trained on it with a seed."""
+
+    @property
+    def name(self) -> str: ...
+    def names_for_seed(self, seed: int) -> Iterable[str]: ...
+
+
+S = TypeVar("S", bound=Study)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyContext:
+    """One run of a recipe: its scale, output folder and number of seeds; `data` is a text file of the user."""
+
+    scale: str
+    out: Path
+    seeds: int = 1
+    data: str | None = None
+
+    def run_dir(self, study: str, model: str, seed: int = 0) -> Path:
+        """The folder of a model that is trained with a seed."""
+        return self.out / study / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
+
+    def row(self, study: S, model: str, seed: int, make: Callable[[S, str, int], Any]) -> Any:
+        """`make(study, model, seed)`, or what it returned in an earlier run."""
+        return cached_json(self.run_dir(study.name, model, seed) / ROW_FILE, lambda: make(study, model, seed))
+
+    def rows(self, study: S, make: Callable[[S, str, int], Any]) -> list[Any]:
+        """The rows of a study: each seed in turn, and for each seed every model."""
+        names = [(model, seed) for seed in range(self.seeds) for model in study.names_for_seed(seed)]
+        return [self.row(study, model, seed, make) for model, seed in names]
+
+    def publish(
+        self,
+        title: str,
+        about: str,
+        sections: Sequence[Section],
+        *,
+        tables: Mapping[str, Rows],
+        paper: Rows,
+        missing: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Write `report.html`, the published table last, and return all tables; `missing` says which data were not found."""
+        published = Section("Published", "Results at the published sizes.", [Table("Results", paper)])
+        write_report(self.out / "report.html", title, about, [*sections, published])
+        return {**tables, "paper": paper, "left out": [{"left out": message} for message in missing]}
+
+    def learning_curves(self, study: str, models: Iterable[str], y: str, meaning: str = "Seed 0.") -> list[Picture]:
+        """A picture of validation losses while learning, with the first seed; none if no model was evaluated."""
+        histories = {model: validation_history(self.run_dir(study, model)) for model in models}
+        lines = {model: tuple(map(list, zip(*history, strict=True))) for model, history in histories.items() if history}
+        return [Picture(curves(lines, x="step", y=y), meaning)] if lines else []  # type: ignore[arg-type]
+
+
+def cached_json(file: Path, make: Callable[[], Any]) -> Any:
+    """The content of a JSON file, which `make` returns if there is no file yet; estimates are restored."""
+    if not exists_on_main_process(file):
+        write_file(file, (json.dumps(make(), indent=2, ensure_ascii=False, default=Estimate.to_dict) + "\n").encode())
+    return json.loads(
+        file.read_text(encoding="utf8"), object_hook=lambda item: Estimate(**item) if set(item) == ESTIMATE_FIELDS else item
+    )
+
+
+def run_with_seed(run: TrainRun, run_dir: Path, seed: int) -> TrainRun:
+    """The training run in a folder, with a seed."""
+    return replace(run, out=str(run_dir), training=replace(run.training, seed=seed))
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many parameters a model has."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def mean_estimate(values: Tensor, *, method: str, unit: str = "") -> Estimate:
+    """The mean of independent values, with a 95 % interval for the mean of their distribution."""
+    values = values.double()
+
+    def mean(times: Tensor) -> Tensor:
+        return (times[0] * values).sum() / times[0].sum()
+
+    return interval(mean, [(1, len(values))], confidence=0.95, n=len(values), method=method, unit=unit)
+
+
+def means_over_seeds(rows: Rows, by: Sequence[str], columns: Sequence[str] | None = None) -> list[Row]:
+    """Group rows by the columns `by` and average `columns`, or all estimates, over seeds; groups of one row are left out."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    means = []
+    for key, group in groups.items():
+        names = columns or [name for name, value in group[0].items() if isinstance(value, Estimate)]
+        if len(group) > 1:
+            averages = {name: _mean_over_seeds([row[name] for row in group]) for name in names}
+            means.append({**dict(zip(by, key, strict=True)), "seeds": len(group), **averages})
+    return means
+
+
+def _mean_over_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
+    """The mean with Student's interval; None if the rows have no such number."""
+    from scipy.special import stdtrit
+
+    if estimates[0] is None:
+        return None
+    values = [estimate.value for estimate in estimates if estimate is not None]
+    mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    method = f"Student's t over {len(values)} seeds"
+    return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit)
+
+
+def unless_empty(table: Table) -> list[Table]:
+    """The table, or nothing if it has no rows."""
+    return [table] if table.rows else []
+
+
+def select(rows: Rows, columns: Sequence[str]) -> list[Row]:
+    """These columns of every row, as far as it has them."""
+    return [{name: row[name] for name in columns if name in row} for row in rows]
+
+
+def validation_history(run_dir: Path) -> list[tuple[int, float]]:
+    """The step and the loss of every evaluation of a run, in order."""
+    entries = [json.loads(line) for line in (run_dir / "history.jsonl").read_text(encoding="utf8").splitlines()]
+    return [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]

@@ -1,0 +1,141 @@
+"""XLNet (Yang et al., 2019) and Local-XLNet (thesis of Dai, 2020): what pretraining in random orders is worth for tasks.
+
+One network is pretrained on the same text for as many updates by each objective: the permutation LM, denoising, a causal LM,
+the permutation LM without one of its parts; or not at all. Each is then fine-tuned on every task alike. Last, a residual energy
+starts from a pretrained network, or from its initial weights. Local-XLNet compares full with local attention.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from esscher.bases.network import build_base
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
+from esscher.data.tokenizers import load_tokenizer
+from esscher.hub import save_base
+from esscher.hub.folder import CONFIG
+from esscher.papers.study import ROW_FILE, Row, StudyContext, cached_json, means_over_seeds, run_with_seed, unless_empty
+from esscher.papers.xlnet.studies import ENERGY_STARTS, NO_PRETRAINING, XLNetStudy, local_studies, xlnet_studies
+from esscher.reports.document import Section, Table
+from esscher.training.collectives import exists_on_main_process
+from esscher.workflow.config.train import TrainRun
+from esscher.workflow.finetune import finetune
+from esscher.workflow.model import load
+from esscher.workflow.run_folder import RESULTS
+from esscher.workflow.tilt import ContrastResult, tilt_model
+from esscher.workflow.train import train_base
+
+PAPER = [
+    dict(zip(("model", "RACE", "SQuAD 2.0 F1", "MNLI", "SST-2"), row, strict=True))
+    for row in (
+        ("BERT", "64.3", "76.3", "84.3", "92.8"),
+        ("denoising, Transformer-XL", "65.0", "79.6", "84.9", "92.6"),
+        ("XLNet, K = 6", "66.7", "81.0", "85.6", "93.4"),
+        ("without memory", "65.6", "80.2", "-", "-"),
+        ("without spans", "66.0", "80.6", "-", "-"),
+        ("without bidirectional data", "66.3", "80.7", "-", "-"),
+    )
+]
+LOCAL_XLNET_PAPER = [
+    {"task": "SQuAD 2.0, F1", "full attention": "87.8", "local attention": "86.9"},
+    {"task": "SST-2", "full attention": "94.9", "local attention": "94.8"},
+]
+MEANING = (
+    "Measured on test data that were used neither for pretraining nor for fine-tuning, with 95 % intervals for data like them: "
+    "neighbouring passages, or questions on one passage, are one replicate."
+)
+ENERGIES = "Nats per token of the base and of the tilted model, and what the energy saves, on the same continuations."
+
+
+def run_xlnet(context: StudyContext) -> dict[str, Any]:
+    """All pretraining objectives of the scale, with every seed, and the energies."""
+    studies, missing = xlnet_studies(context.scale, context.out)
+    rows, over, tasks = _task_rows(context, studies)
+    energies = [
+        make_energy_row(context, study, start, seed)
+        for study in studies
+        if study.energies is not None
+        for seed in range(context.seeds)
+        for start in ENERGY_STARTS
+    ]
+    energies_over = means_over_seeds(energies, ["energy starts from"])
+    energy_tables = [Table("Energies", energies, ENERGIES), *unless_empty(Table("Energies, over seeds", energies_over))]
+    about = "One network, pretrained on one text in several ways, then fine-tuned alike."
+    tables = {"rows": rows, "over seeds": over, "energies": energies, "energies over seeds": energies_over}
+    sections = [tasks, Section("As an energy", "", energy_tables)]
+    return context.publish("XLNet: any order", about, sections, tables=tables, paper=PAPER, missing=missing)
+
+
+def run_local_xlnet(context: StudyContext) -> dict[str, Any]:
+    """Full and local attention, with every seed."""
+    studies, missing = local_studies(context.scale, context.out)
+    rows, over, tasks = _task_rows(context, studies)
+    about = "One size, one text, one objective; a position attends to everything, or to its chunk and both neighbours."
+    tables = {"rows": rows, "over seeds": over}
+    return context.publish("Local-XLNet", about, [tasks], tables=tables, paper=LOCAL_XLNET_PAPER, missing=missing)
+
+
+def _task_rows(context: StudyContext, studies: Sequence[XLNetStudy]) -> tuple[list[Row], list[Row], Section]:
+    """The rows of all tasks, their means over seeds, and both as a section."""
+    rows = [row for study in studies for row in context.rows(study, partial(pretrain_and_finetune, context))]
+    over = means_over_seeds(rows, ["pretrained"])
+    return rows, over, Section("Tasks", MEANING, [Table("Tasks", rows), *unless_empty(Table("Tasks, over seeds", over))])
+
+
+def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> Row:
+    """The row of one pretraining objective: the metrics of every task on its test data."""
+    start, run_dir = pretrain(context, study, name, seed), context.run_dir(study.name, name, seed)
+    row: Row = {"text": study.name, "pretrained": name, "seed": seed}
+    for task, run in study.tasks.items():
+        training = replace(run.training, seed=seed)
+        result = finetune(replace(run, model=str(start), out=str(run_dir / task), training=training, resume=True))
+        row |= {f"{task}, {metric}": value for metric, value in result.measured.items()}
+    return row
+
+
+def pretrain(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> Path:
+    """The folder of the pretrained network; without pretraining, that of its initial weights."""
+    run_dir = context.run_dir(study.name, name, seed) / "pretrained"
+    if not exists_on_main_process(run_dir / (CONFIG if name == NO_PRETRAINING else RESULTS)):
+        run = run_with_seed(study.pretrained[name], run_dir, seed)
+        if name == NO_PRETRAINING:
+            _save_initial_weights(run, run_dir)
+        else:
+            train_base(replace(run, resume=True))
+    return run_dir
+
+
+def _save_initial_weights(run: TrainRun, run_dir: Path) -> None:
+    """A folder with the network before training and the tokenizer of the others."""
+    tokenizer = load_tokenizer(run.tokenizer.kind)
+    space = Space(tokenizer.vocab_size, run.length.tokens)
+    save_base(run_dir, build_base(run.base, space, rng=SeededRng(run.training.seed).stream("base")), tokenizer)
+
+
+def make_energy_row(context: StudyContext, study: XLNetStudy, start: str, seed: int) -> Row:
+    """The row of an energy that starts from a pretrained network, on the one base of the study."""
+    energies, run_dir = study.energies, context.run_dir(study.name, f"energy from {start}", seed)
+    if energies is None:
+        raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
+
+    def make() -> Row:
+        base = context.out / study.name / "base"
+        if not exists_on_main_process(base / RESULTS):
+            train_base(replace(energies.base, out=str(base), resume=True))
+        tilt = replace(
+            energies.tilt, out=str(run_dir), start=str(pretrain(context, study, start, seed)),
+            training=replace(energies.tilt.training, seed=seed), resume=True,
+        )  # fmt: skip
+        result = tilt_model(load(base), tilt).details
+        assert isinstance(result, ContrastResult)
+        measured = result.measured
+        assert measured.tilted is not None and measured.reduction is not None
+        columns = {"base": measured.base, "tilted": measured.tilted, "saved": measured.reduction}
+        row = {"text": study.name, "energy starts from": start, "seed": seed, "best step": result.record.best_step}
+        row |= {name: value["token"] for name, value in columns.items()}
+        return row if measured.log_z is None else {**row, "log Z": measured.log_z}
+
+    return cached_json(run_dir / ROW_FILE, make)

@@ -1,0 +1,292 @@
+"""Settings of the recipes on XLNet at each scale: the text and tasks, how one network is pretrained, and how it is fine-tuned.
+
+`small` takes about 150 minutes of one core for all rows and three seeds: 13 pretrained networks (4 to 7 minutes each),
+16 rows of tasks (4 minutes), 6 energies (2 minutes) and their base.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from esscher.core.randomness import SeededRng
+from esscher.core.storage import write_file
+from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
+from esscher.data.docstrings import docstring_splits
+from esscher.data.tokenizers import train_tokenizer
+from esscher.energies.config import EnergyConfig
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.networks.transformer_config import XLNetConfig
+from esscher.objectives.config import LikelihoodConfig, MaskedLMConfig, PermutationLMConfig
+from esscher.papers.sources import DATA, missing_message
+from esscher.training.collectives import exists_on_main_process
+from esscher.training.config import TrainingConfig
+from esscher.workflow.config.finetune import FinetuneRun, FinetuneTraining, LabelledDataConfig
+from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
+from esscher.workflow.config.train import TrainRun
+
+PASSAGE_WORDS = 40
+PRETRAINED_SHARE = 0.8  # of each book, from its start; the rest is held out of pretraining
+PASSAGES_PER_REPLICATE = 10  # neighbouring passages
+FEW, FEW_HELD_OUT = 1_000, 12  # docstrings of the smallest scale
+PARTS = ("train", "validation", "test")
+PERMUTED, DENOISING, CAUSAL, NO_PRETRAINING = "permutation LM", "denoising", "causal LM", "no pretraining"
+LOCAL = "Local-XLNet"
+REPEATED_METHODS = (PERMUTED, DENOISING, CAUSAL, NO_PRETRAINING)
+ENERGY_STARTS = (PERMUTED, NO_PRETRAINING)
+BOOKS, XQUAD = DATA / "gutenberg", DATA / "xquad/xquad.en.json"
+
+
+@dataclass(frozen=True)
+class EnergyStudy:
+    """A base, and an energy on it that starts from a pretrained network or from initial weights."""
+
+    base: TrainRun
+    tilt: TiltRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class XLNetStudy:
+    """A text, ways to pretrain one network on it, and tasks; seeds after the first repeat only `repeated_over_seeds`."""
+
+    name: str
+    pretrained: Mapping[str, TrainRun]
+    tasks: Mapping[str, FinetuneRun]
+    repeated_over_seeds: tuple[str, ...] = REPEATED_METHODS
+    energies: EnergyStudy | None = None
+
+    def names_for_seed(self, seed: int) -> tuple[str, ...]:
+        """The pretraining methods that are run with a seed."""
+        return tuple(name for name in self.pretrained if not seed or name in self.repeated_over_seeds)
+
+
+def write_books(books: Path, out: Path, *, labelled: int, tested: int, vocabulary: int) -> None:
+    """Write books and docstrings to pretrain on, their tokenizer, and passages labelled with their authors."""
+    if exists_on_main_process(out / "authors-test.jsonl"):
+        return
+    docstrings = docstring_splits()
+    texts = {file.stem: file.read_text(encoding="utf8", errors="replace") for file in sorted(books.glob("*.txt"))}
+    train = [text[: round(PRETRAINED_SHARE * len(text))] for text in texts.values()]
+    train.append("\n\n".join(docstrings.train.texts))
+    _write_text(out, train, docstrings.validation.texts, docstrings.test.texts, vocabulary)
+    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+    for author in sorted({name.split("-")[0] for name in texts}):
+        by_author: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
+        for name in texts:
+            if name.split("-")[0] == author:
+                for part, passages in zip(PARTS, _passages(name, texts[name]), strict=True):
+                    by_author[part] += passages
+        for part, count in zip(PARTS, (labelled, tested // 2, tested), strict=True):
+            rows[part] += _evenly_spaced(by_author[part], count)
+    for part in PARTS:
+        _write_rows(out / f"authors-{part}.jsonl", rows[part])
+
+
+def write_docstrings(out: Path, *, labelled: int, vocabulary: int) -> None:
+    """Write docstrings to pretrain on, their tokenizer, and two tasks made of them: word order and the seventh word."""
+    if exists_on_main_process(out / "words.jsonl"):
+        return
+    parts = docstring_splits()
+    train = ["\n\n".join(parts.train.texts[:FEW])]
+    _write_text(out, train, parts.validation.texts[:FEW_HELD_OUT], parts.test.texts[:FEW_HELD_OUT], vocabulary)
+    texts = [text.split()[:12] for text in parts.test.texts if len(text.split()) >= 12][:labelled]
+    orders, answers = [], []
+    for number, words in enumerate(texts):
+        shuffled = number % 2 == 1
+        order = [words[place] for place in SeededRng(number).permutation(len(words)).tolist()] if shuffled else words
+        orders.append({"text": " ".join(order), "label": "mixed" if shuffled else "in order"})
+        passage, place = " ".join(words), len(" ".join(words[:6])) + 1
+        answer = {"text": words[6], "answer_start": place}
+        answers.append({"context": passage, "question": " ".join(words[4:6]), "answers": [answer] if number % 4 else []})
+    _write_rows(out / "orders.jsonl", orders)
+    _write_rows(out / "words.jsonl", answers)
+
+
+def _passages(book: str, text: str) -> Iterator[list[dict[str, Any]]]:
+    """The passages of a book for training, validation and test."""
+    middle = (1 + PRETRAINED_SHARE) / 2
+    for first, last in ((0.0, PRETRAINED_SHARE), (PRETRAINED_SHARE, middle), (middle, 1.0)):
+        words = text[round(first * len(text)) : round(last * len(text))].split()[1:-1]
+        pieces = [words[place : place + PASSAGE_WORDS] for place in range(0, len(words) - PASSAGE_WORDS + 1, PASSAGE_WORDS)]
+        yield [
+            {"text": " ".join(piece), "label": book.split("-")[0],
+             "place": f"{book} {first} {number // PASSAGES_PER_REPLICATE}"}
+            for number, piece in enumerate(pieces)
+        ]  # fmt: skip
+
+
+def _evenly_spaced(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    count = min(count, len(rows))
+    return [rows[number * len(rows) // count] for number in range(count)]
+
+
+def _write_text(out: Path, train: Sequence[str], validation: Sequence[str], test: Sequence[str], vocabulary: int) -> None:
+    write_file(out / "train.txt", "\n\n".join(train).encode())
+    for name, texts in (("validation", validation), ("test", test)):
+        write_file(out / f"{name}.txt", "\n\n".join(texts)[:60_000].encode())
+    train_tokenizer("bpe", train, vocab_size=vocabulary).save(out / "tokenizer")
+
+
+def _write_rows(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    write_file(file, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def xlnet_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
+    """The studies of a scale, and a message for each data set that was not found."""
+    if scale == "smoke":
+        return [_smoke(out)], []
+    if scale == "paper":
+        return [_published()], []
+    missing = [place for place in (BOOKS, XQUAD) if not place.exists()]
+    if missing:
+        return [], [missing_message(place) for place in missing]
+    return [small_study(out)], []
+
+
+def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
+    """The permutation LM with full and with local attention, pretrained and fine-tuned alike."""
+    studies, missing = xlnet_studies(scale, out)
+    span = {"smoke": 8, "small": 16, "paper": 64}[scale]
+    compared = []
+    for study in studies:
+        full = study.pretrained[PERMUTED]
+        local = replace(full, base=replace(full.base, mixers=("local",), spans=(span,)))
+        methods = {PERMUTED: full, LOCAL: local}
+        compared.append(replace(study, pretrained=methods, repeated_over_seeds=tuple(methods), energies=None))
+    return compared, missing
+
+
+def small_study(out: Path) -> XLNetStudy:
+    """Books and docstrings, 3 layers of width 96; authors of unseen passages, and answers within passages."""
+    files = out / "data"
+    write_books(BOOKS, files, labelled=40, tested=60, vocabulary=2_000)
+    base = XLNetConfig(width=96, layers=3, heads=4, feedforward=384, dropout=0.1, memory=64)
+    training = TrainingConfig(
+        steps=900, batch_size=16, learning_rate=1e-3, schedule="linear", warmup_steps=100, evaluate_every=450, save_every=150,
+        weight_decay=0.01,
+    )  # fmt: skip
+    tuning = FinetuneTraining(epochs=10, batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
+    data = LabelledDataConfig(
+        str(files / "authors-train.jsonl"), validation=str(files / "authors-validation.jsonl"),
+        test=str(files / "authors-test.jsonl"), group="place",
+    )  # fmt: skip
+    tasks = {
+        "authors": FinetuneRun("", out="", data=data, longest=80, layer_rate=0.8, training=tuning),
+        "xquad": FinetuneRun(
+            "", out="", data=LabelledDataConfig(str(XQUAD), held_out=0.2), task="extract", longest=128, layer_rate=0.8,
+            training=replace(tuning, epochs=3),
+        ),
+    }  # fmt: skip
+    pretrained = _pretraining_variants(_pretraining(files, base, training, segment=64, window=128))
+    energies = _energies(files, steps=600, energy_steps=200, draws=4_096)
+    return XLNetStudy(name="books", pretrained=pretrained, tasks=tasks, energies=energies)
+
+
+def _pretraining(files: Path, base: XLNetConfig, training: TrainingConfig, *, segment: int, window: int) -> TrainRun:
+    """The permutation LM with all its published parts."""
+    length = LengthConfig(segment, stream=True, window=window, bidirectional=True)
+    return TrainRun(
+        "",
+        data=_text(files),
+        tokenizer=TokenizerConfig(f"{files / 'tokenizer'}/"),
+        length=length,
+        base=base,
+        training=training,
+        objective=PermutationLMConfig(),
+    )
+
+
+def _text(files: Path) -> DataConfig:
+    train, validation, test = (str(files / f"{part}.txt") for part in PARTS)
+    return DataConfig(train, validation=validation, test=test, unit="document")
+
+
+def _pretraining_variants(run: TrainRun) -> dict[str, TrainRun]:
+    """The permutation LM, other objectives on the same network, and the permutation LM without one of its parts."""
+    one_text = replace(run.length, window=None, bidirectional=False)
+    causal_length = replace(one_text, tokens=run.length.window or run.length.tokens)
+    return {
+        PERMUTED: run,
+        DENOISING: replace(run, objective=MaskedLMConfig()),
+        CAUSAL: replace(run, objective=LikelihoodConfig(), length=causal_length),
+        NO_PRETRAINING: run,
+        "K = 7": replace(run, objective=PermutationLMConfig(one_in=7.0)),
+        "without memory": replace(run, base=replace(run.base, memory=0)),
+        "without spans": replace(run, objective=PermutationLMConfig(spans="none")),
+        "without both directions": replace(run, length=replace(run.length, bidirectional=False)),
+    }
+
+
+def _energies(files: Path, *, steps: int, energy_steps: int, draws: int) -> EnergyStudy:
+    """An LSTM on chunks of text, and an energy that learns to tell its continuations from those of the text."""
+    base = TrainRun(
+        "", data=_text(files), tokenizer=TokenizerConfig(f"{files / 'tokenizer'}/"),
+        length=LengthConfig(40, chunks=True, prompt_tokens=20), base=LstmConfig(width=256, layers=1, embedding=128),
+        training=TrainingConfig(steps=steps, batch_size=32, learning_rate=3e-3, schedule="linear", evaluate_every=steps // 2),
+    )  # fmt: skip
+    contrast = ContrastConfig(draws=draws, sequences=energy_steps * 32, held_out=128)
+    training = ContrastTraining(steps=energy_steps, evaluate_every=max(1, energy_steps // 4), warmup_steps=energy_steps // 10)
+    return EnergyStudy(base, TiltRun(EnergyConfig(pooling="mean"), contrast=contrast, training=training))
+
+
+def _smoke(out: Path) -> XLNetStudy:
+    """A tiny network on docstrings, which every machine has."""
+    files = out / "data"
+    write_docstrings(files, labelled=60, vocabulary=400)
+    base = XLNetConfig(width=16, layers=1, heads=2, feedforward=32, memory=8)
+    training = TrainingConfig(steps=4, batch_size=4, learning_rate=5e-3, evaluate_every=4)
+    tuning = FinetuneTraining(steps=4, batch_size=8, evaluate_every=4)
+    tasks = {
+        "orders": FinetuneRun(
+            "", out="", data=LabelledDataConfig(str(files / "orders.jsonl"), held_out=0.2), longest=32, training=tuning
+        ),
+        "words": FinetuneRun(
+            "", out="", data=LabelledDataConfig(str(files / "words.jsonl"), held_out=0.2), task="extract", longest=32,
+            training=tuning,
+        ),
+    }  # fmt: skip
+    pretrained = _pretraining_variants(_pretraining(files, base, training, segment=8, window=20))
+    energies = _energies(files, steps=4, energy_steps=4, draws=128)
+    small = replace(energies.base, base=LstmConfig(width=16, layers=1), length=LengthConfig(16, chunks=True, prompt_tokens=8))
+    return XLNetStudy(name="docstrings", pretrained=pretrained, tasks=tasks, energies=replace(energies, base=small))
+
+
+def _published() -> XLNetStudy:
+    """The ablation's size, 12 layers of width 768, on Wikipedia and books; RACE, SQuAD 2.0, MNLI and SST-2 by their names."""
+    base = XLNetConfig(
+        width=768, layers=12, heads=12, feedforward=3_072, dropout=0.1, attention_dropout=0.1, memory=384,
+        activation="gelu-tanh",
+    )  # fmt: skip
+    training = TrainingConfig(
+        steps=500_000, batch_size=256, optimizer="adamw", learning_rate=4e-4, schedule="linear", min_lr_ratio=0.001,
+        warmup_steps=40_000, weight_decay=0.01, evaluate_every=10_000,
+    )  # fmt: skip
+    data = DataConfig("wikimedia/wikipedia:20231101.en", held_out=0.001)
+    length = LengthConfig(256, stream=True, window=512, bidirectional=True)
+    run = TrainRun(
+        "",
+        data=data,
+        tokenizer=TokenizerConfig("bpe", 32_000),
+        length=length,
+        base=base,
+        training=training,
+        objective=PermutationLMConfig(spans="pieces"),
+    )
+    tuning = FinetuneTraining(epochs=3, batch_size=32, learning_rate=3e-5, weight_decay=0.01, warmup_steps=1_000)
+    tasks = {name: _published_task(name, tuning) for name in ("RACE", "SQuAD 2.0", "MNLI", "SST-2")}
+    return XLNetStudy(name="Wikipedia", pretrained=_pretraining_variants(run), tasks=tasks)
+
+
+def _published_task(name: str, training: FinetuneTraining) -> FinetuneRun:
+    """A task by its name on the hub; where test labels are not published, the validation data serve as both."""
+    where: dict[str, tuple[str, str, Literal["classify", "choose", "extract"], dict[str, Any]]] = {
+        "RACE": ("ehovy/race:all", "test", "choose", {}),
+        "SQuAD 2.0": ("rajpurkar/squad_v2", "validation", "extract", {}),
+        "MNLI": ("nyu-mll/multi_nli", "validation_matched", "classify", {"text": "premise", "second": "hypothesis"}),
+        "SST-2": ("stanfordnlp/sst2", "validation", "classify", {"text": "sentence"}),
+    }
+    source, split, task, columns = where[name]
+    held_out = f"{source if ':' in source else f'{source}:'}:{split}"
+    data = LabelledDataConfig(source, validation=held_out, test=held_out, **columns)
+    return FinetuneRun("", out="", data=data, task=task, longest=512, layer_rate=0.75, training=training)

@@ -1,0 +1,186 @@
+"""The result of a command: printed, saved as `answer.json` and `report.html`, read back, compared with others.
+
+    answer.json   facts, tables, notes, settings and package versions, for programs
+    report.html   the same for people, with figures (`esscher.reports.report_page`)
+
+Results go to standard output; progress and notes on it go to standard error. Importing this module loads no torch, so that
+`--help` stays fast.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from esscher.core.distributed import is_main_process
+from esscher.core.estimate import Estimate
+
+ANSWER, PAGE = "answer.json", "report.html"
+PACKAGES = ("esscher", "torch", "transformers", "numpy")
+Rows = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Single facts, tables of rows and notes, with the settings and package versions that produced them.
+
+    `json_tables` replaces `tables` in the JSON output, for values that programs want in another shape than people do.
+    """
+
+    title: str
+    facts: Mapping[str, Any]
+    tables: Mapping[str, Rows]
+    notes: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    json_tables: Mapping[str, Any] | None = None
+
+    def estimates(self) -> dict[str, Estimate]:
+        """All estimates, under names that other runs of the command share.
+
+        The name is that of the fact, or `table, words of the row: column`.
+        """
+        by_name = {name: value for name, value in self.facts.items() if isinstance(value, Estimate)}
+        for table, rows in self.tables.items():
+            for row in rows:
+                words = " ".join(str(value) for value in row.values() if isinstance(value, str) and len(value) <= 40)
+                by_name |= {
+                    f"{table}, {words}: {column}": value for column, value in row.items() if isinstance(value, Estimate)
+                }
+        return {name.replace("_", " "): value for name, value in by_name.items()}
+
+    def save(self, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> "Report":
+        """Write `answer.json` and `report.html`, and return the report with the page's path as the fact `report`.
+
+        With `own_page` the folder's page was written by the command itself and stays. If the folder cannot be written to, the
+        report is returned without that fact and with a note. Only the main process writes.
+        """
+        if not is_main_process():
+            return self
+        from esscher.core.storage import write_json
+        from esscher.reports.report_page import write_page
+
+        saved = replace(self, settings=to_json(settings), versions=package_versions())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / ANSWER, {name: to_json(getattr(saved, name)) for name in SAVED})
+            if not own_page:
+                write_page(folder, saved)
+        except OSError as error:
+            return replace(self, notes=[*self.notes, f"No report was saved in {folder}: {error}. The numbers are complete."])
+        return replace(saved, facts={**self.facts, "report": folder / PAGE})
+
+
+SAVED = [entry.name for entry in fields(Report) if entry.name != "json_tables"]
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Print the report in the main process: as tables, or as one JSON object on one line."""
+    if not is_main_process():
+        return
+    if as_json:
+        tables = report.tables if report.json_tables is None else report.json_tables
+        notes = {"notes": list(report.notes)} if report.notes else {}
+        print(json.dumps(to_json({**report.facts, **tables, **notes})))
+        return
+    from rich.console import Console
+
+    from esscher.reports.tables import rich_facts, rich_table
+
+    console = Console()
+    if report.facts:
+        console.print(rich_facts(report.title, report.facts))
+    for name, rows in report.tables.items():
+        console.print(rich_table(name, rows))
+    for note in report.notes:
+        console.print(note, markup=False)
+
+
+def read_report(folder: Path) -> Report:
+    """The report that a command saved in the folder."""
+    file = folder / ANSWER
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"There is no {ANSWER} in {folder}, so no command finished there. Nothing was compared; name folders that train, "
+            f"tilt, distil, measure or reproduce wrote."
+        )
+    values = json.loads(file.read_text(encoding="utf8"))
+    if set(values) != set(SAVED):
+        raise ValueError(f"{file} has keys {sorted(values)}; a report has {sorted(SAVED)}. Nothing was compared.")
+    return Report(**{name: _restore_estimates(value) for name, value in values.items()})
+
+
+def compare_reports(reports: Mapping[str, Report]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A row for each number that two or more reports share, and a row for each setting in which they differ."""
+    estimates = {name: report.estimates() for name, report in reports.items()}
+    counts: dict[str, int] = {}
+    for numbers in estimates.values():
+        counts |= {number: counts.get(number, 0) + 1 for number in numbers}
+    rows = [
+        {"number": number, **{name: numbers.get(number) for name, numbers in estimates.items()}}
+        for number, count in counts.items()
+        if count > 1
+    ]
+    settings = {name: flatten(report.settings) for name, report in reports.items()}
+    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    differ = [key for key in keys if len({json.dumps(values.get(key), default=str) for values in settings.values()}) > 1]
+    return rows, [{"setting": key, **{name: str(values.get(key, "")) for name, values in settings.items()}} for key in differ]
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one dictionary with dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def package_versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Installed versions by package; `not installed` for a package that is missing."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def write_lines(file: Path, rows: Sequence[Any]) -> None:
+    """Write one JSON object a line; the file appears complete or not at all."""
+    from esscher.core.storage import write_file
+
+    write_file(file, "".join(f"{json.dumps(to_json(row), ensure_ascii=False)}\n" for row in rows).encode())
+
+
+def to_json(value: Any) -> Any:
+    """The value as JSON types; an infinite or undefined number becomes null."""
+    if isinstance(value, Estimate):
+        return to_json(value.to_dict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_json(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _restore_estimates(value: Any) -> Any:
+    """Invert `to_json` for estimates: null is nan as a value, infinite as a bound."""
+    if isinstance(value, list):
+        return [_restore_estimates(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) != {entry.name for entry in fields(Estimate)}:
+        return {name: _restore_estimates(item) for name, item in value.items()}
+    missing = {"value": math.nan, "low": -math.inf, "high": math.inf}
+    values: dict[str, Any] = {name: missing.get(name) if item is None else item for name, item in value.items()}
+    return Estimate(**values)

@@ -1,0 +1,142 @@
+"""Rejection sampling, quasi-rejection sampling and independence Metropolis-Hastings, with proposals from the base.
+
+Rejection keeps a candidate with probability min(1, weight / bound). With a true bound the draws follow the target exactly.
+Quasi-rejection (Eikema et al., 2022) allows any bound: the draws follow q(x) min(w(x), bound), and `info` holds the weights of
+all candidates, from which `esscher.estimators.divergences.quasi_rejection_gap` estimates the distance to the target.
+Letters beside those of `esscher.core.space`: W prompts that still need draws, M candidates of a round, K accepted ones.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from esscher.core.draws import Draws
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, concatenate
+from esscher.core.target import Tilted
+from esscher.samplers.importance import Importance
+
+MAX_CANDIDATES_PER_ROUND = 2**16
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Exact draws, given a bound on the log weight; a larger weight is an error, never clamped."""
+
+    log_bound: float
+    """Upper bound of -E(x) over all sequences."""
+    patience: int = 1_000_000
+    """Candidates for each draw before giving up."""
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        return _reject(target, prompts, draws, self.log_bound, self.patience, strict=True, rng=rng)
+
+
+@dataclass(frozen=True)
+class QuasiRejection:
+    """Approximate draws with any bound: a higher one costs more and is less biased, by an amount that can be estimated."""
+
+    log_bound: float
+    """Weights above exp of this are treated as exp of this."""
+    patience: int = 1_000_000
+    """Candidates for each draw before giving up."""
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        return _reject(target, prompts, draws, self.log_bound, self.patience, strict=False, rng=rng)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The candidates of one round, for the prompts that still need draws, and which of them become draws."""
+
+    waiting: Int[Tensor, "W"]
+    batch: Draws
+    take: Bool[Tensor, "W N"]
+    accepted: int  # accepted candidates, surplus ones included
+
+    @property
+    def rows(self) -> Int[Tensor, "K"]:
+        return self.take.view(-1).nonzero()[:, 0]
+
+    @property
+    def prompt(self) -> Int[Tensor, "M"]:
+        """The prompt of each candidate."""
+        return self.waiting.repeat_interleave(self.take.shape[1])
+
+
+def _reject(
+    target: Tilted, prompts: Sequences, draws: int, log_bound: float, patience: int, *, strict: bool, rng: Rng
+) -> Draws:
+    """Rounds of candidates for the prompts that still need draws; the acceptance rate so far sets the size of a round."""
+    missing = torch.full((len(prompts),), draws)
+    rounds: list[_Round] = []
+    while bool((missing > 0).any()):
+        proposed, accepted = sum(past.batch.cost for past in rounds), sum(past.accepted for past in rounds)
+        if proposed > patience * draws * len(prompts):
+            raise RuntimeError(
+                f"{int(missing.sum())} of {draws * len(prompts)} draws are still missing after {proposed:,} candidates "
+                f"(acceptance {accepted / proposed:.2g}). The others were dropped; lower log_bound, tilt less, or use SIR."
+            )
+        waiting = missing.nonzero()[:, 0]
+        wanted = 1.1 * int(missing.max()) * (proposed + 1) / (accepted + 1)
+        size = math.ceil(min(wanted, max(1, MAX_CANDIDATES_PER_ROUND // len(waiting))))
+        batch = Importance()(target, prompts.rows(waiting), size, rng=rng)
+        if strict:
+            _check_bound(batch.log_weight, log_bound)
+        take = rng.bernoulli(batch.log_weight - log_bound)
+        accepted = int(take.sum())
+        take &= take.cumsum(-1) <= missing[waiting, None]  # the first ones, in the order drawn
+        missing[waiting] -= take.sum(-1)
+        rounds.append(_Round(waiting, batch, take, accepted))
+    order = torch.cat([past.prompt[past.rows] for past in rounds]).argsort(stable=True)
+    x = concatenate([past.batch.x.rows(past.rows) for past in rounds]).rows(order)
+    log_base = torch.cat([past.batch.log_base.view(-1)[past.rows] for past in rounds])[order].view(len(prompts), draws)
+    info = {
+        "proposed_prompt": torch.cat([past.prompt for past in rounds]),
+        "proposed_log_weight": torch.cat([past.batch.log_weight.view(-1) for past in rounds]),
+    }
+    cost = sum(past.batch.cost for past in rounds)
+    return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=True, cost=cost, info=info)
+
+
+def _check_bound(log_weight: Float[Tensor, "W N"], log_bound: float) -> None:
+    largest = float(log_weight.max())
+    if largest > log_bound + 1e-5 * max(1.0, abs(log_bound)):
+        raise ValueError(
+            f"Rejection(log_bound={log_bound:.4g}) is not a bound: a draw has log weight {largest:.4g}. The draws "
+            f"kept so far are biased and were dropped; raise log_bound, or use Metropolis, which needs none, or "
+            f"QuasiRejection, which measures its error."
+        )
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Independence Metropolis-Hastings: the last state of one chain for each draw, biased until the chain forgets its start."""
+
+    steps: int = 100
+    """Proposals of each chain."""
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        length = self.steps + 1
+        chains = Importance()(target, prompts, draws * length, rng=rng)  # proposals do not depend on the state
+        log_weight = chains.log_weight.view(-1, length)
+        at = torch.zeros(len(log_weight), dtype=torch.long, device=log_weight.device)
+        moves = torch.zeros_like(at)
+        for step in range(1, length):
+            gain = log_weight[:, step] - log_weight.gather(1, at[:, None])[:, 0]
+            accept = rng.bernoulli(gain.nan_to_num(nan=0.0))  # between two forbidden states the chain always moves
+            at, moves = torch.where(accept, step, at), moves + accept
+        if bool((log_weight.gather(1, at[:, None]) == -torch.inf).any()):
+            raise ValueError(
+                f"A chain of {self.steps} steps never left the sequences that the energy forbids. The draws were dropped; "
+                f"raise `steps`, or use SIR with candidates of a base that meets the constraint more often."
+            )
+        pick = torch.arange(len(at), device=at.device) * length + at
+        shape = (len(prompts), draws)
+        log_base = chains.log_base.reshape(-1)[pick].view(shape)
+        info = {"acceptance": moves.view(shape) / self.steps}
+        zeros = torch.zeros_like(log_base)
+        return Draws(chains.x.rows(pick), zeros, log_base, estimates_z=False, independent=True, cost=chains.cost, info=info)

@@ -1,0 +1,76 @@
+"""Progress reports of sampling: wrap the target, and every token drawn and every energy computed is counted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from esscher.core.progress import Throttle
+from esscher.core.space import Sequences, Space
+from esscher.core.target import Base, Energy, State, Tilted, flat
+from esscher.samplers.twists import HasTwist
+
+
+class ProgressCounter:
+    """Counts tokens drawn and sequences weighed, and reports them at intervals."""
+
+    def __init__(self, report: Callable[[str], None], *, pause: float | None = None):
+        self.report, self.throttle, self.tokens, self.weighed = report, Throttle(pause), 0, 0
+
+    def add(self, *, tokens: int = 0, weighed: int = 0) -> None:
+        self.tokens, self.weighed = self.tokens + tokens, self.weighed + weighed
+        if self.throttle.due():
+            seconds = self.throttle.elapsed
+            self.report(f"{self.tokens:,} tokens drawn, {self.weighed:,} sequences weighed, {seconds:.0f} s")
+
+
+def with_progress(target: Tilted, tally: ProgressCounter) -> Tilted:
+    """The same target, whose base and energy count their calls."""
+
+    def energy(x: Sequences) -> Tensor:
+        value = target.energy(x)
+        tally.add(weighed=len(x))
+        return value
+
+    counting = CountingTwistedEnergy(target.energy, energy) if isinstance(target.energy, HasTwist) else energy
+    return Tilted(CountingBase(target.base, tally), flat if target.energy is flat else counting)
+
+
+@dataclass(frozen=True)
+class CountingTwistedEnergy:
+    """An energy with a twist that counts energies, not twists."""
+
+    energy: HasTwist
+    counted: Energy
+
+    def __call__(self, x: Sequences) -> Tensor:
+        return self.counted(x)
+
+    def twist(self, x: Sequences) -> Float[Tensor, "B"]:
+        return self.energy.twist(x)
+
+
+@dataclass(frozen=True)
+class CountingBase:
+    """A base that counts the tokens it advances by."""
+
+    base: Base
+    tally: ProgressCounter
+
+    @property
+    def space(self) -> Space:
+        return self.base.space
+
+    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
+        return self.base.log_probs(x)
+
+    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
+        return self.base.begin(prompts)
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        self.tally.add(tokens=len(token))
+        return self.base.advance(state, token)
+
+    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        return self.base.select(state, index)

@@ -1,0 +1,174 @@
+"""Sampling-importance-resampling (SIR): draw n candidates, keep one with probability proportional to its weight.
+
+With a top-k truncated base this is the top-k joint sampling of Deng et al. (2020). With finitely many candidates the law q of a
+draw lies between the base and the target p. With chi2 the relative variance of the weights under the proposal, Jensen's
+inequality bounds the distance,
+
+    KL(p || q) <= log(1 + chi2 / n),       about 1 / (effective sample size of the candidates),
+
+so candidates with an effective sample size of e are within about 1/e nats. `AdaptiveSIR` chooses n by that for each prompt.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from esscher.core.draws import Draws, Sampler
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, concatenate
+from esscher.core.target import Tilted
+from esscher.samplers.importance import Importance
+
+
+@dataclass(frozen=True)
+class CandidateSelection:
+    """The candidates of Q prompts, and the columns of those that became draws."""
+
+    prompt: Int[Tensor, "Q"]  # positions of these prompts among all prompts of the call
+    candidates: Draws
+    selected: Int[Tensor, "Q N"]
+    num_candidates: int  # for each draw
+    ess: Float[Tensor, "Q N"]  # effective sample size of the candidates of each draw
+    large_enough: Bool[Tensor, "Q"]  # whether the candidates were enough, as far as a pilot can tell
+    independent: bool  # whether the draws are independent, given the prompt
+
+
+@dataclass(frozen=True)
+class SIR:
+    """Sampling-importance-resampling with a fixed number of candidates.
+
+    Each draw is biased towards the base; the bias vanishes as `num_candidates` grows.
+    """
+
+    num_candidates: int = 64
+    """Candidates of each draw; with `shared`, of each prompt."""
+    candidates: Sampler | None = None
+    """The sampler of the candidates, whose weights must be proper; None is `Importance()`."""
+    shared: bool = True
+    """Choose all draws of a prompt from the same candidates: each draw follows the same law at a fraction of the cost, but the
+    draws are independent only given the candidates."""
+
+    def __post_init__(self) -> None:
+        if self.num_candidates < 1:
+            raise ValueError(f"num_candidates is at least one candidate, not {self.num_candidates}.")
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        return selected_draws(self.choose(target, prompts, draws, rng=rng))
+
+    def choose(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> list[CandidateSelection]:
+        """The same draws together with their candidates: one selection for all prompts."""
+        sets = 1 if self.shared else draws
+        candidates = (self.candidates or Importance())(target, prompts, sets * self.num_candidates, rng=rng)
+        log_weight = candidates.log_weight.view(len(prompts) * sets, self.num_candidates)
+        if bool((log_weight == -torch.inf).all(-1).any()):
+            raise ValueError(
+                f"The energy forbids all {self.num_candidates} candidates of a draw. The draws were dropped; raise "
+                f"num_candidates, or propose from a base that meets the constraint more often."
+            )
+        selected = rng.categorical(log_weight, draws // sets).view(len(prompts), draws)
+        column = selected if self.shared else torch.arange(draws) * self.num_candidates + selected
+        ess = 1 / (torch.softmax(log_weight, -1) ** 2).sum(-1).view(len(prompts), sets)
+        return [
+            CandidateSelection(
+                torch.arange(len(prompts)),
+                candidates,
+                column,
+                self.num_candidates,
+                ess.expand(-1, draws),
+                large_enough=torch.ones(len(prompts), dtype=torch.bool),
+                independent=candidates.independent and (draws == 1 or not self.shared),
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class AdaptiveSIR:
+    """SIR with as many candidates as each prompt needs, found by a pilot run.
+
+    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight, which is stricter than an
+    effective sample size of `min_ess`. It only decides the number n: the draws are chosen from fresh candidates, so their law
+    is that of `SIR(n)` averaged over n. Choosing from the pilot itself would add bias, because a pilot that happens to lack
+    the rare heavy candidates looks even and stops too soon. `info["large_enough"]` is False where `max_candidates` did not
+    suffice.
+    """
+
+    min_ess: float = 16.0
+    """Draw candidates until none holds more than 1 / this of their weight."""
+    min_candidates: int = 16
+    """Candidates that the pilot starts with."""
+    max_candidates: int = 4096
+    """Candidates at most."""
+    shared: bool = True
+    """Choose all draws of a prompt from the same candidates."""
+
+    def __post_init__(self) -> None:
+        least, most = self.min_candidates, self.max_candidates
+        if not 1 <= least <= most:
+            raise ValueError(f"Candidates grow from min_candidates >= 1 to max_candidates, not from {least} to {most}.")
+        if not 1 <= self.min_ess <= most:
+            raise ValueError(f"min_ess lies between 1 and max_candidates = {most}: no {most} candidates have {self.min_ess}.")
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        return selected_draws(self.choose(target, prompts, draws, rng=rng))
+
+    def choose(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> list[CandidateSelection]:
+        """The same draws with their candidates: one selection for all prompts with the same number of candidates."""
+        size, large_enough, cost = self.pilot(target, prompts, rng=rng)
+        selections = []
+        for num_candidates in sorted(set(size.tolist())):
+            here = (size == num_candidates).nonzero()[:, 0]
+            sampler = SIR(num_candidates, shared=self.shared)
+            (group,) = sampler.choose(target, prompts.rows(here.to(prompts.tokens.device)), draws, rng=rng)
+            candidates = replace(group.candidates, cost=group.candidates.cost + int(cost[here].sum()))
+            selections.append(replace(group, prompt=here, candidates=candidates, large_enough=large_enough[here]))
+        return selections
+
+    def pilot(
+        self, target: Tilted, prompts: Sequences, *, rng: Rng
+    ) -> tuple[Int[Tensor, "P"], Bool[Tensor, "P"], Int[Tensor, "P"]]:
+        """The number of candidates for each prompt, whether it is large enough, and the cost of the pilot."""
+        size = torch.zeros(len(prompts), dtype=torch.long)
+        total, largest = (torch.full((len(prompts),), -torch.inf, dtype=torch.float64) for _ in range(2))
+        waiting, wanted, cost = torch.arange(len(prompts)), self.min_candidates, torch.zeros_like(size)
+        while len(waiting):
+            rows = prompts.rows(waiting.to(prompts.tokens.device))
+            drawn = Importance()(target, rows, wanted - int(size[waiting[0]]), rng=rng)
+            total[waiting] = torch.logaddexp(total[waiting], torch.logsumexp(drawn.log_weight, -1))
+            largest[waiting] = torch.maximum(largest[waiting], drawn.log_weight.amax(-1))
+            size[waiting], cost[waiting] = wanted, cost[waiting] - (-drawn.cost // len(waiting))
+            uneven = ~((largest - total).exp() <= (1 + 1e-9) / self.min_ess)  # True, too, where all weights are 0
+            if wanted == self.max_candidates:
+                break
+            waiting, wanted = uneven.nonzero()[:, 0], min(2 * wanted, self.max_candidates)
+        return size, ~uneven, cost
+
+
+def selected_draws(selections: Sequence[CandidateSelection]) -> Draws:
+    """The selected candidates as draws of equal weight, in the order of the prompts."""
+    order = torch.cat([group.prompt for group in selections]).argsort()
+    draws, device = selections[0].selected.shape[1], selections[0].candidates.x.tokens.device
+
+    def rows(group: CandidateSelection) -> Sequences:
+        first = torch.arange(len(group.selected))[:, None] * group.candidates.log_weight.shape[1]
+        return group.candidates.x.rows((first + group.selected).view(-1).to(device))
+
+    log_base = torch.cat([group.candidates.log_base.gather(1, group.selected) for group in selections])[order]
+    info = {
+        "ess": torch.cat([group.ess for group in selections])[order],
+        "num_candidates": torch.cat([torch.full_like(group.prompt, group.num_candidates) for group in selections])[order],
+        "large_enough": torch.cat([group.large_enough for group in selections])[order],
+    }
+    return Draws(
+        concatenate([rows(group) for group in selections]).rows(
+            (order[:, None] * draws + torch.arange(draws)).view(-1).to(device)
+        ),
+        torch.zeros_like(log_base),
+        log_base,
+        estimates_z=False,
+        independent=all(group.independent for group in selections),
+        cost=sum(group.candidates.cost for group in selections),
+        info=info,
+    )

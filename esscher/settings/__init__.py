@@ -1,1 +1,0 @@
-"""The settings of runs, without torch: what YAML files and dotted flags name, and run folders remember."""

@@ -1,0 +1,242 @@
+"""Work in items that are saved in a folder and divided among processes, so that interrupted work resumes to the same result.
+
+    parts = run_resumable(work, folder=folder, read=read_draws, write=write_draws, say=say)
+
+An item uses its own random stream, so its result does not depend on the process that makes it or on the other items.
+Processes started by `torchrun` divide the missing items, and all of them return all results. A killed process loses the item
+that it was making. Without a folder, processes exchange the results as the bytes of the files.
+
+Two samplers draw this way, from another sampler:
+
+    ResumableByDraws      many draws after few prompts: some of the draws of all prompts per item (`collect_draws` calls it)
+    ResumableByPrompts    few draws after many prompts: all draws of some of the prompts per item
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from esscher.bases.fsdp import gather_in_lockstep
+from esscher.core.distributed import rank, world_size
+from esscher.core.draws import Draws, Sampler
+from esscher.core.progress import Throttle
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences
+from esscher.core.storage import digest, read_tensors, write_tensors
+from esscher.core.target import Tilted
+from esscher.estimators.log_z import log_z
+from esscher.training.collectives import all_gather_bytes, all_gather_objects, barrier, broadcast_object, init_process_group
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class WorkItem(Generic[Result]):
+    """A part of the work: the name of its file, its size for the progress report, and the function that makes it."""
+
+    name: str
+    size: int
+    make: Callable[[], Result]
+
+
+def run_resumable(
+    work: Sequence[WorkItem[Result]],
+    *,
+    folder: Path | None,
+    read: Callable[[Path], Result],
+    write: Callable[[Path, Result], None],
+    say: Callable[[str], None] = lambda text: None,
+    what: str = "drawn",
+    so_far: Callable[[Sequence[Result]], str] = lambda parts: "",
+) -> list[Result]:
+    """The results of all items in order; items with a file in the folder are read, the others made.
+
+    `so_far` is text about the results that this process has made, for the progress report.
+    """
+    init_process_group()
+    missing = broadcast_object([number for number, item in enumerate(work) if not _is_file(folder, item.name)])
+    made: dict[int, Result] = {}
+    progress = _WorkProgress(say, what, sum(item.size for item in work), sum(work[number].size for number in missing))
+    with gather_in_lockstep():
+        for number in missing[rank() :: world_size()]:
+            made[number] = work[number].make()
+            if folder is not None:
+                write(folder / f"{work[number].name}.safetensors", made[number])
+            progress(work[number].size, partial(so_far, list(made.values())))
+    if folder is None:
+        made |= _gather_results(made, read, write)
+    else:
+        barrier()
+    return [made[number] if number in made else _read(folder, item.name, read) for number, item in enumerate(work)]
+
+
+def _gather_results(
+    made: dict[int, Result], read: Callable[[Path], Result], write: Callable[[Path, Result], None]
+) -> dict[int, Result]:
+    """The results that other processes made."""
+    if world_size() == 1:
+        return {}
+    results = {}
+    with tempfile.TemporaryDirectory() as place:
+        local, numbers = Path(place, "local.safetensors"), all_gather_objects(list(made))
+        for index in range(max(map(len, numbers))):
+            if index < len(made):
+                write(local, list(made.values())[index])
+            for process, content in enumerate(all_gather_bytes(local.read_bytes() if index < len(made) else b"")):
+                if process != rank() and content:
+                    other = Path(place, f"{process}-{index}.safetensors")  # one file each, because `read` may map it
+                    other.write_bytes(content)
+                    results[numbers[process][index]] = read(other)
+    return results
+
+
+class _WorkProgress:
+    """Reports progress at intervals, assuming that all processes are equally fast."""
+
+    def __init__(self, say: Callable[[str], None], what: str, whole: int, missing: int):
+        self.say, self.what, self.whole, self.missing, self.done = say, what, whole, missing, 0
+        self.throttle = Throttle()
+
+    def __call__(self, size: int, so_far: Callable[[], str]) -> None:
+        self.done += size * world_size()
+        left = max(0, self.missing - self.done)
+        if self.throttle.due(force=left == 0 and self.throttle.reports > 0):
+            rate, seconds = self.throttle.rate(self.done), self.throttle.seconds_left(self.done, self.missing)
+            done = f"{self.what} {self.whole - left:,} of {self.whole:,}  {rate:,.0f}/s  {seconds:,.0f} s left"
+            self.say(done + so_far())
+
+
+def _is_file(folder: Path | None, name: str) -> bool:
+    return folder is not None and (folder / f"{name}.safetensors").is_file()
+
+
+def _read(folder: Path | None, name: str, read: Callable[[Path], Result]) -> Result:
+    assert folder is not None
+    if not _is_file(folder, name):
+        raise RuntimeError(
+            f"Another process made {name}, and it is not in {folder} here: the processes do not share this folder. What each "
+            f"of them made is saved; give a folder that all of them see."
+        )
+    return read(folder / f"{name}.safetensors")
+
+
+ROWS_BY_DRAWS = 4096  # rows per item, also what one pass of a small network holds
+ROWS_BY_PROMPTS = 1024  # rows per item: seconds or minutes of work
+
+
+def collect_draws(
+    sampler: Sampler,
+    target: Tilted,
+    prompts: Sequences,
+    draws: int,
+    *,
+    rng: Rng,
+    folder: Path | None = None,
+    shard: int = ROWS_BY_DRAWS,
+    say: Callable[[str], None] = lambda text: None,
+) -> Draws:
+    """`draws` after each prompt; shards that are in the folder already are read instead of drawn."""
+    return ResumableByDraws(sampler, folder, shard, say)(target, prompts, draws, rng=rng)
+
+
+@dataclass(frozen=True)
+class ResumableByDraws:
+    """Draws of another sampler, some after all prompts per item; complete shards serve a later call for more draws, too."""
+
+    sampler: Sampler
+    folder: Path | None = None
+    rows: int = ROWS_BY_DRAWS
+    say: Callable[[str], None] = lambda text: None
+    name: str = "draws"  # prefix of the file names
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        size = max(1, self.rows // len(prompts))
+
+        def shard(number: int) -> WorkItem[Draws]:
+            wanted = min(size, draws - number * size)
+            make = partial(self.sampler, target, prompts, wanted, rng=rng.stream("shard", number))
+            return WorkItem(f"{self.name}-{number:05d}" + f"-{wanted}" * (wanted < size), wanted * len(prompts), make)
+
+        work = [shard(number) for number in range(-(-draws // size))]
+        parts = run_resumable(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say, so_far=_running_log_z)
+        for item, part in zip(work, parts, strict=True):
+            _check(self.folder, item, part, len(prompts))
+        return Draws.cat(parts, 1)
+
+
+def _running_log_z(parts: Sequence[Draws]) -> str:
+    """log Z of a single prompt by the draws so far; empty where they do not estimate it."""
+    if len(parts[0].log_weight) > 1 or not all(part.estimates_z and part.independent for part in parts):
+        return ""
+    estimate = log_z(Draws.cat(parts, 1))
+    return f"  log Z so far {estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
+
+
+@dataclass(frozen=True)
+class ResumableByPrompts:
+    """Draws of another sampler, after some of the prompts per item; many draws after a single prompt are divided, too.
+
+    Files are named by the prompts, the number of draws and the length of the points, not by the target or the sampler: use a
+    folder for each of these. `Draws.info` is dropped.
+    """
+
+    sampler: Sampler
+    folder: Path | None = None
+    rows: int = ROWS_BY_PROMPTS
+    say: Callable[[str], None] = lambda text: None
+
+    def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        if len(prompts) == 1 and draws > self.rows:
+            name = _name(prompts, draws, target)
+            return ResumableByDraws(self.sampler, self.folder, self.rows, self.say, name)(target, prompts, draws, rng=rng)
+        size = max(1, self.rows // draws)
+
+        def item(number: int) -> WorkItem[Draws]:
+            some = prompts.rows(slice(number * size, (number + 1) * size))
+            make = partial(self.sampler, target, some, draws, rng=rng.stream("piece", number))
+            return WorkItem(_name(some, draws, target), len(some) * draws, make)
+
+        work = [item(number) for number in range(-(-len(prompts) // size))]
+        parts = run_resumable(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say)
+        for done, part in zip(work, parts, strict=True):
+            _check(self.folder, done, part, done.size // draws)
+        return Draws.cat(parts, 0)
+
+
+def _name(prompts: Sequences, draws: int, target: Tilted) -> str:
+    sizes = torch.tensor([draws, target.space.max_length])
+    return digest({"tokens": torch.where(prompts.inside, prompts.tokens, 0), "start": prompts.start, "sizes": sizes})
+
+
+def write_draws(file: Path, draws: Draws) -> None:
+    """Write draws as a file of tensors."""
+    tensors: dict[str, Tensor] = {
+        **{"tokens": draws.x.tokens, "start": draws.x.start, "stop": draws.x.stop},
+        **{"log_weight": draws.log_weight, "log_base": draws.log_base},
+        "facts": torch.tensor([draws.estimates_z, draws.independent, draws.cost]),
+    }
+    write_tensors(file, tensors | {f"info.{name}": value for name, value in draws.info.items()})
+
+
+def read_draws(file: Path) -> Draws:
+    """Read what `write_draws` wrote."""
+    tensors = read_tensors(file)
+    estimates_z, independent, cost = tensors["facts"].tolist()
+    x = Sequences(tensors["tokens"], tensors["start"], tensors["stop"])
+    info = {name.removeprefix("info."): value for name, value in tensors.items() if name.startswith("info.")}
+    return Draws(x, tensors["log_weight"], tensors["log_base"], bool(estimates_z), bool(independent), cost, info)
+
+
+def _check(folder: Path | None, item: WorkItem[Draws], draws: Draws, prompts: int) -> None:
+    wanted = prompts, item.size // prompts
+    if draws.log_weight.shape != wanted:
+        raise ValueError(
+            f"{item.name} in {folder} holds {tuple(draws.log_weight.shape)} draws where {wanted} are asked for: it belongs to "
+            f"a run with other settings. Nothing was changed; use another folder, or remove this one."
+        )

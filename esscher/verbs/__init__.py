@@ -1,1 +1,0 @@
-"""What the verbs do, as calls: train, tilt, measure, sample, distil, finetune, analyse, rescore, translate."""

@@ -1,0 +1,134 @@
+"""The settings of `esscher tilt`, without torch: an energy of features and moments, or a network that learns from data."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from esscher.core.config import check_at_least, check_choices
+from esscher.data.config import DataConfig
+from esscher.energies.config import EnergyConfig
+from esscher.energies.feature_spec import FeatureSpec, parse_feature, parse_features, read_features
+from esscher.training.config import Schedule, TrainingConfig
+
+
+@dataclass(frozen=True)
+class FitConfig:
+    """How the weights of features are fitted."""
+
+    regime: Literal["newton", "rs", "snis"] = "newton"
+    """newton on one sample of the base; or the paper's stochastic rs (rejection) or snis (importance sampling)."""
+    draws: int = 20_000
+    """Draws of the base to fit on, and as many fresh ones to measure on."""
+    prior: float = 0.5
+    """Observations of the base that join the data, so that no weight is infinite."""
+    ridge: float | None = None
+    """Standard deviation of a normal prior on the weights; none by default."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_at_least(self, 2, "draws")
+        if self.ridge is not None and self.regime != "newton":
+            raise ValueError(f"A ridge goes with the regime newton, not with {self.regime}.")
+
+
+@dataclass(frozen=True)
+class ContrastConfig:
+    """How a network learns to tell the data from draws of the base."""
+
+    negatives: int = 1
+    """Draws of the base for each sequence of the data."""
+    form: Literal["binary", "ranking"] = "binary"
+    """binary brings log Z to 0; ranking compares only within a prompt."""
+    stored: int | None = None
+    """Draw this many negatives for each prompt once and keep them, instead of fresh ones at every step."""
+    sequences: int | None = None
+    """Train on only so many sequences of the data, evenly spaced; all by default."""
+    held_out: int = 256
+    """Validation sequences to choose the best weights by."""
+    prefixes: tuple[int, ...] = ()
+    """Mix prompt lengths: keep one of these numbers of first tokens of each chunk, at random."""
+    draws: int = 4_000
+    """Draws of the base to estimate log Z from in the end."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "negatives", "stored", "sequences", "held_out", "draws")
+        if self.stored is not None and self.stored < self.negatives:
+            raise ValueError(f"{self.stored} stored negatives are too few to tell a sequence from {self.negatives}.")
+        if self.stored is not None and self.prefixes:
+            raise ValueError("Stored negatives are of one prompt each, so prefixes cannot be mixed; leave one of them out.")
+
+
+@dataclass(frozen=True)
+class ContrastTraining(TrainingConfig):
+    """How a network energy is trained."""
+
+    default_epochs: ClassVar[int] = 4
+    supports_fsdp: ClassVar[bool] = False  # each process has the whole energy; --fsdp shards the base
+    learning_rate: float = 3e-4
+    schedule: Schedule = "linear"
+    warmup_steps: int = 50
+    evaluate_every: int | None = 100
+    patience: int | None = 5
+
+
+@dataclass(frozen=True)
+class TiltRun:
+    """Without features, a network learns to tell data from the base's own draws. With features, each gets a weight
+    under which its
+    mean is that of the data (`feature`), or the one you state (`want`). A feature is written kind:value
+    (docs/guide/features.md)."""
+
+    energy: EnergyConfig | Callable[..., Any] = field(default_factory=EnergyConfig)
+    """Settings of a network energy; in Python also a function of sequences, an energy of your own."""
+    out: str | None = field(default=None, kw_only=True)
+    """Folder of the energy; in Python it may be left out."""
+    feature: tuple[str, ...] = field(default=(), kw_only=True)
+    """A feature whose mean shall be that of the data, such as contains:cat; may be given several times."""
+    want: tuple[str, ...] | Mapping[str, float] = field(default=(), kw_only=True)
+    """A feature and the mean it shall have, such as contains:cat=0.5; may be given several times."""
+    features: str | None = field(default=None, kw_only=True)
+    """A YAML file with more features, whose means shall be those of the data."""
+    data: DataConfig | str | None = field(default=None, kw_only=True)
+    """Data to learn from; by default those that the base was trained on."""
+    fit: FitConfig = field(default_factory=FitConfig, kw_only=True)
+    start: str | None = field(default=None, kw_only=True)
+    """Folder of another model with the base's tokenizer, such as a larger one, whose weights a network energy starts from."""
+    contrast: ContrastConfig = field(default_factory=ContrastConfig, kw_only=True)
+    training: ContrastTraining = field(default_factory=ContrastTraining, kw_only=True)
+    resume: bool = field(default=False, kw_only=True)
+    """Go on from the last checkpoint in `out`, to the same weights."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.want, Mapping):
+            object.__setattr__(self, "want", tuple(f"{feature}={moment}" for feature, moment in self.want.items()))
+        elif not isinstance(self.want, tuple):
+            object.__setattr__(self, "want", tuple(self.want))
+        if isinstance(self.data, str):
+            object.__setattr__(self, "data", DataConfig(self.data))
+        self.specs()  # refuses a feature that cannot be parsed
+
+    @property
+    def source(self) -> DataConfig | None:
+        """The data, if they are not those that the base was trained on."""
+        return DataConfig(self.data) if isinstance(self.data, str) else self.data
+
+    def specs(self) -> tuple[FeatureSpec, ...]:
+        """All features in order: of the data, of the file, wanted; none means that a network learns the energy."""
+        listed = read_features(self.features) if self.features is not None else ()
+        return parse_features([*self.feature, *listed, *(spec for spec, _ in map(parse_moment, self.want))])
+
+    def moments(self) -> dict[str, float]:
+        """The means that are stated, by the title of their feature."""
+        return {spec.title: moment for spec, moment in map(parse_moment, self.want)}
+
+
+def parse_moment(text: str) -> tuple[FeatureSpec, float]:
+    """The feature and the moment of `kind:value=0.5`; the last equals sign counts."""
+    feature, equals, moment = text.rpartition("=")
+    try:
+        if equals:
+            return parse_feature(feature.strip()), float(moment)
+    except ValueError as error:
+        if str(error).startswith("The feature"):
+            raise
+    raise ValueError(f"A wanted moment is written kind:value=number, such as contains:cat=0.5, and {text!r} is not.")

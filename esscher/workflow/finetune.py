@@ -1,0 +1,285 @@
+"""Fine-tuning: a pretrained model, labelled texts, a head, training, measurement, a folder; and predictions from the folder.
+
+    finetune(FinetuneRun("runs/xlnet", out="runs/authors", data=LabelledDataConfig("authors.csv")))
+
+An XLNet reads by its content stream, in both directions, A SEP B SEP CLS; its query stream is not used. Other networks, and
+models of Hugging Face, read with the symbols they have: the end symbol separates the texts. The folder holds
+
+    config.json         model_type "esscher-finetuned", the task and its settings, the head, the encoder, the longest row
+    model.safetensors   the weights
+    tokenizer.json ...  the tokenizer
+    reader/             of pretrained encoders of Hugging Face: their config, without weights
+    README.md           the same for people, with what was measured
+
+beside `finetune.yaml`, `history.jsonl`, `results.json`, `report.html` and the checkpoints that `resume=True` goes on from.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from esscher.core.config import to_dict
+from esscher.core.distributed import is_main_process
+from esscher.core.estimate import Estimate
+from esscher.core.progress import current_progress
+from esscher.core.randomness import SeededRng
+from esscher.core.storage import load_module_tensors, read_tensors, write_file, write_json, write_tensors
+from esscher.data.examples import ColumnNames, Example, Row, TaskKind, make_examples, read_rows, split_examples
+from esscher.data.pair_encoding import PairEncoder
+from esscher.data.sources import SPLIT_NAMES, read_lines
+from esscher.data.tokenizers import load_tokenizer
+from esscher.energies.config import EnergyConfig, TaskHeadConfig, TaskPooling
+from esscher.energies.encoders import NetworkEncoder, PretrainedEncoder, load_encoder, token_encoder
+from esscher.energies.network import encoder_from, is_bidirectional
+from esscher.energies.pretrained import read_tokenizer
+from esscher.energies.serialization import empty_encoder, save_encoder
+from esscher.energies.task_heads import TaskModel, layerwise_lr_decay
+from esscher.hub import load_base
+from esscher.hub.folder import CARD, CONFIG, WEIGHTS, read_config, write_tokenizer
+from esscher.networks.registry import NETWORKS
+from esscher.networks.xlnet import XLNetNetwork
+from esscher.reports.report import Report, write_lines
+from esscher.training.collectives import barrier
+from esscher.training.config import OptimizerConfig
+from esscher.training.evaluation import HeldOut
+from esscher.training.trainer import Trainer, TrainingRecord
+from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
+from esscher.workflow.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
+from esscher.workflow.run_folder import FINETUNE_SETTINGS, RESULTS, refuse_other_settings, save_settings
+
+KIND = "esscher-finetuned"
+EXAMPLES_PER_BATCH = 32  # examples of one forward pass
+
+
+@dataclass(frozen=True)
+class FinetunedModel:
+    """A network with a head, how texts are laid out for it, its task, and the columns of its examples."""
+
+    task_model: TaskModel
+    layout: PairEncoder
+    task: TaskKind
+    labelling: FinetuneTask
+    columns: ColumnNames
+
+    @torch.no_grad()
+    def predict(self, examples: Sequence[Example]) -> list[Prediction]:
+        """The prediction for each example."""
+        self.task_model.eval()
+        device, predictions = next(self.task_model.parameters()).device, []
+        for first in range(0, len(examples), EXAMPLES_PER_BATCH):
+            some = examples[first : first + EXAMPLES_PER_BATCH]
+            data = self.labelling.labelled(some, self.layout).to(device)
+            scores = self.task_model(data.x).double().cpu()
+            predictions += self.labelling.predictions(scores, data.to("cpu"), some, self.layout)
+        return predictions
+
+
+def save_finetuned(folder: Path, model: FinetunedModel, card: str) -> None:
+    """Write the folder, config.json last, so that a folder with one is complete."""
+    encoder, layout = model.task_model.encoder, model.layout
+    write_tensors(folder / WEIGHTS, save_encoder(folder, model.task_model))
+    write_tokenizer(folder, layout.tokenizer)
+    write_file(folder / CARD, card.encode())
+    network = NETWORKS.to_dict(encoder.network.config) if isinstance(encoder, NetworkEncoder) else None
+    settings: dict[str, Any] = {
+        "model_type": KIND,
+        "task": model.task,
+        "labelling": asdict(model.labelling),  # type: ignore[call-overload]
+        "head": asdict(model.task_model.config),
+        "encoder": {
+            "network": network, "vocab_size": encoder.vocab_size, "bos": getattr(encoder, "bos", None),
+            "bidirectional": encoder.bidirectional,
+        },
+        "columns": asdict(model.columns),
+        "layout": {"longest": layout.longest, "separator": layout.separator, "summary": layout.summary},
+        "eos": layout.tokenizer.backend.id_to_token(layout.tokenizer.eos),
+    }  # fmt: skip
+    write_json(folder / CONFIG, settings)
+
+
+def load_finetuned(folder: str | Path) -> FinetunedModel:
+    """The model of a folder, ready to predict."""
+    folder = Path(folder)
+    config = read_config(folder)
+    if config.get("model_type") != KIND:
+        raise ValueError(
+            f"{folder} holds a model of type {config.get('model_type')!r}, which was not trained for a task. Nothing was "
+            f"loaded; fine-tune it first: esscher finetune {folder} --out ... --data ..."
+        )
+    saved = config["encoder"]
+    network = None if saved["network"] is None else NETWORKS.from_dict(saved["network"])
+    with SeededRng(0).fork_torch_rng():
+        encoder = empty_encoder(folder, network, saved["vocab_size"], saved["bos"], bidirectional=saved["bidirectional"])
+        assert encoder is not None
+        task_model = TaskModel(encoder, TaskHeadConfig(**config["head"]))
+    load_module_tensors(task_model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
+    tokenizer = load_tokenizer(folder, eos=config["eos"])
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in config["labelling"].items()
+    }
+    labelling: FinetuneTask = FINETUNE_TASKS[config["task"]](**fields)
+    layout, columns = PairEncoder(tokenizer, **config["layout"]), ColumnNames(**config["columns"])
+    return FinetunedModel(task_model.eval(), layout, config["task"], labelling, columns)
+
+
+def model_card(model: FinetunedModel, run: FinetuneRun, measured: Mapping[str, Estimate]) -> str:
+    """The page of a fine-tuned model."""
+    weights = sum(weight.numel() for weight in model.task_model.parameters())
+    rows = [
+        f"| {name} | {estimate.value:.5g} | [{estimate.low:.5g}, {estimate.high:.5g}] ({estimate.confidence:.0%}) | "
+        f"{estimate.method} |"
+        for name, estimate in measured.items()
+    ]
+    table = "\n".join(["| what | value | interval | method |", "| --- | --- | --- | --- |", *rows])
+    return "\n".join(
+        [
+            f"---\nlibrary_name: esscher\ntags:\n- {KIND}\n---\n",
+            f"# A model that was trained to {model.task}\n",
+            f"Fine-tuned from `{run.model}`; {weights:,} parameters, rows of at most {model.layout.longest} tokens.\n",
+            f"## Measured on the test data\n\n{table}\n",
+            "## Use\n\n```\nesscher predict path/of/this/folder --data new.jsonl\n```\n",
+            f"## Training\n\n```yaml\n{yaml.safe_dump(to_dict(run), sort_keys=False)}```\n",
+        ]
+    )
+
+
+PLAIN = EnergyConfig("unidirectional")  # no dropout, no adapters
+
+
+@dataclass(frozen=True)
+class PredictResult:
+    """A prediction for each example, and how good they are where all examples have labels."""
+
+    predictions: Sequence[Prediction]
+    measured: Mapping[str, Estimate]
+    report: Report
+
+
+@dataclass(frozen=True)
+class FinetuneResult(PredictResult):
+    """The fine-tuned model, how training went, and the test examples that it was measured on."""
+
+    model: FinetunedModel
+    record: TrainingRecord
+    test: Sequence[Example]
+
+
+def finetune(run: FinetuneRun) -> FinetuneResult:
+    """Train the model in the folder `run.model` for a task, and save it in `run.out`."""
+    folder = Path(run.out)
+    if run.resume:
+        refuse_other_settings(folder / FINETUNE_SETTINGS, run)
+    parts = read_examples(run)
+    model = build(run, parts[0])
+    train, validation = (model.labelling.labelled(part, model.layout) for part in parts[:2])
+    sizes = ", ".join(f"{len(part):,} for {use}" for part, use in zip(parts, SPLIT_NAMES, strict=True))
+    current_progress().say(f"Examples: {sizes}.")
+    save_settings(folder / FINETUNE_SETTINGS, run)
+    objective, optimizers = model.labelling.objective, {}
+    if run.layer_rate != 1:
+        optimizers["model"] = OptimizerConfig(lr_scale_by_prefix=layerwise_lr_decay(model.task_model, run.layer_rate))
+    record = Trainer(run.training)(
+        objective, model.task_model, train, modules=model.task_model, optimizer_configs=optimizers,
+        validation=HeldOut(objective, validation), folder=folder, resume=run.resume,
+    )  # fmt: skip
+    predictions = model.predict(parts[2])
+    measured = model.labelling.measured(predictions, parts[2])
+    facts = {
+        "model": run.model, "folder": run.out, "task": run.task, "steps": record.steps, "stopped": record.stopped,
+        "best_step": record.best_step,
+    }  # fmt: skip
+    if is_main_process():
+        save_finetuned(folder, model, model_card(model, run, measured))
+        best = None if record.best is None else record.best.to_dict()
+        numbers = {name: estimate.to_dict() for name, estimate in measured.items()}
+        write_json(folder / RESULTS, {**facts, "best_loss": best, "measured": numbers})
+    barrier()  # what the main process wrote is there for all
+    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
+    facts["seed"] = run.training.seed
+    report = Report("esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
+    return FinetuneResult(predictions, measured, report.save(folder, to_dict(run)), model, record, parts[2])
+
+
+def predict(settings: PredictConfig) -> PredictResult:
+    """The predictions of a fine-tuned model for texts, or for the rows of a file."""
+    model = load_finetuned(settings.model)
+    examples = make_examples(model.task, _rows(model, settings), model.columns, settings.data or "the texts")
+    predictions = model.predict(examples)
+    if settings.out is not None:
+        write_lines(Path(settings.out), predictions)
+    known = all(example.label is not None for example in examples)
+    measured = model.labelling.measured(predictions, examples) if known else {}
+    tables: dict[str, Any] = {"predictions": predictions}
+    if measured:
+        tables["measured"] = [{"measured": name, "value": estimate} for name, estimate in measured.items()]
+    shown = {name: rows for name, rows in tables.items() if settings.out is None or name == "measured"}
+    facts = {"model": settings.model, "task": model.task, "examples": len(examples)}
+    return PredictResult(predictions, measured, Report("esscher predict", facts, shown, json_tables=tables))
+
+
+def _rows(model: FinetunedModel, settings: PredictConfig) -> list[Row]:
+    if settings.data is not None and not settings.data.endswith(".txt"):
+        return read_rows(settings.data)
+    columns = model.columns
+    if columns.second is not None or model.task == "choose":
+        raise ValueError(
+            f"The model was trained to {model.task} from rows of more than one text. Nothing was predicted; name data with the "
+            f"columns {columns.text} and {columns.second or columns.options}."
+        )
+    lines = settings.texts if settings.data is None else [line for line in read_lines(Path(settings.data)) if line.strip()]
+    return [{columns.text: line} for line in lines]
+
+
+def read_examples(run: FinetuneRun) -> tuple[list[Example], ...]:
+    """The labelled examples of a run in three splits."""
+    data = run.data
+    sources = [source for source in (data.source, data.validation, data.test) if source is not None]
+    parts = [make_examples(run.task, read_rows(source), data.columns(run.task), source) for source in sources]
+    for name, part in zip(sources, parts, strict=True):
+        unknown = sum(example.label is None for example in part)
+        if unknown:
+            raise ValueError(
+                f"{name} has no {data.columns(run.task).label!r} in {unknown:,} of {len(part):,} examples, so there is nothing "
+                f"to train on or to measure by. Nothing was trained; name the column of the labels."
+            )
+    return tuple(parts) if len(parts) == 3 else split_examples(parts[0], data.held_out, data.source)
+
+
+def build(run: FinetuneRun, examples: Sequence[Example]) -> FinetunedModel:
+    """The model before training: the weights of `run.model` with a new head, for the task as these examples have it."""
+    encoder, layout, pooling = _encoder(run) if run.encoder else _base(run)
+    labelling: FinetuneTask = FINETUNE_TASKS[run.task].from_examples(examples, run, layout)
+    frozen = run.task == "rank" if run.head.frozen is None else run.head.frozen
+    config = TaskHeadConfig(labelling.kind, labelling.outputs, run.head.pooling or pooling, run.head.dropout, frozen)
+    with SeededRng(run.training.seed).stream("head").fork_torch_rng():
+        return FinetunedModel(TaskModel(encoder, config), layout, run.task, labelling, run.data.columns(run.task))
+
+
+def _base(run: FinetuneRun) -> tuple[NetworkEncoder | PretrainedEncoder, PairEncoder, TaskPooling]:
+    """The encoder of a base, ours or of Hugging Face."""
+    base, tokenizer = load_base(run.model)
+    if tokenizer is None:
+        raise ValueError(f"{run.model} holds no tokenizer, so it reads no text. Nothing was trained; use another model.")
+    bidirectional = is_bidirectional(base) if run.bidirectional is None else run.bidirectional
+    encoder = encoder_from(base, PLAIN, bidirectional=bidirectional)
+    network = getattr(encoder, "network", None)
+    separator, summary = (network.separator, network.summary) if isinstance(network, XLNetNetwork) else (tokenizer.eos, None)
+    symbols = (None, None) if run.task == "rank" else (separator, summary)  # texts that are read separately have none
+    return encoder, PairEncoder(tokenizer, run.longest, *symbols), "last"
+
+
+def _encoder(run: FinetuneRun) -> tuple[PretrainedEncoder, PairEncoder, TaskPooling]:
+    """An encoder of Hugging Face, whose first symbol stands for the text."""
+    model: Any = load_encoder(run.model)
+    encoder = token_encoder(model, run.model, model.config.vocab_size)
+    symbols = read_tokenizer(Path(run.model), "encoder")
+    separating = symbols.sep_token or symbols.eos_token
+    if separating is None:
+        raise ValueError(f"The tokenizer in {run.model} has no symbol that separates texts (sep or eos). Nothing was trained.")
+    tokenizer = load_tokenizer(run.model, eos=separating, size=model.config.vocab_size)
+    separator = None if run.task == "rank" else tokenizer.eos
+    return encoder, PairEncoder(tokenizer, run.longest - 1, separator, None), "first"

@@ -1,0 +1,485 @@
+"""Choosing among the candidates of n-best lists: scores of a base and of an energy, and weights of all scores.
+
+    log_base     log a(x) of the whole text with its end symbol, after an empty prompt
+    log_weight   -E(x) of the same
+
+Scores are kept in a file, so that they are computed once. A list that is done is a line of the file, in the format of
+`esscher.data.nbest`; an interrupted run goes on after the last whole line. Each score has the digest of the model that
+computed it, so that it is used again for the same model and no other: a scored file may itself be given as the lists, to add
+an energy without running the base again. A candidate is read whole, however long: a length limit concerns sampling, not
+scoring.
+
+    compared = compare_systems(tuning, test, WordErrorRate(), rng=rng)
+
+Weights are tuned on some lists, and word errors or BLEU measured on others. Systems, each with the scores of the one before:
+the first candidate; the scores in the lists; the base; the energy; beside them the base alone, and the oracle, which chooses
+the candidate nearest to the reference. The number of words is a score of all that are tuned, because sums of log-probabilities
+prefer short texts.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from esscher.core.chunking import Chunking
+from esscher.core.estimate import Estimate
+from esscher.core.progress import Throttle, current_progress
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences
+from esscher.core.storage import saving_error, write_json
+from esscher.data.nbest import Candidate, NBest, read_nbest, split_by_id
+from esscher.data.text import text_points
+from esscher.decoding.rescoring import NBestScores, nbest_scores, tune_weights
+from esscher.energies.self_energy import is_self_energy
+from esscher.energies.serialization import load_energy
+from esscher.energies.text_scorers import content_digest
+from esscher.hub import read_config
+from esscher.metrics.metric import METRICS, TextMetric, corpus_difference, corpus_value
+from esscher.reports.report import Report, write_lines
+from esscher.samplers.scoring import log_prob, log_weight
+from esscher.workflow.config.translate import RescoreConfig
+from esscher.workflow.model import Model, load
+
+LOG_BASE, LOG_WEIGHT = "log_base", "log_weight"
+CANDIDATES_PER_SHARD = 256  # candidates that are sorted by length, scored and written together
+TOKENS = 4096  # of a pass, padding included
+
+
+@dataclass(frozen=True)
+class RescoreResult:
+    """How the systems compare (None without references), the weights of the best, what they choose by id, and the report."""
+
+    systems: "SystemComparison | None"
+    weights: Mapping[str, float]
+    chosen: Mapping[str, str]
+    report: Report
+
+
+def rescore_lists(settings: RescoreConfig) -> RescoreResult:
+    """Score the candidates of n-best lists, tune weights, choose, and compare.
+
+    Args:
+        settings: The lists, the models that score them, and the files to write.
+
+    Returns:
+        The comparison of systems, the weights, the chosen texts, and the report.
+    """
+    tuning, test = _read_lists(settings)
+    if settings.base is not None:
+        scored = score_candidates([*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out)
+        tuning, test = scored[: len(tuning)], scored[len(tuning) :]
+    metric, rng = METRICS[settings.metric].measure, SeededRng(settings.seed).stream("rescore")
+    systems: SystemComparison | None = None
+    if settings.weights is None:
+        systems = compare_systems(tuning, test, metric, confidence=settings.confidence, rng=rng)
+        weights = dict(systems.best.weights)
+    else:
+        weights = _read_weights(Path(settings.weights))
+        if all(nbest.references for nbest in test):
+            systems = evaluate_weights(test, weights, metric, confidence=settings.confidence, rng=rng)
+    chosen = choose_texts(test, weights)
+    if settings.weights_out is not None:
+        write_json(Path(settings.weights_out), weights)
+    if settings.chosen is not None:
+        write_lines(Path(settings.chosen), [{"id": name, "text": text} for name, text in chosen.items()])
+    facts = {
+        "lists": settings.lists, "tuned_on": len(tuning), "tested_on": len(test), "base": settings.base,
+        "energy": settings.energy, "seed": settings.seed,
+    }  # fmt: skip
+    return RescoreResult(systems, weights, chosen, _report(systems, metric.name, facts))
+
+
+def _read_lists(settings: RescoreConfig) -> tuple[tuple[NBest, ...], tuple[NBest, ...]]:
+    """The lists to tune on, none when there are weights, and those to test."""
+
+    def prepared(file: str) -> tuple[NBest, ...]:
+        lists = (nbest.top(settings.top) for nbest in read_nbest(Path(file)))
+        return tuple(nbest.lowered() if settings.lowercase else nbest for nbest in lists)
+
+    test = prepared(settings.lists)
+    if settings.weights is not None:
+        return (), test
+    if settings.tune is None:
+        return split_by_id(test, settings.tune_share)
+    tuning = prepared(settings.tune)
+    both = {nbest.id for nbest in tuning} & {nbest.id for nbest in test}
+    if both:
+        raise ValueError(
+            f"{len(both)} lists are in {settings.tune} and in {settings.lists}, {min(both)!r} among them: lists that "
+            f"weights are tuned on are no test. Nothing was done; take them out of one file."
+        )
+    return tuning, test
+
+
+def _read_weights(file: Path) -> dict[str, float]:
+    try:
+        return {str(name): float(value) for name, value in json.loads(file.read_text(encoding="utf8")).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f'{file} holds no weights, such as {{"score": 1, "log_base": 0.3}}: {error}. Nothing was done.'
+        ) from error
+
+
+def _report(compared: "SystemComparison | None", metric: str, facts: Mapping[str, Any]) -> Report:
+    if compared is None:
+        return Report("esscher rescore", facts, {}, ["The lists have no references, so nothing was measured."])
+    systems = [
+        {
+            "system": system.name,
+            metric: system.value,
+            "tuned": system.tuned,
+            **{f"weight of {name}": weight for name, weight in system.weights.items()},
+        }
+        for system in compared.systems
+    ]
+    differences = [{"system": each.system, "minus": each.against, "difference": each.value} for each in compared.differences]
+    note = f"{compared.systems[0].value.method}; a difference whose interval leaves out 0 is not chance alone."
+    return Report("esscher rescore", facts, {"systems": systems, "differences": differences}, [note])
+
+
+def score_candidates(
+    lists: Sequence[NBest],
+    base: str | Path,
+    energy: str | Path | None = None,
+    *,
+    eos: str | None = None,
+    out: str | Path | None = None,
+) -> tuple[NBest, ...]:
+    """The lists with the scores of models; scores that are in the lists, or in `out`, are not computed again.
+
+    Args:
+        lists: N-best lists.
+        base: Folder of the base.
+        energy: Folder of the energy, or `self`.
+        eos: Token that ends a text; by default that of the folder.
+        out: File that keeps the lists that are done.
+
+    Returns:
+        The lists, with the scores `log_base` and, with an energy, `log_weight`.
+    """
+    chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).cut)
+    wanted = _digests(Path(base), energy, chunking)
+    file = None if out is None else Path(out)
+    finished = {} if file is None else _read_finished(file, lists, wanted)
+    done = {nbest.id: finished.get(nbest.id, nbest) for nbest in lists}
+    rest = [nbest for nbest in lists if nbest.id not in finished]
+    for shard in _shards([nbest for nbest in rest if not _missing_scores(nbest, wanted)]):
+        _append(file, shard)
+    unscored = [nbest for nbest in rest if _missing_scores(nbest, wanted)]
+    if unscored:
+        model = load(base, energy, chunking=chunking)
+        count, throttle = 0, Throttle()
+        for shard in _shards(unscored):
+            scored = _score_shard(shard, model, wanted)
+            _append(file, scored)
+            done |= {nbest.id: nbest for nbest in scored}
+            count += len(shard)
+            if throttle.due():
+                left = throttle.seconds_left(count, len(unscored))
+                current_progress().say(f"scored {count:,} of {len(unscored):,} lists  {left:,.0f} s left")
+    return tuple(done[nbest.id] for nbest in lists)
+
+
+def _digests(base: Path, energy: str | Path | None, chunking: Chunking) -> dict[str, str]:
+    """The digest of the model behind each score; scores of a base depend on its end symbol."""
+    read_config(base)  # refuses a folder that holds no model
+    of_base = f"{content_digest(base)} {chunking.eos or 'default'}"
+    if energy is None:
+        return {LOG_BASE: of_base}
+    return {LOG_BASE: of_base, LOG_WEIGHT: f"self {of_base}" if is_self_energy(energy) else content_digest(energy)}
+
+
+def _missing_scores(nbest: NBest, wanted: Mapping[str, str]) -> list[str]:
+    return [name for name, digest in wanted.items() if name not in nbest.names or nbest.scored_by.get(name) != digest]
+
+
+def _read_finished(file: Path, lists: Sequence[NBest], wanted: Mapping[str, str]) -> dict[str, NBest]:
+    """The lists that the file has already; half a line at its end is dropped, other models or candidates are refused."""
+    if file.suffix == ".gz":
+        raise ValueError(
+            f"Scores are kept as plain text, so that they can be added to; name {file.stem} instead of {file.name}."
+        )
+    if not file.is_file():
+        return {}
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)
+    if whole == 0:
+        return {}
+    asked = {nbest.id: nbest for nbest in lists}
+    kept = {nbest.id: nbest for nbest in read_nbest(file)}
+    for name, nbest in kept.items():
+        same = name in asked and asked[name].texts == nbest.texts
+        if not same or _missing_scores(nbest, wanted) or (LOG_WEIGHT in nbest.names) != (LOG_WEIGHT in wanted):
+            what = "scores of other models" if same else "other candidates"
+            raise ValueError(
+                f"{file} holds {what}: list {name!r} differs. Nothing was scored or changed; choose another --out. To add an "
+                f"energy to scores that exist, pass {file} as the lists."
+            )
+    return kept
+
+
+def _shards(lists: Sequence[NBest]) -> list[list[NBest]]:
+    shards: list[list[NBest]] = []
+    room = 0
+    for nbest in lists:
+        if room < len(nbest.candidates) or not shards:
+            shards.append([])
+            room = CANDIDATES_PER_SHARD
+        shards[-1].append(nbest)
+        room -= len(nbest.candidates)
+    return shards
+
+
+def _score_shard(lists: Sequence[NBest], model: Model, wanted: Mapping[str, str]) -> list[NBest]:
+    """The lists with every wanted score; equal texts are scored once."""
+    scorers = {LOG_BASE: lambda x: log_prob(model.base, x), LOG_WEIGHT: lambda x: log_weight(model.target, x)}
+    for name, digest in wanted.items():
+        texts = list(dict.fromkeys(text for nbest in lists if name in _missing_scores(nbest, wanted) for text in nbest.texts))
+        if texts:
+            scores = dict(zip(texts, _score_by_length(scorers[name], texts, model), strict=True))
+            lists = [
+                _with_scores(nbest, name, scores, digest) if name in _missing_scores(nbest, wanted) else nbest
+                for nbest in lists
+            ]
+    return list(lists)
+
+
+def _with_scores(nbest: NBest, name: str, scores: Mapping[str, float], digest: str) -> NBest:
+    candidates = tuple(Candidate(each.text, {**each.scores, name: scores[each.text]}) for each in nbest.candidates)
+    return replace(nbest, candidates=candidates, scored_by={**nbest.scored_by, name: digest})
+
+
+def _score_by_length(score: Callable[[Sequences], Tensor], texts: Sequence[str], model: Model) -> list[float]:
+    """A score for each text; texts of like length share a pass."""
+    x = text_points(texts, model.tokenizer, max_length=sys.maxsize).x.to(next(model.base.parameters()).device)
+    order = x.lengths.argsort()
+    scores = torch.zeros(len(x), dtype=torch.float64)
+    first = 0
+    while first < len(x):
+        rows = max(1, TOKENS // int(x.lengths[order[min(first + 31, len(x) - 1)]]))
+        index = order[first : first + rows]
+        width = int(x.stop[index].max())
+        scores[index.cpu()] = score(Sequences(x.tokens[index, :width], x.start[index], x.stop[index]))
+        first += rows
+    if not bool(scores.isfinite().all()):
+        wrong = int((~scores.isfinite()).nonzero()[0, 0])
+        raise ValueError(
+            f"The model gives {texts[wrong][:60]!r} the score {float(scores[wrong])}, which no weight can balance. The lists "
+            f"scored before are kept; leave such candidates out, or mend the energy."
+        )
+    return scores.tolist()
+
+
+def _append(file: Path | None, lists: Sequence[NBest]) -> None:
+    """Lines at the end of the file, on the disk before it goes on."""
+    if file is None or not lists:
+        return
+    content = "".join(nbest.to_json() + "\n" for nbest in lists).encode()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise saving_error(file, error, len(content)) from error
+
+
+WORDS = "words"
+FIRST, BASE_ALONE, ORACLE = "first candidate", "base alone", "oracle"
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to choose: its weights, and the metric of its choices; on the lists it was tuned on without an interval."""
+
+    name: str
+    weights: Mapping[str, float]
+    value: Estimate
+    tuned: float | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The metric of a system minus that of another, on the same lists."""
+
+    system: str
+    against: str
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class SystemComparison:
+    """All systems on the test lists, and how the later ones differ from the first candidate and from the one before."""
+
+    systems: tuple[System, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def best(self) -> System:
+        """The system with all scores."""
+        return next(system for system in reversed(self.systems) if system.name != ORACLE)
+
+
+def compare_systems(
+    tuning: Sequence[NBest], test: Sequence[NBest], metric: TextMetric, *, confidence: float = 0.95, restarts: int = 8, rng: Rng
+) -> SystemComparison:
+    """Tune weights on some lists, and compare systems on others.
+
+    Args:
+        tuning: Lists to tune on.
+        test: Lists to measure on.
+        metric: What weights are tuned for, and systems compared by.
+        confidence: Coverage of the intervals.
+        restarts: Random starts of the tuning.
+        rng: Where everything random comes from.
+
+    Returns:
+        All systems, and their differences.
+    """
+    names = score_names(test)
+    _check_names(tuning, names, "to tune on")
+    tuning_scores, test_scores = _table(tuning, names, metric), _table(test, names, metric)
+    weights: dict[str, dict[str, float]] = {FIRST: {}}
+    tuned: dict[str, float | None] = {FIRST: None}
+    before: dict[str, float] = {}  # where tuning starts: the weights of the system before
+    for name, used in _systems(names).items():
+        part = _columns(tuning_scores, names, used)
+        start = torch.tensor([before.get(score, 0.0) for score in used], dtype=torch.float64)
+        start = start if before and name != BASE_ALONE else torch.eye(len(used), dtype=torch.float64)[0]
+        tuned_weights = tune_weights(part, metric, start=start, restarts=restarts, rng=rng.stream("tune", name))
+        weights[name] = dict(zip(used, tuned_weights.tolist(), strict=True))
+        before = before if name == BASE_ALONE else weights[name]
+        tuned[name] = float(metric.value(part.counts_of(part.chosen(tuned_weights)).sum(0)))
+    return _evaluate_systems(test_scores, names, weights, tuned, metric, confidence, rng)
+
+
+def evaluate_weights(
+    test: Sequence[NBest], weights: Mapping[str, float], metric: TextMetric, *, confidence: float = 0.95, rng: Rng
+) -> SystemComparison:
+    """The choices of weights that exist beside the first candidates and the oracle."""
+    names = score_names(test)
+    _check_weights(weights, names)
+    return _evaluate_systems(
+        _table(test, names, metric), names, {FIRST: {}, "given weights": weights}, {}, metric, confidence, rng
+    )
+
+
+def choose_texts(lists: Sequence[NBest], weights: Mapping[str, float]) -> dict[str, str]:
+    """For each id the candidate with the highest weighted sum; references are not needed."""
+    names = score_names(lists)
+    _check_weights(weights, names)
+    chosen = {}
+    for nbest in lists:
+        scores = _scores(nbest, names) @ torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64)
+        chosen[nbest.id] = nbest.candidates[int(scores.argmax())].text
+    return chosen
+
+
+def score_names(lists: Sequence[NBest]) -> list[str]:
+    """Scores of the lists in the order of the systems: those in the lists, of the base, of the energy; then the words."""
+    ours = (LOG_BASE, LOG_WEIGHT)
+    names = lists[0].names
+    return [*sorted(name for name in names if name not in ours), *(name for name in ours if name in names), WORDS]
+
+
+def _systems(names: Sequence[str]) -> dict[str, list[str]]:
+    """The scores that each tuned system uses."""
+    listed = [name for name in names if name not in (LOG_BASE, LOG_WEIGHT, WORDS)]
+    steps = {"given scores": listed, "base": [LOG_BASE], "energy": [LOG_WEIGHT]}
+    systems: dict[str, list[str]] = {}
+    used: list[str] = []
+    for name, new in steps.items():
+        if new and all(score in names for score in new):
+            if name == "base" and used:
+                systems[BASE_ALONE] = [LOG_BASE, WORDS]
+            used = [*used, *new]
+            systems[name] = [*used, WORDS]
+    if not systems:
+        raise ValueError("The lists have no score at all. Nothing was tuned; give --base, or candidates with scores.")
+    return systems
+
+
+def _evaluate_systems(
+    test: NBestScores,
+    names: Sequence[str],
+    weights: Mapping[str, Mapping[str, float]],
+    tuned: Mapping[str, float | None],
+    metric: TextMetric,
+    confidence: float,
+    rng: Rng,
+) -> SystemComparison:
+    chosen = {name: _chosen(test, names, used) for name, used in weights.items()}
+    counts = {name: test.counts_of(rows) for name, rows in {**chosen, ORACLE: test.nearest(metric)}.items()}
+
+    def resampling() -> Rng:
+        return rng.stream("bootstrap")  # the same resamples for every number
+
+    systems = [
+        System(
+            name, weights.get(name, {}), corpus_value(metric, count, confidence=confidence, rng=resampling()), tuned.get(name)
+        )
+        for name, count in counts.items()
+    ]
+    one_more = [name for name in chosen if name != BASE_ALONE]
+    pairs = dict.fromkeys([*((name, FIRST) for name in list(chosen)[1:]), *((new, old) for old, new in pairwise(one_more))])
+    pairs |= {("base", BASE_ALONE): None} if BASE_ALONE in chosen else {}
+    differences = [
+        Difference(new, old, corpus_difference(metric, counts[new], counts[old], confidence=confidence, rng=resampling()))
+        for new, old in pairs
+    ]
+    return SystemComparison(tuple(systems), tuple(differences))
+
+
+def _chosen(lists: NBestScores, names: Sequence[str], weights: Mapping[str, float]) -> Int[Tensor, "L"]:
+    if not weights:
+        return torch.zeros(len(lists.scores), dtype=torch.long)
+    return lists.chosen(torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64))
+
+
+def _table(lists: Sequence[NBest], names: Sequence[str], metric: TextMetric) -> NBestScores:
+    for nbest in lists:
+        if not nbest.references:
+            raise ValueError(
+                f"The list {nbest.id!r} has no reference, so nothing can be tuned or measured on it. Nothing was computed; "
+                f"give references, or choose by weights that exist (--weights with --chosen)."
+            )
+    counts = [metric.counts(nbest.texts, nbest.references) for nbest in lists]
+    return nbest_scores([_scores(nbest, names) for nbest in lists], counts)
+
+
+def _scores(nbest: NBest, names: Sequence[str]) -> Float[Tensor, "N F"]:
+    rows = [[len(each.text.split()) if name == WORDS else each.scores[name] for name in names] for each in nbest.candidates]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _columns(lists: NBestScores, names: Sequence[str], used: Sequence[str]) -> NBestScores:
+    return NBestScores(lists.scores[..., [names.index(name) for name in used]], lists.counts)
+
+
+def _check_names(lists: Sequence[NBest], names: Sequence[str], what: str) -> None:
+    if set(score_names(lists)) != set(names):
+        raise ValueError(
+            f"The lists {what} have the scores {', '.join(score_names(lists))}, and those to test have {', '.join(names)}. "
+            f"Nothing was tuned; both need the same."
+        )
+
+
+def _check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
+    unknown = [name for name in weights if name not in names]
+    if unknown:
+        raise ValueError(
+            f"There is a weight for {unknown[0]!r}, and the lists have no such score; they have {', '.join(names)}. Nothing "
+            f"was chosen; score the lists with the models that the weights were tuned with."
+        )

@@ -1,0 +1,300 @@
+"""Drawing from a model: sequences after prompts, and for samplers that choose among candidates, what they chose from.
+
+    model.sample(["Return the"], draws=4).texts
+
+Equal candidates are one row: `share` is their share of the weight and estimates p(x), `times` how often they were drawn,
+`chosen` how many draws they became. Processes that were launched together share the draws of each prompt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from esscher.bases.fsdp import gather_in_lockstep
+from esscher.bases.network import NetworkBase, with_prompt_tokens
+from esscher.bases.truncated import truncated
+from esscher.core.distributed import is_main_process, rank, world_size
+from esscher.core.draws import Draws, Sampler
+from esscher.core.estimate import Estimate
+from esscher.core.progress import current_progress
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.target import Tilted
+from esscher.data.tokenizers import Tokenizer
+from esscher.estimators.expectations import per_prompt
+from esscher.estimators.log_z import log_z
+from esscher.estimators.reliability import reliability
+from esscher.reports.report import Report
+from esscher.samplers.ancestral import Ancestral
+from esscher.samplers.progress import ProgressCounter, with_progress
+from esscher.samplers.registry import SAMPLERS
+from esscher.samplers.scoring import log_weight
+from esscher.samplers.sir import SIR, AdaptiveSIR, CandidateSelection, selected_draws
+from esscher.samplers.twists import ParticleSIR
+from esscher.training.collectives import all_gather_objects, init_process_group
+from esscher.workflow.config.sample import SampleConfig
+from esscher.workflow.model import Model
+from esscher.workflow.processors import PromptSet
+
+
+@dataclass(frozen=True)
+class SampleResult:
+    """The draws as rows, prompt by prompt, and for samplers that choose among candidates what they chose from."""
+
+    samples: list[dict[str, Any]]
+    tokens: list[list[int]]  # of each sample, its prompt included
+    facts: dict[str, Any]
+    notes: list[str]
+    pools: list[dict[str, Any]] = field(default_factory=list)
+    candidates: list[list[dict[str, Any]]] = field(default_factory=list)  # for each prompt, the largest share first
+    report: Report = field(default_factory=lambda: Report("esscher sample", {}, {}))
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the draws; an error for images."""
+        if any("text" not in row for row in self.samples):
+            raise ValueError("The draws are images, not texts. They are in the file that the report names, and in `tokens`.")
+        return [row["text"] for row in self.samples]
+
+
+def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
+    """Draw from a model.
+
+    Args:
+        model: The model, tilted or not.
+        settings: Prompts, sampler, and where to write the draws.
+
+    Returns:
+        The draws as rows, what they were chosen from, and the report.
+    """
+    default = model.data.samples_file
+    file = None if default is None else (model.folder or Path()) / default
+    if settings.out is not None:
+        file = Path(settings.out)
+        if file.exists():
+            raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
+    sampler = sampler_for(model, settings)
+    prompts = model.data.sample_prompts(settings, model.trained)
+    result = _draw_together(model, sampler, prompts, settings)
+    if file is not None and is_main_process():
+        model.data.save_samples(file, result.samples, result.tokens, prompts)
+    facts = {
+        "model": model.name, "energy": model.energy_name, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed,
+        **result.facts, "out": file,
+    }  # fmt: skip
+    tables, json_tables = _tables(result, prompts.labels, settings.show)
+    return replace(result, report=Report("esscher sample", facts, tables, result.notes, json_tables=json_tables))
+
+
+def sampler_for(model: Model, settings: SampleConfig) -> Any:
+    """The sampler of the settings; by default ancestral sampling, `AdaptiveSIR` for a tilted model."""
+    if settings.sampler is not None:
+        return settings.sampler
+    return AdaptiveSIR() if model.is_tilted else Ancestral()
+
+
+def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) -> Tilted:
+    """The model with its base truncated as the settings say; where images are completed, on what is left of them."""
+    base = truncated(model.target.base, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature)
+    if prompts.prompt_tokens is not None:
+        if not isinstance(base, NetworkBase):
+            raise ValueError("Images are completed by a network without truncation. Nothing was drawn; leave truncations out.")
+        base = with_prompt_tokens(base, prompts.prompt_tokens)
+    return Tilted(base, model.target.energy)
+
+
+def _draw_together(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig) -> SampleResult:
+    """All draws, of which each process makes its share."""
+    if world_size() == 1:
+        return _draw(model, sampler, prompts, settings, settings.draws, SeededRng(settings.seed))
+    init_process_group()
+    share = len(range(rank(), settings.draws, world_size()))
+    with gather_in_lockstep():
+        rng = SeededRng(settings.seed).stream("rank", rank())
+        result = _draw(model, sampler, prompts, settings, share, rng) if share else SampleResult([], [], {}, [])
+    parts = all_gather_objects({name: value for name, value in vars(result).items() if name != "report"})
+    return _merge_processes([SampleResult(**part) for part in parts if part["samples"]], len(prompts.labels))
+
+
+def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig, count: int, rng: Rng) -> SampleResult:
+    target = with_progress(sampling_target(model, settings, prompts), ProgressCounter(current_progress().say))
+    selections: list[CandidateSelection] = []
+    if isinstance(sampler, SIR | AdaptiveSIR | ParticleSIR):
+        selections = sampler.choose(target, prompts.x, count, rng=rng)
+    draws = selected_draws(selections) if selections else sampler(target, prompts.x, count, rng=rng)
+    samples = sample_rows(model, prompts.labels, draws, target)
+    tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
+    facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
+    notes = _notes_on_prompts(model, prompts.x.start.tolist())
+    if not selections:
+        return SampleResult(samples, tokens, facts, notes)
+    pools = pool_rows(prompts.labels, selections)
+    candidates = [] if "text" not in samples[0] else candidate_rows(selections, target, model.tokenizer)
+    return SampleResult(samples, tokens, facts, notes + _notes_on_pools(pools), pools, candidates)
+
+
+def _merge_processes(parts: Sequence[SampleResult], prompts: int) -> SampleResult:
+    """What several processes drew, prompt by prompt."""
+    counts = [len(part.samples) // prompts for part in parts]
+    places = [
+        (part, row)
+        for prompt in range(prompts)
+        for part, count in zip(parts, counts, strict=True)
+        for row in range(prompt * count, (prompt + 1) * count)
+    ]
+    return SampleResult(
+        [part.samples[row] for part, row in places],
+        [part.tokens[row] for part, row in places],
+        {"drawn_from_the_base": sum(part.facts["drawn_from_the_base"] for part in parts),
+         "independent_draws": all(part.facts["independent_draws"] for part in parts), "processes": world_size()},
+        list(dict.fromkeys(note for part in parts for note in part.notes)),
+        [part.pools[prompt] for prompt in range(prompts) for part in parts if part.pools],
+        [[row for part in parts for row in part.candidates[prompt]] for prompt in range(prompts) if parts[0].candidates],
+    )  # fmt: skip
+
+
+def sample_rows(model: Model, labels: Sequence[Any], draws: Draws, target: Tilted) -> list[dict[str, Any]]:
+    """A row for each draw."""
+    count, texts = draws.log_weight.shape[1], model.data.decode(draws.x.points())
+    numbers = zip(
+        draws.log_base.view(-1).tolist(),
+        (-log_weight(target, draws.x)).tolist(),
+        draws.log_weight.view(-1).tolist(),
+        strict=True,
+    )
+    return [
+        {
+            "prompt": labels[row // count],
+            **({"draw": row % count} if texts is None else {"text": texts[row]}),
+            "log_base": log_base,
+            "energy": energy,
+            "log_weight": weight,
+        }
+        for row, (log_base, energy, weight) in enumerate(numbers)
+    ]
+
+
+@dataclass(frozen=True)
+class WeightedCandidate:
+    """A point that was drawn `times` times; its share of the weight, and how many draws it became."""
+
+    point: tuple[int, ...]
+    text: str
+    log_base: float
+    energy: float
+    share: float
+    times: int
+    chosen: int
+
+
+def candidate_rows(
+    selections: Sequence[CandidateSelection], target: Tilted, tokenizer: Tokenizer
+) -> list[list[dict[str, Any]]]:
+    """For each prompt a row for each different candidate, the largest share first."""
+    groups = weighted_candidates(selections, target, tokenizer)
+    return [[{name: value for name, value in vars(row).items() if name != "point"} for row in group] for group in groups]
+
+
+def weighted_candidates(
+    selections: Sequence[CandidateSelection], target: Tilted, tokenizer: Tokenizer
+) -> list[list[WeightedCandidate]]:
+    """For each prompt its different candidates, the largest share first."""
+    groups: dict[int, list[WeightedCandidate]] = {}
+    for group in selections:
+        for prompt, draws, selected in zip(group.prompt.tolist(), per_prompt(group.candidates), group.selected, strict=True):
+            groups[prompt] = _candidates_of_prompt(draws, selected, target, tokenizer)
+    return [groups[prompt] for prompt in sorted(groups)]
+
+
+def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokenizer: Tokenizer) -> list[WeightedCandidate]:
+    share = torch.softmax(draws.log_weight[0], -1).tolist()
+    chosen = torch.bincount(selected, minlength=len(share)).tolist()
+    # the weight of an independent candidate, drawn from the base, is -E; that of a particle depends on its history
+    weight = draws.log_weight[0] if draws.independent else log_weight(target, draws.x)
+    rows: dict[tuple[int, ...], list[int]] = {}
+    for row, point in enumerate(draws.x.points()):
+        rows.setdefault(tuple(point), []).append(row)
+    texts = tokenizer.decode([list(point) for point in rows])
+    candidates = [
+        WeightedCandidate(
+            point,
+            text,
+            float(draws.log_base[0, same[0]]),
+            -float(weight[same[0]]),
+            sum(share[row] for row in same),
+            len(same),
+            sum(chosen[row] for row in same),
+        )
+        for (point, same), text in zip(rows.items(), texts, strict=True)
+    ]
+    return sorted(candidates, key=lambda candidate: -candidate.share)
+
+
+def pool_rows(
+    labels: Sequence[Any], selections: Sequence[CandidateSelection], *, confidence: float = 0.95
+) -> list[dict[str, Any]]:
+    """For each prompt: how many candidates there were, how even their weights are, log Z, and how reliable it is."""
+    rows: dict[int, dict[str, Any]] = {}
+    for group in selections:
+        parts = zip(group.prompt.tolist(), per_prompt(group.candidates), group.large_enough.tolist(), strict=True)
+        for prompt, draws, large_enough in parts:
+            (entry,) = reliability(draws)
+            rows[prompt] = {
+                "prompt": labels[prompt],
+                "candidates": draws.log_weight.shape[1],
+                "ess": entry.ess,
+                "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()),
+                "large_enough": large_enough,
+                "log_z": _log_z(draws, confidence),
+                "verdict": entry.verdict,
+                "advice": entry.advice,
+            }
+    return [rows[prompt] for prompt in sorted(rows)]
+
+
+def _log_z(draws: Draws, confidence: float) -> Estimate | None:
+    """None where there is no interval: particles depend on each other, and one candidate has no spread."""
+    return log_z(draws, confidence=confidence) if draws.independent and draws.log_weight.shape[1] > 1 else None
+
+
+def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tables for people, who see the candidates with the largest shares and those chosen, and all rows for JSON."""
+    samples: dict[str, Any] = {"samples": result.samples}
+    if not result.pools:
+        return samples, samples
+    pools = {"prompts": result.pools}
+    if not result.candidates:
+        return samples | pools, samples | pools
+    groups = list(zip(labels, result.candidates, strict=True))
+    rows = {"candidates": [{"prompt": label, **row} for label, group in groups for row in group]}
+    tables: dict[str, Any] = {"prompts": [{key: row[key] for key in row if key != "advice"} for row in result.pools]}
+    for number, (label, group) in enumerate(groups, 1):
+        shown = [row for place, row in enumerate(group) if place < show or row["chosen"]]
+        tables[f"{number}. candidates after {label!r}, {len(shown)} of {len(group)}"] = shown
+    return tables, samples | pools | rows
+
+
+def _notes_on_pools(pools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where even the most candidates were too few."""
+    few = [row for row in pools if not row["large_enough"]]
+    if not few:
+        return []
+    return [
+        f"After {len(few)} of {len(pools)} prompts, such as {few[0]['prompt']!r}, even {few[0]['candidates']:,} candidates "
+        f"were too few for the weight to be spread as min_ess asks: the draws are biased towards the base. Raise "
+        f"sampler.max_candidates, lower sampler.min_ess, or tilt less."
+    ]
+
+
+def _notes_on_prompts(model: Model, lengths: Sequence[int]) -> list[str]:
+    """A model of chunks was trained after prompts of one length."""
+    other = [length for length in lengths if length != model.prompt_tokens]
+    if not model.prompt_tokens or not other:
+        return []
+    return [
+        f"The model was made for prompts of {model.prompt_tokens} tokens; {len(other)} of these have others, such as "
+        f"{other[0]}."
+    ]

@@ -1,0 +1,229 @@
+"""Training a base: data, tokenizer, network, training, measurement, model folder.
+
+    model = esscher.train(out="runs/first")
+
+The folder then holds the model (see `esscher.hub`), `run.yaml` with every setting, `history.jsonl`, `results.json`,
+`report.html`, and the checkpoints that `resume=True` goes on from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from esscher.bases.network import NetworkBase, build_base, with_unrolled_layers
+from esscher.core.config import takes_settings, to_dict
+from esscher.core.distributed import is_main_process
+from esscher.core.estimate import Estimate
+from esscher.core.progress import current_progress
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Sequences
+from esscher.core.storage import write_json
+from esscher.core.target import Tilted
+from esscher.data.images import ImageCodec
+from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy
+from esscher.hub import ModelCard, load_base, save_base
+from esscher.networks.network import DataDependentInit
+from esscher.networks.transformer_config import DeqConfig, TransformerConfig
+from esscher.objectives.config import RunContext
+from esscher.reports.report import Report
+from esscher.training.batches import batch_order
+from esscher.training.collectives import barrier
+from esscher.training.config import TrainingConfig
+from esscher.training.evaluation import HeldOut, HeldOutStream
+from esscher.training.stream_batches import SegmentSchedule, TokenStream, segmented_length
+from esscher.training.trainer import Trainer, TrainingRecord
+from esscher.workflow.config.measure import StreamConfig
+from esscher.workflow.config.train import DataRun, TrainRun
+from esscher.workflow.measure_stream import measure_stream
+from esscher.workflow.model import Model, load
+from esscher.workflow.processors import DataSplits, StreamSplits, prepare_data, prepare_stream_data, with_image_shape
+from esscher.workflow.run_folder import RESULTS, TRAIN_SETTINGS, refuse_other_settings, save_settings
+
+INIT_SEQUENCES = 128  # training sequences for networks whose initial scales depend on data
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where the model is, what it was trained on, how training went, and what was measured on the test data."""
+
+    run: TrainRun
+    base: NetworkBase
+    data: DataSplits | StreamSplits
+    record: TrainingRecord
+    measured: Mapping[str, Estimate]
+    report: Report
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.run.out)
+
+    @property
+    def splits(self) -> DataSplits:
+        """The sequences, where the run was not on a stream."""
+        if not isinstance(self.data, DataSplits):
+            raise ValueError("The run was on a stream, which has no sequences. Its tokens are in `data`.")
+        return self.data
+
+    @property
+    def model(self) -> Model:
+        """The model, loaded from its folder."""
+        return load(self.folder)
+
+
+def train_base(run: TrainRun) -> TrainResult:
+    """Train a base as the settings say, and save it in `run.out`."""
+    folder, say = Path(run.out), current_progress().say
+    if run.resume:
+        refuse_other_settings(folder / TRAIN_SETTINGS, run)
+    splits = prepare_stream_data(run) if run.length.stream else prepare_data(run)
+    say(splits.description)
+    base = _initial_base(run, splits)
+    save_settings(folder / TRAIN_SETTINGS, run)
+    data: Sequences | TokenStream
+    held_out: HeldOut | HeldOutStream
+    validation = run.objective.validation_objective()
+    if isinstance(splits, StreamSplits):
+        data, held_out = splits.training_stream(run.length), HeldOutStream(validation, splits.validation_stream(run.length))
+    else:
+        data, held_out = splits.train, HeldOut(validation, splits.validation)
+    context = RunContext(
+        lambda epochs: steps_for_epochs(data, run.training, epochs),
+        run.training.label_smoothing,
+        None if run.reads_images else splits.tokenizer,
+        None if run.length.window is None else run.length.tokens,
+        run.length.bidirectional,
+    )
+    record = Trainer(run.training)(
+        run.objective.prepare(context), Tilted(base), data, modules=base, validation=held_out, folder=folder, resume=run.resume
+    )
+    measured = _measure(base, splits)
+    report = _report(run, record, measured)
+    if is_main_process() or run.training.fsdp:  # sharded weights are gathered by all processes
+        card = ModelCard(
+            title=f"{type(base.config).__name__.removesuffix('Config')} trained on {run.data.source}",
+            data=splits.description,
+            training=to_dict(run),
+            results=list(measured.items()),
+        )
+        save_base(folder, base, splits.processor.artifact, card)
+        write_json(folder / RESULTS, _results(run, record, measured))
+    barrier()  # what the main process wrote is there for all
+    for name, estimate in measured.items():
+        say(f"{name}: {estimate}")
+    return TrainResult(run, base, splits, record, measured, report.save(folder, to_dict(run)))
+
+
+@takes_settings(TrainRun)
+def train(run: TrainRun) -> Model:
+    """Train a base and return it as a model.
+
+    Args:
+        run: The fields of `TrainRun`: first `out`, the folder of the model; then `data`, `tokenizer`, `length`, `base`,
+        `training`,
+            `objective`, ...
+
+    Returns:
+        The model, as `esscher.load(out)` gives it.
+
+    Example:
+        >>> model = esscher.train("runs/first", data=DataConfig("my.txt"), base=LstmConfig(width=64))
+    """
+    return train_base(run).model
+
+
+def steps_for_epochs(data: Sequences | TokenStream, training: TrainingConfig, epochs: int) -> int:
+    """The updates of so many epochs."""
+    if isinstance(data, TokenStream):
+        return SegmentSchedule(data, segmented_length(data, training.batch_size), training.seed).steps(epochs)
+    return batch_order(data, training).steps(epochs)
+
+
+def describe_data(settings: DataRun) -> Any:
+    """What training would see of a source: sizes of the splits, some examples."""
+    splits = prepare_data(settings.as_train_run())
+    rows = [
+        {
+            "set": name,
+            "sequences": len(x),
+            "tokens": int(x.lengths.sum()),
+            "mean length": float(x.lengths.double().mean()),
+            "longest": int(x.lengths.max()),
+        }
+        for name, x in (("train", splits.train), ("validation", splits.validation), ("test", splits.test))
+    ]
+    facts: dict[str, Any] = {"source": settings.data.source}
+    examples = []
+    if not settings.as_train_run().reads_images:
+        facts["tokenizer"] = splits.tokenizer.name
+        examples = [
+            {"example": text} for text in splits.tokenizer.decode(splits.train.rows(slice(0, settings.examples)).points())
+        ]
+    facts |= {"vocab_size": splits.space.vocab_size, "max_length": splits.space.max_length, "seed": settings.seed}
+    return Report(
+        "esscher data", {**facts, **dict(splits.truth)}, {"sets": rows, "examples": examples}, splits.description.split("\n")
+    )
+
+
+def _initial_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBase:
+    """The base before training, new or from a folder; one with too few positions is refused before anything is trained."""
+    base = _new_base(run, splits) if run.start is None else _base_from(run, run.start)
+    base.space = splits.space
+    if isinstance(splits, StreamSplits):
+        base.init_memory(0)  # refuses a network without a memory
+        return base
+    longest = max(int(split.stop.max()) for split in (splits.train, splits.validation, splits.test))
+    if isinstance(base.config, TransformerConfig) and longest > base.config.max_positions:
+        raise ValueError(
+            f"Sequences of {longest:,} tokens are longer than the base allows: it has max_positions = "
+            f"{base.config.max_positions}. Nothing was trained; raise base.max_positions, or lower length.tokens."
+        )
+    return base
+
+
+def _new_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBase:
+    codec = splits.processor.artifact
+    config = with_image_shape(run.base, codec) if isinstance(codec, ImageCodec) else run.base
+    base = build_base(config, splits.space, rng=SeededRng(run.training.seed).stream("base"))
+    if isinstance(base.network, DataDependentInit) and isinstance(splits, DataSplits):
+        base.network.data_dependent_init(splits.train.rows(slice(0, INIT_SEQUENCES)))
+    return base
+
+
+def _base_from(run: TrainRun, folder: str) -> NetworkBase:
+    base, _ = load_base(folder)
+    if not isinstance(base, NetworkBase):
+        raise ValueError(
+            f"{folder} holds a Hugging Face model, which is not trained further here. Nothing was trained; use its own "
+            f"library, and bring the result as a base."
+        )
+    return with_unrolled_layers(base, run.base.unrolled) if isinstance(run.base, DeqConfig) else base
+
+
+def _measure(base: NetworkBase, splits: DataSplits | StreamSplits) -> dict[str, Estimate]:
+    """The usual numbers on the test data by unit, and what is known of the source; for a stream also bits."""
+    if isinstance(splits, DataSplits):
+        return splits.measured(cross_entropy(Tilted(base), splits.test, units=splits.units))
+    nats = measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats
+    bits = {f"bits per {unit}": value for unit, value in as_bits(nats).items() if unit in ("character", "byte")}
+    return {**{f"perplexity per {unit}": value for unit, value in as_perplexity(nats).items()}, **bits}
+
+
+def _results(run: TrainRun, record: TrainingRecord, measured: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {
+        "folder": run.out,
+        "steps": record.steps,
+        "stopped": record.stopped,
+        "best_step": record.best_step,
+        "validation": None if record.best is None else record.best.to_dict(),
+        "measured": {name: estimate.to_dict() for name, estimate in measured.items()},
+    }
+
+
+def _report(run: TrainRun, record: TrainingRecord, measured: Mapping[str, Estimate]) -> Report:
+    facts = {
+        "folder": run.out, "steps": record.steps, "stopped": record.stopped, "best_step": record.best_step,
+        "validation": record.best, "seed": run.training.seed,
+    }  # fmt: skip
+    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
+    return Report("esscher train", facts, {"measured": rows}, json_tables={"measured": dict(measured)})

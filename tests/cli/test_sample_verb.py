@@ -1,0 +1,161 @@
+"""esscher sample and score on a tilted model: the candidates, what was chosen, what is written, and errors."""
+
+import json
+
+import pytest
+from calling import answer, call
+
+from esscher.cli import main
+from esscher.samplers.sir import SIR
+from esscher.workflow.model import load
+
+TINY = ["--data", "motif:101", "--data.length", "6", "--data.size", "200", "--base.kind", "gru", "--base.width", "16",
+        "--base.layers", "1", "--training.steps", "40", "--training.batch-size", "32"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """A base, and an energy that likes the motif."""
+    base, energy = (str(tmp_path_factory.mktemp("sample") / name) for name in ("base", "energy"))
+    for arguments in (
+        ["train", "--out", base, *TINY],
+        ["tilt", base, "--out", energy, "--want", "contains:101=0.9", "--fit.draws", "500"],
+    ):
+        main([*arguments, "--quiet", "--json"])
+    return base, energy
+
+
+def test_candidates_have_shares_and_the_chosen_are_marked(capsys, folders):
+    base, energy = folders
+    found = answer(capsys, "sample", base, "--energy", energy, "--prompt", "1", "--prompt", "", "--draws", "3")
+    assert (found["sampler"], found["independent_draws"]) == ("adaptive-sir", False)
+    assert [row["prompt"] for row in found["samples"]] == ["1"] * 3 + [""] * 3
+    for prompt in ("1", ""):
+        rows = [row for row in found["candidates"] if row["prompt"] == prompt]
+        (pool,) = (row for row in found["prompts"] if row["prompt"] == prompt)
+        assert sum(row["share"] for row in rows) == pytest.approx(1)
+        assert sum(row["chosen"] for row in rows) == 3 and sum(row["times"] for row in rows) == pool["candidates"]
+        assert rows == sorted(rows, key=lambda row: -row["share"])
+        assert pool["large_enough"] and pool["largest_share"] <= 1 and pool["verdict"] in ("good", "doubtful", "unreliable")
+        assert pool["log_z"]["low"] <= pool["log_z"]["value"] <= pool["log_z"]["high"]
+        texts = {row["text"]: row for row in rows}
+        for row in found["samples"]:
+            if row["prompt"] == prompt:
+                assert row["log_base"] == pytest.approx(texts[row["text"]]["log_base"])
+                assert row["energy"] == pytest.approx(texts[row["text"]]["energy"])
+
+
+def test_top_k_joint_sampling(capsys, folders):
+    """With one token kept at each step, all candidates are the same."""
+    base, energy = folders
+    sir = ("--sampler.kind", "sir", "--sampler.num-candidates", "20", "--draws", "4")
+    found = answer(capsys, "sample", base, "--energy", energy, "--top-k", "1", *sir)
+    assert found["sampler"] == "sir" and found["drawn_from_the_base"] == 20
+    (only,) = found["candidates"]
+    assert (only["times"], only["chosen"], only["log_base"]) == (20, 4, pytest.approx(0))
+    separate = answer(capsys, "sample", base, "--energy", energy, *sir, "--sampler.no-shared")
+    assert separate["drawn_from_the_base"] == 80 and separate["independent_draws"]
+
+
+FEW = {
+    "importance": (),
+    "sir": ("--sampler.num-candidates", "8"),
+    "adaptive-sir": ("--sampler.min-ess", "4"),
+    "metropolis": ("--sampler.steps", "5"),
+    "particles": ("--sampler.num-candidates", "8", "--sampler.block", "2", "--sampler.pruning-rounds", "1"),
+    "exhaustive": (),
+}
+
+
+@pytest.mark.parametrize("sampler", FEW)
+def test_every_sampler_is_reached(capsys, folders, sampler):
+    base, energy = folders
+    flags = ("--sampler.kind", sampler, *FEW[sampler])
+    found = answer(capsys, "sample", base, "--energy", energy, "--draws", "2", *flags)
+    assert found["sampler"] == sampler and len(found["samples"]) >= 2
+    assert ("candidates" in found) == (sampler in ("sir", "adaptive-sir", "particles"))
+    if sampler == "particles":
+        assert found["prompts"][0]["log_z"] is None and found["prompts"][0]["candidates"] == 8
+        assert found["drawn_from_the_base"] > 256  # the pilot counts
+
+
+def test_draws_are_written_line_by_line(capsys, folders, tmp_path):
+    base, energy = folders
+    out = tmp_path / "draws.jsonl"
+    found = answer(capsys, "sample", base, "--energy", energy, "--draws", "5", "--out", str(out), "--seed", "2")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert rows == found["samples"] and set(rows[0]) == {"prompt", "text", "log_base", "energy", "log_weight"}
+    code, _, err = call(capsys, "sample", base, "--out", str(out))
+    assert code == 1 and "exists already. Nothing was drawn" in err
+
+
+def test_the_table_shows_the_first_and_the_chosen(capsys, folders):
+    base, energy = folders
+    code, out, _ = call(capsys, "sample", base, "--energy", energy, "--prompt", "1", "--draws", "2", "--show", "1")
+    assert code == 0 and "1. candidates after '1'" in out.replace("\n", " ") and "share" in out and "verdict" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--draws", "0"], "draws is at least 1, not 0"),
+        (["--sampler.kind", "adaptive-sir", "--sampler.min-ess", "100", "--sampler.max-candidates", "50"],
+         "no 50 candidates have 100.0"),
+        (["--sampler.kind", "ancestral"], "cannot use an energy"),
+        (["--sampler.kind", "particles", "--sampler.block", "0"], "at least 1 token"),
+        (["--top-k", "0"], "top_k keeps at least one token"),
+        (["--sampler.kind", "sir", "--sampler.num-candidates", "0"], "at least one candidate, not 0"),
+        (["--images.rows", "3"], "no model of images"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(capsys, folders, arguments, message):
+    base, energy = folders
+    code, _, err = call(capsys, "sample", base, "--energy", energy, *arguments)
+    assert code == 1 and message in " ".join(err.replace("│", " ").split())
+
+
+def test_a_pool_that_is_too_small_is_told(capsys, folders):
+    base, energy = folders
+    flags = ("--sampler.kind", "adaptive-sir", "--sampler.min-ess", "20", "--sampler.max-candidates", "20", "--draws", "1")
+    found = answer(capsys, "sample", base, "--energy", energy, *flags)
+    assert not found["prompts"][0]["large_enough"] and "even 20 candidates were too few" in found["notes"][0]
+
+
+def test_python_has_the_same_words(folders):
+    base, energy = folders
+    model = load(base, energy=energy)
+    result = model.sample(["1", ""], draws=3, sampler=SIR(20))
+    assert len(result.texts) == len(result.tokens) == 6 and result.report.facts["sampler"] == "sir"
+    assert [tokens[:1] for tokens in result.tokens[:3]] == model.encode_prompts(["1"]) * 3
+    assert len(model.untilted().sample(draws=2).texts) == 2
+
+
+def test_scores_are_those_of_the_draws(capsys, folders, tmp_path):
+    """A drawn text has the log-probability and the energy that its draw states; a prompt does not count."""
+    base, energy = folders
+    model = load(base, energy=energy)
+    drawn = model.sample(["1", ""], draws=3).samples
+    texts, prompts = [row["text"] for row in drawn], [row["prompt"] for row in drawn]
+    scores = model.score(texts, prompts=prompts)
+    assert scores.log_base == pytest.approx([row["log_base"] for row in drawn], abs=1e-5)
+    assert scores.energy == pytest.approx([row["energy"] for row in drawn], abs=1e-9)
+    assert scores.log_unnormalized == pytest.approx([a - e for a, e in zip(scores.log_base, scores.energy, strict=True)])
+    (tmp_path / "texts.txt").write_text("\n".join(texts[:3]) + "\n")
+    found = answer(capsys, "score", base, "--file", str(tmp_path / "texts.txt"), "--prompt", "1")
+    assert [row["log_base"] for row in found["scores"]] == pytest.approx(scores.log_base[:3], abs=1e-5)
+    assert set(found["scores"][0]) == {"prompt", "text", "tokens", "log_base"} and found["energy"] is None
+    whole = answer(capsys, "score", base, "--energy", energy, "--text", "101", "--text", "110")
+    assert [row["text"] for row in whole["scores"]] == ["101", "110"] and whole["scores"][0]["tokens"] == 4
+    assert whole["scores"][0]["energy"] < whole["scores"][1]["energy"]
+
+
+def test_what_cannot_be_scored_is_named(folders, tmp_path):
+    model = load(folders[0])
+    for settings, message in (
+        ({}, "Either texts or a file"),
+        ({"texts": ["1"], "file": "x"}, "Either texts or a file"),
+        ({"texts": ["1" * 9]}, "has 9 tokens, and sequences of"),
+        ({"texts": ["1", "0"], "prompts": ["1", "0", "1"]}, "3 prompts for 2 texts"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.score(**settings)

@@ -1,0 +1,71 @@
+"""Progress in each form: rate, time left, the estimate with its interval; nothing when quiet."""
+
+import json
+
+from calling import call
+
+from esscher.core import progress
+from esscher.core.estimate import Estimate
+from esscher.core.progress import current_progress, progress_as
+from esscher.core.randomness import SeededRng
+
+FOUND = Estimate(1.25, 1.0, 1.5, 0.95, 100, "delta", "nats")
+
+
+def run(shown):
+    shown.begin(0, 2)
+    shown.update(1, 3.0, 50)
+    shown.evaluation_done(1, FOUND, True)
+    shown.update(2, 2.0, 50)
+    shown.say("done <b>")
+    shown.end()
+
+
+def test_lines_have_rate_time_left_and_the_last_estimate(capsys):
+    run(current_progress())
+    out, err = capsys.readouterr()
+    assert out == ""
+    evaluation_done, last, said = err.splitlines()
+    assert evaluation_done == "step 1/2  validation 1.2500 [1.0000, 1.5000]  best so far" and said == "done <b>"
+    assert all(words in last for words in ("step 2/2", "loss 2.0000", "tokens/s", "0:00 left", "1.2500 [1.0000, 1.5000]"))
+
+
+def test_json_lines_are_objects_with_the_same(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PROGRESS_INTERVAL", 0.0)
+    with progress_as("json-lines"):
+        run(current_progress())
+    assert not isinstance(current_progress(), progress.JsonLinesProgress)
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [one["event"] for one in told] == ["begin", "update", "evaluated", "update", "said", "end"]
+    assert told[2]["validation"]["low"] == 1.0 and told[3]["seconds_left"] == 0 and told[3]["tokens_per_second"] > 0
+
+
+def test_quiet_shows_nothing(capsys):
+    with progress_as("quiet"):
+        run(current_progress())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_flag_works_with_every_verb(capsys, tmp_path):
+    tiny = ["--data.source", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"]
+    flags = ["--out", str(tmp_path / "run"), *tiny, "--training.steps", "2", "--json", "--json-lines"]
+    code, out, err = call(capsys, "train", *flags)
+    assert code == 0
+    events = {json.loads(line)["event"] for line in err.splitlines() if line}
+    assert {"begin", "update", "said", "end"} <= events
+    assert json.loads(out.splitlines()[-1])["report"] == str(tmp_path / "run" / "report.html")
+    assert (tmp_path / "run" / "answer.json").is_file()
+
+
+def test_drawing_tells_log_z_so_far(monkeypatch):
+    from languages import random_target
+
+    from esscher.core.space import Space, empty_prompts
+    from esscher.samplers.importance import Importance
+    from esscher.training.resumable import collect_draws
+
+    monkeypatch.setattr(progress, "PROGRESS_INTERVAL", -1.0)
+    said = []
+    target = random_target(Space(3, 4, eos=0))
+    collect_draws(Importance(), target, empty_prompts(1), 40, rng=SeededRng(0), shard=20, say=said.append)
+    assert len(said) == 2 and all("/s  " in line and "log Z so far" in line and "[" in line for line in said)

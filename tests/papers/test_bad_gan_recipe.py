@@ -1,0 +1,46 @@
+"""The recipe on few labels at its smallest: rows, pictures, that nothing is made twice, and published settings."""
+
+from pathlib import Path
+
+import pytest
+
+from esscher.papers import find_recipe
+from esscher.papers.bad_gan.recipe import errors_saved, make_row, over_draws
+from esscher.papers.bad_gan.studies import few_label_studies
+from esscher.papers.study import StudyContext
+
+
+def test_smoke(tmp_path: Path, monkeypatch):
+    found = find_recipe("bad-gan").run(scale="smoke", out=tmp_path, seeds=1)
+    models = [(study.name, model) for study in few_label_studies("smoke")[0] for model in study.models]
+    assert [(row["points"], row["model"]) for row in found["rows"]] == models
+    assert all(row["error"].low <= row["error"].value <= row["error"].high for row in found["rows"])
+    assert (tmp_path / "report.html").is_file() and (tmp_path / "four-spins.png").is_file()
+    assert (tmp_path / "digits, 20 labels" / "fm-+-ld-seed0" / "made.png").is_file()
+    monkeypatch.setattr("esscher.papers.games.training.Trainer", None)  # nothing is trained again
+    context = StudyContext(scale="smoke", out=tmp_path)
+    row = make_row(context, "four spins", "FM", 0)
+    assert row == found["rows"][1] and errors_saved(context, row).value == 0
+    twice = over_draws(context, [row, {**row, "draw": 0}])
+    assert twice[0]["seeds"] == 2 and twice[0]["error"].value == row["error"].value
+    with pytest.raises(ValueError, match="There is no row 'four spins', 'GAN' at smoke; known are four spins: labels only, FM"):
+        make_row(context, "four spins", "GAN", 0)
+
+
+def test_published_settings():
+    studies, missing = few_label_studies("paper")
+    mnist, svhn, cifar = studies
+    assert not missing and (mnist.separate_generator_batch, svhn.separate_generator_batch, mnist.matching, cifar.matching) == (
+        True,
+        False,
+        "mean-square",
+        "absolute",
+    )
+    assert (mnist.start_step, mnist.probability, mnist.max_points, mnist.models["FM + LD"].low_density) == (
+        9_000,
+        0.1,
+        30,
+        1e-4,
+    )
+    assert svhn.models["FM + PT + Ent"].pull_away == 0.8 and cifar.models["FM + VI"].variational == 1e-2
+    assert cifar.training.learning_rate * cifar.optimizers["generator"].lr_scale == pytest.approx(3e-4)

@@ -1,0 +1,56 @@
+"""The recipe on calibrated energy GANs at its smallest: rows, pictures, and that nothing is made twice."""
+
+from pathlib import Path
+
+import pytest
+
+from esscher.papers import find_recipe
+from esscher.papers.energy_gan.images import image_games, make_image_row
+from esscher.papers.energy_gan.objectives import Gate
+from esscher.papers.energy_gan.recipe import MODELS, OPTIONS, game_folder, make_option_row, make_row, planar_game_settings
+from esscher.papers.games.calibration import NeighbourEntropy
+from esscher.papers.games.points import PROCESSES
+from esscher.papers.study import ROW_FILE, StudyContext
+
+
+def test_smoke(tmp_path: Path, monkeypatch):
+    found = find_recipe("energy-gan").run(scale="smoke", out=tmp_path, seeds=1)
+    assert [(row["process"], row["model"]) for row in found["rows"]] == [(p, m) for p in PROCESSES for m in MODELS]
+    assert found["rows"][0]["KL(disc||data)"].n == 0 < found["rows"][0]["KL(gen||data)"].n
+    assert (tmp_path / "report.html").is_file() and (tmp_path / "two-spirals.png").is_file()
+    assert [row["option"] for row in found["options"]] == list(OPTIONS)[:2]
+    assert [row["model"] for row in found["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
+    assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in found["images"])
+    assert (tmp_path / "digits" / "egan-ent-nn-seed0" / "ranked.png").is_file()
+    monkeypatch.setattr("esscher.papers.games.training.Trainer", None)  # nothing is trained again
+    context = StudyContext(scale="smoke", out=tmp_path)
+    row = make_row(context, "biased pair", "GAN", 0)
+    assert row["KL(gen||data)"] == found["rows"][4]["KL(gen||data)"]
+    assert (game_folder(context, "biased pair", "GAN", 0) / ROW_FILE).is_file()
+
+
+def test_published_settings():
+    plan = planar_game_settings("paper", "biased pair", "EGAN-Ent-NN")
+    assert plan.objective.temperature == 0.15 and plan.objective.calibration == NeighbourEntropy(20, "variance")
+    assert (plan.objective.gate.low, plan.objective.margin, plan.training.epochs) == (-0.2, 10.0, 100)
+    assert planar_game_settings("paper", "two spirals", "GAN").training.optimizer == "adagrad"
+    assert all(
+        planar_game_settings(scale, p, m).training.batch_size == 500
+        for scale in ("small", "paper")
+        for p in PROCESSES
+        for m in MODELS
+    )
+    with pytest.raises(ValueError, match="There is no row 'plane', 'GAN'; known are four Gaussians"):
+        planar_game_settings("small", "plane", "GAN")
+
+
+def test_published_settings_of_images():
+    games = image_games("paper")
+    assert games["MNIST"].gate == Gate(-1.2, 0.1) and games["MNIST"].temperature == 0.02 * 200
+    cifar = games["CIFAR-10"]
+    assert (cifar.nets.noise_size, cifar.nets.positive, cifar.smoothness, cifar.variational) == (100, True, 0.01, 0.1)
+    context = StudyContext(scale="smoke", out=Path("nowhere"))
+    with pytest.raises(ValueError, match="There is no row 'faces', 'GAN'"):
+        make_image_row(context, "faces", "GAN", 0)
+    with pytest.raises(ValueError, match="There is no option 'none'; known are direction over"):
+        make_option_row(context, "none", 0)

