@@ -253,7 +253,7 @@ class Model:
         load_object("esscher.serving.endpoint:serve_model")(self, settings)
 
     def save(self, folder: str | Path) -> None:
-        """Save the base as a model folder and, if the model is tilted, its energy in the folder `energy` within.
+        """Save the base as a model folder. The energy of a tilted model is not saved with it: it stays in the folder of `tilt`.
 
         Args:
             folder: Where to; `esscher.load(folder)` reads it back.

@@ -19,7 +19,7 @@ class BaseConfig(Chunking, ModelFolder):
     """Which base to load, and where to put it."""
 
     device: str = field(default="auto", kw_only=True)
-    """Where to compute: auto, cpu, cuda, cuda:1, mps; auto is an accelerator if there is one."""
+    """Where the base computes: auto, cpu, cuda, cuda:1, mps; auto leaves it on the CPU."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="auto", kw_only=True)
     """Precision of the weights; auto is float32 on a CPU."""
     fsdp: bool = field(default=False, kw_only=True)
