@@ -43,15 +43,7 @@ from esscher.objectives.supervised import (
     SquaredError,
 )
 from esscher.papers.bad_gan.objective import Supervised
-from esscher.papers.energy_gan.objectives import (
-    EnergyGan,
-    FiniteEnergyGan,
-    FiniteGame,
-    FiniteGan,
-    Gan,
-    TableParameters,
-    half_square,
-)
+from esscher.papers.energy_gan.objectives import EnergyGan, FiniteGame, FiniteGan, Gan, half_square
 from esscher.papers.games.networks import PlanarNets
 from esscher.papers.games.points import Points
 from esscher.samplers.importance import Exhaustive
@@ -229,11 +221,11 @@ def span_loss(scores: Tensor) -> Tensor:
 
 
 def finite(objective, exact) -> Tried:
-    game = FiniteGame(TableParameters(SeededRng(1).normal(4).double()), TableParameters(SeededRng(2).normal(4).double()))
+    game = FiniteGame(*(SeededRng(seed).normal(4).double().requires_grad_() for seed in (1, 2)))
     data = Points(torch.eye(4, dtype=torch.float64)[[0, 1, 1, 3]])
     share = torch.tensor([0.25, 0.5, 0.0, 0.25], dtype=torch.float64)
-    players = {"discriminator": [game.discriminator.values], "generator": [game.generator.values]}
-    return Tried(objective, game, data, lambda: exact(game.discriminator.values, game.prob, share), players)
+    players = {"discriminator": [game.cost], "generator": [game.logits]}
+    return Tried(objective, game, data, lambda: exact(game.cost, game.prob, share), players)
 
 
 def finite_energy(cost: Tensor, p: Tensor, share: Tensor) -> dict[str, Tensor]:
@@ -300,8 +292,8 @@ OBJECTIVES = {
     "objectives.SpanLikelihood": lambda: labelled(
         SpanLikelihood(2), (4, 2), [[-1, -1], [0, 0], [0, 1], [1, 2], [2, 2]], span_loss
     ),
-    "papers.FiniteEnergyGan": lambda: finite(FiniteEnergyGan(half_square, 0.3), finite_energy),
-    "papers.FiniteGan": lambda: finite(FiniteGan(), finite_plain),
+    "papers.FiniteGan": lambda: finite(FiniteGan(half_square, 0.3), finite_energy),
+    "papers.FiniteGan, softplus": lambda: finite(FiniteGan(loss=softplus), finite_plain),
     "papers.EnergyGan": lambda: planar(
         EnergyGan(), lambda real, held, fake: {"discriminator": real.mean() - held.mean(), "generator": fake.mean()}
     ),

@@ -46,9 +46,10 @@ def test_published_settings():
 
 def test_published_settings_of_images():
     games = image_games("paper")
-    assert games["MNIST"].gate == Gate(-1.2, 0.1) and games["MNIST"].temperature == 0.02 * 200
-    cifar = games["CIFAR-10"]
-    assert (cifar.nets.noise_size, cifar.nets.positive, cifar.smoothness, cifar.variational) == (100, True, 0.01, 0.1)
+    mnist, cifar = games["MNIST"].objectives["EGAN-Ent-NN"], games["CIFAR-10"].objectives["EGAN-Ent-VI"]
+    assert mnist.gate == Gate(-1.2, 0.1) and mnist.temperature == 0.02 * 200
+    nets = games["CIFAR-10"].nets
+    assert (nets.noise_size, nets.positive, cifar.smoothness, cifar.temperature) == (100, True, 0.01, 0.1)
     context = StudyContext(scale="smoke", out=Path("nowhere"))
     with pytest.raises(ValueError, match="There is no row 'faces', 'GAN'"):
         make_image_row(context, "faces", "GAN", 0)

@@ -5,17 +5,10 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import softplus
 
 from esscher.core.randomness import SeededRng
-from esscher.papers.energy_gan.objectives import (
-    FiniteEnergyGan,
-    FiniteGame,
-    FiniteGan,
-    TableParameters,
-    constant,
-    half_square,
-    minus_entropy,
-)
+from esscher.papers.energy_gan.objectives import FiniteGame, FiniteGan, constant, half_square, minus_entropy
 from esscher.papers.games.calibration import (
     NeighbourEntropy,
     NeighbourSquare,
@@ -32,20 +25,20 @@ DATA = torch.tensor([0.1, 0.15, 0.2, 0.25, 0.3], dtype=torch.float64)
 def settled(objective, steps=300, rate=2.0):
     """Both players after exact extragradient steps (Korpelevich 1976): plain ones only circle round a flat cost."""
     begin = SeededRng(0).normal(2, len(DATA)).double()
-    game = FiniteGame(TableParameters(begin[0].clone()), TableParameters(begin[1].clone()))
-    players = {"generator": game.generator, "discriminator": game.discriminator}
+    game = FiniteGame(begin[0].clone().requires_grad_(), begin[1].clone().requires_grad_())
+    players = {"generator": game.logits, "discriminator": game.cost}
 
     def gradients():
         losses = objective(game, Points(DATA[None]), rng=SeededRng(0)).value
-        return {name: torch.autograd.grad(losses[name], player.values)[0] for name, player in players.items()}
+        return {name: torch.autograd.grad(losses[name], player)[0] for name, player in players.items()}
 
     for _ in range(steps):
-        here = {name: player.values.detach().clone() for name, player in players.items()}
+        here = {name: player.detach().clone() for name, player in players.items()}
         for move in (gradients(), None):
             for name, gradient in (move or gradients()).items():
                 with torch.no_grad():
-                    players[name].values.copy_(here[name] - rate * gradient)
-    return game.prob.detach(), game.discriminator.values.detach()
+                    players[name].copy_(here[name] - rate * gradient)
+    return game.prob.detach(), game.cost.detach()
 
 
 def distances(p, cost, expected):
@@ -58,14 +51,14 @@ def distances(p, cost, expected):
     ("convex", "temperature", "expected"), [(minus_entropy, 1.0, -DATA.log()), (half_square, 4.0, -4 * DATA)]
 )
 def test_a_calibrated_cost_is_the_derivative_of_k(convex, temperature, expected):
-    p, cost = settled(FiniteEnergyGan(convex, temperature))
+    p, cost = settled(FiniteGan(convex, temperature))
     variation, correlation = distances(p, cost, expected)
     assert variation < 0.01 and correlation > 0.99
     assert torch.allclose(cost - cost.mean(), expected - expected.mean(), atol=0.02)
 
 
 def test_without_calibration_the_cost_is_flat():
-    p, cost = settled(FiniteEnergyGan(constant))
+    p, cost = settled(FiniteGan(constant))
     assert distances(p, cost, -DATA.log())[0] < 0.01
     assert float(cost.max() - cost.min()) < 0.01
 
@@ -73,10 +66,10 @@ def test_without_calibration_the_cost_is_flat():
 @pytest.mark.parametrize(
     "wrong",
     [
-        FiniteEnergyGan(constant),
-        FiniteEnergyGan(half_square, 4.0),
-        FiniteEnergyGan(lambda p: -minus_entropy(p)),
-        FiniteGan(minus_entropy),
+        FiniteGan(constant),
+        FiniteGan(half_square, 4.0),
+        FiniteGan(lambda p: -minus_entropy(p)),
+        FiniteGan(minus_entropy, loss=softplus),
     ],
     ids=["constant", "square", "entropy lowered", "K added to a GAN"],
 )

@@ -22,10 +22,10 @@ from torch.nn.functional import avg_pool2d, cross_entropy, normalize, softplus
 
 from esscher.bases.network import NetworkBase
 from esscher.core.objective import Loss
+from esscher.core.randomness import SeededRng
 from esscher.networks.pixel_network import PixelNetwork
 from esscher.papers.games.calibration import VariationalEntropy
 from esscher.papers.games.networks import Game
-from esscher.papers.games.noise import ContinuousRng
 from esscher.papers.games.points import Points
 
 BATCH_SIZE = 100  # images whose density is computed together
@@ -93,7 +93,7 @@ class LowDensity(LowDensitySchedule):
     threshold: float
     weight: float = 1.0
 
-    def __call__(self, made: Float[Tensor, "N *S"], *, rng: ContinuousRng, step: int) -> Tensor:
+    def __call__(self, made: Float[Tensor, "N *S"], *, rng: SeededRng, step: int) -> Tensor:
         chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
         if step < self.start_step or not bool(chosen):
             return made.new_zeros(())
@@ -122,7 +122,7 @@ class ComplementGan:
     unlabelled_weight: float = 1.0
     separate_generator_batch: bool = False
 
-    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+    def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         chosen = rng.permutation(len(self.labelled))[: self.batch_size]
         labelled = self.labelled.rows(chosen).to(data.values.device)
         assert labelled.labels is not None
@@ -146,7 +146,7 @@ class ComplementGan:
         metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
         return Loss(losses, metrics, half)
 
-    def _generator(self, real: Tensor, features: Tensor, made: Tensor, *, rng: ContinuousRng, step: int) -> Tensor:
+    def _generator(self, real: Tensor, features: Tensor, made: Tensor, *, rng: SeededRng, step: int) -> Tensor:
         loss = feature_matching_loss(real, features, self.matching)
         if self.pull_away:
             loss = loss + self.pull_away * pull_away_loss(features)
@@ -159,7 +159,7 @@ class ComplementGan:
 class Supervised:
     """The classifier by itself, on labelled points only."""
 
-    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+    def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         assert data.labels is not None
         return Loss({"discriminator": cross_entropy(target.discriminator(data.values), data.labels)}, count=len(data))
 

@@ -5,16 +5,17 @@ mean test image; drawn are generated images, mean images, and the test images of
 the discriminator before training. `paper` has the rates, weights and gates of the released code.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import torch
 
 from esscher.core.randomness import SeededRng
 from esscher.papers.energy_gan.objectives import EnergyGan, Gan, Gate
-from esscher.papers.games.calibration import Constant, NeighbourEntropy, VariationalEntropy
+from esscher.papers.games.calibration import NeighbourEntropy, VariationalEntropy
 from esscher.papers.games.evaluation import mean_image_rmse, probe_error, sort_by_energy
-from esscher.papers.games.networks import Game, ImageNets
+from esscher.papers.games.networks import ImageNets
 from esscher.papers.games.points import Points, as_points, read_or_split, to_pixels
 from esscher.papers.games.training import ADAM, players, train_game
 from esscher.papers.sources import MNIST, cifar, mnist
@@ -26,52 +27,35 @@ MADE, MEAN, RANKED = "made.png", "mean.png", "ranked.png"
 IMAGE_MODELS = ("random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 RANKED_CLASS, RANKED_EACH = 1, 24  # the ones, as published
 DRAWN = 1_000
+GAN_OPTIMIZERS = players(OptimizerConfig(momentum=0.5), OptimizerConfig(momentum=0.5))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageGameSettings:
-    """How games are played on one set of images; `temperature` and `variational` are those of the two entropies."""
+class ImageGames:
+    """Games on one set of images; `optimizers` are those of the energy GANs."""
 
     name: str
     source: str
     nets: ImageNets
     training: TrainingConfig
-    temperature: float
-    variational: float = 0.1
-    gate: Gate | None
-    generator: OptimizerConfig
-    discriminator: OptimizerConfig
-    smoothness: float = 0.0
+    objectives: Mapping[str, Gan | EnergyGan]
+    optimizers: Mapping[str, OptimizerConfig]
     probe_images: int = 5_000  # training images of the linear probe
 
     def names_for_seed(self, seed: int) -> tuple[str, ...]:
         """All models are trained with every seed."""
         return IMAGE_MODELS
 
-    def objective(self, model: str) -> Gan | EnergyGan:
-        objectives: dict[str, Gan | EnergyGan] = {
-            "GAN": Gan(),
-            "EGAN-Const": EnergyGan(Constant(), gate=self.gate, smoothness=self.smoothness),
-            "EGAN-Ent-VI": EnergyGan(VariationalEntropy(), self.variational, self.gate, smoothness=self.smoothness),
-            "EGAN-Ent-NN": EnergyGan(NeighbourEntropy(form="unit"), self.temperature, self.gate, smoothness=self.smoothness),
-        }
-        return objectives[model]
 
-    def optimizers(self, model: str) -> dict[str, OptimizerConfig]:
-        if model == "GAN":
-            return players(OptimizerConfig(momentum=0.5), OptimizerConfig(momentum=0.5))
-        return players(self.generator, self.discriminator)
-
-
-def image_games(scale: str) -> dict[str, ImageGameSettings]:
+def image_games(scale: str) -> dict[str, ImageGames]:
     """The games of a scale by the name of their images; `small` leaves MNIST out if it was not found."""
     if scale == "paper":
         return {"MNIST": _published_mnist(), "CIFAR-10": _published_cifar()}
     training = replace(ADAM, steps=1_500, batch_size=100, learning_rate=2e-4, log_every=100)
-    digits = ImageGameSettings(
+    digits = ImageGames(
         name="digits", source="digits", nets=ImageNets(image=(1, 8, 8), width=16, features=64), training=training,
-        temperature=1.0, gate=Gate(-1.2, 0.1), generator=OptimizerConfig(10.0, momentum=0.0),
-        discriminator=OptimizerConfig(1.0, momentum=0.0),
+        objectives=_objectives(EnergyGan(gate=Gate(-1.2, 0.1)), temperature=1.0),
+        optimizers=players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
     )  # fmt: skip
     if scale == "smoke":
         tiny = replace(training, steps=4, batch_size=40, log_every=2)
@@ -79,30 +63,40 @@ def image_games(scale: str) -> dict[str, ImageGameSettings]:
         return {"digits": replace(digits, nets=nets, training=tiny, probe_images=200)}
     if not MNIST.exists():
         return {"digits": digits}
+    wide = EnergyGan(gate=Gate(-10.0, 0.1))  # with -1.2 the generator diverges into noise and the discriminator always rests
     larger = replace(
         digits, name="MNIST", source=str(MNIST), nets=ImageNets(), training=replace(training, steps=2_500, save_every=500),
-        gate=Gate(-10.0, 0.1),  # with -1.2 the generator diverges into noise at once, and the discriminator is never updated
+        objectives=_objectives(wide, temperature=1.0),
     )  # fmt: skip
     return {"digits": digits, "MNIST": larger}
 
 
-def _published_mnist() -> ImageGameSettings:
+def _objectives(plain: EnergyGan, *, temperature: float) -> dict[str, Gan | EnergyGan]:
+    """The GAN, and the energy GAN with each calibration; `temperature` is that of the neighbours' entropy."""
+    variational = replace(plain, calibration=VariationalEntropy(), temperature=0.1)
+    neighbours = replace(plain, calibration=NeighbourEntropy(form="unit"), temperature=temperature)
+    return {"GAN": Gan(), "EGAN-Const": plain, "EGAN-Ent-VI": variational, "EGAN-Ent-NN": neighbours}
+
+
+def _published_mnist() -> ImageGames:
     training = replace(ADAM, epochs=20, batch_size=200, learning_rate=1e-4, schedule="exponential", min_lr_ratio=0.8**20)
-    return ImageGameSettings(
-        name="MNIST", source=mnist(), nets=ImageNets(width=64, features=1024), training=training, temperature=4.0,
-        gate=Gate(-1.2, 0.1), generator=OptimizerConfig(25.0, momentum=0.0), discriminator=OptimizerConfig(1.0, momentum=0.0),
+    return ImageGames(
+        name="MNIST", source=mnist(), nets=ImageNets(width=64, features=1024), training=training,
+        objectives=_objectives(EnergyGan(gate=Gate(-1.2, 0.1)), temperature=4.0),
+        optimizers=players(OptimizerConfig(25.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
     )  # fmt: skip
 
 
-def _published_cifar() -> ImageGameSettings:
-    training = TrainingConfig(
-        epochs=100, batch_size=100, learning_rate=2e-4, optimizer="adam", max_grad_norm=500.0, weight_decay=1e-5,
-        schedule="linear", stable_ratio=0.5,
+def _published_cifar() -> ImageGames:
+    training = replace(
+        ADAM, epochs=100, batch_size=100, learning_rate=2e-4, max_grad_norm=500.0, weight_decay=1e-5, schedule="linear",
+        stable_ratio=0.5,
     )  # fmt: skip
     nets = ImageNets(image=(3, 32, 32), width=128, features=1024, noise_size=100, pixel_min=-1.0, positive=True)
-    return ImageGameSettings(
-        name="CIFAR-10", source=cifar(), nets=nets, training=training, temperature=4.0, gate=None,
-        generator=OptimizerConfig(1.0, momentum=0.5), discriminator=OptimizerConfig(0.1, momentum=0.5), smoothness=0.01,
+    return ImageGames(
+        name="CIFAR-10", source=cifar(), nets=nets, training=training,
+        objectives=_objectives(EnergyGan(smoothness=0.01), temperature=4.0),
+        optimizers=players(OptimizerConfig(momentum=0.5), OptimizerConfig(0.1, momentum=0.5)),
     )  # fmt: skip
 
 
@@ -111,38 +105,26 @@ def make_image_row(context: StudyContext, images: str, model: str, seed: int) ->
     games = image_games(context.scale)
     if images not in games or model not in IMAGE_MODELS:
         raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(IMAGE_MODELS)}.")
-
-    def make(plan: ImageGameSettings, model: str, seed: int) -> Row:
-        run_dir = context.run_dir(images, model, seed)
-        train, test = (as_points(part, plan.nets.pixel_min) for part in read_or_split(plan.source))
-        game = plan.nets.build(inference=model == "EGAN-Ent-VI", rng=SeededRng(seed, "networks"))
-        steps = 0
-        if model != "random":
-            objective, optimizers = plan.objective(model), plan.optimizers(model)
-            steps = train_game(objective, game, Points(train.values), plan.training, optimizers, seed=seed, folder=run_dir)
-        return {
-            "images": images,
-            "model": model,
-            "seed": seed,
-            "steps": steps,
-            **_evaluate(plan, game, train, test, seed, run_dir),
-        }
-
-    return context.row(games[images], model, seed, make)
+    return context.row(games[images], model, seed, partial(_play, context))
 
 
-@torch.no_grad()
-def _evaluate(plan: ImageGameSettings, game: Game, train: Points, test: Points, seed: int, run_dir: Path) -> Row:
-    """Measure a trained game and save its pictures."""
+def _play(context: StudyContext, games: ImageGames, model: str, seed: int) -> Row:
+    """Train a game, measure it and save its pictures."""
+    run_dir, pixel_min, steps = context.run_dir(games.name, model, seed), games.nets.pixel_min, 0
+    train, test = (as_points(part, pixel_min) for part in read_or_split(games.source))
+    game = games.nets.build(inference=model == "EGAN-Ent-VI", rng=SeededRng(seed, "networks"))
+    if model != "random":
+        objective, optimizers = games.objectives[model], GAN_OPTIMIZERS if model == "GAN" else games.optimizers
+        steps = train_game(objective, game, Points(train.values), games.training, optimizers, seed=seed, folder=run_dir)
     game.generator.eval()
-    made, pixel_min = Points(game.generator.draw(DRAWN, rng=SeededRng(seed, "draws"))), plan.nets.pixel_min
-    save_image_grid(run_dir / MADE, to_pixels(made.values[:64], pixel_min))
-    save_image_grid(run_dir / MEAN, to_pixels(torch.stack([test.values.mean(0), made.values.mean(0)]), pixel_min), 2)
-    assert test.labels is not None
+    with torch.no_grad():
+        draws = Points(game.generator.draw(DRAWN, rng=SeededRng(seed, "draws")))
+    save_image_grid(run_dir / MADE, to_pixels(draws.values[:64], pixel_min))
+    save_image_grid(run_dir / MEAN, to_pixels(torch.stack([test.values.mean(0), draws.values.mean(0)]), pixel_min), 2)
     ranked = test.rows(test.labels == RANKED_CLASS)
     order = sort_by_energy(game, ranked)
     extremes = torch.cat([order[:RANKED_EACH], order[-RANKED_EACH:]])
     save_image_grid(run_dir / RANKED, to_pixels(ranked.values[extremes], pixel_min), 12)
-    with torch.enable_grad():
-        probe = probe_error(game, train.rows(slice(0, plan.probe_images)), test)
-    return {"probe": probe, "mean image": mean_image_rmse(made, test)}
+    row = {"images": games.name, "model": model, "seed": seed, "steps": steps}
+    probe = probe_error(game, train.rows(slice(0, games.probe_images)), test)
+    return {**row, "probe": probe, "mean image": mean_image_rmse(draws, test)}

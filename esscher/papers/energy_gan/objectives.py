@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from esscher.core.objective import Loss
-from esscher.core.randomness import Rng
+from esscher.core.randomness import Rng, SeededRng
 from esscher.papers.games.calibration import Calibration, Constant, VariationalEntropy
 from esscher.papers.games.networks import Game, eval_in_batches
-from esscher.papers.games.noise import ContinuousRng
 from esscher.papers.games.points import Points
 
 
@@ -61,15 +60,14 @@ class EnergyGan:
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"The temperature is more than 0, not {self.temperature}; Constant() is the game without K.")
-        if self.inference_only_steps < 0 or (
-            self.inference_only_steps and not isinstance(self.calibration, VariationalEntropy)
-        ):
+        variational = isinstance(self.calibration, VariationalEntropy)
+        if self.inference_only_steps < 0 or (self.inference_only_steps and not variational):
             raise ValueError(
                 f"inference_only_steps is 0 or more, and above 0 needs a VariationalEntropy; got {self.inference_only_steps} "
                 f"with {type(self.calibration).__name__}."
             )
 
-    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+    def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         z = target.generator.draw_noise(len(data), rng=rng)
         made = target.generator(z)
         if step % (self.inference_only_steps + 1) != self.inference_only_steps:
@@ -77,9 +75,10 @@ class EnergyGan:
             return Loss({"inference": term}, {"calibration": float(term.detach())}, len(data))
         real, fake = target.discriminator(data.values), target.discriminator(made)
         gap = real.mean() - fake.mean()
+        contrast = gap if self.margin is None else (real.mean() - fake).clamp(min=-self.margin).mean()
         term = self.calibration(target, z, made)
         losses = {
-            "discriminator": self._margin(real, fake) + self.smoothness * (real.square().mean() + fake.square().mean()),
+            "discriminator": contrast + self.smoothness * (real.square().mean() + fake.square().mean()),
             "generator": fake.mean() + self.temperature * term,
         }
         if target.inference is not None:
@@ -87,11 +86,6 @@ class EnergyGan:
         moving = losses if self.gate is None else self.gate.moving(float(gap.detach()))
         metrics = {"gap": float(gap.detach()), "calibration": float(term.detach())}
         return Loss({name: value for name, value in losses.items() if name in moving}, metrics, len(data))
-
-    def _margin(self, real: Tensor, fake: Tensor) -> Tensor:
-        if self.margin is None:
-            return real.mean() - fake.mean()
-        return (real.mean() - fake).clamp(min=-self.margin).mean()
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Gan:
     calibration: Calibration = field(default_factory=Constant)
     temperature: float = 1.0
 
-    def __call__(self, target: Game, data: Points, *, rng: ContinuousRng, step: int = 0) -> Loss:
+    def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         z = target.generator.draw_noise(len(data), rng=rng)
         made = target.generator(z)
         real, fake = target.discriminator(data.values), target.discriminator(made)
@@ -139,50 +133,32 @@ def half_square(p: Float[Tensor, "C"]) -> Tensor:
     return p.square().sum() / 2
 
 
-class TableParameters(nn.Module):
-    """One number for each point."""
-
-    def __init__(self, values: Float[Tensor, "C"]):
-        super().__init__()
-        self.values = nn.Parameter(values)
-
-
 @dataclass(frozen=True)
 class FiniteGame:
     """A generator and a discriminator that are tables."""
 
-    generator: TableParameters
-    discriminator: TableParameters
+    logits: Float[Tensor, "C"]
+    cost: Float[Tensor, "C"]
 
     @property
     def prob(self) -> Float[Tensor, "C"]:
         """p_gen."""
-        return self.generator.values.softmax(0)
-
-
-@dataclass(frozen=True)
-class FiniteEnergyGan:
-    """E_gen[c] - E_data[c] + temperature * K(p_gen), maximised by the cost and minimised by the generator."""
-
-    convex: Convex = constant
-    temperature: float = 1.0
-
-    def __call__(self, target: FiniteGame, data: Points, *, rng: Rng, step: int = 0) -> Loss:
-        cost, p = target.discriminator.values, target.prob
-        gap = (data.values.mean(0) - p) @ cost
-        losses = {"discriminator": gap, "generator": p @ cost + self.temperature * self.convex(p)}
-        return Loss(losses, {"gap": float(gap.detach())}, len(data))
+        return self.logits.softmax(0)
 
 
 @dataclass(frozen=True)
 class FiniteGan:
-    """The game of Goodfellow et al. (2014) with K added, which does not make its cost an energy (B.7.3)."""
+    """E_gen[c] - E_data[c] + temperature * K(p_gen), maximised by the cost and minimised by the generator.
+
+    With `loss=softplus` it is the GAN of Goodfellow et al. (2014) with K added, which does not make its cost an energy (B.7.3).
+    """
 
     convex: Convex = constant
     temperature: float = 1.0
+    loss: Callable[[Tensor], Tensor] = torch.positive  # of a cost: the identity
 
     def __call__(self, target: FiniteGame, data: Points, *, rng: Rng, step: int = 0) -> Loss:
-        cost, p, softplus = target.discriminator.values, target.prob, nn.functional.softplus
-        discriminator = data.values.mean(0) @ softplus(cost) + p @ softplus(-cost)
-        generator = p @ softplus(cost) + self.temperature * self.convex(p)
-        return Loss({"discriminator": discriminator, "generator": generator}, {}, len(data))
+        cost, p = target.cost, target.prob
+        discriminator = data.values.mean(0) @ self.loss(cost) + p @ self.loss(-cost)
+        generator = p @ self.loss(cost) + self.temperature * self.convex(p)
+        return Loss({"discriminator": discriminator, "generator": generator}, count=len(data))

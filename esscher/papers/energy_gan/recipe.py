@@ -47,7 +47,9 @@ PROBES = [
 ]
 PANELS_FILE = "shown.safetensors"
 SHOWN_DRAWS = 2_000
-MODELS = ("GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
+FOUR, SPIRALS, NN, VI = "four Gaussians", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
+CALIBRATIONS: Mapping[str, Calibration] = {"EGAN-Const": Constant(), VI: VariationalEntropy(), NN: NeighbourEntropy()}
+MODELS = ("GAN", *CALIBRATIONS)
 MAIN = ("KL(disc||data)", "KL(gen||data)")
 MEANING = (
     "data is the true density, emp the training draws, gen the generator's draws, disc the cost as an energy, normalised over "
@@ -105,16 +107,16 @@ def _images_section(context: StudyContext, images: str, rows: Rows) -> Section:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanarGameSettings:
-    """How a game is played on one process; `truth` replaces the process and `reference` the density it is compared with."""
+    """How a game is played on one process; `reference`, if not None, replaces the density that it is compared with."""
 
+    truth: GaussianMixture2d
+    reference: GaussianMixture2d | None = None
     objective: Gan | EnergyGan
     training: TrainingConfig
     optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
     nets: PlanarNets
     draws: int = DRAWS
     cells: int = 100
-    truth: Callable[[], GaussianMixture2d] | None = None
-    reference: Callable[[], GaussianMixture2d] | None = None
 
 
 def planar_game_settings(scale: str, process: str, model: str) -> PlanarGameSettings:
@@ -126,51 +128,46 @@ def planar_game_settings(scale: str, process: str, model: str) -> PlanarGameSett
 
 def _small(process: str, model: str, *, smoke: bool) -> PlanarGameSettings:
     """Rates, small initial weights and a gate under which the generator keeps up, found with seed 0 of two processes."""
-    gate = Gate(-10.0, 0.1)  # with -1 a generator that is too wide for a flat cost is updated alone for ever
-    objectives: dict[str, Gan | EnergyGan] = {
-        "GAN": Gan(),
-        "EGAN-Const": EnergyGan(Constant(), gate=gate),
-        "EGAN-Ent-VI": EnergyGan(VariationalEntropy(), gate=Gate(-math.inf, 0.1), inference_only_steps=1),
-        "EGAN-Ent-NN": EnergyGan(NeighbourEntropy(), gate=gate),
-    }
     training = replace(
-        ADAM, steps={"two spirals": 6_000}.get(process, 1_800), batch_size=500, learning_rate=5e-4, schedule="exponential",
+        ADAM, steps={SPIRALS: 6_000}.get(process, 1_800), batch_size=500, learning_rate=5e-4, schedule="exponential",
         stable_ratio=0.4, min_lr_ratio=0.05, save_every=600, log_every=100,
     )  # fmt: skip
     generator = OptimizerConfig(lr_scale=1.0 if model == "GAN" else 10.0, momentum=0.0)
     nets, optimizers = PlanarNets(std=0.03, generator_std=0.03), players(generator, OptimizerConfig(momentum=0.0))
-    if model == "EGAN-Ent-VI":  # wide initial draws, a generator slow enough to be followed, and noise before the inference net
+    gate = Gate(-10.0, 0.1)  # with -1 a generator that is too wide for a flat cost is updated alone for ever
+    objective = Gan() if model == "GAN" else EnergyGan(CALIBRATIONS[model], gate=gate)
+    if model == VI:  # wide initial draws, a generator slow enough to be followed, and noise before the inference net
+        objective = EnergyGan(CALIBRATIONS[model], gate=Gate(-math.inf, 0.1), inference_only_steps=1)
         training = replace(training, steps=2 * (training.steps or 0), learning_rate=1e-3)
         nets = PlanarNets(std=0.03, generator_std=0.3, inference_noise_std=0.5)
-        optimizers = players(OptimizerConfig(3.0, momentum=0.0), OptimizerConfig(1.0, momentum=0.0))
+        optimizers = players(OptimizerConfig(3.0, momentum=0.0), OptimizerConfig(momentum=0.0))
         optimizers["inference"] = OptimizerConfig(2.0, momentum=0.5)
-    plan = PlanarGameSettings(objective=objectives[model], training=training, optimizers=optimizers, nets=nets)
+    truth = PROCESSES[process]()
+    settings = PlanarGameSettings(truth=truth, objective=objective, training=training, optimizers=optimizers, nets=nets)
     if not smoke:
-        return plan
+        return settings
     tiny = replace(training, steps=20, batch_size=50, save_every=20, log_every=10, learning_rate=5e-4)
-    return replace(plan, training=tiny, nets=replace(nets, width=16), draws=2_000, cells=20)
+    return replace(settings, training=tiny, nets=replace(nets, width=16), draws=2_000, cells=20)
 
 
 def _published(process: str, model: str) -> PlanarGameSettings:
     """As released; for the two games that were not, the settings of the others. Temperatures are scale times batch."""
-    spirals = process == "two spirals"
+    spirals, truth = process == SPIRALS, PROCESSES[process]()
     if model == "GAN":
         training = TrainingConfig(epochs=500, batch_size=500, learning_rate=1e-3, optimizer="adagrad", max_grad_norm=None)
-        return PlanarGameSettings(objective=Gan(), training=training, nets=PlanarNets(std=0.01, generator_std=0.125))
-    kinds: dict[str, Calibration] = {
-        "EGAN-Const": Constant(),
-        "EGAN-Ent-VI": VariationalEntropy(),
-        "EGAN-Ent-NN": NeighbourEntropy(form="variance"),
-    }
-    temperature = {"four Gaussians": 0.5, "biased pair": 0.15, "two spirals": 0.25}[process]
+        nets = PlanarNets(std=0.01, generator_std=0.125)
+        return PlanarGameSettings(truth=truth, objective=Gan(), training=training, nets=nets)
+    calibration = NeighbourEntropy(form="variance") if model == NN else CALIBRATIONS[model]
+    temperature = {FOUR: 0.5, "biased pair": 0.15, SPIRALS: 0.25}[process]
     gate = Gate(-0.2 if process == "biased pair" else -10.0, 0.1)
-    margin = None if process == "four Gaussians" else 10.0
+    margin = None if process == FOUR else 10.0
     training = replace(
         ADAM, epochs=500 if spirals else 100, batch_size=500, learning_rate=2e-4, schedule="exponential",
         stable_ratio=0.4 if spirals else 0.1, min_lr_ratio=0.99**300 if spirals else 0.985**90,
     )  # fmt: skip
     return PlanarGameSettings(
-        objective=EnergyGan(kinds[model], temperature, gate=gate, margin=margin),
+        truth=truth,
+        objective=EnergyGan(calibration, temperature, gate=gate, margin=margin),
         training=training,
         optimizers=players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
         nets=PlanarNets(std=0.1, generator_std=0.01) if spirals else PlanarNets(std=0.01, generator_std=0.001),
@@ -188,27 +185,27 @@ def game_folder(context: StudyContext, process: str, model: str, seed: int) -> P
     return context.run_dir(process.lower().replace(" ", "-"), model, seed)
 
 
-def play(plan: PlanarGameSettings, process: str, model: str, seed: int, run_dir: Path) -> Row:
+def play(settings: PlanarGameSettings, process: str, model: str, seed: int, run_dir: Path) -> Row:
     """Train one game and compare all distributions on the grid, unless its row exists; panels stay in the run folder."""
 
     def make() -> Row:
-        truth = (plan.truth or PROCESSES[process])()
-        data = truth.draw(plan.draws, rng=SeededRng(0, "data", process))
-        inference = isinstance(plan.objective.calibration, VariationalEntropy)
-        game = plan.nets.build(inference=inference, rng=SeededRng(seed, "networks"))
-        steps = train_game(plan.objective, game, data, plan.training, plan.optimizers, seed=seed, folder=run_dir)
-        grid = Grid.around(data, plan.cells)
+        data = settings.truth.draw(settings.draws, rng=SeededRng(0, "data", process))
+        game = settings.nets.build(inference=model == VI, rng=SeededRng(seed, "networks"))
+        objective, optimizers = settings.objective, settings.optimizers
+        steps = train_game(objective, game, data, settings.training, optimizers, seed=seed, folder=run_dir)
+        grid = Grid.around(data, settings.cells)
         with torch.no_grad():
-            made = Points(game.generator.draw(plan.draws, rng=SeededRng(seed, "draws")))
-        costs = energy(game, grid.centres, plan.objective.temperature)
+            draws = Points(game.generator.draw(settings.draws, rng=SeededRng(seed, "draws")))
         cells = {
-            "data": grid.density((plan.reference or (lambda: truth))().log_density(grid.centres)), "emp": grid.histogram(data),
-            "gen": grid.histogram(made), "disc": grid.density(-costs),
-        }  # fmt: skip
-        divergences = {f"{a}||{b}": divergence(cells[a], cells[b]) for a, b in permutations(("disc", "data", "gen", "emp"), 2)}
+            "disc": grid.density(-energy(game, grid.centres, objective.temperature)),
+            "data": grid.density((settings.reference or settings.truth).log_density(grid.centres)),
+            "gen": grid.histogram(draws),
+            "emp": grid.histogram(data),
+        }
         panels = {"true energy": -cells["data"].log_prob, "energy": -cells["disc"].log_prob, "box": grid.box}
-        points = {"draws": made.values[:SHOWN_DRAWS], "data": data.values[:SHOWN_DRAWS]}
+        points = {"draws": draws.values[:SHOWN_DRAWS], "data": data.values[:SHOWN_DRAWS]}
         write_tensors(run_dir / PANELS_FILE, {**panels, **points})
+        divergences = {f"{p}||{q}": divergence(cells[p], cells[q]) for p, q in permutations(cells, 2)}
         return {"process": process, "model": model, "seed": seed, "steps": steps, "divergences": divergences}
 
     row = cached_json(run_dir / ROW_FILE, make)
@@ -217,40 +214,36 @@ def play(plan: PlanarGameSettings, process: str, model: str, seed: int, run_dir:
 
 
 Change = Callable[[PlanarGameSettings], PlanarGameSettings]
-FOUR, SPIRALS, NN, VI = "four Gaussians", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
 
 
 def _with_objective(**fields: Any) -> Change:
     """A change of some fields of the objective."""
 
-    def change(plan: PlanarGameSettings) -> PlanarGameSettings:
-        assert isinstance(plan.objective, EnergyGan)
-        return replace(plan, objective=replace(plan.objective, **fields))
+    def change(settings: PlanarGameSettings) -> PlanarGameSettings:
+        return replace(settings, objective=replace(settings.objective, **fields))
 
     return change
 
 
-def _with_unit_reference(plan: PlanarGameSettings) -> PlanarGameSettings:
-    return replace(plan, reference=lambda: with_unit_covariance(two_spirals()))
-
-
 OPTIONS: Mapping[str, tuple[str, str, Change]] = {
-    "direction over the pooled variance (ours)": (FOUR, NN, lambda plan: plan),
+    "direction over the pooled variance (ours)": (FOUR, NN, lambda settings: settings),
     "direction of length 1 (thesis)": (FOUR, NN, _with_objective(calibration=NeighbourEntropy(form="unit"))),
     "direction over each variance (code)": (FOUR, NN, _with_objective(calibration=NeighbourEntropy(form="variance"))),
     "the code's temperature, 0.5": (FOUR, NN, _with_objective(temperature=0.5)),
     "no gate (thesis)": (FOUR, NN, _with_objective(gate=None)),
     "margin of 10 (code)": (FOUR, NN, _with_objective(margin=10.0)),
     "penalty of large costs (code, CIFAR-10)": (FOUR, NN, _with_objective(smoothness=0.01)),
-    "whole log-deviation (ours)": (FOUR, VI, lambda plan: plan),
+    "whole log-deviation (ours)": (FOUR, VI, lambda settings: settings),
     "half of the log-deviation (code)": (FOUR, VI, _with_objective(calibration=VariationalEntropy("released"))),
     "deviation at most 1 (thesis, C.5.1)": (FOUR, VI, _with_objective(calibration=VariationalEntropy(bound=1.0))),
     "no noise before the inference net (thesis)": (
-        FOUR, VI, lambda plan: replace(plan, nets=replace(plan.nets, inference_noise_std=0.0)),
+        FOUR, VI, lambda settings: replace(settings, nets=replace(settings.nets, inference_noise_std=0.0)),
     ),
-    "spirals of 100 Gaussians (thesis)": (SPIRALS, NN, lambda plan: plan),
-    "spirals of 50 Gaussians (code)": (SPIRALS, NN, lambda plan: replace(plan, truth=lambda: two_spirals("released"))),
-    "judged by identity covariances (code)": (SPIRALS, NN, _with_unit_reference),
+    "spirals of 100 Gaussians (thesis)": (SPIRALS, NN, lambda settings: settings),
+    "spirals of 50 Gaussians (code)": (SPIRALS, NN, lambda settings: replace(settings, truth=two_spirals("released"))),
+    "judged by identity covariances (code)": (
+        SPIRALS, NN, lambda settings: replace(settings, reference=with_unit_covariance(settings.truth)),
+    ),
 }  # fmt: skip
 
 

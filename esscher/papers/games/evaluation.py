@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
 from esscher.core.estimate import Estimate
-from esscher.estimators.intervals import interval, proportion
+from esscher.estimators.intervals import interval, proportion, ratio
 from esscher.papers.games.networks import Game, eval_in_batches
 from esscher.papers.games.points import Points
 
@@ -59,7 +59,8 @@ class Grid:
     @property
     def centres(self) -> Float[Tensor, "C 2"]:
         """The centre of every cell, ordered by x, then by y."""
-        x, y = (low + (high - low) * (torch.arange(self.side) + 0.5) / self.side for low, high in self._sides())
+        sides = zip(self.low, self.high, strict=True)
+        x, y = (low + (high - low) * (torch.arange(self.side) + 0.5) / self.side for low, high in sides)
         return torch.cartesian_prod(x, y).float()
 
     @property
@@ -73,17 +74,9 @@ class Grid:
 
     def histogram(self, points: Points) -> CellDistribution:
         """The distribution of points over the cells."""
-        return CellDistribution.histogram(self._cell(points), self.side**2)
-
-    def _cell(self, points: Points) -> Int[Tensor, "N"]:
-        cell_indices = [
-            ((points.values[:, axis].double() - low) / (high - low) * self.side).long().clamp(0, self.side - 1)
-            for axis, (low, high) in enumerate(self._sides())
-        ]
-        return cell_indices[0] * self.side + cell_indices[1]
-
-    def _sides(self) -> list[tuple[float, float]]:
-        return list(zip(self.low, self.high, strict=True))
+        axes = zip(points.values.double().T, self.low, self.high, strict=True)
+        x, y = (((values - low) / (high - low) * self.side).long().clamp(0, self.side - 1) for values, low, high in axes)
+        return CellDistribution.histogram(x * self.side + y, self.side**2)
 
 
 def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
@@ -92,8 +85,8 @@ def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
     Not corrected is the bias of histograms, about the number of occupied cells over twice the number of points.
     """
     sides = (left, right)
-    drawn = [side.cell_indices for side in sides if side.cell_indices is not None]
-    if not drawn:
+    sizes = [len(side.cell_indices) for side in sides if side.cell_indices is not None]
+    if not sizes:
         return Estimate.exact(float(_divergence(left.prob, right.prob)), unit="nats")
 
     def statistic(*times: Float[Tensor, "1 n"]) -> Tensor:
@@ -101,9 +94,8 @@ def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
         p, q = (s.prob if s.cell_indices is None else _shares(s.cell_indices, next(counts)[0], cells) for s in sides)
         return _divergence(p, q if right.cell_indices is None else q.clamp(min=PSEUDOCOUNT / len(right.cell_indices)))
 
-    sources = [(1, len(cell_indices)) for cell_indices in drawn]
-    draws = sum(len(cell_indices) for cell_indices in drawn)
-    return interval(statistic, sources, confidence=CONFIDENCE, n=draws, method="points counted in cells", unit="nats")
+    sources = [(1, size) for size in sizes]
+    return interval(statistic, sources, confidence=CONFIDENCE, n=sum(sizes), method="points counted in cells", unit="nats")
 
 
 def _divergence(left: Float[Tensor, "C"], right: Float[Tensor, "C"]) -> Tensor:
@@ -112,8 +104,7 @@ def _divergence(left: Float[Tensor, "C"], right: Float[Tensor, "C"]) -> Tensor:
 
 def _shares(cell_indices: Int[Tensor, "N"], times: Float[Tensor, "N"], cells: int) -> Float[Tensor, "C"]:
     """The share of each cell if each point is repeated so many times."""
-    count = torch.zeros(cells, dtype=torch.float64).index_add(0, cell_indices, times / times.sum())
-    return count.clamp(min=0)
+    return torch.zeros(cells, dtype=torch.float64).index_add(0, cell_indices, times / times.sum()).clamp(min=0)
 
 
 PENALTY, MAX_ITERATIONS = 1e-3, 100
@@ -127,23 +118,20 @@ def probe_error(game: Game, train: Points, test: Points) -> Estimate:
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
     assert train.labels is not None and test.labels is not None
     weight = fit_linear((features - mean) / deviation, train.labels)
-    logits = _with_one((test_features - mean) / deviation) @ weight
+    logits = pad((test_features - mean) / deviation, (0, 1), value=1.0) @ weight
     return error_rate(logits.argmax(-1).ne(test.labels))
 
 
 def error_rate(wrong: Tensor) -> Estimate:
     """The share of wrong answers in percent, with an interval for other points."""
-
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * wrong).sum() / times[0].sum()
-
-    share = proportion(mean, [(1, len(wrong))], confidence=CONFIDENCE, n=len(wrong), method="points as a sample")
+    n, mean = len(wrong), ratio(wrong.double())
+    share = proportion(mean, [(1, n)], confidence=CONFIDENCE, n=n, method="points as a sample")
     return share.map(lambda value: 100 * value, unit="%")
 
 
 def fit_linear(features: Float[Tensor, "N F"], labels: Int[Tensor, "N"]) -> Float[Tensor, "G K"]:
     """Weights, the bias last, that minimise cross-entropy with a small penalty; convex, so nothing is random."""
-    x = _with_one(features)
+    x = pad(features, (0, 1), value=1.0)
     weight = torch.zeros(x.shape[1], 1 + int(labels.max()), dtype=x.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight], max_iter=MAX_ITERATIONS, line_search_fn="strong_wolfe")
 
@@ -181,7 +169,3 @@ def mean_image_rmse(made: Points, real: Points) -> Estimate:
 def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[Tensor, "F"]:
     """The square of the mean of independent rows, from products of two different rows."""
     return ((count @ x).square() - count.square() @ x.square()) / (count.sum().square() - count.square().sum())
-
-
-def _with_one(x: Float[Tensor, "N F"]) -> Float[Tensor, "N G"]:
-    return torch.cat([x, torch.ones_like(x[:, :1])], 1)

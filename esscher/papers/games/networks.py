@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from esscher.core.randomness import SeededRng
-from esscher.papers.games.noise import ContinuousRng
 
 Noise = Literal["normal", "uniform"]
 
@@ -36,12 +35,12 @@ class Generator(nn.Module):
     def forward(self, z: Float[Tensor, "N Z"]) -> Float[Tensor, "N *S"]:
         return self.network(z)
 
-    def draw_noise(self, count: int, *, rng: ContinuousRng) -> Float[Tensor, "N Z"]:
+    def draw_noise(self, count: int, *, rng: SeededRng) -> Float[Tensor, "N Z"]:
         """Noise for `count` points, on the device of the weights."""
         drawn = rng.normal if self.noise == "normal" else rng.uniform
         return drawn(count, self.noise_size).to(next(self.parameters()).device)
 
-    def draw(self, count: int, *, rng: ContinuousRng) -> Float[Tensor, "N *S"]:
+    def draw(self, count: int, *, rng: SeededRng) -> Float[Tensor, "N *S"]:
         """Generate `count` points."""
         return self(self.draw_noise(count, rng=rng))
 
@@ -169,8 +168,12 @@ class ImageNets:
             discriminator = Discriminator(self._encoder(self.features, last=True), nn.Sequential(*head))
             generator = Generator(self._generator(), self.noise_size)
             encoder = self._encoder(2 * self.noise_size, last=False) if inference else None
-            for network in (discriminator, generator, encoder):
-                _init_weights(network)
+            networks = [discriminator, generator, *([] if encoder is None else [encoder])]
+            for layer in nn.ModuleList(networks).modules():
+                if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+                    nn.init.normal_(layer.weight, std=LINEAR if isinstance(layer, nn.Linear) else CONVOLUTION)
+                    assert layer.bias is not None
+                    nn.init.zeros_(layer.bias)
         return Game(generator, discriminator, encoder)
 
     def _encoder(self, size: int, *, last: bool) -> nn.Sequential:
@@ -190,12 +193,3 @@ class ImageNets:
             nn.ConvTranspose2d(2 * w, w, *KERNEL), nn.BatchNorm2d(w), nn.ReLU(),
             nn.ConvTranspose2d(w, channels, *KERNEL), nn.Sigmoid() if self.pixel_min == 0 else nn.Tanh(),
         )  # fmt: skip
-
-
-def _init_weights(network: nn.Module | None) -> None:
-    """Initial weights as released, biases 0."""
-    for layer in network.modules() if network is not None else ():
-        if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-            nn.init.normal_(layer.weight, std=LINEAR if isinstance(layer, nn.Linear) else CONVOLUTION)
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)

@@ -34,12 +34,9 @@ def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
         if column:
             draws = list(models.values())[column - 1]["draws"]
             axis.scatter(*draws.T.tolist(), s=1, color=MADE, alpha=0.4, linewidths=0)
-        axis.set_xlim(left, right)
-        axis.set_ylim(bottom, top)
-        axis.set_aspect("equal")
+        axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
+        axis.set(xticks=[], yticks=[])
     return figure
 
 

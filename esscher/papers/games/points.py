@@ -14,7 +14,7 @@ Letters: N points; D numbers of a point in the plane; M Gaussians; C channels, H
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,9 +23,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from esscher.core.randomness import Rng
+from esscher.core.randomness import Rng, SeededRng
 from esscher.data.images import ImageArray, read_images, split_images
-from esscher.papers.games.noise import ContinuousRng
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,23 +119,42 @@ SPIRAL_ARM_STD = 0.45  # standard deviation of a spiral's arm
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture2d:
-    """A mixture of Gaussians in the plane."""
+    """A mixture of Gaussians in the plane; each is a class of its own, or belongs to its `component_class`."""
 
     weight: Float[Tensor, "M"]
     mean: Float[Tensor, "M 2"]
     variance: Float[Tensor, "M 2"]
+    component_class: Int[Tensor, "M"] | None = None
 
-    def draw(self, count: int, *, rng: ContinuousRng) -> Points:
-        """Independent points; the label of each is its component."""
+    @property
+    def classes(self) -> int:
+        return len(self.weight) if self.component_class is None else 1 + int(self.component_class.max())
+
+    def draw(self, count: int, *, rng: SeededRng) -> Points:
+        """Independent points with their classes."""
         component = rng.categorical(self.weight.log()[None], count)[0]
         values = self.mean[component] + self.variance[component].sqrt() * rng.normal(count, 2).double()
-        return Points(values.float(), component)
+        return Points(values.float(), component if self.component_class is None else self.component_class[component])
+
+    def draw_per_class(self, per_class: int, *, rng: SeededRng) -> Points:
+        """As many points of each class."""
+        points = self.draw(50 * per_class * self.classes, rng=rng)
+        chosen = [(points.labels == number).nonzero()[:per_class, 0] for number in range(self.classes)]
+        return points.rows(torch.cat(chosen))
 
     def log_density(self, x: Float[Tensor, "N 2"]) -> Float[Tensor, "N"]:
         """log p(x), in double precision."""
         square = (x.double()[:, None] - self.mean).square() / self.variance
         log_part = -0.5 * (square + self.variance.log() + math.log(2 * math.pi)).sum(-1)
         return torch.logsumexp(log_part + self.weight.log(), -1)
+
+
+def equal_gaussians(
+    mean: Float[Tensor, "M 2"], std: float, component_class: Int[Tensor, "M"] | None = None
+) -> GaussianMixture2d:
+    """Gaussians of equal weight and variance."""
+    weight = torch.full((len(mean),), 1 / len(mean), dtype=torch.float64)
+    return GaussianMixture2d(weight, mean, torch.full_like(mean, std**2), component_class)
 
 
 def four_gaussians() -> GaussianMixture2d:
@@ -152,7 +170,7 @@ def biased_pair() -> GaussianMixture2d:
     """Two Gaussians, one nine times as heavy as the other."""
     v = 8 * np.random.RandomState(2).rand()
     mean = v * torch.tensor([[-1, -1], [1, 1]], dtype=torch.float64)
-    return GaussianMixture2d(torch.tensor([0.1, 0.9], dtype=torch.float64), mean, torch.full((2, 2), 5.0, dtype=torch.float64))
+    return GaussianMixture2d(torch.tensor([0.1, 0.9], dtype=torch.float64), mean, torch.full_like(mean, 5.0))
 
 
 def two_spirals(form: Literal["thesis", "released"] = "thesis") -> GaussianMixture2d:
@@ -160,69 +178,29 @@ def two_spirals(form: Literal["thesis", "released"] = "thesis") -> GaussianMixtu
     count = {"thesis": 100, "released": 50}[form]
     angle = SPIRAL_ANGLE * ((torch.arange(count, dtype=torch.float64) + 1) / count).sqrt()
     arm = angle[:, None] * torch.stack([-angle.cos(), angle.sin()], -1)
-    mean = torch.cat([arm, -arm])
-    weight = torch.full((2 * count,), 0.5 / count, dtype=torch.float64)
-    return GaussianMixture2d(weight, mean, torch.full((2 * count, 2), SPIRAL_ARM_STD**2, dtype=torch.float64))
+    return equal_gaussians(torch.cat([arm, -arm]), SPIRAL_ARM_STD)
 
 
 def with_unit_covariance(process: GaussianMixture2d) -> GaussianMixture2d:
     """The process with identity covariances, which the released code uses as the true density of its spirals."""
-    return GaussianMixture2d(process.weight, process.mean, torch.ones_like(process.variance))
+    return replace(process, variance=torch.ones_like(process.variance))
 
 
-PROCESSES: Mapping[str, Callable[[], GaussianMixture2d]] = {
-    "four Gaussians": four_gaussians,
-    "biased pair": biased_pair,
-    "two spirals": two_spirals,
-}
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledMixture2d:
-    """A mixture of Gaussians, each of which belongs to a class."""
-
-    process: GaussianMixture2d
-    component_class: Int[Tensor, "M"]
-
-    @property
-    def classes(self) -> int:
-        return 1 + int(self.component_class.max())
-
-    def draw(self, count: int, *, rng: ContinuousRng) -> Points:
-        """Independent points with their classes."""
-        drawn = self.process.draw(count, rng=rng)
-        return Points(drawn.values, self.component_class[drawn.labels])
-
-    def draw_per_class(self, per_class: int, *, rng: ContinuousRng) -> Points:
-        """As many points of each class."""
-        drawn = self.draw(50 * per_class * self.classes, rng=rng)
-        assert drawn.labels is not None
-        chosen = [(drawn.labels == number).nonzero()[:per_class, 0] for number in range(self.classes)]
-        return drawn.rows(torch.cat(chosen))
-
-
-def mixture_along_curves(curves: list[Float[Tensor, "m 2"]], std: float) -> LabelledMixture2d:
-    """Gaussians of equal weight along curves, one class a curve."""
-    mean = torch.cat(curves).double()
-    component_class = torch.cat([torch.full((len(curve),), number) for number, curve in enumerate(curves)])
-    weight = torch.full((len(mean),), 1 / len(mean), dtype=torch.float64)
-    return LabelledMixture2d(
-        GaussianMixture2d(weight, mean, torch.full((len(mean), 2), std**2, dtype=torch.float64)), component_class
-    )
-
-
-def four_spins() -> LabelledMixture2d:
+def four_spins() -> GaussianMixture2d:
     """Four arms that wind by half a turn."""
     radius = torch.linspace(0.5, 2, 30, dtype=torch.float64)
     angles = [math.pi * (radius - 0.5) / 1.5 + arm * math.pi / 2 for arm in range(4)]
-    return mixture_along_curves([radius[:, None] * torch.stack([angle.cos(), angle.sin()], -1) for angle in angles], 0.08)
+    arms = [radius[:, None] * torch.stack([angle.cos(), angle.sin()], -1) for angle in angles]
+    return equal_gaussians(torch.cat(arms), 0.08, torch.arange(4).repeat_interleave(30))
 
 
-def two_circles() -> LabelledMixture2d:
+def two_circles() -> GaussianMixture2d:
     """Circles of radius 1 and 2."""
     angle = 2 * math.pi * torch.arange(60, dtype=torch.float64) / 60
     circle = torch.stack([angle.cos(), angle.sin()], -1)
-    return mixture_along_curves([circle, 2 * circle], 0.12)
+    return equal_gaussians(torch.cat([circle, 2 * circle]), 0.12, torch.arange(2).repeat_interleave(60))
 
 
-LABELLED_PROCESSES: Mapping[str, Callable[[], LabelledMixture2d]] = {"four spins": four_spins, "two circles": two_circles}
+Process = Callable[[], GaussianMixture2d]
+PROCESSES: Mapping[str, Process] = {"four Gaussians": four_gaussians, "biased pair": biased_pair, "two spirals": two_spirals}
+LABELLED_PROCESSES: Mapping[str, Process] = {"four spins": four_spins, "two circles": two_circles}
