@@ -109,19 +109,6 @@ EXCEPTIONS = [
         ["esscher.training.resumable:*"],
     ),
     (
-        "the objective's defaults are those of the paper, a study's those of the released code; the loss weights that differ "
-        "between a study's models are numbers, where the objective has the low-density term with its density",
-        [
-            "esscher.papers.bad_gan.objective:ComplementGan",
-            "esscher.papers.bad_gan.studies:FewLabelStudy",
-            "esscher.papers.bad_gan.studies:LossWeights",
-        ],
-    ),
-    (
-        "one set of images has numbers for four objectives: its temperature is that of one of them and has no default",
-        ["esscher.papers.energy_gan.images:ImageGameSettings", "esscher.papers.energy_gan.objectives:EnergyGan"],
-    ),
-    (
         "studies of three kinds of data have a name, models and a limit, which counts test images, sentence pairs or tokens",
         [
             "esscher.papers.eforcing.image_studies:ImageStudy",

@@ -8,6 +8,7 @@ import torch
 from esscher.core.randomness import SeededRng
 from esscher.papers.bad_gan.objective import (
     ComplementGan,
+    ComplementGanConfig,
     LowDensity,
     feature_matching_loss,
     pull_away_loss,
@@ -52,10 +53,13 @@ def test_losses_by_hand():
     nets, process = PlanarNets(width=8, noise_size=3, std=0.2), biased_pair()
     game = nets.build(inference=True, classes=2, rng=SeededRng(3))
     data, labelled = process.draw(40, rng=SeededRng(4)), process.draw(6, rng=SeededRng(5))
-    objective = ComplementGan(
-        labelled, 6, pull_away=0.7, variational=0.2, conditional_entropy=0.3, unlabelled_weight=0.5,
-        low_density=LowDensity(process.log_density, -9.0, weight=2.0),
+    config = ComplementGanConfig(
+        labelled_batch_size=6, pull_away=0.7, variational=0.2, conditional_entropy=0.3, unlabelled_weight=0.5,
+        low_density=LowDensity(2.0),
     )  # fmt: skip
+    with pytest.raises(ValueError, match="LowDensity needs a density"):
+        ComplementGan(labelled, config)
+    objective = ComplementGan(labelled, config, (process.log_density, -9.0))
     found = objective(game, data, rng=SeededRng(6)).value
     rng = SeededRng(6)
     rng.permutation(6)
@@ -89,10 +93,14 @@ def test_pulled_away_and_low_density():
         1
     )
     x = torch.tensor([[0.0], [1.0], [2.0]])
-    late = LowDensity(lambda x: x[:, 0], 0.5, start_step=3)
-    assert float(late(x, rng=SeededRng(0), step=2)) == 0 and float(late(x, rng=SeededRng(0), step=3)) == pytest.approx(1.0)
-    assert float(LowDensity(lambda x: x[:, 0], 9.0)(x, rng=SeededRng(0), step=0)) == 0
-    seldom = [float(LowDensity(lambda x: x[:, 0], 0.5, probability=0.1)(x, rng=SeededRng(s), step=0)) > 0 for s in range(200)]
+
+    def first(x):
+        return x[:, 0]
+
+    late = [float(LowDensity(start_step=3)(x, (first, 0.5), rng=SeededRng(0), step=step)) for step in (2, 3)]
+    assert late == [0, pytest.approx(1.0)]
+    assert float(LowDensity()(x, (first, 9.0), rng=SeededRng(0), step=0)) == 0
+    seldom = [float(LowDensity(probability=0.1)(x, (first, 0.5), rng=SeededRng(s), step=0)) > 0 for s in range(200)]
     assert 5 < sum(seldom) < 45  # 10 % of 200; false alarm below 1e-5
 
 
@@ -101,7 +109,8 @@ def test_it_learns_classes_in_the_trainer():
     data, labelled = process.draw(400, rng=SeededRng(1)), process.draw(30, rng=SeededRng(2))
     game = PlanarNets(width=16).build(classes=2, rng=SeededRng(3))
     config = TrainingConfig(steps=40, batch_size=50, learning_rate=5e-3, optimizer="adam", max_grad_norm=None)
-    Trainer(config)(ComplementGan(labelled, 30, separate_generator_batch=True), game, data, modules=game.modules)
+    objective = ComplementGan(labelled, ComplementGanConfig(labelled_batch_size=30, separate_generator_batch=True))
+    Trainer(config)(objective, game, data, modules=game.modules)
     test = process.draw(500, rng=SeededRng(9))
     right = float((game.discriminator(test.values).argmax(-1) == test.labels).double().mean())
     assert right > 0.92

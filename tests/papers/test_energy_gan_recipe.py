@@ -46,7 +46,7 @@ def test_published_settings():
 
 def test_published_settings_of_images():
     games = image_games("paper")
-    mnist, cifar = games["MNIST"].objectives["EGAN-Ent-NN"], games["CIFAR-10"].objectives["EGAN-Ent-VI"]
+    mnist, cifar = games["MNIST"].games["EGAN-Ent-NN"][0], games["CIFAR-10"].games["EGAN-Ent-VI"][0]
     assert mnist.gate == Gate(-1.2, 0.1) and mnist.temperature == 0.02 * 200
     nets = games["CIFAR-10"].nets
     assert (nets.noise_size, nets.positive, cifar.smoothness, cifar.temperature) == (100, True, 0.01, 0.1)

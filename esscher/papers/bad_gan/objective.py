@@ -72,38 +72,35 @@ class ImageDensity:
 
 
 Matching = Literal["squared", "mean-square", "absolute"]
+Density = tuple[Callable[[Tensor], Tensor], float]
+"""A fixed, differentiable log-density of points, and the threshold above which LD penalises it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LowDensitySchedule:
-    """When the low-density term counts: from `start_step` on, with a `probability` in each step, for `max_points` points."""
+@dataclass(frozen=True)
+class LowDensity:
+    """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it.
 
+    It counts from `start_step` on, with a `probability` in each step, for `max_points` points: always and for all points in
+    the paper, not in the released code.
+    """
+
+    weight: float = 1.0
     start_step: int = 0
     probability: float = 1.0
     max_points: int | None = None
 
-
-@dataclass(frozen=True)
-class LowDensity(LowDensitySchedule):
-    """Penalises generated points whose fixed, differentiable log-density is above a threshold: the mean excess over the points
-    that exceed it. The paper counts it always, for all points; the released code has a schedule.
-    """
-
-    log_density: Callable[[Tensor], Tensor]
-    threshold: float
-    weight: float = 1.0
-
-    def __call__(self, made: Float[Tensor, "N *S"], *, rng: SeededRng, step: int) -> Tensor:
+    def __call__(self, made: Float[Tensor, "N *S"], density: Density, *, rng: SeededRng, step: int) -> Tensor:
         chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
         if step < self.start_step or not bool(chosen):
             return made.new_zeros(())
-        excess = (self.log_density(made[: self.max_points]) - self.threshold).clamp(min=0)
+        log_density, threshold = density
+        excess = (log_density(made[: self.max_points]) - threshold).clamp(min=0)
         return self.weight * (excess.sum() / (excess > 0).sum().clamp(min=1)).to(made.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class ComplementGan:
-    """The game of a classifier and a generator, on unlabelled points and these labelled ones.
+@dataclass(frozen=True, kw_only=True)
+class ComplementGanConfig:
+    """Weights and forms of the terms of a game; the defaults are those of the paper.
 
     `matching` is the squared norm of the difference of mean features (the paper), its mean square (the released code for MNIST)
     or its mean absolute value (the code for SVHN and CIFAR-10). `unlabelled_weight` is that of the loss of unlabelled and
@@ -111,8 +108,7 @@ class ComplementGan:
     discriminator's, the other the generator's. An inference net in the game needs a `variational` weight.
     """
 
-    labelled: Points
-    batch_size: int = 100
+    labelled_batch_size: int = 100
     matching: Matching = "squared"
     pull_away: float = 0.0
     variational: float = 0.0
@@ -122,11 +118,27 @@ class ComplementGan:
     unlabelled_weight: float = 1.0
     separate_generator_batch: bool = False
 
+
+@dataclass(frozen=True, eq=False)
+class ComplementGan:
+    """The game of a classifier and a generator, on unlabelled points and these labelled ones; LD needs the `density`."""
+
+    labelled: Points
+    config: ComplementGanConfig = ComplementGanConfig()
+    density: Density | None = None
+
+    def __post_init__(self) -> None:
+        if self.config.low_density is not None and self.density is None:
+            raise ValueError(
+                "LowDensity needs a density and its threshold, and there is none. Nothing was learnt; pass density."
+            )
+
     def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
-        chosen = rng.permutation(len(self.labelled))[: self.batch_size]
+        config = self.config
+        chosen = rng.permutation(len(self.labelled))[: config.labelled_batch_size]
         labelled = self.labelled.rows(chosen).to(data.values.device)
         assert labelled.labels is not None
-        half = len(data) // 2 if self.separate_generator_batch else len(data)
+        half = len(data) // 2 if config.separate_generator_batch else len(data)
         z = target.generator.draw_noise(half, rng=rng)
         made = target.generator(z)
         parts = [labelled.values, data.values[:half], made]
@@ -135,24 +147,22 @@ class ComplementGan:
         supervised = cross_entropy(labelled_logits, labelled.labels)
         real_or_generated = real_or_generated_loss(logits, fake)
         class_entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
-        real = target.discriminator.features(data.values[half:]) if self.separate_generator_batch else features[1]
+        unsupervised = config.unlabelled_weight * real_or_generated
+        real = target.discriminator.features(data.values[half:]) if config.separate_generator_batch else features[1]
+        generator = feature_matching_loss(real, features[2], config.matching)
+        if config.pull_away:
+            generator = generator + config.pull_away * pull_away_loss(features[2])
+        if config.low_density is not None and self.density is not None:
+            generator = generator + config.low_density(made, self.density, rng=rng.stream("generator"), step=step)
         losses = {
-            "discriminator": supervised + self.unlabelled_weight * real_or_generated + self.conditional_entropy * class_entropy,
-            "generator": self._generator(real, features[2], made, rng=rng.stream("generator"), step=step),
+            "discriminator": supervised + unsupervised + config.conditional_entropy * class_entropy,
+            "generator": generator,
         }
         if target.inference is not None:
-            losses["inference"] = self.entropy(target, z, made)
-            losses["generator"] = losses["generator"] + self.variational * losses["inference"]
+            losses["inference"] = config.entropy(target, z, made)
+            losses["generator"] = generator + config.variational * losses["inference"]
         metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
         return Loss(losses, metrics, half)
-
-    def _generator(self, real: Tensor, features: Tensor, made: Tensor, *, rng: SeededRng, step: int) -> Tensor:
-        loss = feature_matching_loss(real, features, self.matching)
-        if self.pull_away:
-            loss = loss + self.pull_away * pull_away_loss(features)
-        if self.low_density is not None:
-            loss = loss + self.low_density(made, rng=rng, step=step)
-        return loss
 
 
 @dataclass(frozen=True)

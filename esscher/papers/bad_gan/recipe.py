@@ -8,7 +8,7 @@ generated points and, in the plane, the class of every cell of a grid. Validatio
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.storage import read_tensors, write_tensors
 from esscher.papers.bad_gan.networks import data_dependent_init_game
-from esscher.papers.bad_gan.objective import ComplementGan, LowDensity, Supervised
-from esscher.papers.bad_gan.studies import FewLabelStudy, LossWeights, few_label_studies
+from esscher.papers.bad_gan.objective import ComplementGan, Supervised
+from esscher.papers.bad_gan.studies import FewLabelStudy, PlanarSource, few_label_studies
 from esscher.papers.games.evaluation import Grid, error_rate
 from esscher.papers.games.networks import Game, eval_in_batches
 from esscher.papers.games.plots import boundary_panels
@@ -48,8 +48,8 @@ MEANING = "Test points that are misclassified by the last weights; test labels a
 def run(context: StudyContext) -> dict[str, Any]:
     """All models of the scale, with every draw of labels."""
     studies, missing = few_label_studies(context.scale)
-    names = [(study.name, model, draw) for study in studies for draw in range(context.seeds) for model in study.models]
-    rows = [make_row(context, study, model, draw) for study, model, draw in names]
+    names = [(study, draw) for study in studies for draw in range(context.seeds)]
+    rows = [make_row(context, study.name, model, draw) for study, draw in names for model in study.models]
     over = over_draws(context, rows)
     over_table = Table("Over draws of labels", over, "Saved: against FM, point by point.")
     results = Section("Results", MEANING, [Table("Models", rows), *unless_empty(over_table)])
@@ -62,11 +62,7 @@ def run(context: StudyContext) -> dict[str, Any]:
 def make_row(context: StudyContext, study_name: str, model: str, draw: int) -> Row:
     """The test error of one model of a study with one draw of labels."""
     study = _find(context.scale, study_name, model)
-
-    def make(study: FewLabelStudy, model: str, draw: int) -> Row:
-        return train_and_predict(study, model, draw, context.run_dir(study.name, model, draw))
-
-    row = context.row(study, model, draw, make)
+    row = context.row(study, model, draw, partial(train_and_predict, context))
     predictions = read_tensors(context.run_dir(study.name, model, draw) / PREDICTIONS_FILE)
     return {**row, "error": error_rate(predictions["wrong"])}
 
@@ -88,73 +84,49 @@ def _find(scale: str, study_name: str, model: str | None) -> FewLabelStudy:
     return study
 
 
-def train_and_predict(study: FewLabelStudy, model: str, draw: int, run_dir: Path) -> Row:
+def train_and_predict(context: StudyContext, study: FewLabelStudy, model: str, draw: int) -> Row:
     """Train one model with one draw of labels; predictions and generated points stay in the run folder."""
-    sets, weights = study.point_source.sets(draw), study.models[model]
-    inference = weights is not None and weights.variational > 0
+    sets, config, run_dir = study.point_source.sets(draw), study.models[model], context.run_dir(study.name, model, draw)
+    inference = config is not None and config.variational > 0
     game = study.nets.build(classes=study.classes, inference=inference, rng=SeededRng(draw, "networks"))
     init_points = getattr(sets, study.init_data).values[:INIT_POINTS]
     data_dependent_init_game(game, init_points, rng=SeededRng(draw, "settling"))
-    steps = _train(study, game, sets, weights, draw, run_dir)
-    predicted = _predict(game, sets.test)
-    tensors = {"predicted": predicted, "wrong": _errors(predicted, sets.test), **_pictured(game, sets, draw)}
-    write_tensors(run_dir / PREDICTIONS_FILE, tensors)
+
+    def validation_error() -> Estimate:
+        return error_rate(_predict(game, sets.validation)["wrong"])
+
+    train = partial(
+        train_game, optimizers=study.optimizers, seed=draw, folder=run_dir,
+        validation=validation_error if len(sets.validation) else None,
+    )  # fmt: skip
+    if config is None:
+        training = study.supervised_training
+        training = replace(training, batch_size=min(training.batch_size, len(sets.labelled)))
+        steps = train(Supervised(), game, sets.labelled, training, names=("discriminator",))
+    else:
+        density = study.point_source.density(sets, run_dir.parent / "density") if config.low_density else None
+        steps = train(ComplementGan(sets.labelled, config, density), game, sets.unlabelled, study.training)
+    write_tensors(run_dir / PREDICTIONS_FILE, {**_predict(game, sets.test), **_pictured(game, sets, draw)})
     return {"points": study.name, "model": model, "draw": draw, "steps": steps}
 
 
-def _train(
-    study: FewLabelStudy, game: Game, sets: SemiSupervisedSplits, weights: LossWeights | None, draw: int, run_dir: Path
-) -> int:
-    """Train the game, or without loss weights the classifier on labels alone; returns the number of updates."""
-
-    def validation_error() -> Estimate:
-        return error_rate(_errors(_predict(game, sets.validation), sets.validation))
-
-    validation, optimizers = validation_error if len(sets.validation) else None, study.optimizers
-    if weights is None:
-        training = study.supervised_training
-        training = replace(training, batch_size=min(training.batch_size, len(sets.labelled)))
-        return train_game(
-            Supervised(), game, sets.labelled, training, optimizers, seed=draw, folder=run_dir, names=("discriminator",),
-            validation=validation,
-        )  # fmt: skip
-    low = None
-    if weights.low_density:
-        density, threshold = study.point_source.density(sets, run_dir.parent / "density")
-        low = LowDensity(
-            density, threshold, weights.low_density, start_step=study.start_step, probability=study.probability,
-            max_points=study.max_points,
-        )  # fmt: skip
-    objective = ComplementGan(
-        sets.labelled, study.labelled_batch_size, study.matching, weights.pull_away, weights.variational, low_density=low,
-        conditional_entropy=weights.conditional_entropy, unlabelled_weight=study.unlabelled_weight,
-        separate_generator_batch=study.separate_generator_batch,
-    )  # fmt: skip
-    return train_game(
-        objective, game, sets.unlabelled, study.training, optimizers, seed=draw, folder=run_dir, validation=validation
-    )
-
-
-def _predict(game: Game, points: Points) -> Tensor:
-    return eval_in_batches(game.discriminator, points.values, 1_000).argmax(-1)
-
-
-def _errors(predicted: Tensor, points: Points) -> Tensor:
-    """1 where a point is misclassified, else 0."""
+def _predict(game: Game, points: Points) -> dict[str, Tensor]:
+    """The predicted class of each point, and 1 where it is wrong, else 0."""
     assert points.labels is not None
-    return predicted.cpu().ne(points.labels).long()
+    predicted = eval_in_batches(game.discriminator, points.values, 1_000).argmax(-1)
+    return {"predicted": predicted, "wrong": predicted.cpu().ne(points.labels).long()}
 
 
 @torch.no_grad()
 def _pictured(game: Game, sets: SemiSupervisedSplits, draw: int) -> dict[str, Tensor]:
     """Generated points; in the plane also labelled and unlabelled points, and the class of every cell with the box."""
-    made = game.generator.draw(SHOWN if sets.test.values.ndim > 2 else 1_000, rng=SeededRng(draw, "shown"))
-    if sets.test.values.ndim > 2:
+    planar = sets.test.values.ndim == 2
+    made = game.generator.draw(1_000 if planar else SHOWN, rng=SeededRng(draw, "shown"))
+    if not planar:
         return {"made": made}
-    grid = Grid.around(sets.unlabelled, CELLS)
-    classes = eval_in_batches(game.discriminator, grid.centres).argmax(-1)
-    labels = sets.labelled.labels
+    grid, labels = Grid.around(sets.unlabelled, CELLS), sets.labelled.labels
     assert labels is not None
+    classes = eval_in_batches(game.discriminator, grid.centres).argmax(-1)
     data = {"labelled": sets.labelled.values, "labels": labels, "data": sets.unlabelled.values}
     return {"made": made, "classes": classes, "box": grid.box, **data}
 
@@ -176,7 +148,8 @@ def _section(context: StudyContext, study: FewLabelStudy) -> Section:
     """Validation errors, and boundaries or generated images, of the first draw."""
     shown = {model: read_tensors(context.run_dir(study.name, model) / PREDICTIONS_FILE) for model in study.models}
     parts = context.learning_curves(study.name, study.models, "validation error, %", "While learning, draw 0.")
-    if "classes" in next(iter(shown.values())):
+    source = study.point_source
+    if isinstance(source, PlanarSource):
         figure = boundary_panels(shown)
         save_figure(figure, context.out / f"{study.name.replace(' ', '-')}.png")
         parts.append(Picture(figure, "Classes; labelled points ringed, generated ones black. Draw 0."))
@@ -184,6 +157,6 @@ def _section(context: StudyContext, study: FewLabelStudy) -> Section:
     for model, tensors in shown.items():
         if study.models[model] is not None:
             file = context.run_dir(study.name, model) / "made.png"
-            save_image_grid(file, to_pixels(tensors["made"], study.point_source.pixel_min))
+            save_image_grid(file, to_pixels(tensors["made"], source.pixel_min))
             parts.append(Picture(figure_from_file(file), f"{model}: generated images."))
     return Section(study.name, "", parts)

@@ -4,13 +4,12 @@
 Dai et al. (2017b), for a GPU. Loss weights at `small` are ours where the networks or the density differ.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
-from torch import Tensor
 
 from esscher.bases.network import NetworkBase
 from esscher.core.randomness import SeededRng
@@ -19,7 +18,7 @@ from esscher.hub import load_base
 from esscher.networks.pixelcnn_config import PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.papers.bad_gan.networks import ConvNets, DenseNets
-from esscher.papers.bad_gan.objective import ImageDensity, LowDensitySchedule, Matching
+from esscher.papers.bad_gan.objective import ComplementGanConfig, Density, ImageDensity, LowDensity
 from esscher.papers.games.networks import PlanarNets
 from esscher.papers.games.points import LABELLED_PROCESSES, SemiSupervisedSplits, read_or_split, semi_supervised_splits
 from esscher.papers.games.training import ADAM, players
@@ -30,33 +29,6 @@ from esscher.workflow.config.train import TrainRun
 from esscher.workflow.train import train_base
 
 QUANTILE, THRESHOLD_IMAGES = 0.1, 2_000  # the published threshold; the images that it is computed from
-Density = tuple[Callable[[Tensor], Tensor], float]
-
-
-@dataclass(frozen=True)
-class LossWeights:
-    """Weights of the generator's terms beside feature matching, and of the classifier's conditional entropy."""
-
-    pull_away: float = 0.0
-    variational: float = 0.0
-    low_density: float = 0.0
-    conditional_entropy: float = 0.0
-
-
-@runtime_checkable
-class PointSource(Protocol):
-    """Where the points of a study come from; pixels, if they are images, lie in [pixel_min, 1]."""
-
-    @property
-    def pixel_min(self) -> float: ...
-
-    def sets(self, draw: int) -> SemiSupervisedSplits:
-        """The points with the labels of one draw."""
-        ...
-
-    def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
-        """A log-density of the points and its threshold; if it is not known, it is learnt once in the folder."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +38,6 @@ class PlanarSource:
     case: str
     per_class: int
     count: int = 2_000
-    pixel_min: float = 0.0
 
     def sets(self, draw: int) -> SemiSupervisedSplits:
         process, rng = LABELLED_PROCESSES[self.case](), SeededRng(draw, "points", self.case)
@@ -74,7 +45,7 @@ class PlanarSource:
         return SemiSupervisedSplits(process.draw_per_class(self.per_class, rng=rng.stream("labelled")), *others)
 
     def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
-        log_density = LABELLED_PROCESSES[self.case]().process.log_density
+        log_density = LABELLED_PROCESSES[self.case]().log_density
         return log_density, float(torch.quantile(log_density(sets.unlabelled.values), QUANTILE))
 
 
@@ -102,7 +73,7 @@ class ImageSource:
 
     def density(self, sets: SemiSupervisedSplits, folder: Path) -> Density:
         if not exists_on_main_process(folder / "config.json"):
-            train_base(replace(replace(self.base, out=str(folder)), resume=True))
+            train_base(replace(self.base, out=str(folder), resume=True))
         base, _ = load_base(folder)
         assert isinstance(base, NetworkBase)
         density = ImageDensity(base, self.pixel_min)
@@ -111,21 +82,17 @@ class ImageSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewLabelStudy(LowDensitySchedule):
-    """Points, classifiers of them, and the schedule of LD; a model without loss weights learns from the labels alone."""
+class FewLabelStudy:
+    """Points and classifiers of them; a model without the settings of a game learns from the labels alone."""
 
     name: str
-    point_source: PointSource
+    point_source: PlanarSource | ImageSource
     nets: PlanarNets | DenseNets | ConvNets
     classes: int = 10
-    models: Mapping[str, LossWeights | None]
+    models: Mapping[str, ComplementGanConfig | None]
     training: TrainingConfig
     supervised_training: TrainingConfig
     optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
-    labelled_batch_size: int = 50
-    matching: Matching = "mean-square"
-    unlabelled_weight: float = 0.5
-    separate_generator_batch: bool = False
     init_data: Literal["labelled", "unlabelled"] = "unlabelled"
 
     def names_for_seed(self, seed: int) -> tuple[str, ...]:
@@ -145,17 +112,23 @@ def few_label_studies(scale: str) -> tuple[list[FewLabelStudy], list[str]]:
     return [*studies, _mnist()], []
 
 
-def _models(*, pull_away: float, variational: float, low_density: float) -> dict[str, LossWeights | None]:
+LINEAR = replace(ADAM, schedule="linear", stable_ratio=2 / 3, keep_best=False)
+PLANE = ComplementGanConfig(labelled_batch_size=8)
+RELEASED = ComplementGanConfig(labelled_batch_size=50, matching="mean-square", unlabelled_weight=0.5)
+PAPER_LD = LowDensity(1e-4, start_step=9_000, probability=0.1, max_points=30)
+
+
+def _models(
+    plain: ComplementGanConfig, low_density: LowDensity = PAPER_LD, *, pull_away: float = 0.8, variational: float = 1e-2
+) -> dict[str, ComplementGanConfig | None]:
+    """Feature matching by itself and with each further term of the generator; the defaults are published."""
     return {
         "labels only": None,
-        "FM": LossWeights(),
-        "FM + VI": LossWeights(variational=variational),
-        "FM + PT": LossWeights(pull_away=pull_away),
-        "FM + LD": LossWeights(low_density=low_density),
+        "FM": plain,
+        "FM + VI": replace(plain, variational=variational),
+        "FM + PT": replace(plain, pull_away=pull_away),
+        "FM + LD": replace(plain, low_density=low_density),
     }
-
-
-LINEAR = replace(ADAM, schedule="linear", stable_ratio=2 / 3, keep_best=False)
 
 
 def _released_optimizers(lr_scale: float = 1.0, beta2: float = 0.999) -> dict[str, OptimizerConfig]:
@@ -176,29 +149,27 @@ def _plane(case: str, *, smoke: bool = False) -> FewLabelStudy:
     return FewLabelStudy(
         name=case, point_source=PlanarSource(case, per_class=4), nets=PlanarNets(width=16 if smoke else 100),
         classes=LABELLED_PROCESSES[case]().classes,
-        models={"labels only": None, "FM": LossWeights(), "FM + LD": LossWeights(low_density=0.3)}, training=training,
+        models={"labels only": None, "FM": PLANE, "FM + LD": replace(PLANE, low_density=LowDensity(0.3))}, training=training,
         supervised_training=replace(training, steps=steps // 4), optimizers=_released_optimizers(),
-        labelled_batch_size=8, matching="squared", unlabelled_weight=1.0,
     )  # fmt: skip
 
 
 def _options() -> list[FewLabelStudy]:
     """Differences between the paper and its code in the plane, one at a time; "four spins" itself is as in the paper."""
-    plain = _plane("four spins")
-    models: dict[str, LossWeights | None] = {"FM": LossWeights()}
-    fm = replace(plain, models=models)
-    changed = {
-        "half the unlabelled loss (code)": replace(fm, unlabelled_weight=0.5),
-        "mean square of features (code, MNIST)": replace(fm, matching="mean-square"),
-        "mean absolute difference (code, SVHN)": replace(fm, matching="absolute"),
-        "other points for the generator (code, MNIST)": replace(
-            fm, separate_generator_batch=True, training=replace(plain.training, batch_size=200)
-        ),
-        "density seldom, for 30 points (code)": replace(
-            plain, probability=0.1, max_points=30, models={**models, "FM + LD": plain.models["FM + LD"]}
-        ),
+    study = _plane("four spins")
+    seldom = replace(PLANE, low_density=LowDensity(0.3, probability=0.1, max_points=30))
+    models: dict[str, dict[str, ComplementGanConfig | None]] = {
+        "half the unlabelled loss (code)": {"FM": replace(PLANE, unlabelled_weight=0.5)},
+        "mean square of features (code, MNIST)": {"FM": replace(PLANE, matching="mean-square")},
+        "mean absolute difference (code, SVHN)": {"FM": replace(PLANE, matching="absolute")},
+        "other points for the generator (code, MNIST)": {"FM": replace(PLANE, separate_generator_batch=True)},
+        "density seldom, for 30 points (code)": {"FM": PLANE, "FM + LD": seldom},
     }
-    return [replace(study, name=f"four spins, {name}") for name, study in changed.items()]
+    doubled = {"other points for the generator (code, MNIST)": replace(study.training, batch_size=200)}
+    return [
+        replace(study, name=f"four spins, {name}", models=changed, training=doubled.get(name, study.training))
+        for name, changed in models.items()
+    ]
 
 
 def _digits(*, smoke: bool = False) -> FewLabelStudy:
@@ -219,11 +190,12 @@ def _digits(*, smoke: bool = False) -> FewLabelStudy:
         density_training = replace(density_training, steps=2, evaluate_every=2, swa_start=None)
         nets = DenseNets(image=(1, 8, 8), hidden=(32, 16), generator=(16, 16), noise_size=8)
     density = _density_run("digits", base, density_training, ImageConfig(16))
+    low_density = LowDensity(1e-3, start_step=steps // 10, probability=0.5, max_points=30)
     return FewLabelStudy(
         name="digits, 20 labels", point_source=ImageSource(source="digits", labels=20, base=density, held_out=200),
-        nets=nets, models=_models(pull_away=0.1, variational=1e-3, low_density=1e-3), training=training,
-        supervised_training=replace(training, steps=steps // 2), optimizers=_released_optimizers(0.5),
-        labelled_batch_size=20, start_step=steps // 10, probability=0.5, max_points=30,
+        nets=nets, training=training, supervised_training=replace(training, steps=steps // 2),
+        models=_models(replace(RELEASED, labelled_batch_size=20), low_density, pull_away=0.1, variational=1e-3),
+        optimizers=_released_optimizers(0.5),
     )  # fmt: skip
 
 
@@ -244,13 +216,13 @@ def _mnist() -> FewLabelStudy:
         TrainingConfig(steps=2_000, batch_size=32, learning_rate=2e-3, warmup_steps=100, evaluate_every=1_000, swa_start=0.8),
         ImageConfig(16, shrink=2),
     )
+    low_density = LowDensity(4e-4, start_step=1_600, probability=0.1, max_points=30)
     return FewLabelStudy(
         name="MNIST, 100 labels", point_source=ImageSource(source=str(MNIST), labels=100, base=density, held_out=5_000),
-        nets=DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), norm_after_activation=True),
-        models=_models(pull_away=0.1, variational=1e-3, low_density=4e-4), training=training,
+        nets=DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), norm_after_activation=True), training=training,
+        models=_models(replace(RELEASED, unlabelled_weight=2.0), low_density, pull_away=0.1, variational=1e-3),
         supervised_training=replace(training, steps=1_500, evaluate_every=500),
-        optimizers=players(OptimizerConfig(1.5, momentum=0.5), OptimizerConfig(momentum=0.5)), unlabelled_weight=2.0,
-        start_step=1_600, probability=0.1, max_points=30,
+        optimizers=players(OptimizerConfig(1.5, momentum=0.5), OptimizerConfig(momentum=0.5)),
     )  # fmt: skip
 
 
@@ -263,25 +235,25 @@ def _published_source(source: str, labels: int, *, pixel_min: float = 0.0, disjo
 def _published_mnist() -> FewLabelStudy:
     """A batch of 200 is 100 images for the classifier and 100 others for the generator."""
     training = replace(LINEAR, steps=1_200_000, batch_size=200, learning_rate=3e-3, evaluate_every=6_000, log_every=1_000)
-    models = _models(pull_away=0.8, variational=1e-2, low_density=1e-4)
+    plain = replace(RELEASED, labelled_batch_size=100, separate_generator_batch=True)
+    entropy = replace(plain, low_density=PAPER_LD, conditional_entropy=0.1)
     return FewLabelStudy(
         name="MNIST, 100 labels", point_source=_published_source(mnist(), 100), nets=DenseNets(),
-        models={**models, "FM + LD + Ent": LossWeights(low_density=1e-4, conditional_entropy=0.1)}, training=training,
+        models={**_models(plain), "FM + LD + Ent": entropy}, training=training,
         supervised_training=replace(training, steps=20_000), optimizers=_released_optimizers(1 / 3, 0.9999),
-        labelled_batch_size=100, separate_generator_batch=True, start_step=9_000, probability=0.1, max_points=30,
     )  # fmt: skip
 
 
 def _published_svhn() -> FewLabelStudy:
     source = local_or_hub(DATA / "svhn", "ufldl-stanford/svhn:cropped_digits")
     training = replace(LINEAR, epochs=900, batch_size=64, learning_rate=1e-3, min_lr_ratio=0.1, log_every=500)
-    models = _models(pull_away=0.8, variational=1e-2, low_density=1e-4)
+    plain = replace(RELEASED, labelled_batch_size=64, matching="absolute")
+    entropy = replace(plain, pull_away=0.8, conditional_entropy=0.1)
     return FewLabelStudy(
         name="SVHN, 1,000 labels", point_source=_published_source(source, 1_000, pixel_min=-1.0, disjoint=False),
-        nets=ConvNets(width=64), models={**models, "FM + PT + Ent": LossWeights(pull_away=0.8, conditional_entropy=0.1)},
-        training=training, supervised_training=replace(training, epochs=None, steps=20_000),
-        optimizers=_released_optimizers(), labelled_batch_size=64, matching="absolute", init_data="labelled",
-        start_step=9_000, probability=0.1, max_points=30,
+        nets=ConvNets(width=64), models={**_models(plain), "FM + PT + Ent": entropy}, training=training,
+        supervised_training=replace(training, epochs=None, steps=20_000), optimizers=_released_optimizers(),
+        init_data="labelled",
     )  # fmt: skip
 
 
@@ -289,9 +261,8 @@ def _published_cifar() -> FewLabelStudy:
     training = replace(LINEAR, epochs=1_200, batch_size=100, learning_rate=6e-4, log_every=500)
     return FewLabelStudy(
         name="CIFAR-10, 4,000 labels", point_source=_published_source(cifar(), 4_000, pixel_min=-1.0, disjoint=False),
-        nets=ConvNets(width=96, input_dropout=0.2, spatial_dropout=False),
-        models=_models(pull_away=0.8, variational=1e-2, low_density=1e-4), training=training,
+        nets=ConvNets(width=96, input_dropout=0.2, spatial_dropout=False), training=training,
+        models=_models(replace(RELEASED, labelled_batch_size=100, matching="absolute")),
         supervised_training=replace(training, epochs=None, steps=50_000), optimizers=_released_optimizers(0.5),
-        labelled_batch_size=100, matching="absolute", init_data="labelled", start_step=9_000, probability=0.1,
-        max_points=30,
+        init_data="labelled",
     )  # fmt: skip

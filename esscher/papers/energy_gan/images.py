@@ -27,19 +27,18 @@ MADE, MEAN, RANKED = "made.png", "mean.png", "ranked.png"
 IMAGE_MODELS = ("random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN")
 RANKED_CLASS, RANKED_EACH = 1, 24  # the ones, as published
 DRAWN = 1_000
-GAN_OPTIMIZERS = players(OptimizerConfig(momentum=0.5), OptimizerConfig(momentum=0.5))
+Setup = tuple[Gan | EnergyGan, dict[str, OptimizerConfig]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageGames:
-    """Games on one set of images; `optimizers` are those of the energy GANs."""
+class ImageGanStudy:
+    """Games on one set of images: the objective and the optimisers of each."""
 
     name: str
     source: str
     nets: ImageNets
     training: TrainingConfig
-    objectives: Mapping[str, Gan | EnergyGan]
-    optimizers: Mapping[str, OptimizerConfig]
+    games: Mapping[str, Setup]
     probe_images: int = 5_000  # training images of the linear probe
 
     def names_for_seed(self, seed: int) -> tuple[str, ...]:
@@ -47,15 +46,15 @@ class ImageGames:
         return IMAGE_MODELS
 
 
-def image_games(scale: str) -> dict[str, ImageGames]:
+def image_games(scale: str) -> dict[str, ImageGanStudy]:
     """The games of a scale by the name of their images; `small` leaves MNIST out if it was not found."""
     if scale == "paper":
         return {"MNIST": _published_mnist(), "CIFAR-10": _published_cifar()}
     training = replace(ADAM, steps=1_500, batch_size=100, learning_rate=2e-4, log_every=100)
-    digits = ImageGames(
+    optimizers = players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0))
+    digits = ImageGanStudy(
         name="digits", source="digits", nets=ImageNets(image=(1, 8, 8), width=16, features=64), training=training,
-        objectives=_objectives(EnergyGan(gate=Gate(-1.2, 0.1)), temperature=1.0),
-        optimizers=players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
+        games=_games(EnergyGan(gate=Gate(-1.2, 0.1)), 1.0, optimizers),
     )  # fmt: skip
     if scale == "smoke":
         tiny = replace(training, steps=4, batch_size=40, log_every=2)
@@ -66,37 +65,40 @@ def image_games(scale: str) -> dict[str, ImageGames]:
     wide = EnergyGan(gate=Gate(-10.0, 0.1))  # with -1.2 the generator diverges into noise and the discriminator always rests
     larger = replace(
         digits, name="MNIST", source=str(MNIST), nets=ImageNets(), training=replace(training, steps=2_500, save_every=500),
-        objectives=_objectives(wide, temperature=1.0),
+        games=_games(wide, 1.0, optimizers),
     )  # fmt: skip
     return {"digits": digits, "MNIST": larger}
 
 
-def _objectives(plain: EnergyGan, *, temperature: float) -> dict[str, Gan | EnergyGan]:
+def _games(plain: EnergyGan, temperature: float, optimizers: dict[str, OptimizerConfig]) -> dict[str, Setup]:
     """The GAN, and the energy GAN with each calibration; `temperature` is that of the neighbours' entropy."""
-    variational = replace(plain, calibration=VariationalEntropy(), temperature=0.1)
-    neighbours = replace(plain, calibration=NeighbourEntropy(form="unit"), temperature=temperature)
-    return {"GAN": Gan(), "EGAN-Const": plain, "EGAN-Ent-VI": variational, "EGAN-Ent-NN": neighbours}
+    return {
+        "GAN": (Gan(), players(OptimizerConfig(momentum=0.5), OptimizerConfig(momentum=0.5))),
+        "EGAN-Const": (plain, optimizers),
+        "EGAN-Ent-VI": (replace(plain, calibration=VariationalEntropy(), temperature=0.1), optimizers),
+        "EGAN-Ent-NN": (replace(plain, calibration=NeighbourEntropy(form="unit"), temperature=temperature), optimizers),
+    }
 
 
-def _published_mnist() -> ImageGames:
+def _published_mnist() -> ImageGanStudy:
     training = replace(ADAM, epochs=20, batch_size=200, learning_rate=1e-4, schedule="exponential", min_lr_ratio=0.8**20)
-    return ImageGames(
+    optimizers = players(OptimizerConfig(25.0, momentum=0.0), OptimizerConfig(momentum=0.0))
+    return ImageGanStudy(
         name="MNIST", source=mnist(), nets=ImageNets(width=64, features=1024), training=training,
-        objectives=_objectives(EnergyGan(gate=Gate(-1.2, 0.1)), temperature=4.0),
-        optimizers=players(OptimizerConfig(25.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
+        games=_games(EnergyGan(gate=Gate(-1.2, 0.1)), 4.0, optimizers),
     )  # fmt: skip
 
 
-def _published_cifar() -> ImageGames:
+def _published_cifar() -> ImageGanStudy:
     training = replace(
         ADAM, epochs=100, batch_size=100, learning_rate=2e-4, max_grad_norm=500.0, weight_decay=1e-5, schedule="linear",
         stable_ratio=0.5,
     )  # fmt: skip
     nets = ImageNets(image=(3, 32, 32), width=128, features=1024, noise_size=100, pixel_min=-1.0, positive=True)
-    return ImageGames(
+    optimizers = players(OptimizerConfig(momentum=0.5), OptimizerConfig(0.1, momentum=0.5))
+    return ImageGanStudy(
         name="CIFAR-10", source=cifar(), nets=nets, training=training,
-        objectives=_objectives(EnergyGan(smoothness=0.01), temperature=4.0),
-        optimizers=players(OptimizerConfig(momentum=0.5), OptimizerConfig(0.1, momentum=0.5)),
+        games=_games(EnergyGan(smoothness=0.01), 4.0, optimizers),
     )  # fmt: skip
 
 
@@ -108,14 +110,14 @@ def make_image_row(context: StudyContext, images: str, model: str, seed: int) ->
     return context.row(games[images], model, seed, partial(_play, context))
 
 
-def _play(context: StudyContext, games: ImageGames, model: str, seed: int) -> Row:
+def _play(context: StudyContext, study: ImageGanStudy, model: str, seed: int) -> Row:
     """Train a game, measure it and save its pictures."""
-    run_dir, pixel_min, steps = context.run_dir(games.name, model, seed), games.nets.pixel_min, 0
-    train, test = (as_points(part, pixel_min) for part in read_or_split(games.source))
-    game = games.nets.build(inference=model == "EGAN-Ent-VI", rng=SeededRng(seed, "networks"))
+    run_dir, pixel_min, steps = context.run_dir(study.name, model, seed), study.nets.pixel_min, 0
+    train, test = (as_points(part, pixel_min) for part in read_or_split(study.source))
+    game = study.nets.build(inference=model == "EGAN-Ent-VI", rng=SeededRng(seed, "networks"))
     if model != "random":
-        objective, optimizers = games.objectives[model], GAN_OPTIMIZERS if model == "GAN" else games.optimizers
-        steps = train_game(objective, game, Points(train.values), games.training, optimizers, seed=seed, folder=run_dir)
+        objective, optimizers = study.games[model]
+        steps = train_game(objective, game, Points(train.values), study.training, optimizers, seed=seed, folder=run_dir)
     game.generator.eval()
     with torch.no_grad():
         draws = Points(game.generator.draw(DRAWN, rng=SeededRng(seed, "draws")))
@@ -125,6 +127,6 @@ def _play(context: StudyContext, games: ImageGames, model: str, seed: int) -> Ro
     order = sort_by_energy(game, ranked)
     extremes = torch.cat([order[:RANKED_EACH], order[-RANKED_EACH:]])
     save_image_grid(run_dir / RANKED, to_pixels(ranked.values[extremes], pixel_min), 12)
-    row = {"images": games.name, "model": model, "seed": seed, "steps": steps}
-    probe = probe_error(game, train.rows(slice(0, games.probe_images)), test)
+    row = {"images": study.name, "model": model, "seed": seed, "steps": steps}
+    probe = probe_error(game, train.rows(slice(0, study.probe_images)), test)
     return {**row, "probe": probe, "mean image": mean_image_rmse(draws, test)}

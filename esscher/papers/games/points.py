@@ -139,6 +139,7 @@ class GaussianMixture2d:
     def draw_per_class(self, per_class: int, *, rng: SeededRng) -> Points:
         """As many points of each class."""
         points = self.draw(50 * per_class * self.classes, rng=rng)
+        assert points.labels is not None
         chosen = [(points.labels == number).nonzero()[:per_class, 0] for number in range(self.classes)]
         return points.rows(torch.cat(chosen))
 
