@@ -3,17 +3,13 @@
     log_base     log a(x) of the whole text with its end symbol, after an empty prompt
     log_weight   -E(x) of the same
 
-Scores are kept in a file, so that they are computed once. A list that is done is a line of the file, in the format of
-`esscher.data.nbest`; an interrupted run goes on after the last whole line. Each score has the digest of the model that
-computed it, so that it is used again for the same model and no other: a scored file may itself be given as the lists, to add
-an energy without running the base again. A candidate is read whole, however long: a length limit concerns sampling, not
-scoring.
-
-    compared = compare_systems(tuning, test, WordErrorRate(), rng=rng)
+Scores are saved in a file in the format of `esscher.data.nbest`, a line for each list; an interrupted run continues after the
+last whole line. Each score has the digest of its model and is used again for that model only, so a scored file may itself be
+the lists, to add an energy without running the base again. Candidates are scored whole, whatever the length limit of sampling.
 
 Weights are tuned on some lists, and word errors or BLEU measured on others. Systems, each with the scores of the one before:
 the first candidate; the scores in the lists; the base; the energy; beside them the base alone, and the oracle, which chooses
-the candidate nearest to the reference. The number of words is a score of all that are tuned, because sums of log-probabilities
+the candidate nearest to the reference. All that are tuned score the number of words, too, because sums of log-probabilities
 prefer short texts.
 """
 
@@ -24,10 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from esscher.core.chunking import Chunking
@@ -54,38 +49,31 @@ CANDIDATES_PER_SHARD = 256  # candidates that are sorted by length, scored and w
 TOKENS = 4096  # of a pass, padding included
 
 
-@dataclass(frozen=True)
-class RescoreResult:
-    """How the systems compare (None without references), the weights of the best, what they choose by id, and the report."""
-
-    systems: "SystemComparison | None"
-    weights: Mapping[str, float]
-    chosen: Mapping[str, str]
-    report: Report
-
-
-def rescore_lists(settings: RescoreConfig) -> RescoreResult:
-    """Score the candidates of n-best lists, tune weights, choose, and compare.
+def rescore_lists(settings: RescoreConfig) -> Report:
+    """Score the candidates of n-best lists, tune weights, choose, and compare systems.
 
     Args:
         settings: The lists, the models that score them, and the files to write.
 
     Returns:
-        The comparison of systems, the weights, the chosen texts, and the report.
+        The report: systems and their differences, or a note where the lists have no references.
     """
     tuning, test = _read_lists(settings)
     if settings.base is not None:
         scored = score_candidates([*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out)
         tuning, test = scored[: len(tuning)], scored[len(tuning) :]
     metric, rng = METRICS[settings.metric].measure, SeededRng(settings.seed).stream("rescore")
-    systems: SystemComparison | None = None
+    comparison: SystemComparison | None = None
     if settings.weights is None:
-        systems = compare_systems(tuning, test, metric, confidence=settings.confidence, rng=rng)
-        weights = dict(systems.best.weights)
+        comparison = compare_systems(tuning, test, metric, confidence=settings.confidence, rng=rng)
+        weights = dict(comparison.best.weights)
     else:
         weights = _read_weights(Path(settings.weights))
         if all(nbest.references for nbest in test):
-            systems = evaluate_weights(test, weights, metric, confidence=settings.confidence, rng=rng)
+            names = score_names(test)
+            _check_weights(weights, names)
+            systems = {FIRST: {}, "given weights": weights}
+            comparison = _evaluate_systems(_table(test, names, metric), names, systems, {}, metric, settings.confidence, rng)
     chosen = choose_texts(test, weights)
     if settings.weights_out is not None:
         write_json(Path(settings.weights_out), weights)
@@ -95,7 +83,16 @@ def rescore_lists(settings: RescoreConfig) -> RescoreResult:
         "lists": settings.lists, "tuned_on": len(tuning), "tested_on": len(test), "base": settings.base,
         "energy": settings.energy, "seed": settings.seed,
     }  # fmt: skip
-    return RescoreResult(systems, weights, chosen, _report(systems, metric.name, facts))
+    if comparison is None:
+        return Report("esscher rescore", facts, {}, ["The lists have no references, so nothing was measured."])
+    rows = [
+        {"system": system.name, metric.name: system.value, "tuned": system.tuned}
+        | {f"weight of {name}": weight for name, weight in system.weights.items()}
+        for system in comparison.systems
+    ]
+    pairs = [{"system": new, "minus": old, "difference": value} for (new, old), value in comparison.differences.items()]
+    note = f"{comparison.systems[0].value.method}; a difference whose interval leaves out 0 is not chance alone."
+    return Report("esscher rescore", facts, {"systems": rows, "differences": pairs}, [note])
 
 
 def _read_lists(settings: RescoreConfig) -> tuple[tuple[NBest, ...], tuple[NBest, ...]]:
@@ -127,23 +124,6 @@ def _read_weights(file: Path) -> dict[str, float]:
         raise ValueError(
             f'{file} holds no weights, such as {{"score": 1, "log_base": 0.3}}: {error}. Nothing was done.'
         ) from error
-
-
-def _report(compared: "SystemComparison | None", metric: str, facts: Mapping[str, Any]) -> Report:
-    if compared is None:
-        return Report("esscher rescore", facts, {}, ["The lists have no references, so nothing was measured."])
-    systems = [
-        {
-            "system": system.name,
-            metric: system.value,
-            "tuned": system.tuned,
-            **{f"weight of {name}": weight for name, weight in system.weights.items()},
-        }
-        for system in compared.systems
-    ]
-    differences = [{"system": each.system, "minus": each.against, "difference": each.value} for each in compared.differences]
-    note = f"{compared.systems[0].value.method}; a difference whose interval leaves out 0 is not chance alone."
-    return Report("esscher rescore", facts, {"systems": systems, "differences": differences}, [note])
 
 
 def score_candidates(
@@ -192,10 +172,10 @@ def score_candidates(
 def _digests(base: Path, energy: str | Path | None, chunking: Chunking) -> dict[str, str]:
     """The digest of the model behind each score; scores of a base depend on its end symbol."""
     read_config(base)  # refuses a folder that holds no model
-    of_base = f"{content_digest(base)} {chunking.eos or 'default'}"
-    if energy is None:
-        return {LOG_BASE: of_base}
-    return {LOG_BASE: of_base, LOG_WEIGHT: f"self {of_base}" if is_self_energy(energy) else content_digest(energy)}
+    digests = {LOG_BASE: f"{content_digest(base)} {chunking.eos or 'default'}"}
+    if energy is not None:
+        digests[LOG_WEIGHT] = f"self {digests[LOG_BASE]}" if is_self_energy(energy) else content_digest(energy)
+    return digests
 
 
 def _missing_scores(nbest: NBest, wanted: Mapping[str, str]) -> list[str]:
@@ -216,17 +196,17 @@ def _read_finished(file: Path, lists: Sequence[NBest], wanted: Mapping[str, str]
         os.truncate(file, whole)
     if whole == 0:
         return {}
-    asked = {nbest.id: nbest for nbest in lists}
-    kept = {nbest.id: nbest for nbest in read_nbest(file)}
-    for name, nbest in kept.items():
-        same = name in asked and asked[name].texts == nbest.texts
+    texts = {nbest.id: nbest.texts for nbest in lists}
+    finished = {nbest.id: nbest for nbest in read_nbest(file)}
+    for name, nbest in finished.items():
+        same = texts.get(name) == nbest.texts
         if not same or _missing_scores(nbest, wanted) or (LOG_WEIGHT in nbest.names) != (LOG_WEIGHT in wanted):
             what = "scores of other models" if same else "other candidates"
             raise ValueError(
                 f"{file} holds {what}: list {name!r} differs. Nothing was scored or changed; choose another --out. To add an "
                 f"energy to scores that exist, pass {file} as the lists."
             )
-    return kept
+    return finished
 
 
 def _shards(lists: Sequence[NBest]) -> list[list[NBest]]:
@@ -244,20 +224,16 @@ def _shards(lists: Sequence[NBest]) -> list[list[NBest]]:
 def _score_shard(lists: Sequence[NBest], model: Model, wanted: Mapping[str, str]) -> list[NBest]:
     """The lists with every wanted score; equal texts are scored once."""
     scorers = {LOG_BASE: lambda x: log_prob(model.base, x), LOG_WEIGHT: lambda x: log_weight(model.target, x)}
+    scored = list(lists)
     for name, digest in wanted.items():
-        texts = list(dict.fromkeys(text for nbest in lists if name in _missing_scores(nbest, wanted) for text in nbest.texts))
-        if texts:
-            scores = dict(zip(texts, _score_by_length(scorers[name], texts, model), strict=True))
-            lists = [
-                _with_scores(nbest, name, scores, digest) if name in _missing_scores(nbest, wanted) else nbest
-                for nbest in lists
-            ]
-    return list(lists)
-
-
-def _with_scores(nbest: NBest, name: str, scores: Mapping[str, float], digest: str) -> NBest:
-    candidates = tuple(Candidate(each.text, {**each.scores, name: scores[each.text]}) for each in nbest.candidates)
-    return replace(nbest, candidates=candidates, scored_by={**nbest.scored_by, name: digest})
+        missing = [place for place, nbest in enumerate(scored) if name in _missing_scores(nbest, wanted)]
+        texts = list(dict.fromkeys(text for place in missing for text in scored[place].texts))
+        scores = dict(zip(texts, _score_by_length(scorers[name], texts, model), strict=True)) if texts else {}
+        for place in missing:
+            nbest = scored[place]
+            candidates = tuple(Candidate(each.text, {**each.scores, name: scores[each.text]}) for each in nbest.candidates)
+            scored[place] = replace(nbest, candidates=candidates, scored_by={**nbest.scored_by, name: digest})
+    return scored
 
 
 def _score_by_length(score: Callable[[Sequences], Tensor], texts: Sequence[str], model: Model) -> list[float]:
@@ -311,20 +287,11 @@ class System:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The metric of a system minus that of another, on the same lists."""
-
-    system: str
-    against: str
-    value: Estimate
-
-
-@dataclass(frozen=True)
 class SystemComparison:
     """All systems on the test lists, and how the later ones differ from the first candidate and from the one before."""
 
     systems: tuple[System, ...]
-    differences: tuple[Difference, ...]
+    differences: Mapping[tuple[str, str], Estimate]
 
     @property
     def best(self) -> System:
@@ -349,58 +316,49 @@ def compare_systems(
         All systems, and their differences.
     """
     names = score_names(test)
-    _check_names(tuning, names, "to tune on")
-    tuning_scores, test_scores = _table(tuning, names, metric), _table(test, names, metric)
+    if set(score_names(tuning)) != set(names):
+        raise ValueError(
+            f"The lists to tune on have the scores {', '.join(score_names(tuning))}, and those to test have "
+            f"{', '.join(names)}. Nothing was tuned; both need the same."
+        )
+    tuning_table, test_table = _table(tuning, names, metric), _table(test, names, metric)
     weights: dict[str, dict[str, float]] = {FIRST: {}}
-    tuned: dict[str, float | None] = {FIRST: None}
-    before: dict[str, float] = {}  # where tuning starts: the weights of the system before
+    tuned: dict[str, float] = {}
+    previous: dict[str, float] = {}  # where tuning starts: the weights of the system before
     for name, used in _systems(names).items():
-        part = _columns(tuning_scores, names, used)
-        start = torch.tensor([before.get(score, 0.0) for score in used], dtype=torch.float64)
-        start = start if before and name != BASE_ALONE else torch.eye(len(used), dtype=torch.float64)[0]
-        tuned_weights = tune_weights(part, metric, start=start, restarts=restarts, rng=rng.stream("tune", name))
+        table = NBestScores(tuning_table.scores[..., [names.index(score) for score in used]], tuning_table.counts)
+        if previous and name != BASE_ALONE:
+            start = torch.tensor([previous.get(score, 0.0) for score in used], dtype=torch.float64)
+        else:
+            start = torch.eye(len(used), dtype=torch.float64)[0]
+        tuned_weights = tune_weights(table, metric, start=start, restarts=restarts, rng=rng.stream("tune", name))
         weights[name] = dict(zip(used, tuned_weights.tolist(), strict=True))
-        before = before if name == BASE_ALONE else weights[name]
-        tuned[name] = float(metric.value(part.counts_of(part.chosen(tuned_weights)).sum(0)))
-    return _evaluate_systems(test_scores, names, weights, tuned, metric, confidence, rng)
-
-
-def evaluate_weights(
-    test: Sequence[NBest], weights: Mapping[str, float], metric: TextMetric, *, confidence: float = 0.95, rng: Rng
-) -> SystemComparison:
-    """The choices of weights that exist beside the first candidates and the oracle."""
-    names = score_names(test)
-    _check_weights(weights, names)
-    return _evaluate_systems(
-        _table(test, names, metric), names, {FIRST: {}, "given weights": weights}, {}, metric, confidence, rng
-    )
+        previous = previous if name == BASE_ALONE else weights[name]
+        tuned[name] = float(metric.value(table.counts_of(table.chosen(tuned_weights)).sum(0)))
+    return _evaluate_systems(test_table, names, weights, tuned, metric, confidence, rng)
 
 
 def choose_texts(lists: Sequence[NBest], weights: Mapping[str, float]) -> dict[str, str]:
     """For each id the candidate with the highest weighted sum; references are not needed."""
     names = score_names(lists)
     _check_weights(weights, names)
-    chosen = {}
-    for nbest in lists:
-        scores = _scores(nbest, names) @ torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64)
-        chosen[nbest.id] = nbest.candidates[int(scores.argmax())].text
-    return chosen
+    vector = _vector(weights, names)
+    return {nbest.id: nbest.texts[int((_scores(nbest, names) @ vector).argmax())] for nbest in lists}
 
 
 def score_names(lists: Sequence[NBest]) -> list[str]:
     """Scores of the lists in the order of the systems: those in the lists, of the base, of the energy; then the words."""
-    ours = (LOG_BASE, LOG_WEIGHT)
     names = lists[0].names
-    return [*sorted(name for name in names if name not in ours), *(name for name in ours if name in names), WORDS]
+    ours = [name for name in (LOG_BASE, LOG_WEIGHT) if name in names]
+    return [*sorted(set(names) - set(ours)), *ours, WORDS]
 
 
 def _systems(names: Sequence[str]) -> dict[str, list[str]]:
     """The scores that each tuned system uses."""
     listed = [name for name in names if name not in (LOG_BASE, LOG_WEIGHT, WORDS)]
-    steps = {"given scores": listed, "base": [LOG_BASE], "energy": [LOG_WEIGHT]}
     systems: dict[str, list[str]] = {}
     used: list[str] = []
-    for name, new in steps.items():
+    for name, new in {"given scores": listed, "base": [LOG_BASE], "energy": [LOG_WEIGHT]}.items():
         if new and all(score in names for score in new):
             if name == "base" and used:
                 systems[BASE_ALONE] = [LOG_BASE, WORDS]
@@ -415,37 +373,31 @@ def _evaluate_systems(
     test: NBestScores,
     names: Sequence[str],
     weights: Mapping[str, Mapping[str, float]],
-    tuned: Mapping[str, float | None],
+    tuned: Mapping[str, float],
     metric: TextMetric,
     confidence: float,
     rng: Rng,
 ) -> SystemComparison:
-    chosen = {name: _chosen(test, names, used) for name, used in weights.items()}
-    counts = {name: test.counts_of(rows) for name, rows in {**chosen, ORACLE: test.nearest(metric)}.items()}
-
-    def resampling() -> Rng:
-        return rng.stream("bootstrap")  # the same resamples for every number
-
-    systems = [
-        System(
-            name, weights.get(name, {}), corpus_value(metric, count, confidence=confidence, rng=resampling()), tuned.get(name)
-        )
-        for name, count in counts.items()
-    ]
-    one_more = [name for name in chosen if name != BASE_ALONE]
-    pairs = dict.fromkeys([*((name, FIRST) for name in list(chosen)[1:]), *((new, old) for old, new in pairwise(one_more))])
-    pairs |= {("base", BASE_ALONE): None} if BASE_ALONE in chosen else {}
-    differences = [
-        Difference(new, old, corpus_difference(metric, counts[new], counts[old], confidence=confidence, rng=resampling()))
-        for new, old in pairs
-    ]
-    return SystemComparison(tuple(systems), tuple(differences))
+    """Measure all systems and the oracle; every number uses the same resamples."""
+    chosen = {name: test.chosen(_vector(used, names)) for name, used in weights.items()}
+    chosen |= {FIRST: torch.zeros(len(test.scores), dtype=torch.long), ORACLE: test.nearest(metric)}
+    counts = {name: test.counts_of(rows) for name, rows in chosen.items()}
+    systems = []
+    for name, count in counts.items():
+        value = corpus_value(metric, count, confidence=confidence, rng=rng.stream("bootstrap"))
+        systems.append(System(name, weights.get(name, {}), value, tuned.get(name)))
+    one_more = [name for name in weights if name != BASE_ALONE]
+    pairs = [*((name, FIRST) for name in list(weights)[1:]), *((new, old) for old, new in pairwise(one_more))]
+    pairs += [("base", BASE_ALONE)] if BASE_ALONE in weights else []
+    differences = {
+        (new, old): corpus_difference(metric, counts[new], counts[old], confidence=confidence, rng=rng.stream("bootstrap"))
+        for new, old in dict.fromkeys(pairs)
+    }
+    return SystemComparison(tuple(systems), differences)
 
 
-def _chosen(lists: NBestScores, names: Sequence[str], weights: Mapping[str, float]) -> Int[Tensor, "L"]:
-    if not weights:
-        return torch.zeros(len(lists.scores), dtype=torch.long)
-    return lists.chosen(torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64))
+def _vector(weights: Mapping[str, float], names: Sequence[str]) -> Float[Tensor, "F"]:
+    return torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64)
 
 
 def _table(lists: Sequence[NBest], names: Sequence[str], metric: TextMetric) -> NBestScores:
@@ -462,18 +414,6 @@ def _table(lists: Sequence[NBest], names: Sequence[str], metric: TextMetric) -> 
 def _scores(nbest: NBest, names: Sequence[str]) -> Float[Tensor, "N F"]:
     rows = [[len(each.text.split()) if name == WORDS else each.scores[name] for name in names] for each in nbest.candidates]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def _columns(lists: NBestScores, names: Sequence[str], used: Sequence[str]) -> NBestScores:
-    return NBestScores(lists.scores[..., [names.index(name) for name in used]], lists.counts)
-
-
-def _check_names(lists: Sequence[NBest], names: Sequence[str], what: str) -> None:
-    if set(score_names(lists)) != set(names):
-        raise ValueError(
-            f"The lists {what} have the scores {', '.join(score_names(lists))}, and those to test have {', '.join(names)}. "
-            f"Nothing was tuned; both need the same."
-        )
 
 
 def _check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:

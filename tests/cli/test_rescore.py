@@ -56,7 +56,7 @@ def test_each_system_adds_a_score_and_differences_are_chosen_alone():
     assert [one.name for one in compared.systems] == names
     assert first.value.value > base.value.value > energy.value.value == oracle.value.value == energy.tuned == 0
     assert set(given.weights) == {"score", "words"} and set(energy.weights) == {"score", "log_base", "log_weight", "words"}
-    by = {(one.system, one.against): one.value for one in compared.differences}
+    by = compared.differences
     assert by["energy", "base"].value == pytest.approx(energy.value.value - base.value.value)
     assert by["energy", "base"].high < 0
     assert set(by) == {
