@@ -59,18 +59,7 @@ class Analysis(Generic[R]):
 def draw_populations(
     target: Tilted, x: Sequences, draws: int, *, rng: Rng, say: Callable[[str], None] = lambda text: None
 ) -> Populations:
-    """Data beside draws of a model after the same prompts.
-
-    Args:
-        target: A tilted model.
-        x: The data.
-        draws: Draws of the base for each sequence: after each different prompt; where all have one prompt, as many for all.
-        rng: Where the draws come from.
-        say: Called with lines of progress.
-
-    Returns:
-        The data, and the draws with their weights.
-    """
+    """The data `x` beside `draws` weighted draws of the base after each different prompt; after a single one, for each row."""
     if target.energy is flat:
         raise ValueError("There is no energy, so the tilted model is the base. Nothing was drawn; name one with --energy.")
     if len(x) == 0:
@@ -103,16 +92,16 @@ def ess_notes(ess: Estimate) -> list[str]:
     ]
 
 
-def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Populations, dict[str, Any]]:
-    """Draws beside the data, and facts on them."""
+def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Populations, dict[str, Any], list[str]]:
+    """Draws beside the data, facts on them, and advice where there are too few."""
     (data, description), rng = comparison_data(model, settings.source), SeededRng(settings.seed)
     x = random_rows(data, settings.sequences, rng=rng.stream("sequences"))
-    compared = draw_populations(model.target, x, settings.draws, rng=rng.stream("draws"), say=current_progress().say)
+    pops = draw_populations(model.target, x, settings.draws, rng=rng.stream("draws"), say=current_progress().say)
     facts = {
         "model": model.name, "energy": model.energy_name, "data": description, "seed": settings.seed, "sequences": len(x),
-        "drawn_from_the_base": compared.draws.cost, "ess": compared.ess(),
+        "drawn_from_the_base": pops.draws.cost, "ess": pops.ess(),
     }  # fmt: skip
-    return compared, facts
+    return pops, facts, ess_notes(pops.ess())
 
 
 def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyComparison]:
@@ -125,25 +114,16 @@ def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyC
     Returns:
         Means, distances and a histogram, and the report.
     """
-    compared, facts = _draw_comparison(model, settings)
+    pops, facts, notes = _draw_comparison(model, settings)
     rng = SeededRng(settings.seed).stream("resamples")
-    result = compare_energies(model.target, compared, confidence=settings.confidence, rng=rng)
+    result = compare_energies(model.target, pops, confidence=settings.confidence, rng=rng)
     histogram = result.histogram
     if settings.plot is not None:
         figure = plots.step_histograms(histogram.edges, histogram.shares, label="energy (nats)")
         facts["plot"] = plots.save_figure(figure, Path(settings.plot))
-    rows = [
-        {
-            "of": name,
-            "mean": result.mean[name],
-            "above data": result.above.get(name),
-            "distance to data": result.distance.get(name),
-        }
-        for name in NAMES
-    ]
+    columns = {"mean": result.mean, "above data": result.above, "distance to data": result.distance}
+    tables = {"energies": [{"of": name} | {column: values.get(name) for column, values in columns.items()} for name in NAMES]}
     shares = {"histogram": {"edges": histogram.edges, **histogram.shares}}
-    tables = {"energies": rows}
-    notes = ess_notes(compared.ess())
     return Analysis(result, Report("esscher analyse energies", facts, tables, notes, json_tables=tables | shares))
 
 
@@ -157,15 +137,14 @@ def analyse_ngrams(model: Model, settings: NgramsConfig) -> Analysis[list[Unique
     Returns:
         The share of different n-grams for each n, and the report.
     """
-    compared, facts = _draw_comparison(model, settings)
-    result = unique_ngrams(compared, range(1, settings.longest + 1), confidence=settings.confidence)
+    pops, facts, notes = _draw_comparison(model, settings)
+    result = unique_ngrams(pops, range(1, settings.longest + 1), confidence=settings.confidence)
     if settings.plot is not None:
         lines: dict[str, list[Estimate]] = {name: [row.ratio[name] for row in result] for name in NAMES}
         figure = plots.estimate_lines([row.n for row in result], lines, x="n", y="ratio of unique n-grams")
         facts["plot"] = plots.save_figure(figure, Path(settings.plot))
     rows = [{"n": row.n, **row.ratio, **{f"{name} above data": value for name, value in row.above.items()}} for row in result]
-    report = Report("esscher analyse n-grams", facts, {"unique_ngrams": rows}, ess_notes(compared.ess()))
-    return Analysis(result, report)
+    return Analysis(result, Report("esscher analyse n-grams", facts, {"unique_ngrams": rows}, notes))
 
 
 def analyse_next_token(model: Model, settings: NextTokenConfig) -> Analysis[NextTokens]:
@@ -248,19 +227,15 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     }
     result = ContextLosses(settings.lengths, losses)
     nats = {name: result.by_length(name, confidence=confidence) for name in losses}
-    rows: list[dict[str, Any]] = [
-        {"context": length, **{name: as_perplexity({"": nats[name][place]})[""] for name in nats}}
+    rows = [
+        {"context": length, **as_perplexity({name: line[place] for name, line in nats.items()})}
         for place, length in enumerate(result.lengths)
     ]
-    lengths: list[dict[str, Any]] = []
-    for name in losses:
-        effective = {
-            f"hardest {share:g}": result.effective_length(
-                name, share, confidence=confidence, rng=SeededRng(settings.seed, "places")
-            )
-            for share in HARDEST_SHARES
-        }
-        lengths.append({"model": name, **effective})
+
+    def effective(name: str, share: float) -> Estimate:
+        return result.effective_length(name, share, confidence=confidence, rng=SeededRng(settings.seed, "places"))
+
+    lengths = [{"model": name} | {f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES} for name in nats]
     facts: dict[str, Any] = {
         "models": len(nats), "data": settings.source.source, "places": result.places, "seed": settings.seed
     }  # fmt: skip
@@ -277,15 +252,7 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     return Analysis(result, Report("esscher analyse context", facts, tables, [note]))
 
 
-@dataclass(frozen=True)
-class RankResult:
-    """Spectrum of a model's log-probabilities, and the highest rank of one softmax over its hidden vectors, if known."""
-
-    spectrum: LogProbSpectrum
-    softmax_bound: int | None
-
-
-def analyse_rank(settings: RankConfig) -> Analysis[dict[str, RankResult]]:
+def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
     """Compare the ranks of models' next-token distributions on one text; each model reads it as its own tokens.
 
     Args:
@@ -294,48 +261,39 @@ def analyse_rank(settings: RankConfig) -> Analysis[dict[str, RankResult]]:
     Returns:
         For each model its rank and singular values, and the report.
     """
-    results: dict[str, RankResult] = {}
-    say = current_progress().say
-    for folder in settings.models:
-        model = load(folder, chunking=Chunking(max_length=1))
-        tokens = read_model_stream(model, settings.source).tokens
-        say(f"{folder}:")
-        results[str(folder)] = measure_rank(
-            model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence, say=say
-        )
-    rows = [
-        {
-            "model": name,
-            "rank": result.spectrum.rank,
-            "softmax_at_most": result.softmax_bound,
-            "contexts": result.spectrum.contexts,
-            "tokens": result.spectrum.vocab_size,
-            "mean_divergence": result.spectrum.divergence,
-        }
-        for name, result in results.items()
-    ]
-    facts: dict[str, Any] = {"models": len(results), "data": settings.source.source}
-    if settings.plot is not None:
-        lines = {name: singular_curve(result.spectrum.singular) for name, result in results.items()}
-        figure = plots.cumulative_distribution(lines, x="singular value over the largest", y="share not above it")
-        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
-    singular = {"singular_values": {name: result.spectrum.singular.tolist() for name, result in results.items()}}
-    tables = {"ranks": rows}
-    report = Report("esscher analyse rank", facts, tables, _rank_notes(results), json_tables=tables | singular)
-    return Analysis(results, report)
-
-
-def _rank_notes(results: dict[str, RankResult]) -> list[str]:
+    results: dict[str, LogProbSpectrum] = {}
+    rows, say = [], current_progress().say
     notes = [
         "softmax_at_most: the highest rank of one softmax over vectors as wide as the model's, whatever its weights; mean "
         "divergence: KL of the distributions after two different contexts, in nats."
     ]
-    for name, result in results.items():
-        if result.spectrum.full:
-            most = min(result.spectrum.contexts, result.spectrum.vocab_size)
-            what = "give more --contexts" if most < result.spectrum.vocab_size else "it is that of all tokens"
-            notes.append(f"{name}: a rank of {most:,} is as high as {result.spectrum.contexts:,} contexts allow; {what}.")
-    return notes
+    for name in settings.models:
+        model = load(name, chunking=Chunking(max_length=1))
+        tokens = read_model_stream(model, settings.source).tokens
+        say(f"{name}:")
+        spectrum, bound = measure_rank(
+            model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence, say=say
+        )
+        results[name] = spectrum
+        contexts, vocab_size = spectrum.contexts, spectrum.vocab_size
+        rows.append(
+            {
+                "model": name, "rank": spectrum.rank, "softmax_at_most": bound, "contexts": contexts, "tokens": vocab_size,
+                "mean_divergence": spectrum.divergence,
+            }
+        )  # fmt: skip
+        if spectrum.full:
+            what = "give more --contexts" if contexts < vocab_size else "it is that of all tokens"
+            most = min(contexts, vocab_size)
+            notes.append(f"{name}: a rank of {most:,} is as high as {contexts:,} contexts allow; {what}.")
+    facts: dict[str, Any] = {"models": len(results), "data": settings.source.source}
+    if settings.plot is not None:
+        lines = {name: singular_curve(spectrum.singular) for name, spectrum in results.items()}
+        figure = plots.cumulative_distribution(lines, x="singular value over the largest", y="share not above it")
+        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
+    singular = {"singular_values": {name: spectrum.singular.tolist() for name, spectrum in results.items()}}
+    tables = {"ranks": rows}
+    return Analysis(results, Report("esscher analyse rank", facts, tables, notes, json_tables=tables | singular))
 
 
 def measure_rank(
@@ -346,26 +304,14 @@ def measure_rank(
     *,
     confidence: float = 0.95,
     say: Callable[[str], None] = lambda text: None,
-) -> RankResult:
-    """The rank of a base, which computes in float64 from here on.
-
-    Args:
-        base: The base.
-        tokens: One text.
-        contexts: Contexts, evenly spaced in the text.
-        length: Tokens of each context.
-        confidence: Coverage of the intervals.
-        say: Called with lines of progress.
-
-    Returns:
-        The spectrum, and the bound of a softmax.
-    """
+) -> tuple[LogProbSpectrum, int | None]:
+    """The spectrum after `contexts` evenly spaced contexts of `length` tokens, in float64, and the bound of a softmax."""
     base = base.double()
     length = min(length, max_context(base), len(tokens) - 2)
     places = spread_places(contexts, len(tokens), max(0, length))
     say(f"{len(places):,} contexts of {length} tokens")
     spectrum = log_prob_spectrum(next_log_probs(base, tokens, places, length), confidence=confidence)
-    return RankResult(spectrum, softmax_bound(base))
+    return spectrum, softmax_bound(base)
 
 
 @torch.no_grad()

@@ -1,11 +1,10 @@
 """How well a new classifier tells draws of a model from data: draws of the base, and draws of the tilted model.
 
-A new network is trained by noise contrast, one draw for each sequence, and tested on prompts that it was not trained on: once
-with draws of the base and once with draws of the tilted model, from the same initial weights. Draws that have the distribution
-of the data leave it an accuracy of 1/2. No classifier can be right more often than 1/2 + half the total variation between
-model and data, so the accuracy is a lower bound on the distance, as tight as the classifier is good. Draws of the tilted model
-come from a finite pool, which leaves them a little nearer the base. Data that the energy was trained on make the tilted model
-look better than it is.
+A new network is trained by noise contrast, one draw for each sequence, from the same initial weights for both kinds of draws,
+and tested on prompts that it was not trained on. Draws that have the distribution of the data leave it an accuracy of 1/2. No
+classifier is right more often than 1/2 + half the total variation between model and data, so the accuracy is a lower bound on
+the distance, as tight as the classifier is good. Draws of the tilted model come from a finite pool, which leaves them a little
+nearer the base. Data that the energy was trained on make the tilted model look better than it is.
 """
 
 from collections.abc import Mapping
@@ -16,13 +15,11 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
-from esscher.energies.config import EnergyConfig
 from esscher.energies.features import Decode
 from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.estimators.intervals import Statistic
@@ -35,7 +32,7 @@ from esscher.samplers.scoring import log_weight
 from esscher.training.evaluation import HeldOut
 from esscher.training.trainer import Trainer
 from esscher.workflow.analyses import Analysis, comparison_data, draw_populations, ess_notes
-from esscher.workflow.config.analyse import DiscriminateConfig
+from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
 from esscher.workflow.model import Model
 from esscher.workflow.subsets import random_rows, split_by_prompt
 
@@ -51,15 +48,6 @@ class DiscriminateResult:
     gap: Estimate
     ess: Estimate  # of the draws after a prompt, for the tilted model
     sequences: Mapping[str, int]  # for training, validation and test
-
-
-@dataclass(frozen=True)
-class ClassifierSplits:
-    """The same kinds of populations for the three uses, with no prompt in common."""
-
-    learn: Populations
-    choose: Populations
-    judge: Populations
 
 
 def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis[DiscriminateResult]:
@@ -85,8 +73,8 @@ def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis
         figure = intervals(accuracies, label=label, truth=0.5, truth_label="indistinguishable")
         facts["plot"] = save_figure(figure, Path(settings.plot))
     rows = [
-        {"draws of": name, "accuracy": result.accuracy[name], "false positive rate": result.false_positives[name]}
-        for name in result.accuracy
+        {"draws of": name, "accuracy": accuracy, "false positive rate": result.false_positives[name]}
+        for name, accuracy in result.accuracy.items()
     ]
     return Analysis(result, Report("esscher analyse discriminate", facts, {"against_data": rows}, ess_notes(result.ess)))
 
@@ -94,110 +82,64 @@ def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis
 def discriminate(
     target: Tilted, x: Sequences, settings: DiscriminateConfig, *, decode: Decode | None = None, rng: SeededRng
 ) -> DiscriminateResult:
-    """Train a classifier for each kind of draws and test it.
-
-    Args:
-        target: A tilted model.
-        x: The data.
-        settings: How much is compared, the classifier, and its training.
-        decode: The base's function from tokens to text, for a classifier that reads text.
-        rng: Where everything random comes from.
-
-    Returns:
-        Accuracies, false positives and the effective sample size.
-    """
-    say = current_progress().say
+    """Train a classifier for each kind of draws and test it; one that reads text needs the base's `decode` from tokens."""
+    say, config, confidence = current_progress().say, settings.classifier, settings.confidence
     x = random_rows(x, settings.sequences, rng=rng.stream("sequences"))
-    config = classifier_config(settings, int(x.start.max()) + target.space.max_length)
+    if isinstance(config.network, TransformerConfig):  # one of its own reads as many positions as there are
+        config = replace(config, network=replace(config.network, max_positions=int(x.start.max()) + target.space.max_length))
     classifiers = {  # before anything is drawn, so that a mistake in their settings costs nothing
         name: build_energy(config, target.base, decode=decode, rng=rng.stream("classifier")) for name in AGAINST
     }
     parts = split_by_prompt(x, (settings.validation, settings.test), rng=rng.stream("split"))
-    names = ("learn", "choose", "judge")
-    pools = ClassifierSplits(
-        *(
-            draw_populations(target, part, settings.draws, rng=rng.stream("draws", name), say=say)
-            for name, part in zip(names, parts, strict=True)
-        )
+    learn, choose, judge = (
+        draw_populations(target, part, settings.draws, rng=rng.stream("draws", use), say=say)
+        for use, part in zip(("learn", "choose", "judge"), parts, strict=True)
     )
-    rates: dict[Name, ClassifierRates] = {}
-    for name in AGAINST:
+    rates: dict[Name, tuple[Statistic, Statistic]] = {}
+    for name, energy in classifiers.items():
         say(f"Training a classifier of data against draws of the {name}.")
-        energy = classifiers[name]
-        train_classifier(energy, target.base, pools, name, settings, rng=rng.stream("learn", name))
-        rates[name] = classify_draws(energy, target.base, pools.judge, name)
-    sizes = {use: len(part) for use, part in zip(("training", "validation", "test"), parts, strict=True)}
-    return _summary(pools.judge, rates, sizes, settings.confidence)
-
-
-def classifier_config(settings: DiscriminateConfig, positions: int) -> EnergyConfig:
-    """The classifier of the settings; a Transformer of its own reads as many positions as there are."""
-    config = settings.classifier
-    if isinstance(config.network, TransformerConfig):
-        return replace(config, network=replace(config.network, max_positions=positions))
-    return config
+        train_classifier(energy, target.base, learn, choose, name, settings.training, rng=rng.stream("learn", name))
+        rates[name] = classifier_rates(energy, target.base, judge, name)
+    base, joint = rates["base"][0], rates["joint"][0]
+    method, false_method = "accuracy at even odds on unseen prompts", "share of draws taken for data"
+    return DiscriminateResult(
+        {name: judge.share(right, confidence=confidence, method=method) for name, (right, _) in rates.items()},
+        {name: judge.share(wrong, confidence=confidence, method=false_method) for name, (_, wrong) in rates.items()},
+        judge.estimate(
+            lambda *counts: base(*counts) - joint(*counts), confidence=confidence, method="difference of accuracies"
+        ),
+        judge.ess(confidence=confidence),
+        {use: len(part) for use, part in zip(("training", "validation", "test"), parts, strict=True)},
+    )
 
 
 def train_classifier(
     energy: NetworkEnergy,
     base: Base,
-    pools: ClassifierSplits,
+    learn: Populations,
+    choose: Populations,
     name: Name,
-    settings: DiscriminateConfig,
+    training: ClassifierTraining,
     *,
     rng: SeededRng,
 ) -> None:
-    """Train the classifier in place; it ends with the weights that were best on the validation prompts."""
-    objective = NoiseContrast(_table(pools.learn, name, rng=rng.stream("learn")))
-    held_out = HeldOut(NoiseContrast(_table(pools.choose, name, rng=rng.stream("choose"))), pools.choose.data.x)
-    Trainer(settings.training)(objective, Tilted(base, energy), pools.learn.data.x, modules=energy, validation=held_out)
-    energy.to(pools.learn.data.x.tokens.device).eval()
+    """Train the classifier in place on `learn`; it ends with the weights that were best on `choose`."""
+    objectives = []
+    for use, pops in (("learn", learn), ("choose", choose)):
+        draws = pops.draws if name == "base" else pops.joint_draws(rng=rng.stream(use))
+        objectives.append(NoiseContrast(StoredNegatives(draws.x, draws.log_base)))
+    x, held_out = learn.data.x, HeldOut(objectives[1], choose.data.x)
+    Trainer(training)(objectives[0], Tilted(base, energy), x, modules=energy, validation=held_out)
+    energy.to(x.tokens.device).eval()
 
 
-@dataclass(frozen=True)
-class ClassifierRates:
-    """Shares taken for data among the data and among the draws, as functions of the replicates' counts."""
-
-    of_data: Statistic
-    of_draws: Statistic
-
-    def accuracy(self, *counts: Tensor) -> Float[Tensor, ""]:
-        return (1 + self.of_data(*counts) - self.of_draws(*counts)) / 2
-
-
-def classify_draws(energy: NetworkEnergy, base: Base, pops: Populations, name: Name) -> ClassifierRates:
-    """The classifier's verdicts: negative energy means data. All draws count, those of the joint by their weight."""
+def classifier_rates(energy: NetworkEnergy, base: Base, pops: Populations, name: Name) -> tuple[Statistic, Statistic]:
+    """Accuracy where data and draws are equally many, and the share of draws taken for data; weights of the joint count."""
     classifier = Tilted(base, energy)
-    taken = {who: (log_weight(classifier, pops[who].x) > 0).double() for who in ("data", name)}
-    return ClassifierRates(pops.ratio("data", taken["data"]), pops.ratio(name, taken[name]))
+    both: tuple[Name, Name] = ("data", name)
+    of_data, of_draws = (pops.ratio(which, (log_weight(classifier, pops[which].x) > 0).double()) for which in both)
 
+    def accuracy(*counts: Tensor) -> Float[Tensor, ""]:
+        return (1 + of_data(*counts) - of_draws(*counts)) / 2
 
-def classifier_accuracy(pops: Populations, rates: ClassifierRates, *, confidence: float = 0.95) -> Estimate:
-    """How often the classifier is right when data and draws are equally many."""
-    return pops.share(rates.accuracy, confidence=confidence, method="accuracy at even odds on unseen prompts")
-
-
-def _summary(
-    pops: Populations, rates: Mapping[Name, ClassifierRates], sizes: Mapping[str, int], confidence: float
-) -> DiscriminateResult:
-    base, joint = rates["base"], rates["joint"]
-    return DiscriminateResult(
-        accuracy={name: classifier_accuracy(pops, rate, confidence=confidence) for name, rate in rates.items()},
-        false_positives={
-            name: pops.share(rate.of_draws, confidence=confidence, method="share of draws taken for data")
-            for name, rate in rates.items()
-        },
-        gap=pops.estimate(
-            lambda *counts: base.accuracy(*counts) - joint.accuracy(*counts),
-            confidence=confidence,
-            method="difference of accuracies",
-        ),
-        ess=pops.ess(confidence=confidence),
-        sequences=sizes,
-    )
-
-
-def _table(pops: Populations, name: Name, *, rng: SeededRng) -> StoredNegatives:
-    """The draws to be told from data, from which noise contrast picks."""
-    drawn: Draws = pops.draws if name == "base" else pops.joint_draws(rng=rng)
-    return StoredNegatives(drawn.x, drawn.log_base)
+    return accuracy, of_draws

@@ -4,8 +4,8 @@ A model of texts or of chunks continues the prompts of the data. A model that wa
 one long text, with the memory of what it read before each of them; each place is then a replicate.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +46,22 @@ from esscher.workflow.processors import prepare_stream_data
 from esscher.workflow.subsets import random_rows
 
 MAX_ROWS = 12  # positions in the table for people
+NOTES = (
+    "bound: the mean over data of the logsumexp of the logits, minus the log of the mean of its exponential over the "
+    "model's draws; it is at most KL(data prefixes || model prefixes). 0 or less says nothing, as for logits whose "
+    "logsumexp was never trained (E-Forcing trains it).",
+    "ratio: share of positions where the true token is more probable after the model's own outputs; 0.5 is no better.",
+)
 
 
 @dataclass(frozen=True)
 class ExposureResult:
-    """The bound of the model; those of the baseline and their ratio, if there is one; what was measured on; and the report."""
+    """The bound of the model; those of the baseline and their ratio, if there is one; and the report."""
 
     model: Exposure
     baseline: Exposure | None
     ratio: ExposureRatio | None
-    measured_on: str
-    report: Report = field(default_factory=lambda: Report("esscher analyse exposure", {}, {}))
+    report: Report
 
 
 def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
@@ -69,56 +74,40 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
     Returns:
         Bounds by position, their ratio to those of the baseline, and the report.
     """
+    models = {"model": model}
+    if settings.against is not None:
+        models["baseline"] = _load_baseline(model, settings.against)
     run = model.trained if model.chunking == Chunking() else None
     if run is not None and run.length.stream:
-        result = _exposure_of_stream(model, run, settings)
+        bounds, ratio, measured_on = _exposure_of_stream(models, run, settings)
     else:
-        result = _exposure_of_sequences(model, settings)
-    facts: dict[str, Any] = {
-        "model": model.name, "measured_on": result.measured_on, "bound": result.model.mean, "seed": settings.seed
-    }  # fmt: skip
-    if result.baseline is not None and result.ratio is not None:
-        facts |= {"against": settings.against, "bound_of_baseline": result.baseline.mean, "decode": settings.decode}
-        facts["ratio"] = result.ratio.ratio
+        bounds, ratio, measured_on = _exposure_of_sequences(models, settings)
+    bound, baseline = bounds["model"], bounds.get("baseline")
+    facts: dict[str, Any] = {"model": model.name, "measured_on": measured_on, "bound": bound.mean, "seed": settings.seed}
+    if baseline is not None and ratio is not None:
+        facts |= {"against": settings.against, "bound_of_baseline": baseline.mean, "decode": settings.decode}
+        facts["ratio"] = ratio.ratio
     if settings.plot is not None:
-        facts["plot"] = _plot(result, Path(settings.plot))
-    rows = _rows(result)
-    shown = [rows[place] for place in _spaced_rows(len(rows))]
-    notes = _notes(result)
-    if len(shown) < len(rows):
-        notes.append(f"{len(shown)} of {len(rows)} positions are shown; --json has all.")
+        lines = {
+            name: (BASE if name == "baseline" else TILTED, [at.position for at in side.at], [at.bound for at in side.at])
+            for name, side in bounds.items()
+        }
+        figure = interval_bands(lines, x="position", y="bound on exposure bias (nats)")
+        facts["plot"] = save_figure(figure, Path(settings.plot))
+    rows = _rows(bound, baseline, ratio)
+    count = min(len(rows), MAX_ROWS)
+    shown = [rows[place * (len(rows) - 1) // max(1, count - 1)] for place in range(count)]
+    notes = [*NOTES[: 1 if ratio is None else 2]]
+    if count < len(rows):
+        notes.append(f"{count} of {len(rows)} positions are shown; --json has all.")
     tables, json_tables = {"by_position": shown}, {"by_position": rows}
-    return replace(result, report=Report("esscher analyse exposure", facts, tables, notes, json_tables=json_tables))
+    report = Report("esscher analyse exposure", facts, tables, notes, json_tables=json_tables)
+    return ExposureResult(bound, baseline, ratio, report)
 
 
-def _exposure_of_sequences(model: Model, settings: ExposureConfig) -> ExposureResult:
-    rng, confidence = SeededRng(settings.seed), settings.confidence
-    data, description = comparison_data(model.untilted(), settings.source)
-    x = random_rows(data, settings.sequences, rng=rng.stream("sequences"))
-    x = Sequences(x.tokens, x.start, torch.minimum(x.stop, x.start + settings.longest))
-    bound = _sequence_bound(model, x, settings, rng.stream("model"))
-    measured_on = f"{description}: {len(x):,} sequences, up to {settings.longest} tokens of each"
-    if settings.against is None:
-        return ExposureResult(bound, None, None, measured_on)
-    chunking = replace(model.chunking, max_length=model.base.space.max_length)
-    other = _load_baseline(model, settings.against, chunking)
-    baseline = _sequence_bound(other, x, settings, rng.stream("baseline"))
-    greedy = settings.decode == "greedy"
-    ratio = exposure_ratio(model.base, other.base, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
-    return ExposureResult(bound, baseline, ratio, measured_on)
-
-
-def _sequence_bound(model: Model, x: Sequences, settings: ExposureConfig, rng: Rng) -> Exposure:
-    prompts, _ = unique_prompts(x)
-    count = settings.draws * len(x) if len(prompts) == 1 else settings.draws
-    sampler = Ancestral(max_new_tokens=settings.longest)
-    draws = collect_draws(sampler, Tilted(model.base), prompts, count, rng=rng, say=current_progress().say)
-    return exposure(model.base, x, draws, confidence=settings.confidence)
-
-
-def _load_baseline(model: Model, folder: str, chunking: Chunking) -> Model:
+def _load_baseline(model: Model, folder: str) -> Model:
     """The baseline, whose sequences must be those of the model."""
-    other = load(folder, chunking=chunking)
+    other = load(folder, chunking=replace(model.chunking, max_length=model.base.space.max_length))
     check_same_tokens(model, other)
     if model.base.space != other.base.space:
         raise ValueError(
@@ -128,71 +117,66 @@ def _load_baseline(model: Model, folder: str, chunking: Chunking) -> Model:
     return other
 
 
-def _exposure_of_stream(model: Model, run: TrainRun, settings: ExposureConfig) -> ExposureResult:
-    rng, say = SeededRng(settings.seed), current_progress().say
+def _exposure_of_sequences(
+    models: Mapping[str, Model], settings: ExposureConfig
+) -> tuple[dict[str, Exposure], ExposureRatio | None, str]:
+    """The bound of each model, the ratio of two, and the data that they were measured on."""
+    rng, confidence = SeededRng(settings.seed), settings.confidence
+    data, description = comparison_data(models["model"].untilted(), settings.source)
+    x = random_rows(data, settings.sequences, rng=rng.stream("sequences"))
+    x = Sequences(x.tokens, x.start, torch.minimum(x.stop, x.start + settings.longest))
+    prompts, _ = unique_prompts(x)
+    count = settings.draws * len(x) if len(prompts) == 1 else settings.draws
+    sampler, say = Ancestral(max_new_tokens=settings.longest), current_progress().say
+    bounds = {}
+    for name, model in models.items():
+        draws = collect_draws(sampler, Tilted(model.base), prompts, count, rng=rng.stream(name), say=say)
+        bounds[name] = exposure(model.base, x, draws, confidence=confidence)
+    ratio = None
+    if "baseline" in models:
+        bases, greedy = [model.base for model in models.values()], settings.decode == "greedy"
+        ratio = exposure_ratio(*bases, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
+    return bounds, ratio, f"{description}: {len(x):,} sequences, up to {settings.longest} tokens of each"
+
+
+def _exposure_of_stream(
+    models: Mapping[str, Model], run: TrainRun, settings: ExposureConfig
+) -> tuple[dict[str, Exposure], ExposureRatio | None, str]:
+    """The same at places within one text."""
+    model, rng, say = models["model"], SeededRng(settings.seed), current_progress().say
     if settings.source is None:
         tokens, description = prepare_stream_data(run).test.tokens, "held out of the training data of the model"
     else:
         tokens, description = read_model_stream(model, settings.source).tokens, settings.source.source
     length = min(settings.longest, model.base.space.max_length)
     windows, warmup = stream_windows(tokens, length, settings)
-    chunking = Chunking(max_length=model.base.space.max_length)
-    other = None if settings.against is None else _load_baseline(model, settings.against, chunking)
-    sides = [
-        score_stream_positions(side.streaming_base, windows, warmup, settings, rng=rng.stream(name), say=say)
-        for name, side in (("model", model), ("baseline", other))
-        if side is not None
-    ]
     sources, confidence = ((1, len(windows)),), settings.confidence
-    bounds = [exposure_of(side.data, side.drawn, sources=sources, confidence=confidence) for side in sides]
-    measured_on = f"{description}: {len(windows):,} places of {length} tokens, each after {warmup:,} that the memory read"
-    if other is None:
-        return ExposureResult(bounds[0], None, None, measured_on)
-    greedy = settings.decode == "greedy"
-    ratio = ratio_of(sides[0].own, sides[1].own, torch.arange(len(windows)), greedy=greedy, confidence=confidence)
-    return ExposureResult(bounds[0], bounds[1], ratio, measured_on)
+    bounds, outputs = {}, []
+    for name, side in models.items():
+        data, drawn, scores = score_stream_positions(
+            side.streaming_base, windows, warmup, settings, rng=rng.stream(name), say=say
+        )
+        bounds[name] = exposure_of(data, drawn, sources=sources, confidence=confidence)
+        outputs.append(scores)
+    ratio = None
+    if "baseline" in models:
+        replicate, greedy = torch.arange(len(windows)), settings.decode == "greedy"
+        ratio = ratio_of(*outputs, replicate, greedy=greedy, confidence=confidence)
+    places = f"{len(windows):,} places of {length} tokens, each after {warmup:,} that the memory read"
+    return bounds, ratio, f"{description}: {places}"
 
 
-def _rows(result: ExposureResult) -> list[dict[str, Any]]:
+def _rows(bound: Exposure, baseline: Exposure | None, ratio: ExposureRatio | None) -> list[dict[str, Any]]:
     """A row for each position that has an estimate."""
-    bounds = {at.position: at for at in result.model.at}
-    others = {at.position: at.bound for at in (() if result.baseline is None else result.baseline.at)}
-    ratios = {at.position: at.ratio for at in (() if result.ratio is None else result.ratio.at)}
+    bounds = {at.position: at for at in bound.at}
+    others = {at.position: at.bound for at in (() if baseline is None else baseline.at)}
+    ratios = {at.position: at.ratio for at in (() if ratio is None else ratio.at)}
     rows = []
     for position in sorted({*bounds, *others, *ratios}):
-        at = bounds.get(position)
-        row = {"position": position, **{name: getattr(at, name, None) for name in ("sequences", "draws", "bound")}}
-        baseline = {"of baseline": others.get(position), "ratio": ratios.get(position)}
-        rows.append(row if result.ratio is None else {**row, **baseline})
+        columns = {name: getattr(bounds.get(position), name, None) for name in ("sequences", "draws", "bound")}
+        against = {} if ratio is None else {"of baseline": others.get(position), "ratio": ratios.get(position)}
+        rows.append({"position": position, **columns, **against})
     return rows
-
-
-def _spaced_rows(count: int) -> list[int]:
-    """At most `MAX_ROWS` rows, evenly spaced, the first and the last among them."""
-    if count <= MAX_ROWS:
-        return list(range(count))
-    return [place * (count - 1) // (MAX_ROWS - 1) for place in range(MAX_ROWS)]
-
-
-def _notes(result: ExposureResult) -> list[str]:
-    notes = [
-        "bound: the mean over data of the logsumexp of the logits, minus the log of the mean of its exponential over the "
-        "model's draws; it is at most KL(data prefixes || model prefixes). 0 or less says nothing, as for logits whose "
-        "logsumexp was never trained (E-Forcing trains it)."
-    ]
-    if result.ratio is not None:
-        notes.append(
-            "ratio: share of positions where the true token is more probable after the model's own outputs; 0.5 is no better."
-        )
-    return notes
-
-
-def _plot(result: ExposureResult, file: Path) -> Path:
-    sides = {"model": (TILTED, result.model)} | ({} if result.baseline is None else {"baseline": (BASE, result.baseline)})
-    lines = {
-        name: (colour, [at.position for at in side.at], [at.bound for at in side.at]) for name, (colour, side) in sides.items()
-    }
-    return save_figure(interval_bands(lines, x="position", y="bound on exposure bias (nats)"), file)
 
 
 def stream_windows(tokens: Int[Tensor, "N"], length: int, settings: ExposureConfig) -> tuple[Int[Tensor, "R W"], int]:
@@ -207,15 +191,6 @@ def stream_windows(tokens: Int[Tensor, "N"], length: int, settings: ExposureConf
     return tokens[places[:, None] + torch.arange(-warmup, length)], warmup
 
 
-@dataclass(frozen=True)
-class StreamScores:
-    """Scores of a base with a memory at the places of a stream: of the data, of its draws, and after its own outputs."""
-
-    data: LogSumExps
-    drawn: LogSumExps
-    own: SelfConditionedScores
-
-
 @torch.no_grad()
 def score_stream_positions(
     base: NetworkBase,
@@ -225,42 +200,28 @@ def score_stream_positions(
     *,
     rng: Rng,
     say: Callable[[str], None] = lambda text: None,
-) -> StreamScores:
-    """Score all places, some at a time: the memory of the text before, the segment, and draws in place of it."""
-    length, draws, greedy = windows.shape[1] - warmup, settings.draws, settings.decode == "greedy"
-    data, drawn, own = [], [], []
-    for number, (with_memory, segment) in enumerate(
-        _read_context(base, windows, warmup, max(1, rows_at_once(base.space) // draws))
-    ):
+) -> tuple[LogSumExps, LogSumExps, SelfConditionedScores]:
+    """Scores of a base with a memory at the places of a stream: of the data, of its draws, and after its own outputs."""
+    length, count, device = windows.shape[1] - warmup, settings.draws, next(base.parameters()).device
+    data, drawn, outputs = [], [], []
+    for number, some in enumerate(torch.split(windows.to(device), max(1, rows_at_once(base.space) // count))):
+        memory = base.init_memory(len(some))
+        for first in range(0, warmup, base.space.max_length):
+            _, memory = base.read(memory, some[:, first : min(first + base.space.max_length, warmup)])
+        stop = torch.full((len(some),), length, device=device)
+        with_memory, segment = WithMemory(base, memory), Sequences(some[:, warmup:], torch.zeros_like(stop), stop)
         segment_rng = rng.stream(number)
-        y, _ = draw(
-            with_memory, empty_prompts(len(segment)).to(segment.tokens.device), draws, rng=segment_rng, max_new_tokens=length
-        )
-        data.append(point_values(segment, log_probs_and_logsumexp(with_memory, segment)[1].double(), length).cpu())
-        drawn.append(point_values(y, log_probs_and_logsumexp(with_memory, y)[1].double(), length).cpu())
-        own.append(self_conditioned_scores(with_memory, segment, greedy=greedy, rng=segment_rng.stream("outputs")))
+        draws, _ = draw(with_memory, empty_prompts(len(some)).to(device), count, rng=segment_rng, max_new_tokens=length)
+        for x, parts in ((segment, data), (draws, drawn)):
+            parts.append(point_values(x, log_probs_and_logsumexp(with_memory, x)[1].double(), length).cpu())
+        greedy = settings.decode == "greedy"
+        outputs.append(self_conditioned_scores(with_memory, segment, greedy=greedy, rng=segment_rng.stream("outputs")))
         say(f"{sum(map(len, data)):,} of {len(windows):,} places")
     rows = torch.arange(len(windows))
-    scores = SelfConditionedScores(torch.cat([part.log_prob for part in own]), torch.cat([part.valid for part in own]))
-    return StreamScores(
-        _logsumexps(torch.cat(data), rows), _logsumexps(torch.cat(drawn), rows.repeat_interleave(draws)), scores
-    )
+    scores = SelfConditionedScores(torch.cat([part.log_prob for part in outputs]), torch.cat([part.valid for part in outputs]))
+    return _logsumexps(torch.cat(data), rows), _logsumexps(torch.cat(drawn), rows.repeat_interleave(count)), scores
 
 
 def _logsumexps(logsumexp: Tensor, replicate: Int[Tensor, "M"]) -> LogSumExps:
     """Rows that all have one length and count alike: nothing ends in a stream."""
     return LogSumExps(logsumexp, torch.ones_like(logsumexp, dtype=torch.bool), torch.ones(len(logsumexp)).double(), replicate)
-
-
-def _read_context(
-    base: NetworkBase, windows: Int[Tensor, "R W"], warmup: int, together: int
-) -> Iterator[tuple[WithMemory, Sequences]]:
-    """The base after the first `warmup` tokens of some windows, and the rest of these as points."""
-    device = next(base.parameters()).device
-    for some in torch.split(windows.to(device), together):
-        memory = base.init_memory(len(some))
-        for first in range(0, warmup, base.space.max_length):
-            _, memory = base.read(memory, some[:, first : min(first + base.space.max_length, warmup)])
-        rest = some[:, warmup:]
-        stop = torch.full((len(some),), rest.shape[1], device=device)
-        yield WithMemory(base, memory), Sequences(rest, torch.zeros_like(stop), stop)

@@ -3,15 +3,10 @@
     finetune(FinetuneRun("runs/xlnet", out="runs/authors", data=LabelledDataConfig("authors.csv")))
 
 An XLNet reads by its content stream, in both directions, A SEP B SEP CLS; its query stream is not used. Other networks, and
-models of Hugging Face, read with the symbols they have: the end symbol separates the texts. The folder holds
-
-    config.json         model_type "esscher-finetuned", the task and its settings, the head, the encoder, the longest row
-    model.safetensors   the weights
-    tokenizer.json ...  the tokenizer
-    reader/             of pretrained encoders of Hugging Face: their config, without weights
-    README.md           the same for people, with what was measured
-
-beside `finetune.yaml`, `history.jsonl`, `results.json`, `report.html` and the checkpoints that `resume=True` goes on from.
+models of Hugging Face, read with the symbols they have: the end symbol separates the texts. The folder holds `config.json` (the
+task and its settings, the head, the encoder, the longest row), the weights, the tokenizer, a card with what was measured, and
+in `reader/` the config of a pretrained encoder; beside them `finetune.yaml`, `history.jsonl`, `results.json`, `report.html` and
+the checkpoints that `resume=True` continues from.
 """
 
 from collections.abc import Mapping, Sequence
@@ -72,9 +67,8 @@ class FinetunedModel:
         device, predictions = next(self.task_model.parameters()).device, []
         for first in range(0, len(examples), EXAMPLES_PER_BATCH):
             some = examples[first : first + EXAMPLES_PER_BATCH]
-            data = self.labelling.labelled(some, self.layout).to(device)
-            scores = self.task_model(data.x).double().cpu()
-            predictions += self.labelling.predictions(scores, data.to("cpu"), some, self.layout)
+            scores = self.task_model(self.labelling.labelled(some, self.layout).x.to(device)).double().cpu()
+            predictions += self.labelling.predictions(scores, some, self.layout)
         return predictions
 
 
@@ -86,10 +80,7 @@ def save_finetuned(folder: Path, model: FinetunedModel, card: str) -> None:
     write_file(folder / CARD, card.encode())
     network = NETWORKS.to_dict(encoder.network.config) if isinstance(encoder, NetworkEncoder) else None
     settings: dict[str, Any] = {
-        "model_type": KIND,
-        "task": model.task,
-        "labelling": asdict(model.labelling),  # type: ignore[call-overload]
-        "head": asdict(model.task_model.config),
+        "model_type": KIND, "task": model.task, "labelling": asdict(model.labelling), "head": asdict(model.task_model.config),
         "encoder": {
             "network": network, "vocab_size": encoder.vocab_size, "bos": getattr(encoder, "bos", None),
             "bidirectional": encoder.bidirectional,
@@ -118,10 +109,8 @@ def load_finetuned(folder: str | Path) -> FinetunedModel:
         task_model = TaskModel(encoder, TaskHeadConfig(**config["head"]))
     load_module_tensors(task_model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     tokenizer = load_tokenizer(folder, eos=config["eos"])
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in config["labelling"].items()
-    }
-    labelling: FinetuneTask = FINETUNE_TASKS[config["task"]](**fields)
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config["labelling"].items()}
+    labelling = FINETUNE_TASKS[config["task"]](**fields)
     layout, columns = PairEncoder(tokenizer, **config["layout"]), ColumnNames(**config["columns"])
     return FinetunedModel(task_model.eval(), layout, config["task"], labelling, columns)
 
@@ -134,38 +123,29 @@ def model_card(model: FinetunedModel, run: FinetuneRun, measured: Mapping[str, E
         f"{estimate.method} |"
         for name, estimate in measured.items()
     ]
-    table = "\n".join(["| what | value | interval | method |", "| --- | --- | --- | --- |", *rows])
     return "\n".join(
         [
             f"---\nlibrary_name: esscher\ntags:\n- {KIND}\n---\n",
             f"# A model that was trained to {model.task}\n",
             f"Fine-tuned from `{run.model}`; {weights:,} parameters, rows of at most {model.layout.longest} tokens.\n",
-            f"## Measured on the test data\n\n{table}\n",
-            "## Use\n\n```\nesscher predict path/of/this/folder --data new.jsonl\n```\n",
+            "## Measured on the test data\n\n| what | value | interval | method |\n| --- | --- | --- | --- |",
+            *rows,
+            "\n## Use\n\n```\nesscher predict path/of/this/folder --data new.jsonl\n```\n",
             f"## Training\n\n```yaml\n{yaml.safe_dump(to_dict(run), sort_keys=False)}```\n",
         ]
     )
 
 
-PLAIN = EnergyConfig("unidirectional")  # no dropout, no adapters
-
-
 @dataclass(frozen=True)
-class PredictResult:
-    """A prediction for each example, and how good they are where all examples have labels."""
-
-    predictions: Sequence[Prediction]
-    measured: Mapping[str, Estimate]
-    report: Report
-
-
-@dataclass(frozen=True)
-class FinetuneResult(PredictResult):
-    """The fine-tuned model, how training went, and the test examples that it was measured on."""
+class FinetuneResult:
+    """The fine-tuned model, how training went, the test examples with their predictions, how good these are, and the report."""
 
     model: FinetunedModel
     record: TrainingRecord
     test: Sequence[Example]
+    predictions: Sequence[Prediction]
+    measured: Mapping[str, Estimate]
+    report: Report
 
 
 def finetune(run: FinetuneRun) -> FinetuneResult:
@@ -201,24 +181,23 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
     rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = run.training.seed
     report = Report("esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
-    return FinetuneResult(predictions, measured, report.save(folder, to_dict(run)), model, record, parts[2])
+    return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, to_dict(run)))
 
 
-def predict(settings: PredictConfig) -> PredictResult:
+def predict(settings: PredictConfig) -> Report:
     """The predictions of a fine-tuned model for texts, or for the rows of a file."""
     model = load_finetuned(settings.model)
     examples = make_examples(model.task, _rows(model, settings), model.columns, settings.data or "the texts")
     predictions = model.predict(examples)
     if settings.out is not None:
         write_lines(Path(settings.out), predictions)
-    known = all(example.label is not None for example in examples)
-    measured = model.labelling.measured(predictions, examples) if known else {}
     tables: dict[str, Any] = {"predictions": predictions}
-    if measured:
+    if all(example.label is not None for example in examples):
+        measured = model.labelling.measured(predictions, examples)
         tables["measured"] = [{"measured": name, "value": estimate} for name, estimate in measured.items()]
     shown = {name: rows for name, rows in tables.items() if settings.out is None or name == "measured"}
     facts = {"model": settings.model, "task": model.task, "examples": len(examples)}
-    return PredictResult(predictions, measured, Report("esscher predict", facts, shown, json_tables=tables))
+    return Report("esscher predict", facts, shown, json_tables=tables)
 
 
 def _rows(model: FinetunedModel, settings: PredictConfig) -> list[Row]:
@@ -252,7 +231,7 @@ def read_examples(run: FinetuneRun) -> tuple[list[Example], ...]:
 def build(run: FinetuneRun, examples: Sequence[Example]) -> FinetunedModel:
     """The model before training: the weights of `run.model` with a new head, for the task as these examples have it."""
     encoder, layout, pooling = _encoder(run) if run.encoder else _base(run)
-    labelling: FinetuneTask = FINETUNE_TASKS[run.task].from_examples(examples, run, layout)
+    labelling = FINETUNE_TASKS[run.task].from_examples(examples, run, layout)
     frozen = run.task == "rank" if run.head.frozen is None else run.head.frozen
     config = TaskHeadConfig(labelling.kind, labelling.outputs, run.head.pooling or pooling, run.head.dropout, frozen)
     with SeededRng(run.training.seed).stream("head").fork_torch_rng():
@@ -265,7 +244,7 @@ def _base(run: FinetuneRun) -> tuple[NetworkEncoder | PretrainedEncoder, PairEnc
     if tokenizer is None:
         raise ValueError(f"{run.model} holds no tokenizer, so it reads no text. Nothing was trained; use another model.")
     bidirectional = is_bidirectional(base) if run.bidirectional is None else run.bidirectional
-    encoder = encoder_from(base, PLAIN, bidirectional=bidirectional)
+    encoder = encoder_from(base, EnergyConfig("unidirectional"), bidirectional=bidirectional)  # no dropout, no adapters
     network = getattr(encoder, "network", None)
     separator, summary = (network.separator, network.summary) if isinstance(network, XLNetNetwork) else (tokenizer.eos, None)
     symbols = (None, None) if run.task == "rank" else (separator, summary)  # texts that are read separately have none

@@ -1,16 +1,24 @@
 """The tasks of fine-tuning: how examples become rows and labels, what is minimised, what scores say, and how good that is.
 
 A task is a frozen dataclass whose fields come from the training examples, such as the names of the classes; the folder keeps
-them. `FINETUNE_TASKS` lists all tasks.
+them. All tasks have
+
+    from_examples   the task as training examples have it
+    kind, outputs   the head, and the scores of a row
+    objective       what training minimises
+    labelled        rows and labels; an unknown label is arbitrary
+    predictions     the prediction for each example, from the scores of its rows
+    measured        how good predictions are
 """
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from esscher.core.estimate import Estimate
@@ -18,67 +26,14 @@ from esscher.core.objective import Objective
 from esscher.data.examples import Example
 from esscher.data.pair_encoding import PairEncoder
 from esscher.energies.config import TaskHeadKind
-from esscher.metrics.labels import (
-    accuracy,
-    exact_match,
-    macro_f1,
-    matthews,
-    ndcg,
-    pearson,
-    reciprocal_rank,
-    share,
-    spearman,
-    word_f1,
-)
-from esscher.objectives.supervised import (
-    NO_ANSWER,
-    ChoiceLikelihood,
-    LabelledExamples,
-    LabelLikelihood,
-    RankingHinge,
-    SpanLikelihood,
-    SquaredError,
-    pad_by_example,
-    span_log_probs,
-)
+from esscher.metrics import labels as metrics
+from esscher.objectives import supervised
+from esscher.objectives.supervised import LabelledExamples
 from esscher.workflow.config.finetune import FinetuneRun
 
 Prediction = Mapping[str, Any]
 NDCG_DOCUMENTS = 20  # documents that a ranking is judged by
-
-
-@runtime_checkable
-class FinetuneTask(Protocol):
-    """What a task must be able to do."""
-
-    kind: ClassVar[TaskHeadKind]
-
-    @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "FinetuneTask":
-        """The task as these examples have it."""
-        ...
-
-    @property
-    def outputs(self) -> int:
-        """Scores of a row."""
-        ...
-
-    @property
-    def objective(self) -> Objective: ...
-
-    def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
-        """Rows and labels; an unknown label is arbitrary."""
-        ...
-
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
-        """The prediction for each example, from the scores of these rows."""
-        ...
-
-    def measured(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Estimate]:
-        """How good predictions are."""
-        ...
+NO_SPAN = (supervised.NO_ANSWER, supervised.NO_ANSWER)
 
 
 @dataclass(frozen=True)
@@ -87,7 +42,7 @@ class Classify:
 
     labels: tuple[str, ...]
     kind: ClassVar[TaskHeadKind] = "sequence"
-    objective: ClassVar[Objective] = LabelLikelihood()
+    objective: ClassVar[Objective] = supervised.LabelLikelihood()
 
     @classmethod
     def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Classify":
@@ -101,23 +56,20 @@ class Classify:
         return len(self.labels)
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
-        return _single(examples, layout, torch.tensor([self._number(example.label) for example in examples]))
+        return _labelled(examples, layout, torch.tensor([self._number(example.label) for example in examples]))
 
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
-        share, best = scores.softmax(-1).max(-1)
-        pairs = zip(best.tolist(), share.tolist(), strict=True)
-        return [{"label": self.labels[number], "probability": value} for number, value in pairs]
+    def predictions(self, scores: Tensor, examples: Sequence[Example], layout: PairEncoder) -> list[Prediction]:
+        probability, best = (column.tolist() for column in scores.softmax(-1).max(-1))
+        return [{"label": self.labels[number], "probability": p} for number, p in zip(best, probability, strict=True)]
 
     def measured(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Estimate]:
         predicted = [self._number(prediction["label"]) for prediction in predictions]
-        right, keys = [self._number(example.label) for example in examples], _keys(examples)
+        right, groups = [self._number(example.label) for example in examples], _groups(examples)
         hits = [label == other for label, other in zip(predicted, right, strict=True)]
         return {
-            "accuracy": accuracy(hits, keys),
-            "F1": macro_f1(predicted, right, keys),
-            "Matthews' correlation": matthews(predicted, right, keys),
+            "accuracy": metrics.accuracy(hits, groups),
+            "F1": metrics.macro_f1(predicted, right, groups),
+            "Matthews' correlation": metrics.matthews(predicted, right, groups),
         }
 
     def _number(self, label: str | None) -> int:
@@ -137,7 +89,7 @@ class Regress:
     scale: float
     kind: ClassVar[TaskHeadKind] = "sequence"
     outputs: ClassVar[int] = 1
-    objective: ClassVar[Objective] = SquaredError()
+    objective: ClassVar[Objective] = supervised.SquaredError()
 
     @classmethod
     def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Regress":
@@ -146,20 +98,15 @@ class Regress:
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
         numbers = [0.0 if example.label is None else (example.label - self.centre) / self.scale for example in examples]
-        return _single(examples, layout, torch.tensor(numbers))
+        return _labelled(examples, layout, torch.tensor(numbers))
 
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
+    def predictions(self, scores: Tensor, examples: Sequence[Example], layout: PairEncoder) -> list[Prediction]:
         return [{"number": self.centre + self.scale * score} for score in scores[:, 0].tolist()]
 
     def measured(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Estimate]:
         predicted = [prediction["number"] for prediction in predictions]
-        right, keys = [example.label for example in examples], _keys(examples)
-        return {
-            "Pearson's correlation": pearson(predicted, right, keys),
-            "Spearman's correlation": spearman(predicted, right, keys),
-        }
+        data = predicted, [example.label for example in examples], _groups(examples)
+        return {"Pearson's correlation": metrics.pearson(*data), "Spearman's correlation": metrics.spearman(*data)}
 
 
 @dataclass(frozen=True)
@@ -168,7 +115,7 @@ class Choose:
 
     kind: ClassVar[TaskHeadKind] = "sequence"
     outputs: ClassVar[int] = 1
-    objective: ClassVar[Objective] = ChoiceLikelihood()
+    objective: ClassVar[Objective] = supervised.ChoiceLikelihood()
 
     @classmethod
     def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Choose":
@@ -176,18 +123,16 @@ class Choose:
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
         labels = [int(number == example.label) for example in examples for number in range(len(example.inputs))]
-        return _several(examples, layout, torch.tensor(labels))
+        return _labelled(examples, layout, torch.tensor(labels))
 
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
-        share, best = pad_by_example(scores[:, 0], data.example, -torch.inf).softmax(-1).max(-1)
-        pairs = zip(best.tolist(), share.tolist(), strict=True)
-        return [{"choice": number, "probability": value} for number, value in pairs]
+    def predictions(self, scores: Tensor, examples: Sequence[Example], layout: PairEncoder) -> list[Prediction]:
+        by_example = supervised.pad_by_example(scores[:, 0], _example_of_row(examples), -torch.inf)
+        probability, best = (column.tolist() for column in by_example.softmax(-1).max(-1))
+        return [{"choice": number, "probability": p} for number, p in zip(best, probability, strict=True)]
 
     def measured(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Estimate]:
         hits = [prediction["choice"] == example.label for prediction, example in zip(predictions, examples, strict=True)]
-        return {"accuracy": accuracy(hits, _keys(examples))}
+        return {"accuracy": metrics.accuracy(hits, _groups(examples))}
 
 
 @dataclass(frozen=True)
@@ -209,8 +154,8 @@ class Extract:
         return cls(int((whole[:, 1] - whole[:, 0]).max()) + 1 if longest is None else longest, always)
 
     @property
-    def objective(self) -> SpanLikelihood:
-        return SpanLikelihood(self.longest)
+    def objective(self) -> supervised.SpanLikelihood:
+        return supervised.SpanLikelihood(self.longest)
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
         x, windows = layout.windows([example.inputs[0] for example in examples])
@@ -218,17 +163,13 @@ class Extract:
         for window, tokens in zip(windows, x.start.tolist(), strict=True):
             right = examples[window.row].label
             span = None if not right else window.span(right[0][0], len(right[0][1]), tokens)
-            labels.append((NO_ANSWER, NO_ANSWER) if span is None or span[1] - span[0] >= self.longest else span)
+            labels.append(NO_SPAN if span is None or span[1] - span[0] >= self.longest else span)
         return LabelledExamples(x, torch.tensor(labels), torch.tensor([window.row for window in windows]))
 
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
+    def predictions(self, scores: Tensor, examples: Sequence[Example], layout: PairEncoder) -> list[Prediction]:
         """The best span of all windows, by how much likelier it is than none in its window."""
         _, windows = layout.windows([example.inputs[0] for example in examples])
-        log_p = span_log_probs(scores, self.longest)
-        columns = log_p.shape[1]
-        spans = log_p.flatten(1)
+        columns, spans = scores.shape[1], supervised.span_log_probs(scores, self.longest).flatten(1)
         odds, place = (spans[:, 1:] - spans[:, :1]).max(-1)
         best: list[Prediction] = [{"answer": "", "log_odds": -math.inf} for _ in examples]
         for window, value, cell in zip(windows, odds.tolist(), (place + 1).tolist(), strict=True):
@@ -239,15 +180,17 @@ class Extract:
         return best
 
     def measured(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Estimate]:
-        keys = _keys(examples)
-        right = [[words for _, words in example.label] for example in examples]
-        pairs = list(zip([prediction["answer"] for prediction in predictions], right, strict=True))
+        groups = _groups(examples)
+        pairs = [
+            (prediction["answer"], [words for _, words in example.label])
+            for prediction, example in zip(predictions, examples, strict=True)
+        ]
         measured = {
-            "exact match": share([exact_match(*pair) for pair in pairs], keys, method="exact match"),
-            "F1": share([word_f1(*pair) for pair in pairs], keys, method="F1 of words", binary=False),
+            "exact match": metrics.share([metrics.exact_match(*pair) for pair in pairs], groups, method="exact match"),
+            "F1": metrics.share([metrics.word_f1(*pair) for pair in pairs], groups, method="F1 of words", binary=False),
         }
         if not self.always:
-            measured["answerability"] = accuracy([bool(answer) == bool(labels) for answer, labels in pairs], keys)
+            measured["answerability"] = metrics.accuracy([bool(answer) == bool(labels) for answer, labels in pairs], groups)
         return measured
 
 
@@ -257,7 +200,7 @@ class Rank:
 
     kind: ClassVar[TaskHeadKind] = "kernels"
     outputs: ClassVar[int] = 1
-    objective: ClassVar[Objective] = RankingHinge()
+    objective: ClassVar[Objective] = supervised.RankingHinge()
 
     @classmethod
     def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Rank":
@@ -265,11 +208,9 @@ class Rank:
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
         grades = [grade for example in examples for grade in example.label or [0.0] * len(example.inputs)]
-        return _several(examples, layout, torch.tensor(grades))
+        return _labelled(examples, layout, torch.tensor(grades))
 
-    def predictions(
-        self, scores: Tensor, data: LabelledExamples, examples: Sequence[Example], layout: PairEncoder
-    ) -> list[Prediction]:
+    def predictions(self, scores: Tensor, examples: Sequence[Example], layout: PairEncoder) -> list[Prediction]:
         parts: tuple[Tensor, ...] = torch.split(scores[:, 0], [len(example.inputs) for example in examples])
         return [{"order": part.argsort(descending=True, stable=True).tolist(), "scores": part.tolist()} for part in parts]
 
@@ -278,15 +219,16 @@ class Rank:
             (torch.tensor(prediction["scores"]), torch.tensor(example.label))
             for prediction, example in zip(predictions, examples, strict=True)
         ]
-        keys, real = _keys(examples), {"binary": False}
-        gains = [ndcg(*pair, NDCG_DOCUMENTS) for pair in pairs]
+        groups, first = _groups(examples), NDCG_DOCUMENTS
+        ranks, gains = [metrics.reciprocal_rank(*pair) for pair in pairs], [metrics.ndcg(*pair, first) for pair in pairs]
         return {
-            "MRR": share([reciprocal_rank(*pair) for pair in pairs], keys, method="mean reciprocal rank", **real),
-            f"nDCG@{NDCG_DOCUMENTS}": share(gains, keys, method=f"nDCG of the first {NDCG_DOCUMENTS}", **real),
+            "MRR": metrics.share(ranks, groups, method="mean reciprocal rank", binary=False),
+            f"nDCG@{first}": metrics.share(gains, groups, method=f"nDCG of the first {first}", binary=False),
         }
 
 
-FINETUNE_TASKS: dict[str, type[Classify] | type[Regress] | type[Choose] | type[Extract] | type[Rank]] = {
+FinetuneTask = Classify | Regress | Choose | Extract | Rank
+FINETUNE_TASKS: dict[str, type[FinetuneTask]] = {
     "classify": Classify,
     "regress": Regress,
     "choose": Choose,
@@ -295,16 +237,15 @@ FINETUNE_TASKS: dict[str, type[Classify] | type[Regress] | type[Choose] | type[E
 }
 
 
-def _single(examples: Sequence[Example], layout: PairEncoder, label: Tensor) -> LabelledExamples:
-    x = layout.rows([example.inputs[0] for example in examples])
-    return LabelledExamples(x, label, torch.arange(len(examples)))
-
-
-def _several(examples: Sequence[Example], layout: PairEncoder, label: Tensor) -> LabelledExamples:
+def _labelled(examples: Sequence[Example], layout: PairEncoder, label: Tensor) -> LabelledExamples:
     x = layout.rows([texts for example in examples for texts in example.inputs])
+    return LabelledExamples(x, label, _example_of_row(examples))
+
+
+def _example_of_row(examples: Sequence[Example]) -> Int[Tensor, "R"]:
     sizes = torch.tensor([len(example.inputs) for example in examples])
-    return LabelledExamples(x, label, torch.arange(len(examples)).repeat_interleave(sizes))
+    return torch.arange(len(examples)).repeat_interleave(sizes)
 
 
-def _keys(examples: Sequence[Example]) -> list[str]:
+def _groups(examples: Sequence[Example]) -> list[str]:
     return [example.group for example in examples]

@@ -6,10 +6,11 @@ empty; a source with more tokens than the base was trained on is cut to as many.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from esscher.bases.network import NetworkBase
 from esscher.core.distributed import world_size
@@ -33,27 +34,16 @@ LINES_PER_BATCH, WINDOW = 64, 512  # lines that are decoded at once, and that ar
 STANDARD = "-"  # standard input or output, in place of a file
 
 
-@dataclass(frozen=True)
-class Translation:
-    """The translation of a line, counted from 1, a note on it, and its log-probability under the base."""
+class TranslatedLine(NamedTuple):
+    """The translation of a line, counted from 1, and a note: it is empty, or its source was cut."""
 
-    line: int
+    number: int
     source: str
     text: str
-    note: str = ""
-    log_base: float | None = None
+    note: str
 
 
-@dataclass(frozen=True)
-class TranslateResult:
-    """All translations in order, those that were translated now in detail, and the report."""
-
-    texts: list[str]
-    translations: list[Translation]
-    report: Report
-
-
-def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
+def translate_model(model: Model, settings: TranslateConfig) -> Report:
     """Translate sentences or the lines of a file.
 
     Args:
@@ -61,7 +51,7 @@ def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
         settings: What to translate, the decoder, and where to write.
 
     Returns:
-        The translations, and the report.
+        The report. It shows the translations unless they are written somewhere; its JSON has all lines translated now.
     """
     if world_size() > 1:
         raise ValueError(
@@ -70,24 +60,40 @@ def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
         )
     require_translator(model)
     lines = _read_sources(settings)
-    references = None if settings.references is None else _read_references(settings.references, len(lines))
-    done = _finished_lines(settings)
-    say, count = current_progress().say, len(lines)
-    decoder = decoder_for(model, settings.decoder)
+    references = None if settings.references is None else read_lines(Path(settings.references))
+    if references is not None and len(references) != len(lines):
+        raise ValueError(
+            f"{settings.references} has {len(references):,} lines for {len(lines):,} to translate. Nothing was translated."
+        )
+    texts, say = _finished_lines(settings), current_progress().say
     stream = translate(
-        model, lines[len(done) :], decoder, rng=SeededRng(settings.seed), first=len(done),
-        say=lambda lines_done: say(f"{lines_done:,} of {count:,} lines"),
+        model, lines[len(texts) :], decoder_for(model, settings.decoder), rng=SeededRng(settings.seed), first=len(texts),
+        say=lambda done: say(f"{done:,} of {len(lines):,} lines"),
     )  # fmt: skip
-    translations = []
-    for translation in _written(stream, settings.out, done):
-        translations.append(translation)
-        if translation.note == "empty":
-            say(f"line {translation.line}: it is empty, and stays so")
-        elif translation.note:
-            say(f"line {translation.line}: its source has {translation.note}")
-    texts = [*done, *(translation.text for translation in translations)]
-    scores = [] if references is None or len(texts) < 2 else translation_scores(texts, references, settings.seed)
-    return TranslateResult(texts, translations, _report(model, settings, texts, translations, scores))
+    rows = []
+    with _output(settings.out, texts) as write:
+        for line in stream:
+            write(f"{line.text}\n")
+            if line.note == "empty":
+                say(f"line {line.number}: it is empty, and stays so")
+            elif line.note:
+                say(f"line {line.number}: its source has {line.note}")
+            texts.append(line.text)
+            rows.append({"line": line.number, "source": line.source, "translation": line.text, "note": line.note or None})
+    facts: dict[str, Any] = {
+        "model": model.name, "energy": model.energy_name, "decoder": DECODERS.kind_of(settings.decoder), "lines": len(texts),
+        "out": settings.out,
+    }  # fmt: skip
+    facts |= {} if isinstance(settings.decoder, BeamSearch | Greedy) else {"seed": settings.seed}
+    tables: dict[str, Any] = {}
+    if references is not None and len(texts) >= 2:
+        scores = {name: get_metric(name).score(texts, references, rng=SeededRng(settings.seed)) for name in ("bleu", "chrf")}
+        scores["words, of those of the references"] = word_ratio(texts, references)
+        tables["scores"] = [{"metric": name, "value": value} for name, value in scores.items()]
+    shown = {"translations": rows, **tables} if settings.out is None else tables
+    if settings.out == STANDARD:
+        return Report("esscher translate", {}, shown, json_tables={**facts, "translations": rows, **tables})
+    return Report("esscher translate", facts, shown, json_tables={"translations": rows, **tables})
 
 
 def require_translator(model: Model) -> Model:
@@ -116,19 +122,10 @@ def translate(
     rng: Rng,
     first: int = 0,
     say: Callable[[int], None] = lambda lines: None,
-) -> Iterator[Translation]:
-    """Translate lines in order.
+) -> Iterator[TranslatedLine]:
+    """The lines `texts` in order, by a decoder of `decoder_for`; `first` lines were translated before, in whole windows.
 
-    Args:
-        model: A model whose prompts are sources.
-        texts: The lines.
-        decoder: How a translation is chosen, see `decoder_for`.
-        rng: Where everything random comes from.
-        first: Lines that were translated before, a whole number of windows.
-        say: Called with the number of lines that are done.
-
-    Returns:
-        The translation of every line.
+    `say` is called with the number of lines that are done.
     """
     rest = iter(texts)
     while window := list(islice(rest, WINDOW)):
@@ -136,20 +133,11 @@ def translate(
         first += len(window)
 
 
-def translation_scores(texts: Sequence[str], references: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """BLEU and chrF, and how long the translations are."""
-    scores = [
-        {"metric": name, "value": get_metric(name).score(texts, [[text] for text in references], rng=SeededRng(seed))}
-        for name in ("bleu", "chrf")
-    ]
-    return [*scores, {"metric": "words, of those of the references", "value": word_ratio(texts, references)}]
-
-
 def _translate_window(
     model: Model, texts: Sequence[str], decoder: Decoder, first: int, rng: Rng, say: Callable[[int], None]
-) -> list[Translation]:
+) -> list[TranslatedLine]:
     base, tokenizer = model.base, model.tokenizer
-    most = base.space.max_length
+    device, most = next(base.parameters()).device, base.space.max_length
     sources = encode_sources([text.strip() for text in texts], tokenizer)
     notes = ["" if text.strip() else "empty" for text in texts]
     for number, source in enumerate(sources):
@@ -157,20 +145,14 @@ def _translate_window(
             notes[number] = f"{len(source)} tokens, cut to {most}"
             sources[number] = [*source[: most - 1], tokenizer.eos]
     order = sorted((number for number, note in enumerate(notes) if note != "empty"), key=lambda number: len(sources[number]))
-    decoded: dict[int, tuple[str, float]] = {}
-    device = next(base.parameters()).device
+    decoded = [""] * len(texts)
     for begin in range(0, len(order), LINES_PER_BATCH):
         batch = order[begin : begin + LINES_PER_BATCH]
         output = decoder(model.target, prompts_of([sources[number] for number in batch]).to(device), rng=rng.stream(begin))
-        pairs = zip(decode_targets(output.x, tokenizer), output.log_base.tolist(), strict=True)
-        decoded.update(zip(batch, pairs, strict=True))
-        say(first + len(decoded))
-    return [
-        Translation(first + number + 1, text, decoded[number][0], notes[number], decoded[number][1])
-        if number in decoded
-        else Translation(first + number + 1, text, "", notes[number])
-        for number, text in enumerate(texts)
-    ]
+        for number, text in zip(batch, decode_targets(output.x, tokenizer), strict=True):
+            decoded[number] = text
+        say(first + begin + len(batch))
+    return [TranslatedLine(first + number + 1, *line) for number, line in enumerate(zip(texts, decoded, notes, strict=True))]
 
 
 def _read_sources(settings: TranslateConfig) -> list[str]:
@@ -181,13 +163,6 @@ def _read_sources(settings: TranslateConfig) -> list[str]:
     if not any(lines):
         raise ValueError(f"{settings.file} holds no text. Nothing was translated.")
     return lines
-
-
-def _read_references(file: str, lines: int) -> list[str]:
-    references = read_lines(Path(file))
-    if len(references) != lines:
-        raise ValueError(f"{file} has {len(references):,} lines for {lines:,} to translate. Nothing was translated.")
-    return references
 
 
 def _finished_lines(settings: TranslateConfig) -> list[str]:
@@ -201,41 +176,14 @@ def _finished_lines(settings: TranslateConfig) -> list[str]:
     return lines[: len(lines) // WINDOW * WINDOW]
 
 
-def _written(translations: Iterator[Translation], out: str | None, done: Sequence[str]) -> Iterator[Translation]:
-    """The translations, each written as soon as it is there."""
+@contextmanager
+def _output(out: str | None, done: Sequence[str]) -> Iterator[Callable[[str], object]]:
+    """What writes a line as soon as it is translated, after the lines that are done."""
     if out is None:
-        yield from translations
+        yield lambda line: None
     elif out == STANDARD:
-        for translation in translations:
-            print(translation.text, flush=True)
-            yield translation
+        yield lambda line: print(line, end="", flush=True)
     else:
         write_file(Path(out), "".join(f"{line}\n" for line in done).encode())  # complete or not at all: nothing done is lost
-        with Path(out).open("a", encoding="utf8") as file:
-            for translation in translations:
-                file.write(f"{translation.text}\n")
-                file.flush()
-                yield translation
-
-
-def _report(
-    model: Model,
-    settings: TranslateConfig,
-    texts: Sequence[str],
-    translations: Sequence[Translation],
-    scores: Sequence[dict[str, Any]],
-) -> Report:
-    """Translations that are written somewhere are not shown to people again; JSON has all, also where lines are printed."""
-    facts: dict[str, Any] = {
-        "model": model.name, "energy": model.energy_name, "decoder": DECODERS.kind_of(settings.decoder), "lines": len(texts),
-        "out": settings.out,
-    }  # fmt: skip
-    facts |= {} if isinstance(settings.decoder, BeamSearch | Greedy) else {"seed": settings.seed}
-    rows = [
-        {"line": each.line, "source": each.source, "translation": each.text, "note": each.note or None} for each in translations
-    ]
-    tables: dict[str, Any] = {"scores": scores} if scores else {}
-    shown = {"translations": rows, **tables} if settings.out is None else tables
-    if settings.out == STANDARD:
-        return Report("esscher translate", {}, shown, json_tables={**facts, "translations": rows, **tables})
-    return Report("esscher translate", facts, shown, json_tables={"translations": rows, **tables})
+        with Path(out).open("a", encoding="utf8", buffering=1) as file:
+            yield file.write

@@ -16,14 +16,7 @@ from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
 from esscher.workflow.analyses import draw_populations
 from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
-from esscher.workflow.discriminate import (
-    ClassifierSplits,
-    classifier_accuracy,
-    classifier_config,
-    classify_draws,
-    discriminate,
-    train_classifier,
-)
+from esscher.workflow.discriminate import classifier_rates, discriminate, train_classifier
 from esscher.workflow.subsets import random_rows, split_by_prompt
 
 TRAINING = ClassifierTraining(
@@ -83,16 +76,19 @@ def test_a_classifier_tested_on_what_it_learnt_from_is_caught():
     """Memory of a few sequences passes for skill on them, and is worth nothing on others; false alarm 1e-3."""
     target = laboratory(Space(6, 6))
     data = joint_data(target, empty_prompts(160), rng=SeededRng(1))
-    settings = replace(SETTINGS, training=replace(TRAINING, steps=120, keep_best=False))
+    training = replace(TRAINING, steps=120, keep_best=False)
     parts = split_by_prompt(data, (0.1, 0.6), rng=SeededRng(2))
-    pools = [draw_populations(target, part, 8, rng=SeededRng(3).stream(number)) for number, part in enumerate(parts)]
-    material = ClassifierSplits(pools[0], pools[1], pools[2])
-    config = classifier_config(settings, 6)
+    learn, choose, judge = (
+        draw_populations(target, part, 8, rng=SeededRng(3).stream(number)) for number, part in enumerate(parts)
+    )
+    config = replace(SMALL, network=replace(SMALL.network, max_positions=6))
     energy = build_energy(config, target.base, rng=SeededRng(4))
-    train_classifier(energy, target.base, material, "joint", settings, rng=SeededRng(5))
-    seen, unseen = (classify_draws(energy, target.base, pops, "joint") for pops in (material.learn, material.judge))
-    assert classifier_accuracy(material.judge, unseen, confidence=0.999).covers(0.5)
-    assert not classifier_accuracy(material.learn, seen, confidence=0.999).covers(0.5)
+    train_classifier(energy, target.base, learn, choose, "joint", training, rng=SeededRng(5))
+    seen, unseen = (
+        pops.share(classifier_rates(energy, target.base, pops, "joint")[0], confidence=0.999, method="accuracy")
+        for pops in (learn, judge)
+    )
+    assert unseen.covers(0.5) and not seen.covers(0.5)
 
 
 def test_no_prompt_is_in_two_parts():

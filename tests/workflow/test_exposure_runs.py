@@ -36,22 +36,22 @@ def test_levels_are_those_after_the_whole_context(config, monkeypatch):
     """As after prompts; a memory that was not read gives others; groups of places change nothing."""
     base = lively(CONFIGS[config], Space(3, 4)).double()
     windows, warm = stream_windows(TOKENS, 4, SETTINGS)
-    scored = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
+    data, drawn, outputs = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
     stop = torch.full((12,), 9)
     whole = Sequences(windows, stop - 4, stop)
     expected = point_values(whole, log_probs_and_logsumexp(base, whole)[1].detach().double(), 4)
-    torch.testing.assert_close(scored.data.logsumexp, expected, atol=1e-9, rtol=0)
+    torch.testing.assert_close(data.logsumexp, expected, atol=1e-9, rtol=0)
     own = self_conditioned_scores(base, whole, rng=SeededRng(0))
-    torch.testing.assert_close(scored.own.log_prob, own.log_prob, atol=1e-9, rtol=0)
-    assert scored.drawn.replicate.tolist() == [row for row in range(12) for _ in range(2)]
-    torch.testing.assert_close(scored.drawn.logsumexp[::2, 0], expected[:, 0], atol=1e-9, rtol=0)  # before the first draw
-    torch.testing.assert_close(scored.drawn.logsumexp[1::2, 0], expected[:, 0], atol=1e-9, rtol=0)
-    blind = score_stream_positions(base, windows[:, warm:], 0, SETTINGS, rng=SeededRng(0))
-    assert float((blind.data.logsumexp - expected).abs().max()) > 1e-3
+    torch.testing.assert_close(outputs.log_prob, own.log_prob, atol=1e-9, rtol=0)
+    assert drawn.replicate.tolist() == [row for row in range(12) for _ in range(2)]
+    torch.testing.assert_close(drawn.logsumexp[::2, 0], expected[:, 0], atol=1e-9, rtol=0)  # before the first draw
+    torch.testing.assert_close(drawn.logsumexp[1::2, 0], expected[:, 0], atol=1e-9, rtol=0)
+    blind, _, _ = score_stream_positions(base, windows[:, warm:], 0, SETTINGS, rng=SeededRng(0))
+    assert float((blind.logsumexp - expected).abs().max()) > 1e-3
     monkeypatch.setattr(exposure, "rows_at_once", lambda space: 10)
-    again = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
-    torch.testing.assert_close(again.data.logsumexp, scored.data.logsumexp, atol=1e-9, rtol=0)
-    torch.testing.assert_close(again.own.log_prob, scored.own.log_prob, atol=1e-9, rtol=0)
+    data_again, _, outputs_again = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
+    torch.testing.assert_close(data_again.logsumexp, data.logsumexp, atol=1e-9, rtol=0)
+    torch.testing.assert_close(outputs_again.log_prob, outputs.log_prob, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,9 @@ def rank_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
         run_dir = context.run_dir(study.name, model, seed)
 
         def measure() -> Row:
-            measured = measure_rank(load_base(run_dir)[0], text(), contexts, length)
-            spectrum = measured.spectrum
+            spectrum, bound = measure_rank(load_base(run_dir)[0], text(), contexts, length)
             write_tensors(run_dir / SINGULAR, {"singular": spectrum.singular})
-            sizes = {"softmax_at_most": measured.softmax_bound, "contexts": spectrum.contexts, "tokens": spectrum.vocab_size}
+            sizes = {"softmax_at_most": bound, "contexts": spectrum.contexts, "tokens": spectrum.vocab_size}
             return {**sizes, "rank": spectrum.rank, "divergence": spectrum.divergence}
 
         row = cached_json(run_dir / RANK, measure)
