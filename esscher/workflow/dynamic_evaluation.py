@@ -8,7 +8,6 @@ difference, what learning saves, is known far better than either number.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,64 +19,19 @@ from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.data.config import SourceConfig
 from esscher.data.splits import read_raw_splits, read_splits
-from esscher.data.text import TextStream, raw_stream, text_stream
+from esscher.data.text import raw_stream, text_stream
 from esscher.estimators.intervals import ratio_of_sums
 from esscher.estimators.long_context import stream_warnings
 from esscher.estimators.perplexity import as_bits, as_perplexity, nonnegative
-from esscher.hub import SavedBase
 from esscher.networks.network import StreamingNetwork
 from esscher.reports.report import Report
+from esscher.training import dynamic_evaluation as dynamic
 from esscher.training.dynamic_config import DynamicConfig
-from esscher.training.dynamic_evaluation import (
-    GradientStatistics,
-    SegmentScorer,
-    collect_statistics,
-    grad_without_cudnn,
-    load_statistics,
-    save_statistics,
-    score_dynamic,
-    score_static,
-    sequence_scorer,
-    stream_scorer,
-    weights_digest,
-    with_progress,
-)
 from esscher.training.stream_batches import TokenStream
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.measure_stream import base_with_span, read_model_stream
 from esscher.workflow.model import Model
 from esscher.workflow.run_folder import trained_chunking
-
-
-@dataclass(frozen=True)
-class ScoredText:
-    """A text in the pieces after which the weights learn, and the sizes by unit of its tokens or sequences."""
-
-    scorer: SegmentScorer
-    units: Mapping[str, Tensor]
-    description: str
-    is_stream: bool
-
-    @property
-    def tokens(self) -> int:
-        return int(self.units["token"].sum())
-
-    def log_probs(self, pieces: list[Tensor]) -> Float[Tensor, "N"]:
-        """The log-probability of each token of a stream, or of each sequence."""
-        return torch.cat(pieces) if self.is_stream else torch.stack([piece.sum() for piece in pieces])
-
-    def per_unit(self, total: Float[Tensor, "N"], settings: MeasureConfig) -> dict[str, Estimate]:
-        """Nats per unit. Replicates are blocks of neighbours, because learning makes sequences depend on each other, too."""
-        estimates, counted = {}, "tokens" if self.is_stream else "sequences"
-        for name, size in self.units.items():
-            unit = f"nats per {name}"
-            if settings.fixed:
-                estimates[name] = Estimate.exact(float(total.sum() / size.sum()), method="exact, fixed text", unit=unit)
-            else:
-                estimates[name] = ratio_of_sums(
-                    total, size.double(), confidence=settings.confidence, counted=counted, unit=unit
-                )
-        return estimates
 
 
 @dataclass(frozen=True)
@@ -98,17 +52,11 @@ class DynamicMeasurement:
 
     def report(self, model: Model, settings: MeasureConfig) -> Report:
         """A row for each unit."""
-        perplexity, bits, static = as_perplexity(self.dynamic), as_bits(self.dynamic), as_perplexity(self.static)
-        rows = [
-            {
-                "per": unit,
-                "perplexity": perplexity[unit],
-                "bits": bits[unit],
-                "static_perplexity": static[unit],
-                "bits_saved": self.bits_saved[unit],
-            }
-            for unit in self.dynamic
-        ]
+        columns = {
+            "perplexity": as_perplexity(self.dynamic), "bits": as_bits(self.dynamic),
+            "static_perplexity": as_perplexity(self.static), "bits_saved": self.bits_saved,
+        }  # fmt: skip
+        rows = [{"per": unit} | {name: values[unit] for name, values in columns.items()} for unit in self.dynamic]
         facts = {
             "model": model.name, "data": settings.source.source, "measured_on": self.measured_on, "read_as": self.read_as,
             "rule": str(settings.adapt), "statistics": self.statistics,
@@ -132,116 +80,108 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
     Returns:
         Nats by unit, bits saved, and how the text was read. Gradient statistics are kept in the folder of the model.
     """
-    model, config, say = _checked(model, settings), settings.adapt, current_progress().say
-    text = _test_text(model, settings)
+    streams, config, say = _has_memory(model), settings.adapt, current_progress().say
+    _refuse_settings(model, settings, streams)
+    if settings.stream.attention_span is not None or settings.stream.clamp_len is not None:
+        model = replace(model, base=base_with_span(model, settings.stream))
+    if streams:
+        stream = read_model_stream(model, settings.source)
+        scorer, units, measured_on = dynamic.stream_scorer(stream.tokens[None], config.segment), stream.units(), str(stream)
+        counted, read_as = "tokens", f"one stream, learnt from after every {config.segment} tokens"
+    else:
+        encoded = model.data.read(settings.source, model.trained)
+        scorer, units, measured_on = dynamic.sequence_scorer(encoded.x, 1), encoded.units, str(encoded)
+        counted, read_as = "sequences", "learnt from after every sequence"
     statistics, description = gradient_statistics_for(model, config)
-    static = text.log_probs(score_static(model.base, with_progress(text.scorer, "without learning", text.tokens, say)))
-    scorer = with_progress(text.scorer, "learning", text.tokens, say)
-    dynamic = text.log_probs(score_dynamic(model.base, scorer, config, statistics))
-    return DynamicMeasurement(
-        {name: nonnegative(nats) for name, nats in text.per_unit(-static, settings).items()},
-        {name: nonnegative(nats) for name, nats in text.per_unit(-dynamic, settings).items()},
-        as_bits(text.per_unit(dynamic - static, settings)),
-        text.description,
-        f"one stream, learnt from after every {config.segment} tokens"
-        if text.is_stream
-        else "learnt from after every sequence",
-        description,
-        stream_warnings(dynamic, text.units["token"]) if text.is_stream and not settings.fixed else [],
-    )
+    tokens = int(units["token"].sum())
+
+    def log_probs(pieces: list[Tensor]) -> Float[Tensor, "N"]:
+        """Of each token of a stream, or of each sequence."""
+        return torch.cat(pieces) if streams else torch.stack([piece.sum() for piece in pieces])
+
+    def per_unit(total: Float[Tensor, "N"]) -> dict[str, Estimate]:
+        """Nats per unit. Replicates are blocks of neighbours, because learning makes sequences depend on each other, too."""
+        estimates = {}
+        for name, size in units.items():
+            unit, confidence = f"nats per {name}", settings.confidence
+            if settings.fixed:
+                estimates[name] = Estimate.exact(float(total.sum() / size.sum()), method="exact, fixed text", unit=unit)
+            else:
+                estimates[name] = ratio_of_sums(total, size.double(), confidence=confidence, counted=counted, unit=unit)
+        return estimates
+
+    fixed_scorer = dynamic.with_progress(scorer, "without learning", tokens, say)
+    static = log_probs(dynamic.score_static(model.base, fixed_scorer))
+    learning_scorer = dynamic.with_progress(scorer, "learning", tokens, say)
+    learnt = log_probs(dynamic.score_dynamic(model.base, learning_scorer, config, statistics))
+    nats = [{name: nonnegative(value) for name, value in per_unit(-scores).items()} for scores in (static, learnt)]
+    warnings = stream_warnings(learnt, units["token"]) if streams and not settings.fixed else []
+    return DynamicMeasurement(*nats, as_bits(per_unit(learnt - static)), measured_on, read_as, description, warnings)
 
 
-def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[GradientStatistics | None, str]:
-    """The gradient statistics that a rule needs, from the file in the model's folder, or collected and kept there.
+def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:
+    """The gradient statistics that a rule needs, and a description of them; None for sgd, which needs none.
 
-    Args:
-        model: The base, loaded from a folder or not.
-        config: The rule; sgd needs no statistics.
-
-    Returns:
-        The statistics, None for sgd, and a description of them.
+    They are read from the file in the model's folder, or collected and kept there.
     """
     if config.rule == "sgd":
         return None, "none"
-    pieces = f"{config.columns}x{config.segment}" if has_memory(model.base) else str(config.columns)
+    pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)
     file = None if model.folder is None else model.folder / f"gradients-{pieces}.safetensors"
-    claim: dict[str, Any] = {"weights": weights_digest(model.base), "batches": config.batches}
+    claim: dict[str, Any] = {"weights": dynamic.weights_digest(model.base), "batches": config.batches}
     if file is not None and file.is_file():
-        statistics, saved = load_statistics(file, claim if config.text is None else {**claim, "text": config.text})
-        return statistics, _describe_statistics(statistics, saved["text"], file)
-    scorer, name, tokens = _training_text(model, config)
-    base = copy.deepcopy(model.base).eval()
-    with grad_without_cudnn():
-        scores = with_progress(scorer, "gradient statistics", tokens, current_progress().say)(base)
-        statistics = collect_statistics(base, scores, batches=config.batches)
-    if file is not None:
-        save_statistics(file, statistics, {**claim, "text": name})
-    return statistics, _describe_statistics(statistics, name, file)
+        statistics, saved = dynamic.load_statistics(file, claim if config.text is None else {**claim, "text": config.text})
+        name = saved["text"]
+    else:
+        scorer, name, tokens = _training_text(model, config)
+        base = copy.deepcopy(model.base).eval()
+        with dynamic.grad_without_cudnn():
+            scores = dynamic.with_progress(scorer, "gradient statistics", tokens, current_progress().say)(base)
+            statistics = dynamic.collect_statistics(base, scores, batches=config.batches)
+        if file is not None:
+            dynamic.save_statistics(file, statistics, {**claim, "text": name})
+    return statistics, f"{statistics.batches:,} gradients on {name}" + ("" if file is None else f", in {file.name}")
 
 
-def has_memory(base: SavedBase) -> bool:
-    """Whether a base reads streams."""
-    return isinstance(base, NetworkBase) and isinstance(base.network, StreamingNetwork)
+def _has_memory(model: Model) -> bool:
+    return isinstance(model.base, NetworkBase) and isinstance(model.base.network, StreamingNetwork)
 
 
-def _checked(model: Model, settings: MeasureConfig) -> Model:
-    """The model with the attention span of the settings; one that cannot learn from a text is refused."""
+def _refuse_settings(model: Model, settings: MeasureConfig, streams: bool) -> None:
+    """Refuse a model that cannot learn from the text."""
     for refused, name in (
         (model.is_tilted, "energy"),
         (model.fsdp, "fsdp"),
-        (settings.source.target is not None and has_memory(model.base), "data.target"),
+        (settings.source.target is not None and streams, "data.target"),
     ):
         if refused:
             raise ValueError(
                 f"{name} has no meaning with dynamic, where the base learns from a text. Nothing was measured; leave it out."
             )
-    if has_memory(model.base) and model.chunking != trained_chunking(model.trained):
+    if streams and model.chunking != trained_chunking(model.trained):
         raise ValueError(
             "A base with a memory learns from one stream, which is not cut. Nothing was measured; leave prompt_tokens, "
             "max_length and eos out."
         )
-    if settings.stream.attention_span is None and settings.stream.clamp_len is None:
-        return model
-    return replace(model, base=base_with_span(model, settings.stream))
 
 
-def _test_text(model: Model, settings: MeasureConfig) -> ScoredText:
-    if has_memory(model.base):
-        stream = read_model_stream(model, settings.source)
-        return ScoredText(stream_scorer(stream.tokens[None], settings.adapt.segment), stream.units(), str(stream), True)
-    encoded = model.data.read(settings.source, model.trained)
-    return ScoredText(sequence_scorer(encoded.x, 1), encoded.units, str(encoded), False)
-
-
-def _training_text(model: Model, config: DynamicConfig) -> tuple[SegmentScorer, str, int]:
-    """The text to collect gradients from, its name, and its tokens."""
-    run = model.trained
+def _training_text(model: Model, config: DynamicConfig) -> tuple[dynamic.SegmentScorer, str, int]:
+    """The text to collect gradients from, by default the one that the model was trained on; its name, and its tokens."""
+    run = None if config.text is not None else model.trained
     if config.text is None and (run is None or run.data.motif is not None):
         raise ValueError(
-            f"The rule {config.rule!r} needs gradient statistics of {model.name}, and the folder does not say which "
-            "text the model "
-            f"was trained on. Nothing was measured; name the text (adapt.text), or use the rule sgd."
+            f"The rule {config.rule!r} needs gradient statistics of {model.name}, and the folder does not say which text the "
+            f"model was trained on. Nothing was measured; name the text (adapt.text), or use the rule sgd."
         )
-    name = config.text or ("" if run is None else run.data.source)
-    if has_memory(model.base):
-        columns = TokenStream(_training_stream(model, config).tokens, config.segment).columns(config.columns)
-        return stream_scorer(columns, config.segment), name, columns.numel()
-    if run is not None and config.text is None:
-        x = model.data.read_splits(run.data, run).train
-    else:
-        x = model.data.read(SourceConfig(name), None).x
-    return sequence_scorer(x, config.columns), name, int(x.lengths.sum())
-
-
-def _training_stream(model: Model, config: DynamicConfig) -> TextStream:
-    """The text of the settings, or the one that the model was trained on, as one stream."""
-    run = model.trained
-    if config.text is not None or run is None:
-        return read_model_stream(model, SourceConfig(config.text or ""))
-    if run.data.split == "raw":
-        return raw_stream(read_raw_splits(run.data)[0], model.tokenizer)
-    return text_stream(read_splits(run.data).train.texts, model.tokenizer, ends=run.length.ends)
-
-
-def _describe_statistics(statistics: GradientStatistics, text: str, file: Path | None) -> str:
-    return f"{statistics.batches:,} gradients on {text}" + ("" if file is None else f", in {file.name}")
+    source = SourceConfig(config.text or "") if run is None else run.data
+    if _has_memory(model):
+        if run is None:
+            stream = read_model_stream(model, source)
+        elif run.data.split == "raw":
+            stream = raw_stream(read_raw_splits(run.data)[0], model.tokenizer)
+        else:
+            stream = text_stream(read_splits(run.data).train.texts, model.tokenizer, ends=run.length.ends)
+        columns = TokenStream(stream.tokens, config.segment).columns(config.columns)
+        return dynamic.stream_scorer(columns, config.segment), source.source, columns.numel()
+    x = model.data.read(source, None).x if run is None else model.data.read_splits(run.data, run).train
+    return dynamic.sequence_scorer(x, config.columns), source.source, int(x.lengths.sum())
