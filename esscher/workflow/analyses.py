@@ -1,30 +1,35 @@
-"""What a tilted model does differently from its base, and whether the data do the same; how far the context of bases helps, and
-whether their heads are a bottleneck. A classifier is in `discriminate`, exposure bias in `exposure`."""
+"""What a tilted model does differently from its base, and whether the data do the same: energies, n-grams, next tokens, and how
+well a new classifier tells draws of both from data.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+The classifier is trained by noise contrast, one draw for each sequence, from the same initial weights for both kinds of draws,
+and tested on prompts that it was not trained on. Draws that have the distribution of the data leave it an accuracy of 1/2. No
+classifier is right more often than 1/2 + half the total variation between model and data, so the accuracy is a lower bound on
+the distance, as tight as the classifier is good. Draws of the tilted model come from a finite pool, which leaves them a little
+nearer the base. Data that the energy was trained on make the tilted model look better than it is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import torch
-from jaxtyping import Int
+from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.network import NetworkBase
-from esscher.core.chunking import Chunking
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, prompts_of, unique_prompts
-from esscher.core.target import Tilted, flat
+from esscher.core.target import Base, Tilted, flat
 from esscher.data.config import SourceConfig
+from esscher.energies.features import Decode
+from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.estimators.continuations import NextTokens, next_tokens
-from esscher.estimators.log_prob_rank import LogProbSpectrum, log_prob_spectrum, next_log_probs, singular_curve
-from esscher.estimators.long_context import HARDEST_SHARES, THRESHOLD, ContextLosses, context_losses, spread_places
-from esscher.estimators.perplexity import as_perplexity
+from esscher.estimators.intervals import Statistic
 from esscher.estimators.populations import (
     NAMES,
     EnergyComparison,
+    Name,
     Populations,
     UniqueNgrams,
     compare_energies,
@@ -32,17 +37,25 @@ from esscher.estimators.populations import (
     unique_ngrams,
 )
 from esscher.estimators.reliability import TOO_FEW
-from esscher.heads.mixture import MixtureHead
-from esscher.hub import SavedBase
+from esscher.networks.transformer_config import TransformerConfig
+from esscher.objectives.noise_contrastive import NoiseContrast, StoredNegatives
 from esscher.reports import plots
 from esscher.reports.report import Report
 from esscher.reports.tables import token_name
 from esscher.samplers.importance import Importance
+from esscher.samplers.scoring import log_weight
+from esscher.training.evaluation import HeldOut
 from esscher.training.resumable import collect_draws
-from esscher.workflow.config.analyse import ContextConfig, EnergiesConfig, NextTokenConfig, NgramsConfig, RankConfig
-from esscher.workflow.measure_stream import read_model_stream
-from esscher.workflow.model import Model, load, max_context
-from esscher.workflow.subsets import random_rows
+from esscher.training.trainer import Trainer
+from esscher.workflow.config.analyse import (
+    ClassifierTraining,
+    DiscriminateConfig,
+    EnergiesConfig,
+    NextTokenConfig,
+    NgramsConfig,
+)
+from esscher.workflow.model import Model
+from esscher.workflow.subsets import random_rows, split_by_prompt
 from esscher.workflow.tilt import energy_data
 
 R = TypeVar("R")
@@ -197,134 +210,110 @@ def _over(joint: Estimate, base: Estimate) -> Estimate | None:
     return joint.map(lambda share: share / base.value) if base.value > 0 else None
 
 
-def check_same_tokens(model: Model, other: Model) -> None:
-    """Refuse to compare, token by token, models whose tokens differ."""
-    if not model.data.same_tokens(other.data):
-        raise ValueError(
-            f"{model.name} and {other.name} have different tokens, so their numbers per token are not of the same things. "
-            f"Nothing was measured; compare models with one tokenizer."
-        )
+AGAINST: tuple[Name, ...] = ("base", "joint")
 
 
-def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
-    """Compare how far back the context of models helps.
+@dataclass(frozen=True)
+class DiscriminateResult:
+    """By the kind of draws; `gap` is the accuracy against draws of the base minus that against draws of the tilted model."""
+
+    accuracy: Mapping[Name, Estimate]
+    false_positives: Mapping[Name, Estimate]  # share of the draws taken for data
+    gap: Estimate
+    ess: Estimate  # of the draws after a prompt, for the tilted model
+    sequences: Mapping[str, int]  # for training, validation and test
+
+
+def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis[DiscriminateResult]:
+    """Train and test classifiers that tell draws of a model from data.
 
     Args:
-        settings: Folders of the models, the text, and the lengths of context.
+        model: A tilted model.
+        settings: The data, the classifier, and its training.
 
     Returns:
-        The losses of all models by length of context, and the report.
+        Accuracies for draws of the base and of the tilted model, and the report.
     """
-    models = {str(folder): load(folder) for folder in settings.models}
-    first, confidence = next(iter(models.values())), settings.confidence
-    for model in models.values():
-        check_same_tokens(model, first)
-    tokens = read_model_stream(first, settings.source).tokens
-    places = spread_places(settings.positions, len(tokens), settings.longest)
-    losses = {
-        name: context_losses(model.base, tokens, places, settings.lengths, max_context=max_context(model.base))
-        for name, model in models.items()
-    }
-    result = ContextLosses(settings.lengths, losses)
-    nats = {name: result.by_length(name, confidence=confidence) for name in losses}
-    rows = [
-        {"context": length, **as_perplexity({name: line[place] for name, line in nats.items()})}
-        for place, length in enumerate(result.lengths)
-    ]
-
-    def effective(name: str, share: float) -> Estimate:
-        return result.effective_length(name, share, confidence=confidence, rng=SeededRng(settings.seed, "places"))
-
-    lengths = [{"model": name} | {f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES} for name in nats]
+    (x, description), seed = comparison_data(model, settings.source), settings.training.seed
+    result = discriminate(model.target, x, settings, decode=model.decode(), rng=SeededRng(seed))
     facts: dict[str, Any] = {
-        "models": len(nats), "data": settings.source.source, "places": result.places, "seed": settings.seed
+        "model": model.name, "energy": model.energy_name, "data": description, "seed": seed,
+        "sequences": " ".join(f"{name} {count:,}" for name, count in result.sequences.items()),
+        "accuracy_base_minus_joint": result.gap, "ess": result.ess,
     }  # fmt: skip
     if settings.plot is not None:
-        colours = (plots.TILTED, plots.TRUTH, plots.BASE, plots.INK)
-        lines = {name: (colours[place % 4], result.lengths, line) for place, (name, line) in enumerate(nats.items())}
-        figure = plots.interval_bands(lines, x="tokens of context", y="nats per token")
+        accuracies = {f"{name} draws": value for name, value in result.accuracy.items()}
+        label = "accuracy of a new classifier against data"
+        figure = plots.intervals(accuracies, label=label, truth=0.5, truth_label="indistinguishable")
         facts["plot"] = plots.save_figure(figure, Path(settings.plot))
-    note = (
-        f"A length is the first after which {settings.step} more tokens lower the perplexity, beyond the best of the group, "
-        f"by less than {THRESHOLD:.0%}, on that share of tokens which are hardest for the group."
-    )
-    tables = {"perplexity_by_context": rows, "effective_length": lengths}
-    return Analysis(result, Report("esscher analyse context", facts, tables, [note]))
-
-
-def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
-    """Compare the ranks of models' next-token distributions on one text; each model reads it as its own tokens.
-
-    Args:
-        settings: Folders of the models, the text, and the contexts.
-
-    Returns:
-        For each model its rank and singular values, and the report.
-    """
-    results: dict[str, LogProbSpectrum] = {}
-    rows, say = [], current_progress().say
-    notes = [
-        "softmax_at_most: the highest rank of one softmax over vectors as wide as the model's, whatever its weights; mean "
-        "divergence: KL of the distributions after two different contexts, in nats."
+    rows = [
+        {"draws of": name, "accuracy": accuracy, "false positive rate": result.false_positives[name]}
+        for name, accuracy in result.accuracy.items()
     ]
-    for name in settings.models:
-        model = load(name, chunking=Chunking(max_length=1))
-        tokens = read_model_stream(model, settings.source).tokens
-        say(f"{name}:")
-        spectrum, bound = measure_rank(
-            model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence, say=say
-        )
-        results[name] = spectrum
-        contexts, vocab_size = spectrum.contexts, spectrum.vocab_size
-        rows.append(
-            {
-                "model": name, "rank": spectrum.rank, "softmax_at_most": bound, "contexts": contexts, "tokens": vocab_size,
-                "mean_divergence": spectrum.divergence,
-            }
-        )  # fmt: skip
-        if spectrum.full:
-            what = "give more --contexts" if contexts < vocab_size else "it is that of all tokens"
-            most = min(contexts, vocab_size)
-            notes.append(f"{name}: a rank of {most:,} is as high as {contexts:,} contexts allow; {what}.")
-    facts: dict[str, Any] = {"models": len(results), "data": settings.source.source}
-    if settings.plot is not None:
-        lines = {name: singular_curve(spectrum.singular) for name, spectrum in results.items()}
-        figure = plots.cumulative_distribution(lines, x="singular value over the largest", y="share not above it")
-        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
-    singular = {"singular_values": {name: spectrum.singular.tolist() for name, spectrum in results.items()}}
-    tables = {"ranks": rows}
-    return Analysis(results, Report("esscher analyse rank", facts, tables, notes, json_tables=tables | singular))
+    return Analysis(result, Report("esscher analyse discriminate", facts, {"against_data": rows}, ess_notes(result.ess)))
 
 
-def measure_rank(
-    base: SavedBase,
-    tokens: Int[Tensor, "N"],
-    contexts: int = 1000,
-    length: int = 64,
+def discriminate(
+    target: Tilted, x: Sequences, settings: DiscriminateConfig, *, decode: Decode | None = None, rng: SeededRng
+) -> DiscriminateResult:
+    """Train a classifier for each kind of draws and test it; one that reads text needs the base's `decode` from tokens."""
+    say, config, confidence = current_progress().say, settings.classifier, settings.confidence
+    x = random_rows(x, settings.sequences, rng=rng.stream("sequences"))
+    if isinstance(config.network, TransformerConfig):  # one of its own reads as many positions as there are
+        config = replace(config, network=replace(config.network, max_positions=int(x.start.max()) + target.space.max_length))
+    classifiers = {  # before anything is drawn, so that a mistake in their settings costs nothing
+        name: build_energy(config, target.base, decode=decode, rng=rng.stream("classifier")) for name in AGAINST
+    }
+    parts = split_by_prompt(x, (settings.validation, settings.test), rng=rng.stream("split"))
+    learn, choose, judge = (
+        draw_populations(target, part, settings.draws, rng=rng.stream("draws", use), say=say)
+        for use, part in zip(("learn", "choose", "judge"), parts, strict=True)
+    )
+    rates: dict[Name, tuple[Statistic, Statistic]] = {}
+    for name, energy in classifiers.items():
+        say(f"Training a classifier of data against draws of the {name}.")
+        train_classifier(energy, target.base, learn, choose, name, settings.training, rng=rng.stream("learn", name))
+        rates[name] = classifier_rates(energy, target.base, judge, name)
+    base, joint = rates["base"][0], rates["joint"][0]
+    method, false_method = "accuracy at even odds on unseen prompts", "share of draws taken for data"
+    return DiscriminateResult(
+        {name: judge.share(right, confidence=confidence, method=method) for name, (right, _) in rates.items()},
+        {name: judge.share(wrong, confidence=confidence, method=false_method) for name, (_, wrong) in rates.items()},
+        judge.estimate(
+            lambda *counts: base(*counts) - joint(*counts), confidence=confidence, method="difference of accuracies"
+        ),
+        judge.ess(confidence=confidence),
+        {use: len(part) for use, part in zip(("training", "validation", "test"), parts, strict=True)},
+    )
+
+
+def train_classifier(
+    energy: NetworkEnergy,
+    base: Base,
+    learn: Populations,
+    choose: Populations,
+    name: Name,
+    training: ClassifierTraining,
     *,
-    confidence: float = 0.95,
-    say: Callable[[str], None] = lambda text: None,
-) -> tuple[LogProbSpectrum, int | None]:
-    """The spectrum after `contexts` evenly spaced contexts of `length` tokens, in float64, and the bound of a softmax."""
-    base = base.double()
-    length = min(length, max_context(base), len(tokens) - 2)
-    places = spread_places(contexts, len(tokens), max(0, length))
-    say(f"{len(places):,} contexts of {length} tokens")
-    spectrum = log_prob_spectrum(next_log_probs(base, tokens, places, length), confidence=confidence)
-    return spectrum, softmax_bound(base)
+    rng: SeededRng,
+) -> None:
+    """Train the classifier in place on `learn`; it ends with the weights that were best on `choose`."""
+    objectives = []
+    for use, pops in (("learn", learn), ("choose", choose)):
+        draws = pops.draws if name == "base" else pops.joint_draws(rng=rng.stream(use))
+        objectives.append(NoiseContrast(StoredNegatives(draws.x, draws.log_base)))
+    x, held_out = learn.data.x, HeldOut(objectives[1], choose.data.x)
+    Trainer(training)(objectives[0], Tilted(base, energy), x, modules=energy, validation=held_out)
+    energy.to(x.tokens.device).eval()
 
 
-@torch.no_grad()
-def softmax_bound(base: SavedBase) -> int | None:
-    """The width of the vectors that meet the output weights, one for the normaliser, and one more where there are biases."""
-    if isinstance(base, NetworkBase):
-        head = getattr(base.network, "head", None)
-        biases = getattr(head, "bias", None) is not None
-        if isinstance(head, MixtureHead):
-            return head.latent.out_features // head.components + 1 + biases
-        vectors = base.network.hidden(prompts_of([[0]]).to(next(base.parameters()).device))
-        return vectors.shape[-1] + 1 + biases
-    output = base.model.get_output_embeddings()
-    if not isinstance(output, torch.nn.Linear):
-        return None
-    return output.in_features + 1 + (output.bias is not None)
+def classifier_rates(energy: NetworkEnergy, base: Base, pops: Populations, name: Name) -> tuple[Statistic, Statistic]:
+    """Accuracy where data and draws are equally many, and the share of draws taken for data; weights of the joint count."""
+    classifier = Tilted(base, energy)
+    both: tuple[Name, Name] = ("data", name)
+    of_data, of_draws = (pops.ratio(which, (log_weight(classifier, pops[which].x) > 0).double()) for which in both)
+
+    def accuracy(*counts: Tensor) -> Float[Tensor, ""]:
+        return (1 + of_data(*counts) - of_draws(*counts)) / 2
+
+    return accuracy, of_draws

@@ -24,7 +24,7 @@ from esscher.hub import save_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.testing import assert_covers
-from esscher.workflow.analyses import softmax_bound
+from esscher.workflow.base_analyses import softmax_bound
 from esscher.workflow.config.analyse import RankConfig
 
 SOFTMAX = {

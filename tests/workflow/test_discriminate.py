@@ -14,9 +14,8 @@ from esscher.energies.network import build_energy
 from esscher.exact.enumeration import tabulate
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
-from esscher.workflow.analyses import draw_populations
+from esscher.workflow.analyses import classifier_rates, discriminate, draw_populations, train_classifier
 from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
-from esscher.workflow.discriminate import classifier_rates, discriminate, train_classifier
 from esscher.workflow.subsets import random_rows, split_by_prompt
 
 TRAINING = ClassifierTraining(

@@ -8,9 +8,9 @@ from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, point_values
 from esscher.estimators.exposure_bias import self_conditioned_scores
-from esscher.workflow import exposure
+from esscher.workflow import base_analyses
+from esscher.workflow.base_analyses import score_stream_positions, stream_windows
 from esscher.workflow.config.analyse import ExposureConfig
-from esscher.workflow.exposure import score_stream_positions, stream_windows
 
 TOKENS = torch.arange(400) * 7 // 3 % 3
 SETTINGS = ExposureConfig(sequences=12, draws=2, warmup=5)
@@ -48,7 +48,7 @@ def test_levels_are_those_after_the_whole_context(config, monkeypatch):
     torch.testing.assert_close(drawn.logsumexp[1::2, 0], expected[:, 0], atol=1e-9, rtol=0)
     blind, _, _ = score_stream_positions(base, windows[:, warm:], 0, SETTINGS, rng=SeededRng(0))
     assert float((blind.logsumexp - expected).abs().max()) > 1e-3
-    monkeypatch.setattr(exposure, "rows_at_once", lambda space: 10)
+    monkeypatch.setattr(base_analyses, "rows_at_once", lambda space: 10)
     data_again, _, outputs_again = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
     torch.testing.assert_close(data_again.logsumexp, data.logsumexp, atol=1e-9, rtol=0)
     torch.testing.assert_close(outputs_again.log_prob, outputs.log_prob, atol=1e-9, rtol=0)

@@ -42,10 +42,10 @@ from esscher.samplers.importance import Exhaustive
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
+from esscher.workflow.base_analyses import analyse_exposure
 from esscher.workflow.config.analyse import ExposureConfig
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
-from esscher.workflow.exposure import analyse_exposure
 from esscher.workflow.measure import measure_sequences
 from esscher.workflow.model import load
 from esscher.workflow.processors import TextProcessor

@@ -38,8 +38,8 @@ from esscher.reports.document import Picture, Section, Table, TextLines
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
+from esscher.workflow.base_analyses import analyse_exposure
 from esscher.workflow.config.analyse import ExposureConfig
-from esscher.workflow.exposure import analyse_exposure
 from esscher.workflow.model import Model, load
 from esscher.workflow.run_folder import RESULTS
 from esscher.workflow.train import train_base

@@ -19,7 +19,7 @@ from esscher.papers.streams import over_seeds, stream_rows, stream_sections, wit
 from esscher.papers.study import Row, Rows, StudyContext, cached_json
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import cumulative_distribution
-from esscher.workflow.analyses import measure_rank
+from esscher.workflow.base_analyses import measure_rank
 from esscher.workflow.processors import prepare_stream_data
 
 PAPER = [

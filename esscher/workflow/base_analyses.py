@@ -1,10 +1,11 @@
-"""Exposure bias of a model, alone or beside a baseline.
+"""What bases do: how far their context helps, whether their heads are a bottleneck, and their exposure bias.
 
-A model of texts or of chunks continues the prompts of the data. A model that was trained on a stream continues places within
-one long text, with the memory of what it read before each of them; each place is then a replicate.
+Exposure is that of one model, alone or beside a baseline. A model of texts or of chunks continues the prompts of the data. A
+model that was trained on a stream continues places within one long text, with the memory of what it read before each of them;
+each place is then a replicate.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,33 +18,160 @@ from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.bases.network import NetworkBase
 from esscher.bases.wrappers import WithMemory
 from esscher.core.chunking import Chunking
+from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
-from esscher.core.space import Sequences, empty_prompts, point_values, unique_prompts
+from esscher.core.space import Sequences, empty_prompts, point_values, prompts_of, unique_prompts
 from esscher.core.target import Tilted
-from esscher.estimators.exposure_bias import (
-    Exposure,
-    ExposureRatio,
-    LogSumExps,
-    SelfConditionedScores,
-    exposure,
-    exposure_of,
-    exposure_ratio,
-    ratio_of,
-    self_conditioned_scores,
-)
-from esscher.estimators.long_context import spread_places
-from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
+from esscher.estimators import exposure_bias
+from esscher.estimators.exposure_bias import Exposure, ExposureRatio, LogSumExps, SelfConditionedScores
+from esscher.estimators.log_prob_rank import LogProbSpectrum, log_prob_spectrum, next_log_probs, singular_curve
+from esscher.estimators.long_context import HARDEST_SHARES, THRESHOLD, ContextLosses, context_losses, spread_places
+from esscher.estimators.perplexity import as_perplexity
+from esscher.heads.mixture import MixtureHead
+from esscher.hub import SavedBase
+from esscher.reports import plots
 from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
 from esscher.training.resumable import collect_draws
-from esscher.workflow.analyses import check_same_tokens, comparison_data
-from esscher.workflow.config.analyse import ExposureConfig
+from esscher.workflow.analyses import Analysis, comparison_data
+from esscher.workflow.config.analyse import ContextConfig, ExposureConfig, RankConfig
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.measure_stream import read_model_stream
-from esscher.workflow.model import Model, load
+from esscher.workflow.model import Model, load, max_context
 from esscher.workflow.processors import prepare_stream_data
 from esscher.workflow.subsets import random_rows
+
+
+def check_same_tokens(model: Model, other: Model) -> None:
+    """Refuse to compare, token by token, models whose tokens differ."""
+    if not model.data.same_tokens(other.data):
+        raise ValueError(
+            f"{model.name} and {other.name} have different tokens, so their numbers per token are not of the same things. "
+            f"Nothing was measured; compare models with one tokenizer."
+        )
+
+
+def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
+    """Compare how far back the context of models helps.
+
+    Args:
+        settings: Folders of the models, the text, and the lengths of context.
+
+    Returns:
+        The losses of all models by length of context, and the report.
+    """
+    models = {str(folder): load(folder) for folder in settings.models}
+    first, confidence = next(iter(models.values())), settings.confidence
+    for model in models.values():
+        check_same_tokens(model, first)
+    tokens = read_model_stream(first, settings.source).tokens
+    places = spread_places(settings.positions, len(tokens), settings.longest)
+    losses = {
+        name: context_losses(model.base, tokens, places, settings.lengths, max_context=max_context(model.base))
+        for name, model in models.items()
+    }
+    result = ContextLosses(settings.lengths, losses)
+    nats = {name: result.by_length(name, confidence=confidence) for name in losses}
+    rows = [
+        {"context": length, **as_perplexity({name: line[place] for name, line in nats.items()})}
+        for place, length in enumerate(result.lengths)
+    ]
+
+    def effective(name: str, share: float) -> Estimate:
+        return result.effective_length(name, share, confidence=confidence, rng=SeededRng(settings.seed, "places"))
+
+    lengths = [{"model": name} | {f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES} for name in nats]
+    facts: dict[str, Any] = {
+        "models": len(nats), "data": settings.source.source, "places": result.places, "seed": settings.seed
+    }  # fmt: skip
+    if settings.plot is not None:
+        colours = (plots.TILTED, plots.TRUTH, plots.BASE, plots.INK)
+        lines = {name: (colours[place % 4], result.lengths, line) for place, (name, line) in enumerate(nats.items())}
+        figure = plots.interval_bands(lines, x="tokens of context", y="nats per token")
+        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
+    note = (
+        f"A length is the first after which {settings.step} more tokens lower the perplexity, beyond the best of the group, "
+        f"by less than {THRESHOLD:.0%}, on that share of tokens which are hardest for the group."
+    )
+    tables = {"perplexity_by_context": rows, "effective_length": lengths}
+    return Analysis(result, Report("esscher analyse context", facts, tables, [note]))
+
+
+def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
+    """Compare the ranks of models' next-token distributions on one text; each model reads it as its own tokens.
+
+    Args:
+        settings: Folders of the models, the text, and the contexts.
+
+    Returns:
+        For each model its rank and singular values, and the report.
+    """
+    results: dict[str, LogProbSpectrum] = {}
+    rows = []
+    notes = [
+        "softmax_at_most: the highest rank of one softmax over vectors as wide as the model's, whatever its weights; mean "
+        "divergence: KL of the distributions after two different contexts, in nats."
+    ]
+    for name in settings.models:
+        model = load(name, chunking=Chunking(max_length=1))
+        tokens = read_model_stream(model, settings.source).tokens
+        current_progress().say(f"{name}:")
+        spectrum, bound = measure_rank(model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence)
+        results[name] = spectrum
+        contexts, vocab_size = spectrum.contexts, spectrum.vocab_size
+        rows.append(
+            {
+                "model": name, "rank": spectrum.rank, "softmax_at_most": bound, "contexts": contexts, "tokens": vocab_size,
+                "mean_divergence": spectrum.divergence,
+            }
+        )  # fmt: skip
+        if spectrum.full:
+            what = "give more --contexts" if contexts < vocab_size else "it is that of all tokens"
+            most = min(contexts, vocab_size)
+            notes.append(f"{name}: a rank of {most:,} is as high as {contexts:,} contexts allow; {what}.")
+    facts: dict[str, Any] = {"models": len(results), "data": settings.source.source}
+    if settings.plot is not None:
+        lines = {name: singular_curve(spectrum.singular) for name, spectrum in results.items()}
+        figure = plots.cumulative_distribution(lines, x="singular value over the largest", y="share not above it")
+        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
+    singular = {"singular_values": {name: spectrum.singular.tolist() for name, spectrum in results.items()}}
+    tables = {"ranks": rows}
+    return Analysis(results, Report("esscher analyse rank", facts, tables, notes, json_tables=tables | singular))
+
+
+def measure_rank(
+    base: SavedBase,
+    tokens: Int[Tensor, "N"],
+    contexts: int = 1000,
+    length: int = 64,
+    *,
+    confidence: float = 0.95,
+) -> tuple[LogProbSpectrum, int | None]:
+    """The spectrum after `contexts` evenly spaced contexts of `length` tokens, in float64, and the bound of a softmax."""
+    base = base.double()
+    length = min(length, max_context(base), len(tokens) - 2)
+    places = spread_places(contexts, len(tokens), max(0, length))
+    current_progress().say(f"{len(places):,} contexts of {length} tokens")
+    spectrum = log_prob_spectrum(next_log_probs(base, tokens, places, length), confidence=confidence)
+    return spectrum, softmax_bound(base)
+
+
+@torch.no_grad()
+def softmax_bound(base: SavedBase) -> int | None:
+    """The width of the vectors that meet the output weights, one for the normaliser, and one more where there are biases."""
+    if isinstance(base, NetworkBase):
+        head = getattr(base.network, "head", None)
+        biases = getattr(head, "bias", None) is not None
+        if isinstance(head, MixtureHead):
+            return head.latent.out_features // head.components + 1 + biases
+        vectors = base.network.hidden(prompts_of([[0]]).to(next(base.parameters()).device))
+        return vectors.shape[-1] + 1 + biases
+    output = base.model.get_output_embeddings()
+    if not isinstance(output, torch.nn.Linear):
+        return None
+    return output.in_features + 1 + (output.bias is not None)
+
 
 MAX_ROWS = 12  # positions in the table for people
 NOTES = (
@@ -89,11 +217,15 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
         facts["ratio"] = ratio.ratio
     if settings.plot is not None:
         lines = {
-            name: (BASE if name == "baseline" else TILTED, [at.position for at in side.at], [at.bound for at in side.at])
+            name: (
+                plots.BASE if name == "baseline" else plots.TILTED,
+                [at.position for at in side.at],
+                [at.bound for at in side.at],
+            )
             for name, side in bounds.items()
         }
-        figure = interval_bands(lines, x="position", y="bound on exposure bias (nats)")
-        facts["plot"] = save_figure(figure, Path(settings.plot))
+        figure = plots.interval_bands(lines, x="position", y="bound on exposure bias (nats)")
+        facts["plot"] = plots.save_figure(figure, Path(settings.plot))
     rows = _rows(bound, baseline, ratio)
     count = min(len(rows), MAX_ROWS)
     shown = [rows[place * (len(rows) - 1) // max(1, count - 1)] for place in range(count)]
@@ -131,11 +263,11 @@ def _exposure_of_sequences(
     bounds = {}
     for name, model in models.items():
         draws = collect_draws(sampler, Tilted(model.base), prompts, count, rng=rng.stream(name), say=say)
-        bounds[name] = exposure(model.base, x, draws, confidence=confidence)
+        bounds[name] = exposure_bias.exposure(model.base, x, draws, confidence=confidence)
     ratio = None
     if "baseline" in models:
         bases, greedy = [model.base for model in models.values()], settings.decode == "greedy"
-        ratio = exposure_ratio(*bases, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
+        ratio = exposure_bias.exposure_ratio(*bases, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
     return bounds, ratio, f"{description}: {len(x):,} sequences, up to {settings.longest} tokens of each"
 
 
@@ -143,7 +275,7 @@ def _exposure_of_stream(
     models: Mapping[str, Model], run: TrainRun, settings: ExposureConfig
 ) -> tuple[dict[str, Exposure], ExposureRatio | None, str]:
     """The same at places within one text."""
-    model, rng, say = models["model"], SeededRng(settings.seed), current_progress().say
+    model, rng = models["model"], SeededRng(settings.seed)
     if settings.source is None:
         tokens, description = prepare_stream_data(run).test.tokens, "held out of the training data of the model"
     else:
@@ -153,15 +285,13 @@ def _exposure_of_stream(
     sources, confidence = ((1, len(windows)),), settings.confidence
     bounds, outputs = {}, []
     for name, side in models.items():
-        data, drawn, scores = score_stream_positions(
-            side.streaming_base, windows, warmup, settings, rng=rng.stream(name), say=say
-        )
-        bounds[name] = exposure_of(data, drawn, sources=sources, confidence=confidence)
+        data, drawn, scores = score_stream_positions(side.streaming_base, windows, warmup, settings, rng=rng.stream(name))
+        bounds[name] = exposure_bias.exposure_of(data, drawn, sources=sources, confidence=confidence)
         outputs.append(scores)
     ratio = None
     if "baseline" in models:
         replicate, greedy = torch.arange(len(windows)), settings.decode == "greedy"
-        ratio = ratio_of(*outputs, replicate, greedy=greedy, confidence=confidence)
+        ratio = exposure_bias.ratio_of(*outputs, replicate, greedy=greedy, confidence=confidence)
     places = f"{len(windows):,} places of {length} tokens, each after {warmup:,} that the memory read"
     return bounds, ratio, f"{description}: {places}"
 
@@ -199,7 +329,6 @@ def score_stream_positions(
     settings: ExposureConfig,
     *,
     rng: Rng,
-    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[LogSumExps, LogSumExps, SelfConditionedScores]:
     """Scores of a base with a memory at the places of a stream: of the data, of its draws, and after its own outputs."""
     length, count, device = windows.shape[1] - warmup, settings.draws, next(base.parameters()).device
@@ -215,8 +344,10 @@ def score_stream_positions(
         for x, parts in ((segment, data), (draws, drawn)):
             parts.append(point_values(x, log_probs_and_logsumexp(with_memory, x)[1].double(), length).cpu())
         greedy = settings.decode == "greedy"
-        outputs.append(self_conditioned_scores(with_memory, segment, greedy=greedy, rng=segment_rng.stream("outputs")))
-        say(f"{sum(map(len, data)):,} of {len(windows):,} places")
+        outputs.append(
+            exposure_bias.self_conditioned_scores(with_memory, segment, greedy=greedy, rng=segment_rng.stream("outputs"))
+        )
+        current_progress().say(f"{sum(map(len, data)):,} of {len(windows):,} places")
     rows = torch.arange(len(windows))
     scores = SelfConditionedScores(torch.cat([part.log_prob for part in outputs]), torch.cat([part.valid for part in outputs]))
     return _logsumexps(torch.cat(data), rows), _logsumexps(torch.cat(drawn), rows.repeat_interleave(count)), scores
