@@ -44,16 +44,11 @@ from esscher.reports.report import Report
 from esscher.reports.tables import token_name
 from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_weight
+from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.resumable import collect_draws
 from esscher.training.trainer import Trainer
-from esscher.workflow.config.analyse import (
-    ClassifierTraining,
-    DiscriminateConfig,
-    EnergiesConfig,
-    NextTokenConfig,
-    NgramsConfig,
-)
+from esscher.workflow.config.analyse import DiscriminateConfig, EnergiesConfig, NextTokenConfig, NgramsConfig
 from esscher.workflow.model import Model
 from esscher.workflow.subsets import random_rows, split_by_prompt
 from esscher.workflow.tilt import energy_data
@@ -130,14 +125,14 @@ def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyC
     pops, facts, notes = _draw_comparison(model, settings)
     rng = SeededRng(settings.seed).stream("resamples")
     result = compare_energies(model.target, pops, confidence=settings.confidence, rng=rng)
-    histogram = result.histogram
+    edges, shares = result.histogram.edges, result.histogram.shares
     if settings.plot is not None:
-        figure = plots.step_histograms(histogram.edges, histogram.shares, label="energy (nats)")
+        figure = plots.step_histograms(edges, shares, label="energy (nats)")
         facts["plot"] = plots.save_figure(figure, Path(settings.plot))
     columns = {"mean": result.mean, "above data": result.above, "distance to data": result.distance}
     tables = {"energies": [{"of": name} | {column: values.get(name) for column, values in columns.items()} for name in NAMES]}
-    shares = {"histogram": {"edges": histogram.edges, **histogram.shares}}
-    return Analysis(result, Report("esscher analyse energies", facts, tables, notes, json_tables=tables | shares))
+    json_tables = tables | {"histogram": {"edges": edges, **shares}}
+    return Analysis(result, Report("esscher analyse energies", facts, tables, notes, json_tables=json_tables))
 
 
 def analyse_ngrams(model: Model, settings: NgramsConfig) -> Analysis[list[UniqueNgrams]]:
@@ -276,15 +271,11 @@ def discriminate(
         rates[name] = classifier_rates(energy, target.base, judge, name)
     base, joint = rates["base"][0], rates["joint"][0]
     method, false_method = "accuracy at even odds on unseen prompts", "share of draws taken for data"
-    return DiscriminateResult(
-        {name: judge.share(right, confidence=confidence, method=method) for name, (right, _) in rates.items()},
-        {name: judge.share(wrong, confidence=confidence, method=false_method) for name, (_, wrong) in rates.items()},
-        judge.estimate(
-            lambda *counts: base(*counts) - joint(*counts), confidence=confidence, method="difference of accuracies"
-        ),
-        judge.ess(confidence=confidence),
-        {use: len(part) for use, part in zip(("training", "validation", "test"), parts, strict=True)},
-    )
+    accuracy = {name: judge.share(right, confidence=confidence, method=method) for name, (right, _) in rates.items()}
+    wrong = {name: judge.share(rate, confidence=confidence, method=false_method) for name, (_, rate) in rates.items()}
+    gap = judge.estimate(lambda *n: base(*n) - joint(*n), confidence=confidence, method="difference of accuracies")
+    sizes = {use: len(part) for use, part in zip(("training", "validation", "test"), parts, strict=True)}
+    return DiscriminateResult(accuracy, wrong, gap, judge.ess(confidence=confidence), sizes)
 
 
 def train_classifier(
@@ -293,9 +284,9 @@ def train_classifier(
     learn: Populations,
     choose: Populations,
     name: Name,
-    training: ClassifierTraining,
+    training: TrainingConfig,
     *,
-    rng: SeededRng,
+    rng: Rng,
 ) -> None:
     """Train the classifier in place on `learn`; it ends with the weights that were best on `choose`."""
     objectives = []
@@ -310,8 +301,8 @@ def train_classifier(
 def classifier_rates(energy: NetworkEnergy, base: Base, pops: Populations, name: Name) -> tuple[Statistic, Statistic]:
     """Accuracy where data and draws are equally many, and the share of draws taken for data; weights of the joint count."""
     classifier = Tilted(base, energy)
-    both: tuple[Name, Name] = ("data", name)
-    of_data, of_draws = (pops.ratio(which, (log_weight(classifier, pops[which].x) > 0).double()) for which in both)
+    sides: tuple[Name, Name] = ("data", name)
+    of_data, of_draws = (pops.ratio(side, (log_weight(classifier, pops[side].x) > 0).double()) for side in sides)
 
     def accuracy(*counts: Tensor) -> Float[Tensor, ""]:
         return (1 + of_data(*counts) - of_draws(*counts)) / 2

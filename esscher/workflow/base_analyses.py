@@ -73,7 +73,7 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     }
     result = ContextLosses(settings.lengths, losses)
     nats = {name: result.by_length(name, confidence=confidence) for name in losses}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"context": length, **as_perplexity({name: line[place] for name, line in nats.items()})}
         for place, length in enumerate(result.lengths)
     ]
@@ -81,7 +81,9 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     def effective(name: str, share: float) -> Estimate:
         return result.effective_length(name, share, confidence=confidence, rng=SeededRng(settings.seed, "places"))
 
-    lengths = [{"model": name} | {f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES} for name in nats]
+    lengths: list[dict[str, Any]] = [
+        {"model": name, **{f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES}} for name in nats
+    ]
     facts: dict[str, Any] = {
         "models": len(nats), "data": settings.source.source, "places": result.places, "seed": settings.seed
     }  # fmt: skip
@@ -141,12 +143,7 @@ def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
 
 
 def measure_rank(
-    base: SavedBase,
-    tokens: Int[Tensor, "N"],
-    contexts: int = 1000,
-    length: int = 64,
-    *,
-    confidence: float = 0.95,
+    base: SavedBase, tokens: Int[Tensor, "N"], contexts: int = 1000, length: int = 64, *, confidence: float = 0.95
 ) -> tuple[LogProbSpectrum, int | None]:
     """The spectrum after `contexts` evenly spaced contexts of `length` tokens, in float64, and the bound of a softmax."""
     base = base.double()
@@ -216,12 +213,9 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
         facts |= {"against": settings.against, "bound_of_baseline": baseline.mean, "decode": settings.decode}
         facts["ratio"] = ratio.ratio
     if settings.plot is not None:
+        colours = {"model": plots.TILTED, "baseline": plots.BASE}
         lines = {
-            name: (
-                plots.BASE if name == "baseline" else plots.TILTED,
-                [at.position for at in side.at],
-                [at.bound for at in side.at],
-            )
+            name: (colours[name], [at.position for at in side.at], [at.bound for at in side.at])
             for name, side in bounds.items()
         }
         figure = plots.interval_bands(lines, x="position", y="bound on exposure bias (nats)")
@@ -266,8 +260,8 @@ def _exposure_of_sequences(
         bounds[name] = exposure_bias.exposure(model.base, x, draws, confidence=confidence)
     ratio = None
     if "baseline" in models:
-        bases, greedy = [model.base for model in models.values()], settings.decode == "greedy"
-        ratio = exposure_bias.exposure_ratio(*bases, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
+        (base, baseline), greedy = (model.base for model in models.values()), settings.decode == "greedy"
+        ratio = exposure_bias.exposure_ratio(base, baseline, x, greedy=greedy, confidence=confidence, rng=rng.stream("outputs"))
     return bounds, ratio, f"{description}: {len(x):,} sequences, up to {settings.longest} tokens of each"
 
 
@@ -291,7 +285,7 @@ def _exposure_of_stream(
     ratio = None
     if "baseline" in models:
         replicate, greedy = torch.arange(len(windows)), settings.decode == "greedy"
-        ratio = exposure_bias.ratio_of(*outputs, replicate, greedy=greedy, confidence=confidence)
+        ratio = exposure_bias.ratio_of(outputs[0], outputs[1], replicate, greedy=greedy, confidence=confidence)
     places = f"{len(windows):,} places of {length} tokens, each after {warmup:,} that the memory read"
     return bounds, ratio, f"{description}: {places}"
 
@@ -323,16 +317,13 @@ def stream_windows(tokens: Int[Tensor, "N"], length: int, settings: ExposureConf
 
 @torch.no_grad()
 def score_stream_positions(
-    base: NetworkBase,
-    windows: Int[Tensor, "R W"],
-    warmup: int,
-    settings: ExposureConfig,
-    *,
-    rng: Rng,
+    base: NetworkBase, windows: Int[Tensor, "R W"], warmup: int, settings: ExposureConfig, *, rng: Rng
 ) -> tuple[LogSumExps, LogSumExps, SelfConditionedScores]:
     """Scores of a base with a memory at the places of a stream: of the data, of its draws, and after its own outputs."""
     length, count, device = windows.shape[1] - warmup, settings.draws, next(base.parameters()).device
-    data, drawn, outputs = [], [], []
+    data: list[Tensor] = []
+    drawn: list[Tensor] = []
+    outputs = []
     for number, some in enumerate(torch.split(windows.to(device), max(1, rows_at_once(base.space) // count))):
         memory = base.init_memory(len(some))
         for first in range(0, warmup, base.space.max_length):

@@ -81,6 +81,7 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
         Nats by unit, bits saved, and how the text was read. Gradient statistics are kept in the folder of the model.
     """
     streams, config, say = _has_memory(model), settings.adapt, current_progress().say
+    units: Mapping[str, Tensor]
     _refuse_settings(model, settings, streams)
     if settings.stream.attention_span is not None or settings.stream.clamp_len is not None:
         model = replace(model, base=base_with_span(model, settings.stream))
@@ -110,13 +111,15 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
                 estimates[name] = ratio_of_sums(total, size.double(), confidence=confidence, counted=counted, unit=unit)
         return estimates
 
-    fixed_scorer = dynamic.with_progress(scorer, "without learning", tokens, say)
+    fixed_scorer, learning_scorer = (
+        dynamic.with_progress(scorer, what, tokens, say) for what in ("without learning", "learning")
+    )
     static = log_probs(dynamic.score_static(model.base, fixed_scorer))
-    learning_scorer = dynamic.with_progress(scorer, "learning", tokens, say)
     learnt = log_probs(dynamic.score_dynamic(model.base, learning_scorer, config, statistics))
-    nats = [{name: nonnegative(value) for name, value in per_unit(-scores).items()} for scores in (static, learnt)]
+    before, after = ({name: nonnegative(nats) for name, nats in per_unit(-scores).items()} for scores in (static, learnt))
+    saved = as_bits(per_unit(learnt - static))
     warnings = stream_warnings(learnt, units["token"]) if streams and not settings.fixed else []
-    return DynamicMeasurement(*nats, as_bits(per_unit(learnt - static)), measured_on, read_as, description, warnings)
+    return DynamicMeasurement(before, after, saved, measured_on, read_as, description, warnings)
 
 
 def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import yaml
 
-from esscher.core.config import to_dict
+from esscher.core.config import from_dict, to_dict
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
@@ -109,8 +109,7 @@ def load_finetuned(folder: str | Path) -> FinetunedModel:
         task_model = TaskModel(encoder, TaskHeadConfig(**config["head"]))
     load_module_tensors(task_model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     tokenizer = load_tokenizer(folder, eos=config["eos"])
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in config["labelling"].items()}
-    labelling = FINETUNE_TASKS[config["task"]](**fields)
+    labelling = from_dict(FINETUNE_TASKS[config["task"]], config["labelling"])
     layout, columns = PairEncoder(tokenizer, **config["layout"]), ColumnNames(**config["columns"])
     return FinetunedModel(task_model.eval(), layout, config["task"], labelling, columns)
 

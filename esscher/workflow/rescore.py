@@ -70,9 +70,7 @@ def rescore_lists(settings: RescoreConfig) -> Report:
     else:
         weights = _read_weights(Path(settings.weights))
         if all(nbest.references for nbest in test):
-            names = score_names(test)
-            _check_weights(weights, names)
-            systems = {FIRST: {}, "given weights": weights}
+            names, systems = score_names(test), {FIRST: {}, "given weights": weights}
             comparison = _evaluate_systems(_table(test, names, metric), names, systems, {}, metric, settings.confidence, rng)
     chosen = choose_texts(test, weights)
     if settings.weights_out is not None:
@@ -134,18 +132,7 @@ def score_candidates(
     eos: str | None = None,
     out: str | Path | None = None,
 ) -> tuple[NBest, ...]:
-    """The lists with the scores of models; scores that are in the lists, or in `out`, are not computed again.
-
-    Args:
-        lists: N-best lists.
-        base: Folder of the base.
-        energy: Folder of the energy, or `self`.
-        eos: Token that ends a text; by default that of the folder.
-        out: File that keeps the lists that are done.
-
-    Returns:
-        The lists, with the scores `log_base` and, with an energy, `log_weight`.
-    """
+    """The lists with the scores `log_base` and, with an energy, `log_weight`; those in the lists or in `out` are used again."""
     chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).cut)
     wanted = _digests(Path(base), energy, chunking)
     file = None if out is None else Path(out)
@@ -302,19 +289,7 @@ class SystemComparison:
 def compare_systems(
     tuning: Sequence[NBest], test: Sequence[NBest], metric: TextMetric, *, confidence: float = 0.95, restarts: int = 8, rng: Rng
 ) -> SystemComparison:
-    """Tune weights on some lists, and compare systems on others.
-
-    Args:
-        tuning: Lists to tune on.
-        test: Lists to measure on.
-        metric: What weights are tuned for, and systems compared by.
-        confidence: Coverage of the intervals.
-        restarts: Random starts of the tuning.
-        rng: Where everything random comes from.
-
-    Returns:
-        All systems, and their differences.
-    """
+    """Tune weights for the metric on some lists, from several random starts, and compare systems on others."""
     names = score_names(test)
     if set(score_names(tuning)) != set(names):
         raise ValueError(
@@ -327,10 +302,7 @@ def compare_systems(
     previous: dict[str, float] = {}  # where tuning starts: the weights of the system before
     for name, used in _systems(names).items():
         table = NBestScores(tuning_table.scores[..., [names.index(score) for score in used]], tuning_table.counts)
-        if previous and name != BASE_ALONE:
-            start = torch.tensor([previous.get(score, 0.0) for score in used], dtype=torch.float64)
-        else:
-            start = torch.eye(len(used), dtype=torch.float64)[0]
+        start = _vector(previous if previous and name != BASE_ALONE else {used[0]: 1.0}, used)
         tuned_weights = tune_weights(table, metric, start=start, restarts=restarts, rng=rng.stream("tune", name))
         weights[name] = dict(zip(used, tuned_weights.tolist(), strict=True))
         previous = previous if name == BASE_ALONE else weights[name]
@@ -341,7 +313,6 @@ def compare_systems(
 def choose_texts(lists: Sequence[NBest], weights: Mapping[str, float]) -> dict[str, str]:
     """For each id the candidate with the highest weighted sum; references are not needed."""
     names = score_names(lists)
-    _check_weights(weights, names)
     vector = _vector(weights, names)
     return {nbest.id: nbest.texts[int((_scores(nbest, names) @ vector).argmax())] for nbest in lists}
 
@@ -397,6 +368,13 @@ def _evaluate_systems(
 
 
 def _vector(weights: Mapping[str, float], names: Sequence[str]) -> Float[Tensor, "F"]:
+    """The weight of each score; one for a score that the lists do not have is refused."""
+    unknown = [name for name in weights if name not in names]
+    if unknown:
+        raise ValueError(
+            f"There is a weight for {unknown[0]!r}, and the lists have no such score; they have {', '.join(names)}. Nothing "
+            f"was chosen; score the lists with the models that the weights were tuned with."
+        )
     return torch.tensor([weights.get(name, 0.0) for name in names], dtype=torch.float64)
 
 
@@ -414,12 +392,3 @@ def _table(lists: Sequence[NBest], names: Sequence[str], metric: TextMetric) -> 
 def _scores(nbest: NBest, names: Sequence[str]) -> Float[Tensor, "N F"]:
     rows = [[len(each.text.split()) if name == WORDS else each.scores[name] for name in names] for each in nbest.candidates]
     return torch.tensor(rows, dtype=torch.float64)
-
-
-def _check_weights(weights: Mapping[str, float], names: Sequence[str]) -> None:
-    unknown = [name for name in weights if name not in names]
-    if unknown:
-        raise ValueError(
-            f"There is a weight for {unknown[0]!r}, and the lists have no such score; they have {', '.join(names)}. Nothing "
-            f"was chosen; score the lists with the models that the weights were tuned with."
-        )
