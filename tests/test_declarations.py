@@ -109,14 +109,6 @@ EXCEPTIONS = [
         ["esscher.training.resumable:*"],
     ),
     (
-        "studies of three kinds of data have a name, models and a limit, which counts test images, sentence pairs or tokens",
-        [
-            "esscher.papers.eforcing.image_studies:ImageStudy",
-            "esscher.papers.eforcing.translation_studies:TranslationStudy",
-            "esscher.papers.sources:StreamStudy",
-        ],
-    ),
-    (
         "sizes of two unlike experiments on strings, in which few numbers have the same name",
         ["esscher.papers.gam.studies:GamScale", "esscher.papers.quickstart.experiments:StringScale"],
     ),

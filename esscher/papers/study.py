@@ -10,16 +10,18 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_file
-from esscher.estimators.intervals import interval
+from esscher.estimators.intervals import interval, ratio
 from esscher.reports.document import Picture, Section, Table, write_report
 from esscher.reports.plots import curves
+from esscher.reports.report import PAGE
 from esscher.training.collectives import exists_on_main_process
 from esscher.workflow.config.train import TrainRun
 
@@ -27,18 +29,21 @@ Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 ROW_FILE = "row.json"
 ESTIMATE_FIELDS = {field.name for field in fields(Estimate)}
+M = TypeVar("M")
 
 
-@runtime_checkable
-class Study(Protocol):
-    """A data set and the names of the models that are trained on it with a seed."""
+@dataclass(frozen=True, kw_only=True)
+class Study(Generic[M]):
+    """A data set, and the settings of the models that are trained on it; seeds after the first may leave some models out."""
 
-    @property
-    def name(self) -> str: ...
-    def names_for_seed(self, seed: int) -> Iterable[str]: ...
+    name: str
+    models: Mapping[str, M]
+    repeated_over_seeds: tuple[str, ...] | None = None  # None is all models
 
-
-S = TypeVar("S", bound=Study)
+    def names_for_seed(self, seed: int) -> tuple[str, ...]:
+        """The models that are trained with a seed."""
+        repeated = self.repeated_over_seeds
+        return tuple(name for name in self.models if seed == 0 or repeated is None or name in repeated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,29 +59,33 @@ class StudyContext:
         """The folder of a model that is trained with a seed."""
         return self.out / study / f"{model.lower().replace(' ', '-').replace(',', '')}-seed{seed}"
 
-    def row(self, study: S, model: str, seed: int, make: Callable[[S, str, int], Any]) -> Any:
-        """`make(study, model, seed)`, or what it returned in an earlier run."""
-        return cached_json(self.run_dir(study.name, model, seed) / ROW_FILE, lambda: make(study, model, seed))
+    def row(self, study: str, model: str, seed: int, make: Callable[[Path], Any]) -> Any:
+        """`make(run_dir)`, or what it returned in an earlier run."""
+        run_dir = self.run_dir(study, model, seed)
+        return cached_json(run_dir / ROW_FILE, lambda: make(run_dir))
 
-    def rows(self, study: S, make: Callable[[S, str, int], Any]) -> list[Any]:
-        """The rows of a study: each seed in turn, and for each seed every model."""
-        names = [(model, seed) for seed in range(self.seeds) for model in study.names_for_seed(seed)]
-        return [self.row(study, model, seed, make) for model, seed in names]
+    def names(self, study: Study[Any]) -> list[tuple[str, int]]:
+        """The models and seeds of a study: each seed in turn, and for each seed every model."""
+        return [(model, seed) for seed in range(self.seeds) for model in study.names_for_seed(seed)]
+
+    def rows(self, study: Study[Any], make: Callable[[str, int, Path], Any]) -> list[Any]:
+        """`make(model, seed, run_dir)` for all models and seeds of a study, or what it returned in an earlier run."""
+        return [self.row(study.name, *name, partial(make, *name)) for name in self.names(study)]
 
     def publish(
-        self,
-        title: str,
-        about: str,
-        sections: Sequence[Section],
-        *,
-        tables: Mapping[str, Rows],
-        paper: Rows,
-        missing: Sequence[str] = (),
+        self, title: str, about: str, sections: Sequence[Section], tables: Mapping[str, Rows], missing: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Write `report.html`, the published table last, and return all tables; `missing` says which data were not found."""
-        published = Section("Published", "Results at the published sizes.", [Table("Results", paper)])
-        write_report(self.out / "report.html", title, about, [*sections, published])
-        return {**tables, "paper": paper, "left out": [{"left out": message} for message in missing]}
+        """Write `report.html` and return all tables; `missing` says which data were not found.
+
+        The report ends with the published results, the table "paper"; it leaves out tables without rows.
+        """
+        published = Section("Published", "Results at the published sizes.", [Table("Results", tables["paper"])])
+        shown = [
+            replace(section, parts=[part for part in section.parts if not isinstance(part, Table) or part.rows])
+            for section in (*sections, published)
+        ]
+        write_report(self.out / PAGE, title, about, [section for section in shown if section.parts])
+        return {**tables, "left out": [{"left out": message} for message in missing]}
 
     def learning_curves(self, study: str, models: Iterable[str], y: str, meaning: str = "Seed 0.") -> list[Picture]:
         """A picture of validation losses while learning, with the first seed; none if no model was evaluated."""
@@ -95,8 +104,8 @@ def cached_json(file: Path, make: Callable[[], Any]) -> Any:
 
 
 def run_with_seed(run: TrainRun, run_dir: Path, seed: int) -> TrainRun:
-    """The training run in a folder, with a seed."""
-    return replace(run, out=str(run_dir), training=replace(run.training, seed=seed))
+    """The training run in a folder, with a seed; it resumes what the folder has."""
+    return replace(run, out=str(run_dir), training=replace(run.training, seed=seed), resume=True)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -106,12 +115,8 @@ def count_parameters(model: nn.Module) -> int:
 
 def mean_estimate(values: Tensor, *, method: str, unit: str = "") -> Estimate:
     """The mean of independent values, with a 95 % interval for the mean of their distribution."""
-    values = values.double()
-
-    def mean(times: Tensor) -> Tensor:
-        return (times[0] * values).sum() / times[0].sum()
-
-    return interval(mean, [(1, len(values))], confidence=0.95, n=len(values), method=method, unit=unit)
+    n = len(values)
+    return interval(ratio(values.double()), [(1, n)], confidence=0.95, n=n, method=method, unit=unit)
 
 
 def means_over_seeds(rows: Rows, by: Sequence[str], columns: Sequence[str] | None = None) -> list[Row]:
@@ -139,11 +144,6 @@ def _mean_over_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     half = float(stdtrit(len(values) - 1, 0.975)) * error
     method = f"Student's t over {len(values)} seeds"
     return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit)
-
-
-def unless_empty(table: Table) -> list[Table]:
-    """The table, or nothing if it has no rows."""
-    return [table] if table.rows else []
 
 
 def select(rows: Rows, columns: Sequence[str]) -> list[Row]:

@@ -59,5 +59,5 @@ def test_the_smallest_run(tmp_path, monkeypatch):
         with Image.open(place / grid) as picture:
             assert max(picture.size) > 400
     assert "what was drawn after that" in (tmp_path / "report.html").read_text()
-    again = context.row(few, chosen[1], 1, lambda *made: pytest.fail("the row was made again"))
+    again = context.row(few.name, chosen[1], 1, lambda run_dir: pytest.fail("the row was made again"))
     assert again == {name: value for name, value in found["rows"][3].items() if name != "saved"}

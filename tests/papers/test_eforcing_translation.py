@@ -39,10 +39,10 @@ def test_systems_have_one_network_and_set_of_pairs(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(studies, "TATOEBA", archive_of(tmp_path, 400))
     main, heads = translation_studies("small", tmp_path)[0]
-    for system in main.systems.values():
-        plain = main.systems[PLAIN]
+    for system in main.models.values():
+        plain = main.models[PLAIN]
         assert (system.base, system.data, system.training.epochs) == (plain.base, plain.data, plain.training.epochs)
-    sizes = [parameter_count(system.base, 2_000) for system in heads.systems.values()]
+    sizes = [parameter_count(system.base, 2_000) for system in heads.models.values()]
     assert max(sizes) < 1.05 * min(sizes)
     monkeypatch.setattr(studies, "DATA", tmp_path)
     published, missing = translation_studies("paper", tmp_path)
@@ -59,7 +59,7 @@ def test_numbers_in_words(number, words):
 
 def test_the_smallest_run(tmp_path, monkeypatch):
     whole = studies._smoke(tmp_path)
-    systems = {name: whole.systems[name] for name in (PLAIN, SMOOTH, list(whole.systems)[-1])}
+    systems = {name: whole.models[name] for name in (PLAIN, SMOOTH, list(whole.models)[-1])}
 
     def short(one: TrainRun) -> TrainRun:
         training = replace(one.training, steps=4, evaluate_every=2)
@@ -68,7 +68,7 @@ def test_the_smallest_run(tmp_path, monkeypatch):
             objective = replace(objective, after_steps=None)
         return replace(one, training=training, objective=objective)
 
-    few = replace(whole, test_limit=4, systems={name: short(one) for name, one in systems.items()})
+    few = replace(whole, test_limit=4, models={name: short(one) for name, one in systems.items()})
     monkeypatch.setattr(studies, "_smoke", lambda out: few)
     found = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     assert len(found["rows"]) == 10 and len(found["over seeds"]) == 4 and len(found["exposure"]) == 2

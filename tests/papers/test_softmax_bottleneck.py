@@ -66,7 +66,7 @@ def test_a_stage_starts_from_its_model_and_ranks_are_found_once(tmp_path, monkey
     study = replace(whole, models=short, test_limit=60)
     context = StudyContext(scale="smoke", out=tmp_path / "rows")
     for model in study.models:
-        rows = train_and_measure(context, study, model, 0)
+        rows = train_and_measure(context, study, model, 0, context.run_dir(study.name, model))["rows"]
         assert [row["evaluated"] for row in rows] == ["as in training", *(["learning from it (mos)"] if model == MOS else [])]
     tuned = run_for_seed(context, study, "MoS, fine-tuned", 0)
     assert tuned.start == run_for_seed(context, study, MOS, 0).out and tuned.training.seed == 0

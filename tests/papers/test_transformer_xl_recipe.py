@@ -8,8 +8,7 @@ import torch
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_tensors
 from esscher.networks.transformer_config import TransformerXLConfig
-from esscher.papers.sources import EvaluationMode, StreamStudy
-from esscher.papers.streams import SCORES, over_seeds, with_savings
+from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, with_savings
 from esscher.papers.study import StudyContext
 from esscher.papers.transformer_xl import studies
 from esscher.papers.transformer_xl.recipe import run_local_xl as run_local

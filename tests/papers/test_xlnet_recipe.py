@@ -26,7 +26,7 @@ def few(tmp_path, monkeypatch):
     whole = studies._smoke(tmp_path)
     kept = replace(
         whole,
-        pretrained={name: whole.pretrained[name] for name in (PERMUTED, NO_PRETRAINING)},
+        models={name: whole.models[name] for name in (PERMUTED, NO_PRETRAINING)},
         repeated_over_seeds=(NO_PRETRAINING,),
     )
 
@@ -37,7 +37,7 @@ def few(tmp_path, monkeypatch):
     contrast = replace(kept.energies.tilt.contrast, draws=64, sequences=32, held_out=16)
     kept = replace(
         kept,
-        pretrained={name: short(one) for name, one in kept.pretrained.items()},
+        models={name: short(one) for name, one in kept.models.items()},
         tasks={name: short(one) for name, one in kept.tasks.items()},
         energies=replace(
             kept.energies, base=short(kept.energies.base), tilt=replace(short(kept.energies.tilt), contrast=contrast)
@@ -61,8 +61,8 @@ def test_ways_to_pretrain_differ_in_one_thing(tmp_path, monkeypatch):
     assert published.tasks["SST-2"].data.test == "stanfordnlp/sst2::validation"
     for study in (published, studies._smoke(tmp_path)):
         assert study.names_for_seed(1) == REPEATED_METHODS and len(study.names_for_seed(0)) == 8
-        right = study.pretrained[PERMUTED]
-        for name, way in study.pretrained.items():
+        right = study.models[PERMUTED]
+        for name, way in study.models.items():
             assert (way.data, way.training, way.tokenizer) == (right.data, right.training, right.tokenizer)
             differs = [part for part in ("base", "length", "objective") if getattr(way, part) != getattr(right, part)]
             assert len(differs) == (0 if name in (PERMUTED, NO_PRETRAINING) else 2 if name == "causal LM" else 1)
@@ -95,10 +95,10 @@ def test_the_smallest_run(few, tmp_path):
     assert "As an energy" in (tmp_path / "report.html").read_text()
     context = StudyContext(scale="smoke", out=tmp_path)
 
-    def make(study, model, seed):
-        pytest.fail(f"The row of {model}, seed {seed}, was made again instead of read.")
+    def make(run_dir):
+        pytest.fail(f"The row of {run_dir} was made again instead of read.")
 
-    assert context.row(few, NO_PRETRAINING, 1, make) == found["rows"][2]
+    assert context.row(few.name, NO_PRETRAINING, 1, make) == found["rows"][2]
 
 
 def test_the_smallest_run_of_local_attention(few, tmp_path):

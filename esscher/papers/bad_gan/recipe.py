@@ -9,6 +9,7 @@ generated points and, in the plane, the class of every cell of a grid. Validatio
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from esscher.papers.games.networks import Game, eval_in_batches
 from esscher.papers.games.plots import boundary_panels
 from esscher.papers.games.points import Points, SemiSupervisedSplits, to_pixels
 from esscher.papers.games.training import train_game
-from esscher.papers.study import Row, Rows, StudyContext, mean_estimate, means_over_seeds, unless_empty
+from esscher.papers.study import Row, Rows, StudyContext, mean_estimate, means_over_seeds
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_figure, save_image_grid
 
@@ -48,21 +49,19 @@ MEANING = "Test points that are misclassified by the last weights; test labels a
 def run(context: StudyContext) -> dict[str, Any]:
     """All models of the scale, with every draw of labels."""
     studies, missing = few_label_studies(context.scale)
-    names = [(study, draw) for study in studies for draw in range(context.seeds)]
-    rows = [make_row(context, study.name, model, draw) for study, draw in names for model in study.models]
+    rows = [make_row(context, study.name, *name) for study in studies for name in context.names(study)]
     over = over_draws(context, rows)
     over_table = Table("Over draws of labels", over, "Saved: against FM, point by point.")
-    results = Section("Results", MEANING, [Table("Models", rows), *unless_empty(over_table)])
+    results = Section("Results", MEANING, [Table("Models", rows), over_table])
     about = "A classifier by itself, and beside generators of what lies between the classes."
     sections = [results, *(_section(context, study) for study in studies)]
-    tables = {"rows": rows, "over draws": over}
-    return context.publish("Few labels", about, sections, tables=tables, paper=PAPER, missing=missing)
+    return context.publish("Few labels", about, sections, {"rows": rows, "over draws": over, "paper": PAPER}, missing)
 
 
 def make_row(context: StudyContext, study_name: str, model: str, draw: int) -> Row:
     """The test error of one model of a study with one draw of labels."""
     study = _find(context.scale, study_name, model)
-    row = context.row(study, model, draw, partial(train_and_predict, context))
+    row = context.row(study.name, model, draw, partial(train_and_predict, study, model, draw))
     predictions = read_tensors(context.run_dir(study.name, model, draw) / PREDICTIONS_FILE)
     return {**row, "error": error_rate(predictions["wrong"])}
 
@@ -84,9 +83,9 @@ def _find(scale: str, study_name: str, model: str | None) -> FewLabelStudy:
     return study
 
 
-def train_and_predict(context: StudyContext, study: FewLabelStudy, model: str, draw: int) -> Row:
+def train_and_predict(study: FewLabelStudy, model: str, draw: int, run_dir: Path) -> Row:
     """Train one model with one draw of labels; predictions and generated points stay in the run folder."""
-    sets, config, run_dir = study.point_source.sets(draw), study.models[model], context.run_dir(study.name, model, draw)
+    sets, config = study.point_source.sets(draw), study.models[model]
     inference = config is not None and config.variational > 0
     game = study.nets.build(classes=study.classes, inference=inference, rng=SeededRng(draw, "networks"))
     init_points = getattr(sets, study.init_data).values[:INIT_POINTS]

@@ -22,7 +22,8 @@ from esscher.papers.bad_gan.objective import ComplementGanConfig, Density, Image
 from esscher.papers.games.networks import PlanarNets
 from esscher.papers.games.points import LABELLED_PROCESSES, SemiSupervisedSplits, read_or_split, semi_supervised_splits
 from esscher.papers.games.training import ADAM, players
-from esscher.papers.sources import DATA, MNIST, cifar, local_or_hub, missing_message, mnist
+from esscher.papers.sources import CIFAR, MNIST, SVHN, local_or_hub, missing_message
+from esscher.papers.study import Study
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import OptimizerConfig, TrainingConfig
 from esscher.workflow.config.train import TrainRun
@@ -82,22 +83,16 @@ class ImageSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewLabelStudy:
+class FewLabelStudy(Study[ComplementGanConfig | None]):
     """Points and classifiers of them; a model without the settings of a game learns from the labels alone."""
 
-    name: str
     point_source: PlanarSource | ImageSource
     nets: PlanarNets | DenseNets | ConvNets
     classes: int = 10
-    models: Mapping[str, ComplementGanConfig | None]
     training: TrainingConfig
     supervised_training: TrainingConfig
     optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
     init_data: Literal["labelled", "unlabelled"] = "unlabelled"
-
-    def names_for_seed(self, seed: int) -> tuple[str, ...]:
-        """All models are trained with every draw of labels."""
-        return tuple(self.models)
 
 
 def few_label_studies(scale: str) -> tuple[list[FewLabelStudy], list[str]]:
@@ -238,14 +233,14 @@ def _published_mnist() -> FewLabelStudy:
     plain = replace(RELEASED, labelled_batch_size=100, separate_generator_batch=True)
     entropy = replace(plain, low_density=PAPER_LD, conditional_entropy=0.1)
     return FewLabelStudy(
-        name="MNIST, 100 labels", point_source=_published_source(mnist(), 100), nets=DenseNets(),
+        name="MNIST, 100 labels", point_source=_published_source(local_or_hub(MNIST), 100), nets=DenseNets(),
         models={**_models(plain), "FM + LD + Ent": entropy}, training=training,
         supervised_training=replace(training, steps=20_000), optimizers=_released_optimizers(1 / 3, 0.9999),
     )  # fmt: skip
 
 
 def _published_svhn() -> FewLabelStudy:
-    source = local_or_hub(DATA / "svhn", "ufldl-stanford/svhn:cropped_digits")
+    source = local_or_hub(SVHN)
     training = replace(LINEAR, epochs=900, batch_size=64, learning_rate=1e-3, min_lr_ratio=0.1, log_every=500)
     plain = replace(RELEASED, labelled_batch_size=64, matching="absolute")
     entropy = replace(plain, pull_away=0.8, conditional_entropy=0.1)
@@ -259,8 +254,9 @@ def _published_svhn() -> FewLabelStudy:
 
 def _published_cifar() -> FewLabelStudy:
     training = replace(LINEAR, epochs=1_200, batch_size=100, learning_rate=6e-4, log_every=500)
+    source = _published_source(local_or_hub(CIFAR), 4_000, pixel_min=-1.0, disjoint=False)
     return FewLabelStudy(
-        name="CIFAR-10, 4,000 labels", point_source=_published_source(cifar(), 4_000, pixel_min=-1.0, disjoint=False),
+        name="CIFAR-10, 4,000 labels", point_source=source,
         nets=ConvNets(width=96, input_dropout=0.2, spatial_dropout=False), training=training,
         models=_models(replace(RELEASED, labelled_batch_size=100, matching="absolute")),
         supervised_training=replace(training, epochs=None, steps=50_000), optimizers=_released_optimizers(0.5),

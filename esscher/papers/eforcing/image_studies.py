@@ -13,7 +13,8 @@ from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.objectives.config import EForcingConfig, ObjectiveConfig
 from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN
-from esscher.papers.sources import MNIST, cifar, missing_message, mnist
+from esscher.papers.sources import CIFAR, MNIST, local_or_hub, missing_message
+from esscher.papers.study import Study
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 
@@ -23,11 +24,9 @@ WEIGHT_SUM, ONCE_WEIGHT_FACTOR = 3.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageStudy:
+class ImageStudy(Study[TrainRun]):
     """Images and models of them, named "network, objective"; seeds after the first leave out the second form of E-Forcing."""
 
-    name: str
-    models: Mapping[str, TrainRun]
     grid_images: int = 64  # samples in the grid of a model
     test_limit: int | None = None  # test images, the first ones; None is all
 
@@ -151,7 +150,10 @@ def _published() -> list[ImageStudy]:
         GATED: GatedPixelCnnConfig(width=128, layers=15, kernel_size=5),
     }
     studies = []
-    for name, source, bases, size in (("MNIST", mnist(), small, 784), ("CIFAR-10", cifar(), large, 3_072)):
+    for name, source, bases, size in (
+        ("MNIST", local_or_hub(MNIST), small, 784),
+        ("CIFAR-10", local_or_hub(CIFAR), large, 3_072),
+    ):
         forced = replace(forcing(round(1 - 2 / size, 5), after=0), after_steps=None, after_epochs=15)
         run = _image_run(DataConfig(source), training, ImageConfig(256))
         models = with_objectives(run, bases, forced, once=True)

@@ -7,7 +7,7 @@ compared image by image.
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from esscher.core.storage import read_tensors, write_tensors
 from esscher.core.target import Tilted
 from esscher.data.splits import read_image_splits
 from esscher.papers.eforcing.image_studies import ImageStudy, image_studies
-from esscher.papers.study import StudyContext, count_parameters, mean_estimate, means_over_seeds, run_with_seed, unless_empty
+from esscher.papers.study import StudyContext, count_parameters, mean_estimate, means_over_seeds, run_with_seed
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_image_grid
 from esscher.samplers.ancestral import Ancestral
@@ -55,20 +55,18 @@ def run(context: StudyContext) -> dict[str, Any]:
     studies, missing = image_studies(context.scale)
     rows: list[dict[str, Any]] = []
     for study in studies:
-        made = context.rows(study, lambda study, model, seed: train_and_measure(context, study, model, seed))
-        rows += [{**row, "saved": _saved(context, study, row)} for row in made]
+        of_study = context.rows(study, partial(train_and_measure, study))
+        rows += [{**row, "saved": _saved(context, study, row)} for row in of_study]
     over = means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
-    results = Section("Results", MEANING, [Table("Models", rows), *unless_empty(Table("Over seeds", over))])
+    results = Section("Results", MEANING, [Table("Models", rows), Table("Over seeds", over)])
     sections = [results, *(_section(context, study) for study in studies)]
     about = "One network and set of images, and several training objectives."
-    tables = {"rows": rows, "over seeds": over}
-    return context.publish("E-Forcing on images", about, sections, tables=tables, paper=PAPER, missing=missing)
+    return context.publish("E-Forcing on images", about, sections, {"rows": rows, "over seeds": over, "paper": PAPER}, missing)
 
 
-def train_and_measure(context: StudyContext, study: ImageStudy, model: str, seed: int) -> dict[str, Any]:
+def train_and_measure(study: ImageStudy, model: str, seed: int, run_dir: Path) -> dict[str, Any]:
     """Train a model, score test and training images, and draw its grids."""
-    run_dir = context.run_dir(study.name, model, seed)
-    result = train_base(replace(run_with_seed(study.models[model], run_dir, seed), resume=True))
+    result = train_base(run_with_seed(study.models[model], run_dir, seed))
     test = result.splits.test.rows(slice(0, study.test_limit))
     scores = {
         "test": log_prob(result.base, test),

@@ -33,8 +33,7 @@ from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.config import EForcingConfig
 from esscher.objectives.exposure_bias import EForcing
 from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN, backbone_studies, language_studies
-from esscher.papers.sources import StreamStudy
-from esscher.papers.streams import over_seeds, stream_rows, stream_sections, with_perplexity
+from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_sections, with_perplexity
 from esscher.papers.study import Row, Rows, StudyContext, cached_json, mean_estimate, select, validation_history
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
@@ -91,15 +90,15 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     sections.append(Section("Exposure and energies", "The first seed of each model, on text held out of training.", analyses))
     sections.append(gradient_section(gradients))
     tables = {"gradients": gradients, "exposure": exposure, "energies": energies, "rows": rows, "over seeds": over}
-    return context.publish("E-Forcing", ABOUT, sections, tables=tables, paper=PAPER, missing=missing)
+    return context.publish("E-Forcing", ABOUT, sections, {**tables, "paper": PAPER}, missing)
 
 
 def run_backbones(context: StudyContext) -> dict[str, Any]:
     """Likelihood and E-Forcing on every backbone of the scale."""
     studies, missing = backbone_studies(context.scale)
     rows, over, sections = _rows_and_sections(context, studies)
-    tables, title = {"rows": rows, "over seeds": over}, "E-Forcing on many backbones"
-    return context.publish(title, ABOUT, sections, tables=tables, paper=BACKBONES_PAPER, missing=missing)
+    tables = {"rows": rows, "over seeds": over, "paper": BACKBONES_PAPER}
+    return context.publish("E-Forcing on many backbones", ABOUT, sections, tables, missing)
 
 
 ABOUT = "One network and text, and several training objectives; all are measured by the likelihood of other text."

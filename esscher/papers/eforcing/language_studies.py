@@ -15,7 +15,8 @@ from esscher.networks.recurrent_config import EnasConfig, GruConfig, LstmConfig,
 from esscher.networks.registry import NetworkConfig
 from esscher.networks.transformer_config import DeqConfig, TransformerXLConfig
 from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
-from esscher.papers.sources import DATA, PENN_TREEBANK, StreamStudy, missing_message, stream_run, wikitext
+from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
+from esscher.papers.streams import StreamStudy, stream_run
 from esscher.papers.transformer_xl.studies import WIKITEXT_XL
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun

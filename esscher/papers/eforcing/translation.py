@@ -33,7 +33,7 @@ from esscher.objectives.likelihood import TiltedLikelihood
 from esscher.papers.eforcing.language import residual_energy
 from esscher.papers.eforcing.language_studies import SMOOTH
 from esscher.papers.eforcing.translation_studies import TranslationStudy, translation_studies
-from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed, unless_empty
+from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed
 from esscher.reports.document import Picture, Section, Table, TextLines
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
@@ -69,19 +69,19 @@ def run(context: StudyContext) -> dict[str, Any]:
     over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
     results = [
         Table("Systems", rows),
-        *unless_empty(Table("Over seeds", over)),
+        Table("Over seeds", over),
         Table("Exposure", exposure, RATIO),
         Table("Energies", energies, "Candidates of the base, chosen with and without an energy."),
     ]
     about = "One network and set of pairs, and several training objectives; all are measured on the same test sentences."
     sections = [Section("Results", MEANING, results), *(_section(context, study) for study in studies)]
-    tables = {"rows": rows, "over seeds": over, "exposure": exposure, "energies": energies}
-    return context.publish("Translation", about, sections, tables=tables, paper=PAPER, missing=missing)
+    tables = {"rows": rows, "over seeds": over, "exposure": exposure, "energies": energies, "paper": PAPER}
+    return context.publish("Translation", about, sections, tables, missing)
 
 
 def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
     """Train and decode every system with every seed; then one row for each seed, system and decoding."""
-    names = [(system, seed) for seed in range(context.seeds) for system in study.names_for_seed(seed)]
+    names = context.names(study)
     for system, seed in names:
         train_and_decode(context, study, system, seed)
     test, rows = test_pairs(study), []
@@ -111,7 +111,7 @@ def train_and_decode(context: StudyContext, study: TranslationStudy, system: str
     """Train a system and decode the test pairs, each unless its files exist."""
     run_dir = context.run_dir(study.name, system, seed)
     if not exists_on_main_process(run_dir / RESULTS):
-        train_base(replace(run_with_seed(study.systems[system], run_dir, seed), resume=True))
+        train_base(run_with_seed(study.models[system], run_dir, seed))
     test = test_pairs(study)
     for name, setup in study.decodings.items():
         if not exists_on_main_process(_file(run_dir, name)):
@@ -121,7 +121,7 @@ def train_and_decode(context: StudyContext, study: TranslationStudy, system: str
 
 def test_pairs(study: TranslationStudy) -> Pairs:
     """The test pairs of a study."""
-    test = _pairs(next(iter(study.systems.values())).data)
+    test = _pairs(next(iter(study.models.values())).data)
     return replace(test, sources=test.sources[: study.test_limit], targets=test.targets[: study.test_limit])
 
 
@@ -169,7 +169,7 @@ def exposure_rows(context: StudyContext, study: TranslationStudy, sequences: int
     """The exposure-bias ratio of each system against the baseline; seed 0."""
     rows, baseline = [], context.run_dir(study.name, study.baseline)
     settings = ExposureConfig(sequences=sequences, against=str(baseline))
-    for system in study.systems:
+    for system in study.models:
         if system != study.baseline:
             measured = analyse_exposure(load(context.run_dir(study.name, system)), settings)
             assert measured.ratio is not None
@@ -205,7 +205,7 @@ def energy_rows(context: StudyContext, study: TranslationStudy, system: str, *, 
 def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: int) -> Model:
     """The base tilted by features that are fitted to the validation pairs, which it did not learn from."""
     model = load(run_dir)
-    data = study.systems[next(iter(study.systems))].data
+    data = study.models[next(iter(study.models))].data
     pairs = read_pair_splits(data)[0]
     decode, lexicon = model.tokenizer.decode, lexicon_of(pairs.sources, pairs.targets)
     features = [length_ratio(decode), copied_words(decode), coverage(decode, lexicon)]
@@ -223,7 +223,7 @@ def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: 
 def _section(context: StudyContext, study: TranslationStudy) -> Section:
     """BLEU by length, other metrics, validation losses and example translations; seed 0, the first decoding."""
     test, decoding = test_pairs(study), next(iter(study.decodings))
-    by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.systems}
+    by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.models}
     lengths: list[Row] = []
     for system, translations in by_system.items():
         counts = BLEU.count(translations, test.targets)
@@ -237,7 +237,7 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
     parts: list[Table | Picture | TextLines] = [
         Table(f"BLEU by words of the source, {decoding}", lengths),
         Table(f"Other metrics, {decoding}", metrics),
-        *context.learning_curves(study.name, study.systems, "validation, nats per token"),
+        *context.learning_curves(study.name, study.models, "validation, nats per token"),
         TextLines(f"Translations, {decoding}", examples),
     ]
     return Section(study.name, "", parts)

@@ -20,6 +20,7 @@ from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderC
 from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
 from esscher.papers.eforcing.language_studies import FORCED, PLAIN, SCHEDULED, SMOOTH
 from esscher.papers.sources import DATA, missing_message
+from esscher.papers.study import Study
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 
@@ -41,20 +42,14 @@ class DecodingSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationStudy:
-    """Sentence pairs and systems that are compared with `baseline`; seeds after the first repeat only `repeated_over_seeds`."""
+class TranslationStudy(Study[TrainRun]):
+    """Sentence pairs and systems that are compared with `baseline`."""
 
-    name: str
-    systems: Mapping[str, TrainRun]
     decodings: Mapping[str, DecodingSetup]
     baseline: str = SMOOTH
-    repeated_over_seeds: tuple[str, ...] = REPEATED_SYSTEMS
+    repeated_over_seeds: tuple[str, ...] | None = REPEATED_SYSTEMS
     length_bounds: tuple[int, ...] = (25, 50)  # source lengths, in words, that separate the groups of BLEU by length
     test_limit: int | None = None  # test pairs, the first ones; None is all
-
-    def names_for_seed(self, seed: int) -> tuple[str, ...]:
-        """The systems that are trained with a seed."""
-        return self.repeated_over_seeds if seed else tuple(self.systems)
 
 
 STANDARD_DECODINGS = {"greedy": DecodingSetup(Greedy()), "beam of 5": DecodingSetup(BeamSearch())}
@@ -83,7 +78,7 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     )  # fmt: skip
     run = _run(_pairs_file(pairs), TokenizerConfig("bpe", 2_000), 40, base, training)
     systems = _systems(run, EForcingConfig(after_epochs=BEGIN, weight=0.1))
-    main = TranslationStudy(name="French to English", systems=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10))
+    main = TranslationStudy(name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10))
     return [main, _heads(run)], []
 
 
@@ -122,7 +117,7 @@ def _heads(run: TrainRun) -> TranslationStudy:
     }
     systems = {name: replace(plain, base=base) for name, base in bases.items()}
     return TranslationStudy(
-        name="French to English, heads of an LSTM", systems=systems, decodings=STANDARD_DECODINGS, baseline="softmax",
+        name="French to English, heads of an LSTM", models=systems, decodings=STANDARD_DECODINGS, baseline="softmax",
         repeated_over_seeds=(), length_bounds=(6, 10),
     )  # fmt: skip
 
@@ -136,7 +131,7 @@ def _smoke(out: Path) -> TranslationStudy:
     run = _run(_pairs_file(pairs), TokenizerConfig("word", 60), 12, base, training)
     systems = _systems(run, EForcingConfig(after_steps=15))
     return TranslationStudy(
-        name="numbers to words", systems=systems, decodings=STANDARD_DECODINGS, length_bounds=(2, 3), test_limit=20
+        name="numbers to words", models=systems, decodings=STANDARD_DECODINGS, length_bounds=(2, 3), test_limit=20
     )
 
 
@@ -156,12 +151,12 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
             missing.append(f"{source} to {target}: {folder} holds no train, valid and test files of fairseq's script.")
             continue
         systems = _systems(_run(data, TokenizerConfig("bpe", 10_000), 175, base, training), forcing)
-        studies.append(TranslationStudy(name=f"IWSLT14 {source} to {target}", systems=systems, decodings=ALL_DECODINGS))
+        studies.append(TranslationStudy(name=f"IWSLT14 {source} to {target}", models=systems, decodings=ALL_DECODINGS))
     name = "wmt/wmt16:de-en"
     wmt = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", column="en", target="de")
     large = EncoderDecoderConfig(width=512, layers=6, heads=8, feedforward=2_048, dropout=0.1)
     run = _run(wmt, TokenizerConfig("bpe", 32_000), 128, large, replace(training, epochs=20))
-    studies.append(TranslationStudy(name="WMT16 en to de", systems=_systems(run, forcing), decodings=STANDARD_DECODINGS))
+    studies.append(TranslationStudy(name="WMT16 en to de", models=_systems(run, forcing), decodings=STANDARD_DECODINGS))
     return studies, missing
 
 

@@ -8,6 +8,7 @@ the discriminator before training. `paper` has the rates, weights and gates of t
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -18,7 +19,7 @@ from esscher.papers.games.evaluation import mean_image_rmse, probe_error, sort_b
 from esscher.papers.games.networks import ImageNets
 from esscher.papers.games.points import Points, as_points, read_or_split, to_pixels
 from esscher.papers.games.training import ADAM, players, train_game
-from esscher.papers.sources import MNIST, cifar, mnist
+from esscher.papers.sources import CIFAR, MNIST, local_or_hub
 from esscher.papers.study import Row, StudyContext
 from esscher.reports.plots import save_image_grid
 from esscher.training.config import OptimizerConfig, TrainingConfig
@@ -40,10 +41,6 @@ class ImageGanStudy:
     training: TrainingConfig
     games: Mapping[str, Setup]
     probe_images: int = 5_000  # training images of the linear probe
-
-    def names_for_seed(self, seed: int) -> tuple[str, ...]:
-        """All models are trained with every seed."""
-        return IMAGE_MODELS
 
 
 def image_games(scale: str) -> dict[str, ImageGanStudy]:
@@ -84,7 +81,7 @@ def _published_mnist() -> ImageGanStudy:
     training = replace(ADAM, epochs=20, batch_size=200, learning_rate=1e-4, schedule="exponential", min_lr_ratio=0.8**20)
     optimizers = players(OptimizerConfig(25.0, momentum=0.0), OptimizerConfig(momentum=0.0))
     return ImageGanStudy(
-        name="MNIST", source=mnist(), nets=ImageNets(width=64, features=1024), training=training,
+        name="MNIST", source=local_or_hub(MNIST), nets=ImageNets(width=64, features=1024), training=training,
         games=_games(EnergyGan(gate=Gate(-1.2, 0.1)), 4.0, optimizers),
     )  # fmt: skip
 
@@ -97,7 +94,7 @@ def _published_cifar() -> ImageGanStudy:
     nets = ImageNets(image=(3, 32, 32), width=128, features=1024, noise_size=100, pixel_min=-1.0, positive=True)
     optimizers = players(OptimizerConfig(momentum=0.5), OptimizerConfig(0.1, momentum=0.5))
     return ImageGanStudy(
-        name="CIFAR-10", source=cifar(), nets=nets, training=training,
+        name="CIFAR-10", source=local_or_hub(CIFAR), nets=nets, training=training,
         games=_games(EnergyGan(smoothness=0.01), 4.0, optimizers),
     )  # fmt: skip
 
@@ -107,12 +104,12 @@ def make_image_row(context: StudyContext, images: str, model: str, seed: int) ->
     games = image_games(context.scale)
     if images not in games or model not in IMAGE_MODELS:
         raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(IMAGE_MODELS)}.")
-    return context.row(games[images], model, seed, partial(_play, context))
+    return context.row(images, model, seed, partial(_play, games[images], model, seed))
 
 
-def _play(context: StudyContext, study: ImageGanStudy, model: str, seed: int) -> Row:
+def _play(study: ImageGanStudy, model: str, seed: int, run_dir: Path) -> Row:
     """Train a game, measure it and save its pictures."""
-    run_dir, pixel_min, steps = context.run_dir(study.name, model, seed), study.nets.pixel_min, 0
+    pixel_min, steps = study.nets.pixel_min, 0
     train, test = (as_points(part, pixel_min) for part in read_or_split(study.source))
     game = study.nets.build(inference=model == "EGAN-Ent-VI", rng=SeededRng(seed, "networks"))
     if model != "random":

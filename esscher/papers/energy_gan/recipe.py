@@ -76,8 +76,8 @@ def run(context: StudyContext) -> dict[str, Any]:
     )
     about = "Four games on processes in the plane whose density is known, and on images."
     short = select(rows, ("process", "model", "seed", "steps", *MAIN))
-    tables = {"rows": short, "over seeds": over, "options": options, "images": image_rows}
-    return context.publish("Calibrated energy GANs", about, sections, tables=tables, paper=PAPER)
+    tables = {"rows": short, "over seeds": over, "options": options, "images": image_rows, "paper": PAPER}
+    return context.publish("Calibrated energy GANs", about, sections, tables)
 
 
 def _plane_section(context: StudyContext, process: str, rows: Rows) -> Section:

@@ -75,8 +75,8 @@ def run(context: StudyContext) -> dict[str, Any]:
         "A frozen language model, and rows that try to do better on the same held-out continuations: plain models of equal "
         "size (RALM, BALM), and energies over whole continuations (UniT, BiT, and BiT*, a pretrained encoder)."
     )
-    tables = {"rows": select(rows, COLUMNS)}
-    return context.publish("Residual energy-based models", about, sections, tables=tables, paper=PAPER, missing=missing)
+    tables = {"rows": select(rows, COLUMNS), "paper": PAPER}
+    return context.publish("Residual energy-based models", about, sections, tables, missing)
 
 
 def _section(text: str, rows: Rows) -> Section:

@@ -14,8 +14,7 @@ from esscher.core.storage import read_tensors, write_tensors
 from esscher.estimators.log_prob_rank import singular_curve
 from esscher.hub import load_base
 from esscher.papers.softmax_bottleneck.studies import bottleneck_studies
-from esscher.papers.sources import StreamStudy
-from esscher.papers.streams import over_seeds, stream_rows, stream_sections, with_perplexity
+from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_sections, with_perplexity
 from esscher.papers.study import Row, Rows, StudyContext, cached_json
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import cumulative_distribution
@@ -49,8 +48,8 @@ def run(context: StudyContext) -> dict[str, Any]:
     over, rows = with_perplexity(over_seeds(rows)), with_perplexity(rows)
     about = "Networks of one size with different heads learn one long text in order, and are measured on the rest of it."
     sections = [*stream_sections(rows), *(_rank_section(context, study, ranks) for study in studies)]
-    tables = {"rows": rows, "over seeds": over, "ranks": ranks}
-    return context.publish("The softmax bottleneck", about, sections, tables=tables, paper=PAPER, missing=missing)
+    tables = {"rows": rows, "over seeds": over, "ranks": ranks, "paper": PAPER}
+    return context.publish("The softmax bottleneck", about, sections, tables, missing)
 
 
 def rank_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
@@ -75,7 +74,7 @@ def rank_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
         large = int((singular > 1e-4 * singular[0]).sum())
         return {"text": study.name, "model": model, "seed": seed, **row, LARGE: large}
 
-    return [rank_row(model, seed) for seed in range(context.seeds) for model in study.models]
+    return [rank_row(model, seed) for model, seed in context.names(study)]
 
 
 def _rank_section(context: StudyContext, study: StreamStudy, ranks: Rows) -> Section:

@@ -7,7 +7,8 @@ from typing import Any
 
 from esscher.data.config import DataConfig, TokenizerConfig
 from esscher.networks.recurrent_config import AwdLstmConfig, LstmConfig
-from esscher.papers.sources import DATA, PENN_TREEBANK, EvaluationMode, StreamStudy, missing_message, stream_run, wikitext
+from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
+from esscher.papers.streams import EvaluationMode, StreamStudy, stream_run
 from esscher.training.config import TrainingConfig
 from esscher.training.dynamic_config import DynamicConfig
 from esscher.workflow.config.train import TrainRun

@@ -44,5 +44,5 @@ def run_local_xl(context: StudyContext) -> dict[str, Any]:
 def _run(context: StudyContext, title: str, studies: StreamStudies, paper: Rows) -> dict[str, Any]:
     rows = stream_rows(context, studies[0])
     about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
-    tables = {"rows": rows, "over seeds": over_seeds(rows)}
-    return context.publish(title, about, stream_sections(rows), tables=tables, paper=paper, missing=studies[1])
+    tables = {"rows": rows, "over seeds": over_seeds(rows), "paper": paper}
+    return context.publish(title, about, stream_sections(rows), tables, studies[1])

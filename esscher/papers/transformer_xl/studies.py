@@ -6,7 +6,8 @@ from pathlib import Path
 
 from esscher.data.config import DataConfig, TokenizerConfig
 from esscher.networks.transformer_config import TransformerXLConfig
-from esscher.papers.sources import DATA, PENN_TREEBANK, EvaluationMode, StreamStudy, missing_message, stream_run, wikitext
+from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
+from esscher.papers.streams import EvaluationMode, StreamStudy, stream_run
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 

@@ -17,7 +17,7 @@ from esscher.core.space import Space
 from esscher.data.tokenizers import load_tokenizer
 from esscher.hub import save_base
 from esscher.hub.folder import CONFIG
-from esscher.papers.study import ROW_FILE, Row, StudyContext, cached_json, means_over_seeds, run_with_seed, unless_empty
+from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed
 from esscher.papers.xlnet.studies import ENERGY_STARTS, NO_PRETRAINING, XLNetStudy, local_studies, xlnet_studies
 from esscher.reports.document import Section, Table
 from esscher.training.collectives import exists_on_main_process
@@ -62,11 +62,10 @@ def run_xlnet(context: StudyContext) -> dict[str, Any]:
         for start in ENERGY_STARTS
     ]
     energies_over = means_over_seeds(energies, ["energy starts from"])
-    energy_tables = [Table("Energies", energies, ENERGIES), *unless_empty(Table("Energies, over seeds", energies_over))]
+    energy_tables = [Table("Energies", energies, ENERGIES), Table("Energies, over seeds", energies_over)]
     about = "One network, pretrained on one text in several ways, then fine-tuned alike."
-    tables = {"rows": rows, "over seeds": over, "energies": energies, "energies over seeds": energies_over}
-    sections = [tasks, Section("As an energy", "", energy_tables)]
-    return context.publish("XLNet: any order", about, sections, tables=tables, paper=PAPER, missing=missing)
+    tables = {"rows": rows, "over seeds": over, "energies": energies, "energies over seeds": energies_over, "paper": PAPER}
+    return context.publish("XLNet: any order", about, [tasks, Section("As an energy", "", energy_tables)], tables, missing)
 
 
 def run_local_xlnet(context: StudyContext) -> dict[str, Any]:
@@ -74,20 +73,20 @@ def run_local_xlnet(context: StudyContext) -> dict[str, Any]:
     studies, missing = local_studies(context.scale, context.out)
     rows, over, tasks = _task_rows(context, studies)
     about = "One size, one text, one objective; a position attends to everything, or to its chunk and both neighbours."
-    tables = {"rows": rows, "over seeds": over}
-    return context.publish("Local-XLNet", about, [tasks], tables=tables, paper=LOCAL_XLNET_PAPER, missing=missing)
+    tables = {"rows": rows, "over seeds": over, "paper": LOCAL_XLNET_PAPER}
+    return context.publish("Local-XLNet", about, [tasks], tables, missing)
 
 
 def _task_rows(context: StudyContext, studies: Sequence[XLNetStudy]) -> tuple[list[Row], list[Row], Section]:
     """The rows of all tasks, their means over seeds, and both as a section."""
-    rows = [row for study in studies for row in context.rows(study, partial(pretrain_and_finetune, context))]
+    rows = [row for study in studies for row in context.rows(study, partial(pretrain_and_finetune, context, study))]
     over = means_over_seeds(rows, ["pretrained"])
-    return rows, over, Section("Tasks", MEANING, [Table("Tasks", rows), *unless_empty(Table("Tasks, over seeds", over))])
+    return rows, over, Section("Tasks", MEANING, [Table("Tasks", rows), Table("Tasks, over seeds", over)])
 
 
-def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> Row:
+def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, seed: int, run_dir: Path) -> Row:
     """The row of one pretraining objective: the metrics of every task on its test data."""
-    start, run_dir = pretrain(context, study, name, seed), context.run_dir(study.name, name, seed)
+    start = pretrain(context, study, name, seed)
     row: Row = {"text": study.name, "pretrained": name, "seed": seed}
     for task, run in study.tasks.items():
         training = replace(run.training, seed=seed)
@@ -100,11 +99,11 @@ def pretrain(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> 
     """The folder of the pretrained network; without pretraining, that of its initial weights."""
     run_dir = context.run_dir(study.name, name, seed) / "pretrained"
     if not exists_on_main_process(run_dir / (CONFIG if name == NO_PRETRAINING else RESULTS)):
-        run = run_with_seed(study.pretrained[name], run_dir, seed)
+        run = run_with_seed(study.models[name], run_dir, seed)
         if name == NO_PRETRAINING:
             _save_initial_weights(run, run_dir)
         else:
-            train_base(replace(run, resume=True))
+            train_base(run)
     return run_dir
 
 
@@ -117,11 +116,11 @@ def _save_initial_weights(run: TrainRun, run_dir: Path) -> None:
 
 def make_energy_row(context: StudyContext, study: XLNetStudy, start: str, seed: int) -> Row:
     """The row of an energy that starts from a pretrained network, on the one base of the study."""
-    energies, run_dir = study.energies, context.run_dir(study.name, f"energy from {start}", seed)
+    energies = study.energies
     if energies is None:
         raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
 
-    def make() -> Row:
+    def make(run_dir: Path) -> Row:
         base = context.out / study.name / "base"
         if not exists_on_main_process(base / RESULTS):
             train_base(replace(energies.base, out=str(base), resume=True))
@@ -138,4 +137,4 @@ def make_energy_row(context: StudyContext, study: XLNetStudy, start: str, seed: 
         row |= {name: value["token"] for name, value in columns.items()}
         return row if measured.log_z is None else {**row, "log Z": measured.log_z}
 
-    return cached_json(run_dir / ROW_FILE, make)
+    return context.row(study.name, f"energy from {start}", seed, make)

@@ -20,6 +20,7 @@ from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives.config import LikelihoodConfig, MaskedLMConfig, PermutationLMConfig
 from esscher.papers.sources import DATA, missing_message
+from esscher.papers.study import Study
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.finetune import FinetuneRun, FinetuneTraining, LabelledDataConfig
@@ -47,18 +48,12 @@ class EnergyStudy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class XLNetStudy:
-    """A text, ways to pretrain one network on it, and tasks; seeds after the first repeat only `repeated_over_seeds`."""
+class XLNetStudy(Study[TrainRun]):
+    """A text, ways to pretrain one network on it, and tasks."""
 
-    name: str
-    pretrained: Mapping[str, TrainRun]
     tasks: Mapping[str, FinetuneRun]
-    repeated_over_seeds: tuple[str, ...] = REPEATED_METHODS
+    repeated_over_seeds: tuple[str, ...] | None = REPEATED_METHODS
     energies: EnergyStudy | None = None
-
-    def names_for_seed(self, seed: int) -> tuple[str, ...]:
-        """The pretraining methods that are run with a seed."""
-        return tuple(name for name in self.pretrained if not seed or name in self.repeated_over_seeds)
 
 
 def write_books(books: Path, out: Path, *, labelled: int, tested: int, vocabulary: int) -> None:
@@ -150,10 +145,10 @@ def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
     span = {"smoke": 8, "small": 16, "paper": 64}[scale]
     compared = []
     for study in studies:
-        full = study.pretrained[PERMUTED]
+        full = study.models[PERMUTED]
         local = replace(full, base=replace(full.base, mixers=("local",), spans=(span,)))
         methods = {PERMUTED: full, LOCAL: local}
-        compared.append(replace(study, pretrained=methods, repeated_over_seeds=tuple(methods), energies=None))
+        compared.append(replace(study, models=methods, repeated_over_seeds=tuple(methods), energies=None))
     return compared, missing
 
 
@@ -180,7 +175,7 @@ def small_study(out: Path) -> XLNetStudy:
     }  # fmt: skip
     pretrained = _pretraining_variants(_pretraining(files, base, training, segment=64, window=128))
     energies = _energies(files, steps=600, energy_steps=200, draws=4_096)
-    return XLNetStudy(name="books", pretrained=pretrained, tasks=tasks, energies=energies)
+    return XLNetStudy(name="books", models=pretrained, tasks=tasks, energies=energies)
 
 
 def _pretraining(files: Path, base: XLNetConfig, training: TrainingConfig, *, segment: int, window: int) -> TrainRun:
@@ -249,7 +244,7 @@ def _smoke(out: Path) -> XLNetStudy:
     pretrained = _pretraining_variants(_pretraining(files, base, training, segment=8, window=20))
     energies = _energies(files, steps=4, energy_steps=4, draws=128)
     small = replace(energies.base, base=LstmConfig(width=16, layers=1), length=LengthConfig(16, chunks=True, prompt_tokens=8))
-    return XLNetStudy(name="docstrings", pretrained=pretrained, tasks=tasks, energies=replace(energies, base=small))
+    return XLNetStudy(name="docstrings", models=pretrained, tasks=tasks, energies=replace(energies, base=small))
 
 
 def _published() -> XLNetStudy:
@@ -275,7 +270,7 @@ def _published() -> XLNetStudy:
     )
     tuning = FinetuneTraining(epochs=3, batch_size=32, learning_rate=3e-5, weight_decay=0.01, warmup_steps=1_000)
     tasks = {name: _published_task(name, tuning) for name in ("RACE", "SQuAD 2.0", "MNLI", "SST-2")}
-    return XLNetStudy(name="Wikipedia", pretrained=_pretraining_variants(run), tasks=tasks)
+    return XLNetStudy(name="Wikipedia", models=_pretraining_variants(run), tasks=tasks)
 
 
 def _published_task(name: str, training: FinetuneTraining) -> FinetuneRun:
