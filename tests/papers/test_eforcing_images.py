@@ -6,9 +6,8 @@ import pytest
 from PIL import Image
 
 from esscher.objectives.config import EForcingConfig, LikelihoodConfig
-from esscher.papers.eforcing import image_studies as studies
-from esscher.papers.eforcing.image_studies import forcing, image_studies
-from esscher.papers.eforcing.images import COMPLETED, SAMPLES, run
+from esscher.papers.eforcing import images as studies
+from esscher.papers.eforcing.images import COMPLETED, SAMPLES, forcing, image_studies, run
 from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN
 from esscher.papers.study import StudyContext
 

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.chunking import Chunking
-from esscher.core.estimate import Estimate
 from esscher.core.progress import progress_as
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences
@@ -34,7 +33,7 @@ from esscher.objectives.config import EForcingConfig
 from esscher.objectives.exposure_bias import EForcing
 from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN, backbone_studies, language_studies
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_sections, with_perplexity
-from esscher.papers.study import Row, Rows, StudyContext, cached_json, mean_estimate, select, validation_history
+from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, mean_estimate, select, validation_history
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.importance import Exhaustive
@@ -45,6 +44,7 @@ from esscher.workflow.base_analyses import analyse_exposure
 from esscher.workflow.config.analyse import ExposureConfig
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
+from esscher.workflow.config.train import TrainRun
 from esscher.workflow.measure import measure_sequences
 from esscher.workflow.model import load
 from esscher.workflow.processors import TextProcessor
@@ -82,10 +82,13 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     batches, steps = (10, 10) if smoke else (200, 300)
     gradients = cached_json(context.out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
     places, sequences = (20, 20) if smoke else (400, 200)
-    compared = [study for study in studies if FORCED in study.models]
-    exposure = [exposure_row(context, study, FORCED, places) for study in compared]
-    energies = [self_energy_row(context, study, model, sequences) for study in compared for model in (PLAIN, FORCED, ONCE)]
-    energies += [residual_row(context, study, PLAIN, sequences, 4 if smoke else 200) for study in compared]
+    compared, exposure = [study for study in studies if FORCED in study.models], []
+    for study in compared:
+        measure = partial(exposure_columns, context, study, FORCED, study.baseline, places)
+        columns = cached_json(context.run_dir(study.name, FORCED) / "exposure.json", measure)
+        exposure.append({"text": study.name, "model": FORCED, **columns})
+    energies = [energy_row(context, study, model, sequences) for study in compared for model in (PLAIN, FORCED, ONCE)]
+    energies += [energy_row(context, study, PLAIN, sequences, 4 if smoke else 200) for study in compared]
     analyses = [Table("Exposure bias", exposure, EXPOSURE), Table("Energies", energies, ENERGIES)]
     sections.append(Section("Exposure and energies", "The first seed of each model, on text held out of training.", analyses))
     sections.append(gradient_section(gradients))
@@ -122,35 +125,34 @@ def with_validation(context: StudyContext, row: Mapping[str, Any]) -> Row:
     return {**row, "least validation": round(least, 4), "at step": step, "late rise": round(history[-1][1] - least, 4)}
 
 
-def exposure_row(context: StudyContext, study: StreamStudy, model: str, places: int) -> Row:
+def exposure_columns(context: StudyContext, study: Study[TrainRun], model: str, baseline: str, sequences: int) -> Row:
     """The exposure-bias ratio of a model against the baseline of its study, and the mean bounds of both; seed 0."""
-    run_dir, baseline = context.run_dir(study.name, model), context.run_dir(study.name, study.baseline)
-
-    def measure() -> dict[str, Estimate]:
-        measured = analyse_exposure(load(run_dir), ExposureConfig(sequences=places, against=str(baseline)))
-        assert measured.ratio is not None and measured.baseline is not None
-        bounds = {"bound": measured.model.mean, f"bound, {study.baseline}": measured.baseline.mean}
-        return {"ratio": measured.ratio.ratio, **bounds}
-
-    return {"text": study.name, "model": model, **cached_json(run_dir / "exposure.json", measure)}
+    settings = ExposureConfig(sequences=sequences, against=str(context.run_dir(study.name, baseline)))
+    measured = analyse_exposure(load(context.run_dir(study.name, model)), settings)
+    assert measured.ratio is not None and measured.baseline is not None
+    return {"ratio": measured.ratio.ratio, "bound": measured.model.mean, f"bound, {baseline}": measured.baseline.mean}
 
 
-def self_energy_row(context: StudyContext, study: StreamStudy, model: str, sequences: int) -> Row:
-    """A model tilted by the logsumexp of its own logits; seed 0."""
-    run_dir = context.run_dir(study.name, model)
-    row = cached_json(run_dir / "self.json", lambda: _tilted_perplexity(study, model, run_dir, SELF, sequences))
-    return {"text": study.name, "of": model, "energy": "its own logsumexp", **row}
+def energy_row(context: StudyContext, study: StreamStudy, model: str, sequences: int, steps: int | None = None) -> Row:
+    """Perplexity of continuations of test texts, of a model and of the same model tilted; seed 0.
 
+    The energy is the logsumexp of the model's own logits; or, with `steps`, a network that is trained from its weights.
+    """
+    run_dir, data = context.run_dir(study.name, model), study.models[model].data
+    name, file = ("its own logsumexp", "self.json") if steps is None else ("a network", "residual.json")
 
-def residual_row(context: StudyContext, study: StreamStudy, model: str, sequences: int, steps: int) -> Row:
-    """A model tilted by a network that starts from its weights and learns to tell its draws from the data; seed 0."""
-    run_dir = context.run_dir(study.name, model)
+    def measure() -> Row:
+        energy = SELF if steps is None else residual_energy(run_dir, run_dir / "energy", steps, CONTINUATION)
+        tilted = load(run_dir, energy, chunking=CONTINUATION)
+        assert isinstance(tilted.data, TextProcessor)
+        continuations = tilted.data.encode_set(read_splits(data).test.texts, data.source)
+        measured = measure_sequences(tilted, continuations, MeasureConfig(data, sequences=sequences)).estimates
+        assert measured.tilted is not None and measured.reduction is not None
+        nats = {"model": measured.base["token"], "tilted": measured.tilted["token"]}
+        perplexities = {which: value.map(math.exp, unit="per token") for which, value in nats.items()}
+        return {**perplexities, "saved": measured.reduction["token"]}
 
-    def measure() -> dict[str, Estimate]:
-        energy = residual_energy(run_dir, run_dir / "energy", steps, CONTINUATION)
-        return _tilted_perplexity(study, model, run_dir, energy, sequences)
-
-    return {"text": study.name, "of": model, "energy": "a network", **cached_json(run_dir / "residual.json", measure)}
+    return {"text": study.name, "of": model, "energy": name, **cached_json(run_dir / file, measure)}
 
 
 def residual_energy(run_dir: Path, folder: Path, steps: int, chunking: Chunking | None = None) -> Path:
@@ -161,21 +163,6 @@ def residual_energy(run_dir: Path, folder: Path, steps: int, chunking: Chunking 
         settings = TiltRun(out=str(folder), training=training, contrast=contrast, resume=True)
         tilt_model(load(run_dir, chunking=chunking), settings)
     return folder
-
-
-def _tilted_perplexity(
-    study: StreamStudy, model: str, run_dir: Path, energy: str | Path, sequences: int
-) -> dict[str, Estimate]:
-    """Perplexity of the continuations of test texts, of the model and of the tilted model."""
-    data = study.models[model].data
-    loaded = load(run_dir, energy, chunking=CONTINUATION)
-    assert isinstance(loaded.data, TextProcessor)
-    continuations = loaded.data.encode_set(read_splits(data).test.texts, data.source)
-    measured = measure_sequences(loaded, continuations, MeasureConfig(data, sequences=sequences)).estimates
-    assert measured.tilted is not None and measured.reduction is not None
-    nats = {"model": measured.base["token"], "tilted": measured.tilted["token"]}
-    perplexities = {name: value.map(math.exp, unit="per token") for name, value in nats.items()}
-    return {**perplexities, "saved": measured.reduction["token"]}
 
 
 MOTIF, LENGTH, BATCH_SIZES = "101", 6, (16, 64, 256)
@@ -217,11 +204,10 @@ def _gradient(base: NetworkBase, objective: EForcing, data: Sequences, rng: Rng)
     return torch.cat([slope.flatten() for slope in slopes if slope is not None])
 
 
-def _gradient_error(estimates: Float[Tensor, "n W"], exact: Float[Tensor, "W"]) -> dict[str, Estimate | float]:
-    """The variance with its interval, and the error of the mean."""
-    count = len(estimates)
+def _gradient_error(estimates: Float[Tensor, "n W"], exact: Float[Tensor, "W"]) -> Row:
+    """The variance with its interval, and the error of the mean along the exact gradient."""
+    count, along = len(estimates), estimates @ exact / exact.norm()
     spread = (estimates - estimates.mean(0)).square().sum(1) * count / (count - 1)
-    along = estimates @ exact / exact.norm()
     error = float((along.mean() - exact.norm()) / (along.std() / count**0.5))
     variance = mean_estimate(spread, method=f"mean square distance from the mean of {count} batches")
     return {"variance": variance, "error in standard errors": round(error, 2)}

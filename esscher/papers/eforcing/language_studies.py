@@ -24,7 +24,6 @@ from esscher.workflow.config.train import TrainRun
 PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
 ONCE = f"{FORCED}, tokens counted once"
 LAYERS = "two tied layers"
-DOCSTRINGS = DataConfig().source
 COST = 2.5  # time of an epoch of E-Forcing, in epochs of likelihood
 PATIENCE = 5
 BOOK = DataConfig(str(DATA / "gutenberg/austen-persuasion.txt"), unit="document", split="position", held_out=0.1)
@@ -64,8 +63,8 @@ def language_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
         _all_objectives("docstrings", docstrings),
     ]
     sources = {study.name: study.models[PLAIN].data.source for study in studies}
-    absent = {source for source in sources.values() if source != DOCSTRINGS and not Path(source).exists()}
-    return [study for study in studies if sources[study.name] not in absent], [missing_message(one) for one in sorted(absent)]
+    absent = {source for source in sources.values() if source != DataConfig().source and not Path(source).exists()}
+    return [study for study in studies if sources[study.name] not in absent], [*map(missing_message, sorted(absent))]
 
 
 def backbone_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
@@ -158,10 +157,9 @@ def _all_objectives(name: str, run: TrainRun) -> StreamStudy:
     """Every objective; likelihood and label smoothing get as many epochs as E-Forcing takes time."""
     models = _objectives(run, FORCING)
     epochs = round(BEGIN + COST * ((run.training.epochs or 1) - BEGIN))
-    longer = {
-        model: replace(models[model], training=replace(models[model].training, epochs=epochs)) for model in (PLAIN, SMOOTH)
-    }
-    return StreamStudy(name=name, models={**models, **longer}, baseline=PLAIN)
+    for model in (PLAIN, SMOOTH):
+        models[model] = replace(models[model], training=replace(models[model].training, epochs=epochs))
+    return StreamStudy(name=name, models=models, baseline=PLAIN)
 
 
 def _smoke() -> StreamStudy:

@@ -9,7 +9,6 @@ compared line by line.
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.storage import read_tensors, write_file, write_tensors
 from esscher.core.target import Tilted
-from esscher.data.config import DataConfig
 from esscher.data.splits import read_pair_splits
 from esscher.data.translation_pairs import Pairs
 from esscher.decoding.beam_search import BeamSearch
@@ -30,16 +28,14 @@ from esscher.energies.translation_features import copied_words, coverage, length
 from esscher.metrics.comparison import by_length, paired_comparison, word_ratio
 from esscher.metrics.metric import get_metric
 from esscher.objectives.likelihood import TiltedLikelihood
-from esscher.papers.eforcing.language import residual_energy
+from esscher.papers.eforcing.language import exposure_columns, residual_energy
 from esscher.papers.eforcing.language_studies import SMOOTH
 from esscher.papers.eforcing.translation_studies import TranslationStudy, translation_studies
 from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed
-from esscher.reports.document import Picture, Section, Table, TextLines
+from esscher.reports.document import Section, Table, TextLines
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
-from esscher.workflow.base_analyses import analyse_exposure
-from esscher.workflow.config.analyse import ExposureConfig
 from esscher.workflow.model import Model, load
 from esscher.workflow.run_folder import RESULTS
 from esscher.workflow.train import train_base
@@ -81,77 +77,53 @@ def run(context: StudyContext) -> dict[str, Any]:
 
 def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
     """Train and decode every system with every seed; then one row for each seed, system and decoding."""
-    names = context.names(study)
-    for system, seed in names:
-        train_and_decode(context, study, system, seed)
-    test, rows = test_pairs(study), []
-    for system, seed in names:
+    translations: dict[tuple[str, int, str], list[str]] = {}
+    for system, seed in context.names(study):
         run_dir = context.run_dir(study.name, system, seed)
-        measured = json.loads((run_dir / RESULTS).read_text(encoding="utf8"))["measured"]
-        for decoding in study.decodings:
-            translations, rng = read_decoded(run_dir, decoding), SeededRng(seed).stream(system, decoding)
-            baseline = None
-            if system != study.baseline:
-                baseline = read_decoded(context.run_dir(study.name, study.baseline, seed), decoding)
-            rows.append(
-                {
-                    "pairs": study.name,
-                    "system": system,
-                    "seed": seed,
-                    "decoded": decoding,
-                    **bleu_columns(translations, baseline, test, rng=rng),
-                    "length": word_ratio(translations, test.targets),
-                    "perplexity": Estimate(**measured["perplexity per token"]),
-                }
-            )
+        if not exists_on_main_process(run_dir / RESULTS):
+            train_base(run_with_seed(study.models[system], run_dir, seed))
+        for decoding, setup in study.decodings.items():
+            model, rng = load(run_dir, setup.energy), SeededRng(seed)
+            translations[system, seed, decoding] = decode_once(run_dir, decoding, model, setup.decoder, study.test, rng=rng)
+    rows = []
+    for (system, seed, decoding), lines in translations.items():
+        baseline = None if system == study.baseline else translations[study.baseline, seed, decoding]
+        results = json.loads((context.run_dir(study.name, system, seed) / RESULTS).read_text(encoding="utf8"))
+        rows.append(
+            {
+                "pairs": study.name,
+                "system": system,
+                "seed": seed,
+                "decoded": decoding,
+                **bleu_columns(lines, baseline, study.test, rng=SeededRng(seed).stream(system, decoding)),
+                "length": word_ratio(lines, study.test.targets),
+                "perplexity": Estimate(**results["measured"]["perplexity per token"]),
+            }
+        )
     return rows
 
 
-def train_and_decode(context: StudyContext, study: TranslationStudy, system: str, seed: int) -> None:
-    """Train a system and decode the test pairs, each unless its files exist."""
-    run_dir = context.run_dir(study.name, system, seed)
-    if not exists_on_main_process(run_dir / RESULTS):
-        train_base(run_with_seed(study.models[system], run_dir, seed))
-    test = test_pairs(study)
-    for name, setup in study.decodings.items():
-        if not exists_on_main_process(_file(run_dir, name)):
-            model = load(run_dir, setup.energy)
-            write_translations(_file(run_dir, name), model, setup.decoder, test, rng=SeededRng(seed))
-
-
-def test_pairs(study: TranslationStudy) -> Pairs:
-    """The test pairs of a study."""
-    test = _pairs(next(iter(study.models.values())).data)
-    return replace(test, sources=test.sources[: study.test_limit], targets=test.targets[: study.test_limit])
-
-
-@cache
-def _pairs(data: DataConfig) -> Pairs:
-    return read_pair_splits(data)[2]
-
-
 @torch.no_grad()
-def write_translations(file: Path, model: Model, decoder: Decoder, test: Pairs, *, rng: Rng) -> None:
-    """Translate the sources of test pairs, one line each."""
-    say = current_progress().say
-    translations = translate(
-        model, test.sources, decoder, rng=rng,
-        say=lambda count: say(f"{file.stem}: {count:,} of {len(test):,} test sentences"),
-    )  # fmt: skip
-    write_file(file, "".join(f"{translation.text}\n" for translation in translations).encode())
+def decode_once(folder: Path, name: str, model: Model, decoder: Decoder, test: Pairs, *, rng: Rng) -> list[str]:
+    """The translations of test pairs by one way to decode; they are kept in a file, one line each."""
+    file = _file(folder, name)
+    if not exists_on_main_process(file):
+        say = current_progress().say
+        translations = translate(
+            model, test.sources, decoder, rng=rng,
+            say=lambda count: say(f"{file.stem}: {count:,} of {len(test):,} test sentences"),
+        )  # fmt: skip
+        write_file(file, "".join(f"{translation.text}\n" for translation in translations).encode())
+    return read_decoded(folder, name)
 
 
-def read_decoded(run_dir: Path, decoding: str) -> list[str]:
-    """The translations of the test pairs by a system."""
-    return _read_lines(_file(run_dir, decoding))
+def read_decoded(folder: Path, name: str) -> list[str]:
+    """The translations that `decode_once` has kept."""
+    return _file(folder, name).read_text(encoding="utf8").split("\n")[:-1]
 
 
-def _read_lines(file: Path) -> list[str]:
-    return file.read_text(encoding="utf8").split("\n")[:-1]
-
-
-def _file(run_dir: Path, decoding: str) -> Path:
-    return run_dir / f"test-{decoding.replace(' ', '-')}.txt"
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"test-{name.replace(' ', '-')}.txt"
 
 
 def bleu_columns(translations: Sequence[str], baseline: Sequence[str] | None, test: Pairs, *, rng: Rng) -> Row:
@@ -167,14 +139,11 @@ def bleu_columns(translations: Sequence[str], baseline: Sequence[str] | None, te
 
 def exposure_rows(context: StudyContext, study: TranslationStudy, sequences: int) -> list[Row]:
     """The exposure-bias ratio of each system against the baseline; seed 0."""
-    rows, baseline = [], context.run_dir(study.name, study.baseline)
-    settings = ExposureConfig(sequences=sequences, against=str(baseline))
+    rows = []
     for system in study.models:
         if system != study.baseline:
-            measured = analyse_exposure(load(context.run_dir(study.name, system)), settings)
-            assert measured.ratio is not None
-            row = {"pairs": study.name, "system": system, "ratio": measured.ratio.ratio, "bound": measured.model.mean}
-            rows.append(row)
+            columns = exposure_columns(context, study, system, study.baseline, sequences)
+            rows.append({"pairs": study.name, "system": system, "ratio": columns["ratio"], "bound": columns["bound"]})
     return rows
 
 
@@ -185,28 +154,28 @@ WEIGHTS = "weights.safetensors"
 
 def energy_rows(context: StudyContext, study: TranslationStudy, system: str, *, steps: int) -> list[Row]:
     """BLEU of a system with each energy, beside the base alone; seed 0."""
-    run_dir, test, rows = context.run_dir(study.name, system), test_pairs(study), []
-    folder = context.out / study.name / "energies"
-    models = {BASE_ALONE: load(run_dir), FEATURES: _with_features(run_dir, folder / "features", study, steps)}
-    models[NETWORK] = load(run_dir, residual_energy(run_dir, folder / "network", steps))
+    run_dir, folder, rows = context.run_dir(study.name, system), context.out / study.name / "energies", []
+    models = {
+        BASE_ALONE: load(run_dir),
+        FEATURES: _with_features(run_dir, folder / "features", study, steps),
+        NETWORK: load(run_dir, residual_energy(run_dir, folder / "network", steps)),
+    }
     for decoding, decoder in ENERGY_DECODERS.items():
-        baseline: list[str] | None = None
-        for name, model in models.items():
-            file = folder / f"test-{name}-{decoding}.txt".replace(" ", "-")
-            if not exists_on_main_process(file):
-                write_translations(file, model, decoder, test, rng=SeededRng(0))
-            translations = _read_lines(file)
-            bleu = bleu_columns(translations, baseline, test, rng=SeededRng(0).stream(name, decoding))
+        lines = {
+            name: decode_once(folder, f"{name}-{decoding}", model, decoder, study.test, rng=SeededRng(0))
+            for name, model in models.items()
+        }
+        for name, translations in lines.items():
+            baseline = None if name == BASE_ALONE else lines[BASE_ALONE]
+            bleu = bleu_columns(translations, baseline, study.test, rng=SeededRng(0).stream(name, decoding))
             rows.append({"pairs": study.name, "system": system, "energy": name, "decoded": decoding, **bleu})
-            baseline = translations if name == BASE_ALONE else baseline
     return rows
 
 
 def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: int) -> Model:
     """The base tilted by features that are fitted to the validation pairs, which it did not learn from."""
     model = load(run_dir)
-    data = study.models[next(iter(study.models))].data
-    pairs = read_pair_splits(data)[0]
+    pairs = read_pair_splits(study.data)[0]
     decode, lexicon = model.tokenizer.decode, lexicon_of(pairs.sources, pairs.targets)
     features = [length_ratio(decode), copied_words(decode), coverage(decode, lexicon)]
     network = prompt_network(model.base.space.vocab_size, len(features), rng=SeededRng(0))
@@ -222,19 +191,19 @@ def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: 
 
 def _section(context: StudyContext, study: TranslationStudy) -> Section:
     """BLEU by length, other metrics, validation losses and example translations; seed 0, the first decoding."""
-    test, decoding = test_pairs(study), next(iter(study.decodings))
+    test, decoding = study.test, next(iter(study.decodings))
     by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.models}
-    lengths: list[Row] = []
-    for system, translations in by_system.items():
-        counts = BLEU.count(translations, test.targets)
-        groups = by_length(counts, test.sources, study.length_bounds, rng=SeededRng(0))
-        lengths += [{"system": system, "words": one.name, "lines": one.lines, "BLEU": one.value} for one in groups]
+    lengths = [
+        {"system": system, "words": group.name, "lines": group.lines, "BLEU": group.value}
+        for system, translations in by_system.items()
+        for group in by_length(BLEU.count(translations, test.targets), test.sources, study.length_bounds, rng=SeededRng(0))
+    ]
     metrics = [{"system": system, **_other_metrics(translations, test)} for system, translations in by_system.items()]
     examples: list[str] = []
     for number in range(0, len(test), max(1, len(test) // EXAMPLES)):
         examples += [f"source: {test.sources[number]}", f"reference: {test.targets[number]}"]
         examples += [*(f"{system}: {translations[number]}" for system, translations in by_system.items()), ""]
-    parts: list[Table | Picture | TextLines] = [
+    parts = [
         Table(f"BLEU by words of the source, {decoding}", lengths),
         Table(f"Other metrics, {decoding}", metrics),
         *context.learning_curves(study.name, study.models, "validation, nats per token"),
