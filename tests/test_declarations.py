@@ -108,10 +108,6 @@ EXCEPTIONS = [
         "samplers that go on after an interruption, piece by piece of the draws or of the prompts",
         ["esscher.training.resumable:*"],
     ),
-    (
-        "sizes of two unlike experiments on strings, in which few numbers have the same name",
-        ["esscher.papers.gam.studies:GamScale", "esscher.papers.quickstart.experiments:StringScale"],
-    ),
 ]
 
 

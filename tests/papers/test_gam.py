@@ -4,12 +4,14 @@ import pytest
 
 from esscher.papers.gam import rows
 from esscher.papers.gam.recipe import run_gam, summary
-from esscher.papers.gam.studies import FEATURE_SETS, SCALES, GamScale
+from esscher.papers.gam.studies import FEATURE_SETS, SCALES, GamScale, _base, run_name
 from esscher.papers.study import StudyContext
+from esscher.workflow.config.distil import DistilConfig
 
 TINY = GamScale(
-    length=9, width=8, max_updates=15, draws=2000, distil_sequences=100, distil_epochs=1, motifs=("1001",), sizes=(60,),
-    mixtures=(1.0,), feature_sets=FEATURE_SETS[:2], extra_sizes=(30,), descent_epochs=2, early_stop_updates=5,
+    base=_base(length=9, width=8, steps=15), distil=DistilConfig(draws=100, candidates=2000), distil_epochs=1,
+    motifs=("1001",), sizes=(60,), mixtures=(1.0,),
+    feature_sets=FEATURE_SETS[:2], extra_sizes=(30,), descent_epochs=2, early_stop_updates=5,
 )  # fmt: skip
 
 
@@ -47,11 +49,9 @@ def test_averages_are_over_the_rows_of_one_kind():
 
 @pytest.mark.parametrize("scale", ["small", "paper"])
 def test_scales_cover_what_they_promise(scale):
-    sources = list(SCALES[scale].runs(3))
-    full = [
-        source for source, feature_sets in sources if source.updates is None and source.seed == 0 and len(feature_sets) == 3
-    ]
-    assert {source.mixture for source in full} == {1.0, 0.9} and len({source.motif for source in full}) >= 2
-    assert {500, 5000} <= {source.size for source in full}
-    assert sum(source.seed > 0 for source, _ in sources) == 2 * len(SCALES[scale].sizes)
-    assert len({source.name for source, _ in sources}) == len(sources)
+    runs = list(SCALES[scale].runs(3))
+    full = [run for run, feature_sets in runs if run.training.patience and run.training.seed == 0 and len(feature_sets) == 3]
+    assert {run.data.mixture for run in full} == {1.0, 0.9} and len({run.data.motif for run in full}) >= 2
+    assert {500, 5000} <= {run.data.size for run in full}
+    assert sum(run.training.seed > 0 for run, _ in runs) == 2 * len(SCALES[scale].sizes)
+    assert len({run_name(run) for run, _ in runs}) == len(runs)

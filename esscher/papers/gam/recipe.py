@@ -11,13 +11,12 @@ from typing import Any
 
 from esscher.core.estimate import Estimate
 from esscher.exact.languages import motif_process
-from esscher.papers.gam.rows import GamContext, distillation_methods, make_rows, prepare_gam, regimes
+from esscher.papers.gam.rows import FULL, GamContext, distillation_methods, make_rows, prepare_gam, regimes
 from esscher.papers.gam.studies import SCALES
 from esscher.papers.study import Row, StudyContext, select
-from esscher.reports.document import Picture, Section, Table, write_report
+from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, INK, TILTED, bars, curves, estimates_by_size
 
-FULL = "to the end"
 PAPER = [
     dict(
         zip(("|D|", "pure: r / student", "pure: student / H", "mixture: r / student", "mixture: student / H"), row, strict=True)
@@ -45,8 +44,8 @@ ENTROPIES_LENGTH, ENTROPIES_MIXTURE = 30, 0.9
 def run_gam(context: StudyContext) -> dict[str, Any]:
     """All rows, both comparisons, and a report with its first picture as `gam.png`."""
     scale, out = SCALES[context.scale], context.out
-    rows = [row for source, feature_sets in scale.runs(context.seeds) for row in make_rows(source, feature_sets, scale, out)]
-    weak = next(source for source, _ in scale.runs(1) if source.updates is not None and source.size == scale.sizes[0])
+    rows = [row for run, feature_sets in scale.runs(context.seeds) for row in make_rows(run, feature_sets, scale, out)]
+    weak = next(run for run, _ in scale.runs(1) if run.training.patience is None and run.data.size == scale.sizes[0])
     prepared = prepare_gam(weak, scale, out)
     weights, students = regimes(prepared), distillation_methods(prepared)
     _by_size(rows).savefig(out / "gam.png", dpi=160)
@@ -54,15 +53,12 @@ def run_gam(context: StudyContext) -> dict[str, Any]:
         "Strings that hold a motif. A base r learns from few of them; features of the whole string are weighted so that the "
         "tilted model p shows them as often as the data; a student is distilled from p."
     )
-    sections = [_full_section(rows), _early_section(rows), _comparisons_section(weights, students, prepared)]
-    write_report(out / "report.html", "Global autoregressive models", about, sections)
-    return {
-        "rows": select(rows, COLUMNS),
-        "summary": summary(rows),
-        "paper": PAPER,
-        "regimes": [regime["row"] for regime in weights],
-        "students": students,
-    }
+    tables = {
+        "rows": select(rows, COLUMNS), "summary": summary(rows), "paper": PAPER,
+        "regimes": [regime["row"] for regime in weights], "students": students,
+    }  # fmt: skip
+    sections = [*_base_sections(rows), _comparisons_section(weights, students, prepared)]
+    return context.publish("Global autoregressive models", about, sections, tables)
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -78,54 +74,56 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def _mean_std(numbers: list[float]) -> str:
-    if not numbers:
-        return "-"
-    return f"{mean(numbers):.3f}" + (f" ± {stdev(numbers):.3f}" if len(numbers) > 1 else "")
+    spread = f" ± {stdev(numbers):.3f}" if len(numbers) > 1 else ""
+    return f"{mean(numbers):.3f}{spread}" if numbers else "-"
 
 
-def _full_section(rows: Sequence[Row]) -> Section:
+def _base_sections(rows: Sequence[Row]) -> list[Section]:
+    """The rows of bases that were trained to the end, and of those that were stopped early."""
     full = [row for row in rows if row["base"] == FULL]
-    named = ("motif", "data", "ft", "|D|", "seed")
-    weights = [{**{key: row[key] for key in named}, **row["weights"], "l1": row["l1"], "ess": row["ess"]} for row in full]
-    return Section(
-        "Bases trained to the end",
-        "Adam at 1e-3, batches of 50, clipped gradients, a patience of 20 evaluations. Such a base finds the motif by itself "
-        "already from 500 strings, which the paper's did not, so little is left for the tilt.",
-        [
-            Table("Ours: averages over motifs and features", summary(rows), RATIOS),
-            Table("The paper's (Table 3, rs)", PAPER, RATIOS),
-            Picture(_by_size(rows), "Cross-entropy (lines, left) and motif frequency (dashed, right), pure data, ft 1001111."),
-            Table("All rows", [_report_columns(row) for row in full], ROWS),
-            Table("Weights", weights, "A feature is 1 where the thing is absent."),
-        ],
-    )
+    columns = ("motif", "data", "ft", "|D|", "seed", "l1", "ess")
+    weights = [{**shown, **row["weights"]} for row, shown in zip(full, select(full, columns), strict=True)]
+    return [
+        Section(
+            "Bases trained to the end",
+            "Adam at 1e-3, batches of 50, clipped gradients, a patience of 20 evaluations. Such a base finds the motif by "
+            "itself already from 500 strings, which the paper's did not, so little is left for the tilt.",
+            [
+                Table("Ours: averages over motifs and features", summary(rows), RATIOS),
+                Picture(
+                    _by_size(rows), "Cross-entropy (lines, left) and motif frequency (dashed, right), pure data, ft 1001111."
+                ),
+                Table("All rows", _report_columns(full), ROWS),
+                Table("Weights", weights, "A feature is 1 where the thing is absent."),
+            ],
+        ),
+        Section(
+            "Bases stopped early",
+            "The same bases after few updates, with a cross-entropy like that of the paper's bases. Here the features bring "
+            "what the base lacks.",
+            [Table("All rows", _report_columns([row for row in rows if row["base"] != FULL]), ROWS)],
+        ),
+    ]
 
 
-def _early_section(rows: Sequence[Row]) -> Section:
-    early = [_report_columns(row) for row in rows if row["base"] != FULL]
-    return Section(
-        "Bases stopped early",
-        "The same bases after few updates, with a cross-entropy like that of the paper's bases. Here the features bring what "
-        "the base lacks.",
-        [Table("All rows", early, ROWS)] if early else [],
-    )
-
-
-def _report_columns(row: Row) -> Row:
-    left_out = ("weights", "notes", "ess", "l1", "drawn", "H", "base", "method", "kl to student", "r / student")
-    columns = {key: value for key, value in row.items() if key not in left_out}
-    return {key: replace(value, unit="") if isinstance(value, Estimate) else value for key, value in columns.items()}
+def _report_columns(rows: Sequence[Row]) -> list[Row]:
+    """Some columns of the rows, without units."""
+    return [
+        {key: replace(value, unit="") if isinstance(value, Estimate) else value for key, value in row.items()}
+        for row in select(rows, (*COLUMNS, "motif in r", "motif in p"))
+    ]
 
 
 def _comparisons_section(weights: Sequence[Row], students: Sequence[Row], prepared: GamContext) -> Section:
+    rows = [regime["row"] for regime in weights]
     distances = {regime["row"]["regime"]: tuple(regime["curve"]) for regime in weights}
     above = [{"name": row["method"], "nats above the entropy": row["CE student"].value - prepared.entropy} for row in students]
     shares = [{"name": row["method"], "motif in student": row["motif in student"].value} for row in students]
     return Section(
         "Methods to fit weights and to distil",
-        f"On the base of {prepared.source.size:,} strings after {prepared.source.training_label}, ft 1001111.",
+        f"On the base of {prepared.run.data.size:,} strings after {prepared.run.training.steps} updates, ft 1001111.",
         [
-            Table("Weights by rs, snis and Newton's method", [one["row"] for one in weights], "l1 is the distance of moments."),
+            Table("Weights by rs, snis and Newton's method", rows, "l1 is the distance of moments."),
             Picture(
                 curves(distances, x="base samples", y="l1 distance of moments", log=True),
                 "The l1 distance of moments as each method knew it, against the base samples it had drawn.",
@@ -144,16 +142,12 @@ def _by_size(rows: Sequence[Row]) -> Any:
     full = [row for row in same if row["base"] == FULL and row["seed"] == 0]
     early = [row for row in rows if row["base"] != FULL]
     lines, dashed = {}, {}
-    for name, colour, group, suffix in (
-        ("r", BASE, full, ""),
-        ("student", TILTED, full, ""),
-        ("r", INK, early, ", early"),
-        ("student", "#7c3aed", early, ", early"),
-    ):
+    for group, suffix, colours in ((full, "", (BASE, TILTED)), (early, ", early", (INK, "#7c3aed"))):
         group = sorted(group, key=lambda row: row["|D|"])
         sizes = [row["|D|"] for row in group]
-        lines[name + suffix] = (colour, sizes, [row[f"CE {name}"] for row in group])
-        dashed[name + suffix] = (colour, sizes, [row[f"motif in {name}"] for row in group])
+        for name, colour in zip(("r", "student"), colours, strict=True):
+            lines[name + suffix] = (colour, sizes, [row[f"CE {name}"] for row in group])
+            dashed[name + suffix] = (colour, sizes, [row[f"motif in {name}"] for row in group])
     return estimates_by_size(
         lines, dashed, x="strings to learn from", y="nats per symbol", dashed_y="motif frequency", floor=first["H"]
     )
@@ -161,13 +155,12 @@ def _by_size(rows: Sequence[Row]) -> Any:
 
 def run_entropies(context: StudyContext) -> dict[str, Any]:
     """Sizes and entropies of the motif processes; exact, so the same at every scale and for every seed."""
-    rows = []
-    for motif in ENTROPIES_MOTIFS:
-        pure, mixed = motif_process(motif, ENTROPIES_LENGTH), motif_process(motif, ENTROPIES_LENGTH, mixture=ENTROPIES_MIXTURE)
-        rows.append(
-            {
-                "motif": motif, "count": pure.count, "log_z": pure.log_z, "entropy_per_symbol": pure.entropy_per_symbol,
-                "mixture_entropy_per_symbol": mixed.entropy_per_symbol,
-            }
-        )  # fmt: skip
+    pure = {motif: motif_process(motif, ENTROPIES_LENGTH) for motif in ENTROPIES_MOTIFS}
+    rows = [
+        {
+            "motif": motif, "count": process.count, "log_z": process.log_z, "entropy_per_symbol": process.entropy_per_symbol,
+            "mixture_entropy_per_symbol": replace(process, mixture=ENTROPIES_MIXTURE).entropy_per_symbol,
+        }
+        for motif, process in pure.items()
+    ]  # fmt: skip
     return {"rows": rows, "paper": ENTROPIES_PAPER}

@@ -6,12 +6,11 @@ The draws of r do not depend on the weights, so all feature sets of a run share 
 """
 
 import time
-from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -34,17 +33,18 @@ from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, save_base
 from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
 from esscher.objectives.moment_matching import MomentFit, match_moments
-from esscher.papers.gam.studies import FEATURE_SETS, GamScale, MotifRun, base_run
+from esscher.papers.gam.studies import FEATURE_SETS, GamScale, kind_of, run_name
 from esscher.papers.study import ROW_FILE, Row, cached_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.training.batches import ShuffledOrder
 from esscher.training.config import TrainingConfig
 from esscher.training.resumable import collect_draws
-from esscher.workflow.config.distil import DistilConfig
+from esscher.workflow.config.train import TrainRun
 from esscher.workflow.distil import distil
 from esscher.workflow.train import TrainResult, train_base
 
 ALL_FEATURES = "1111111"
+FULL = "to the end"
 RIDGE = 3.0  # standard deviation of the prior of weights: a distractor seen in neither data nor base stays near 0
 SAMPLED_STRINGS = 4000  # of a student, to estimate the motif frequency
 
@@ -53,9 +53,7 @@ SAMPLED_STRINGS = 4000  # of a student, to estimate the motif frequency
 class GamContext:
     """What all feature sets of a run share: the base, draws of it, and the seven features of draws and data."""
 
-    source: MotifRun
     scale: GamScale
-    folder: Path
     result: TrainResult
     declared: tuple[FeatureSpec, ...]
     features: list[Feature]
@@ -64,25 +62,44 @@ class GamContext:
     data_features: Float[Tensor, "M 7"]
 
     @property
-    def base(self) -> Base:
-        return self.result.base
+    def run(self) -> TrainRun:
+        return self.result.run
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run, in which the base has one."""
+        return self.result.folder.parent
 
     @property
     def entropy(self) -> float:
         return dict(self.result.splits.truth)["entropy of the process"].value
 
+    @property
+    def student_training(self) -> TrainingConfig:
+        """How a student is trained that starts from the weights of the base."""
+        return TrainingConfig(
+            epochs=self.scale.distil_epochs, batch_size=100, learning_rate=5e-4, schedule="linear", optimizer="adam",
+            seed=self.run.training.seed,
+        )  # fmt: skip
+
+    def fit(self, bits: str) -> MomentFit:
+        """Newton's weights for a feature set, on one half of the base's draws."""
+        chosen = [place for place, bit in enumerate(bits) if bit == "1"]
+        draws, data = self.pool_features[: len(self.pool_features) // 2, chosen], self.data_features[:, chosen]
+        return match_moments([NAMES[place] for place in chosen], draws, data, ridge=RIDGE)
+
+    def tilted(self, fit: MomentFit) -> Tilted:
+        """The base tilted by the features of a fit."""
+        return Tilted(self.result.base, LogLinear([self.features[place] for place in places_of(fit)], fit.tensor()))
+
+    def weighted(self, fit: MomentFit) -> Draws:
+        """The draws of the base, weighted towards the tilted model of a fit."""
+        return replace(self.pool, log_weight=(self.pool_features[:, places_of(fit)] @ fit.tensor())[None])
+
     def nats(self, model: Tilted, draws: Draws | None = None) -> Estimate:
         """Cross-entropy on the test strings, per symbol."""
         splits = self.result.splits
         return cross_entropy(model, splits.test, draws=draws, units=splits.units)["token"]
-
-    def weighted(self, chosen: Sequence[int], weights: Float[Tensor, "K"]) -> Draws:
-        """The draws of the base, weighted towards the model with these weights of the chosen features."""
-        return replace(self.pool, log_weight=(self.pool_features[:, chosen] @ weights)[None])
-
-    def tilted(self, chosen: Sequence[int], weights: Float[Tensor, "K"]) -> Tilted:
-        """The base tilted by the chosen features."""
-        return Tilted(self.base, LogLinear([self.features[place] for place in chosen], weights))
 
     def motif_frequency(self, draws: Draws) -> Estimate:
         """The share of strings with the motif under the distribution that the draws are weighted to."""
@@ -91,106 +108,68 @@ class GamContext:
 
     def sampled(self, student: Base) -> Draws:
         """Strings of a student."""
-        rng = SeededRng(self.source.seed).stream("own")
-        return Ancestral()(Tilted(student), empty_prompts(1), SAMPLED_STRINGS, rng=rng)
+        return Ancestral()(
+            Tilted(student), empty_prompts(1), SAMPLED_STRINGS, rng=SeededRng(self.run.training.seed).stream("own")
+        )
 
 
-def make_rows(source: MotifRun, feature_sets: tuple[str, ...], scale: GamScale, out: Path) -> list[Row]:
+def places_of(fit: MomentFit) -> list[int]:
+    """The indices of the features of a fit among all seven."""
+    return [NAMES.index(name) for name in fit.names]
+
+
+def make_rows(run: TrainRun, feature_sets: tuple[str, ...], scale: GamScale, out: Path) -> list[Row]:
     """The rows of a run, one for each feature set; the base is only loaded if a row is not finished."""
-    context = cache(lambda: prepare_gam(source, scale, out))
-
-    def make(bits: str) -> Row:
-        return cached_json(out / source.name / bits / ROW_FILE, lambda: make_row(context(), bits))
-
-    return [make(bits) for bits in feature_sets]
+    context, folder = cache(lambda: prepare_gam(run, scale, out)), out / run_name(run)
+    return [cached_json(folder / bits / ROW_FILE, lambda bits=bits: make_row(context(), bits)) for bits in feature_sets]
 
 
-def prepare_gam(source: MotifRun, scale: GamScale, out: Path) -> GamContext:
+def prepare_gam(run: TrainRun, scale: GamScale, out: Path) -> GamContext:
     """Train the base of a run, draw from it, and compute all seven features of draws and data."""
-    folder = out / source.name
-    result = train_base(replace(base_run(source, scale, folder / "base"), resume=True))
-    declared = declared_motif_features(source.motif, ALL_FEATURES, rng=SeededRng(source.seed).stream("distractors"))
-    features = features_from_specs(declared)
-    rng = SeededRng(source.seed).stream("gam")
-    pool = collect_draws(Ancestral(), Tilted(result.base), empty_prompts(1), scale.draws, rng=rng, folder=folder / "draws")
+    folder, rng = out / run_name(run), SeededRng(run.training.seed)
+    result = train_base(replace(run, out=str(folder / "base"), resume=True))
+    assert run.data.motif is not None
+    declared = declared_motif_features(run.data.motif, ALL_FEATURES, rng=rng.stream("distractors"))
+    features, target = features_from_specs(declared), Tilted(result.base)
+    draws, rng = scale.distil.candidates, rng.stream("gam")
+    pool = collect_draws(Ancestral(), target, empty_prompts(1), draws, rng=rng, folder=folder / "draws")
     data_features = feature_values(features, result.splits.train)
-    return GamContext(source, scale, folder, result, declared, features, pool, feature_values(features, pool.x), data_features)
-
-
-@dataclass(frozen=True)
-class FeatureFit:
-    """The weights of a feature set, the tilted model, and the base's draws weighted towards it."""
-
-    fit: MomentFit
-    teacher: Tilted
-    weighted: Draws
-    chosen: list[int]  # indices among the seven features
-
-    @property
-    def fresh(self) -> Draws:
-        """The half of the draws that the weights were not fitted on."""
-        return self.weighted.columns(slice(self.weighted.log_weight.shape[1] // 2, None))
-
-
-def fit_features(context: GamContext, feature_bits: str) -> FeatureFit:
-    """Newton's weights for a feature set, on one half of the base's draws."""
-    chosen = feature_indices(feature_bits)
-    draws, data = context.pool_features[: context.scale.draws // 2, chosen], context.data_features[:, chosen]
-    fit = match_moments([NAMES[place] for place in chosen], draws, data, ridge=RIDGE)
-    return FeatureFit(fit, context.tilted(chosen, fit.tensor()), context.weighted(chosen, fit.tensor()), chosen)
-
-
-def feature_indices(feature_bits: str) -> list[int]:
-    """Which of the seven features are used."""
-    return [place for place, bit in enumerate(feature_bits) if bit == "1"]
+    return GamContext(scale, result, declared, features, pool, feature_values(features, pool.x), data_features)
 
 
 def make_row(context: GamContext, feature_bits: str) -> Row:
     """Fit the weights of one feature set, distil a student, and measure all models."""
-    tilted, folder, scale = fit_features(context, feature_bits), context.folder / feature_bits, context.scale
-    base, source, fit, fresh = context.result.base, context.source, tilted.fit, tilted.fresh
-    declared = tuple(context.declared[place] for place in tilted.chosen)
-    saved = SavedLogLinear(declared, fit.weights, str(context.result.folder), base_digest(base), log_z(fresh), source.seed)
-    save_energy(folder / "energy", saved)
+    base, run, folder, config = context.result.base, context.run, context.folder / feature_bits, context.scale.distil
+    fit = context.fit(feature_bits)
+    teacher, weighted = context.tilted(fit), context.weighted(fit)
+    fresh = weighted.columns(slice(config.candidates // 2, None))  # the weights were not fitted on these
+    declared = tuple(context.declared[place] for place in places_of(fit))
+    origin = str(context.result.folder), base_digest(base), log_z(fresh), run.training.seed
+    save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
+    if float(weighted.ess()) <= config.draws / 2:
+        config = replace(config, method="cyclical", candidates=2 * config.candidates, stages=2)
     student = deepcopy(base)
-    if float(tilted.weighted.ess()) > scale.distil_sequences / 2:
-        config = DistilConfig("importance", scale.distil_sequences, scale.draws)
-    else:
-        config = DistilConfig("cyclical", scale.distil_sequences, 2 * scale.draws, stages=2)
     distilled = distil(
-        tilted.teacher, student, empty_prompts(1), config, distil_training(context), candidates=tilted.weighted,
-        folder=folder, resume=True,
-    )  # fmt: skip
+        teacher, student, empty_prompts(1), config, context.student_training, candidates=weighted, folder=folder, resume=True
+    )
     nats = {
-        "CE r": context.nats(Tilted(base)), "CE p": context.nats(tilted.teacher, fresh),
-        "CE student": context.nats(Tilted(student)),
+        "CE r": context.nats(Tilted(base)), "CE p": context.nats(teacher, fresh), "CE student": context.nats(Tilted(student)),
     }  # fmt: skip
     unweighted = replace(fresh, log_weight=torch.zeros_like(fresh.log_weight))
     draws = {"r": unweighted, "p": fresh, "student": context.sampled(student)}
-    row = {
-        "motif": source.motif, "data": source.kind, "ft": feature_bits, "|D|": source.size,
-        "base": source.training_label, "seed": source.seed, "H": context.entropy, **nats,
+    card = ModelCard(f"Student of {folder}", results=[("cross-entropy", nats["CE student"])])
+    save_base(folder / "student", student, context.result.splits.tokenizer, card)
+    return {
+        "motif": run.data.motif, "data": kind_of(run), "ft": feature_bits, "|D|": run.data.size,
+        "base": FULL if run.training.patience else f"{run.training.steps} updates", "seed": run.training.seed,
+        "H": context.entropy, **nats,
         "r / student": nats["CE r"].value / nats["CE student"].value,
         "student / H": nats["CE student"].value / context.entropy,
-        **{f"motif in {name}": context.motif_frequency(one) for name, one in draws.items()},
+        **{f"motif in {name}": context.motif_frequency(strings) for name, strings in draws.items()},
         "weights": dict(zip(fit.names, fit.weights, strict=True)), "l1": fit.l1, "ess": fit.ess, "method": config.method,
         "drawn": distilled.cost, "kl to student": distilled.divergences["kl"],
         "notes": [str(warning) for warning in fit.warnings],
     }  # fmt: skip
-    card = ModelCard(f"Student of {folder}", results=[("cross-entropy", nats["CE student"])])
-    save_base(folder / "student", student, context.result.splits.tokenizer, card)
-    return row
-
-
-def distil_training(context: GamContext) -> TrainingConfig:
-    """How a student is trained that starts from the weights of the base."""
-    return TrainingConfig(
-        epochs=context.scale.distil_epochs, batch_size=100, learning_rate=5e-4, schedule="linear", optimizer="adam",
-        seed=context.source.seed,
-    )  # fmt: skip
-
-
-COMPARED = feature_indices(FEATURE_SETS[0])  # the features of both comparisons
 
 
 def regimes(context: GamContext) -> list[Row]:
@@ -200,26 +179,28 @@ def regimes(context: GamContext) -> list[Row]:
 
 def _regime(context: GamContext, name: str) -> Row:
     """Fit by one method; moments and cross-entropy are measured on the draws of the context, which no method has seen."""
-    names, features = [NAMES[place] for place in COMPARED], [context.features[place] for place in COMPARED]
-    data, half, started = context.data_features[:, COMPARED], context.scale.draws // 2, time.perf_counter()
-    rng = SeededRng(context.source.seed).stream("regime", name)
-    source = base_feature_sampler(context.base, features, rng=rng.stream("draws"))
+    places = [place for place, bit in enumerate(FEATURE_SETS[0]) if bit == "1"]
+    names, features = [NAMES[place] for place in places], [context.features[place] for place in places]
+    data, rng, started = (
+        context.data_features[:, places],
+        SeededRng(context.run.training.seed).stream("regime", name),
+        time.perf_counter(),
+    )
+    source = base_feature_sampler(context.result.base, features, rng=rng.stream("draws"))
     if name == "newton":
-        fit = match_moments(names, source(half), data, ridge=RIDGE)
+        fit = match_moments(names, source(context.scale.distil.candidates // 2), data, ridge=RIDGE)
     else:
-        regime: Any = name
-        descent = MomentDescent(regime, epochs=context.scale.descent_epochs)
+        descent = MomentDescent(cast(Any, name), epochs=context.scale.descent_epochs)
         fit = descent(names, source, data, bounds=dict.fromkeys(names, (0.0, 1.0)), rng=rng.stream("accept"))
-    seconds = time.perf_counter() - started
-    weighted = context.weighted(COMPARED, fit.tensor())
-    measured = (weighted.log_weight.softmax(-1)[0][:, None] * context.pool_features[:, COMPARED]).sum(0).tolist()
+    seconds, weighted = time.perf_counter() - started, context.weighted(fit)
+    measured = (weighted.log_weight.softmax(-1)[0][:, None] * context.pool_features[:, places]).sum(0).tolist()
     row = {
         "regime": name,
         "weight of m": fit.weights[0],
-        "l1 on other draws": sum(abs(one - two) for one, two in zip(measured, fit.moments_wanted, strict=True)),
+        "l1 on other draws": sum(abs(moment - wanted) for moment, wanted in zip(measured, fit.moments_wanted, strict=True)),
         "base samples": fit.base_samples,
         "seconds": seconds,
-        "CE p": context.nats(context.tilted(COMPARED, fit.tensor()), weighted),
+        "CE p": context.nats(context.tilted(fit), weighted),
     }
     curve = [float(step.base_samples) for step in fit.history], [step.l1 for step in fit.history]
     return {"row": row, "curve": curve}
@@ -234,38 +215,28 @@ def distillation_methods(context: GamContext) -> list[Row]:
 
 def _distilled(context: GamContext, name: str, folder: Path) -> Row:
     """A student by one method, named by the method and its divergence or initial weights."""
-    method, _, variant = name.partition(", ")
-    tilted = fit_features(context, FEATURE_SETS[0])
-    student, config = deepcopy(context.result.base), _distil_config(context, tilted.fit, method, variant)
+    method, variant = cast(tuple[Any, Any], name.partition(", ")[::2])
+    student, config, fit = deepcopy(context.result.base), context.scale.distil, context.fit(FEATURE_SETS[0])
     if variant == "new weights":
-        student = build_base(student.config, student.space, rng=SeededRng(context.source.seed).stream("new"))
-    training, started = _equal_updates(context, config), time.perf_counter()
-    distilled = distil(tilted.teacher, student, empty_prompts(1), config, training, folder=folder, resume=True)
-    samples = context.sampled(student)
+        student = build_base(student.config, student.space, rng=SeededRng(context.run.training.seed).stream("new"))
+    elif variant:
+        config = replace(config, divergence=variant)
+    # as many updates for every method that learns from a fixed set, whatever its size
+    training = context.student_training
+    updates = ShuffledOrder(config.draws, training.batch_size, training.seed).steps(context.scale.distil_epochs)
+    training = replace(training, epochs=None, steps=max(1, updates // (2 if method == "cyclical" else 1)))
+    bound = fit.tensor().clamp(min=0).sum()
+    if method == "plain":  # rejection asks for as many accepted strings as `candidates` draws should give
+        log_accept = context.pool_features[:, places_of(fit)] @ fit.tensor() - bound
+        config = replace(config, draws=max(20, int(0.9 * float(log_accept.exp().sum()))))
+    config, started = replace(config, method=method, stages=2, log_bound=float(bound)), time.perf_counter()
+    distilled = distil(context.tilted(fit), student, empty_prompts(1), config, training, folder=folder, resume=True)
     return {
         "method": name,
         "CE student": context.nats(Tilted(student)),
-        "motif in student": context.motif_frequency(samples),
+        "motif in student": context.motif_frequency(context.sampled(student)),
         "kl to student": distilled.divergences["kl"],
         "drawn": distilled.cost,
         "worth": [round(stage.ess) for stage in distilled.stages],
         "seconds": time.perf_counter() - started,
     }
-
-
-def _equal_updates(context: GamContext, config: DistilConfig) -> TrainingConfig:
-    """As many updates for every method that learns from a fixed set, whatever its size."""
-    training = distil_training(context)
-    order = ShuffledOrder(context.scale.distil_sequences, training.batch_size, training.seed)
-    updates = training.steps or order.steps(training.epochs or training.default_epochs)
-    return replace(training, epochs=None, steps=max(1, updates // (config.stages if config.method == "cyclical" else 1)))
-
-
-def _distil_config(context: GamContext, fit: MomentFit, method: str, variant: str) -> DistilConfig:
-    """As many drawn strings for every method: rejection asks for as many accepted strings as these draws should give."""
-    divergence: Any = variant if method == "policy-gradient" else "kl"
-    kind: Any = method
-    bound = fit.tensor().clamp(min=0).sum()
-    accepted = int(0.9 * float((context.pool_features[:, COMPARED] @ fit.tensor() - bound).exp().sum()))
-    draws = max(20, accepted) if method == "plain" else context.scale.distil_sequences
-    return DistilConfig(kind, draws, context.scale.draws, 2, divergence, log_bound=float(bound))

@@ -1,105 +1,86 @@
 """Settings of the recipe on global autoregressive models at each scale: processes, data sizes, sets of features."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from esscher.data.config import DataConfig
+from esscher.data.config import MOTIF, DataConfig
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.training.config import TrainingConfig
+from esscher.workflow.config.distil import DistilConfig
 from esscher.workflow.config.train import TrainRun
 
 FEATURE_SETS = ("1001111", "1011111", "0111111")
 MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "100010100011")
-BATCH_SIZE = 50
-
-
-@dataclass(frozen=True, kw_only=True)
-class MotifRun:
-    """A motif process, how many strings of it a base learns from, and for how many updates (None: a patience of 20)."""
-
-    motif: str
-    size: int
-    mixture: float = 1.0  # share of strings that hold the motif; 1 is the paper's pure process
-    updates: int | None = None
-    seed: int = 0
-
-    @property
-    def kind(self) -> str:
-        return "pure" if self.mixture == 1 else "mixture"
-
-    @property
-    def training_label(self) -> str:
-        return "to the end" if self.updates is None else f"{self.updates} updates"
-
-    @property
-    def name(self) -> str:
-        early = "" if self.updates is None else f"-{self.updates}updates"
-        return f"{self.motif}-{self.kind}-{self.size}{early}-seed{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GamScale:
     """The settings that differ between scales; the first motif is that of all extra runs, with pure data."""
 
-    length: int
-    width: int
-    max_updates: int  # of a base
-    draws: int  # of a base: half to fit weights, half to estimate log Z, all to distil from
-    distil_sequences: int  # strings that a student learns from
+    base: TrainRun  # the length of strings, the network, and how long it learns at most
+    distil: DistilConfig  # `draws` of a student, and `candidates` of the base: half to fit weights, half to estimate log Z
     distil_epochs: int
     motifs: tuple[str, ...]
     sizes: tuple[int, ...]
-    mixtures: tuple[float, ...] = (1.0, 0.9)
+    mixtures: tuple[float, ...] = (1.0, 0.9)  # shares of strings that hold the motif; 1 is the paper's pure process
     feature_sets: tuple[str, ...] = FEATURE_SETS
     extra_sizes: tuple[int, ...] = ()  # more data sizes, with the first feature set
     descent_epochs: int  # of the stochastic regimes, at most
     early_stop_updates: int  # of bases that are stopped early
 
-    def runs(self, seeds: int) -> Iterator[tuple[MotifRun, tuple[str, ...]]]:
-        """All runs with their feature sets; seeds after the first repeat the first motif, pure, with the first feature set."""
+    def runs(self, seeds: int) -> Iterator[tuple[TrainRun, tuple[str, ...]]]:
+        """All bases with their feature sets; seeds after the first repeat the first motif, pure, with the first feature set."""
         for motif in self.motifs:
             for mixture in self.mixtures:
                 for size in self.sizes:
-                    yield MotifRun(motif=motif, mixture=mixture, size=size), self.feature_sets
+                    yield self._run(motif, size, mixture=mixture), self.feature_sets
         first, features = self.motifs[0], self.feature_sets[:1]
         for seed in range(1, seeds):
             for size in self.sizes:
-                yield MotifRun(motif=first, size=size, seed=seed), features
+                yield self._run(first, size, seed=seed), features
         for size in self.extra_sizes:
-            yield MotifRun(motif=first, size=size), features
+            yield self._run(first, size), features
         for size in (*self.extra_sizes[-1:], *self.sizes):
-            yield MotifRun(motif=first, size=size, updates=self.early_stop_updates), features
+            yield self._run(first, size, updates=self.early_stop_updates), features
+
+    def _run(self, motif: str, size: int, *, mixture: float = 1.0, seed: int = 0, updates: int | None = None) -> TrainRun:
+        """A base that stops by its patience, or after so many updates."""
+        training = replace(self.base.training, evaluate_every=max(1, min(size // self.base.training.batch_size, 50)), seed=seed)
+        if updates is not None:
+            training = replace(training, steps=updates, patience=None)
+        data = replace(self.base.data, source=f"{MOTIF}{motif}", size=size, mixture=mixture)
+        return replace(self.base, data=data, training=training)
+
+
+def kind_of(run: TrainRun) -> str:
+    """Whether all strings hold the motif."""
+    return "pure" if run.data.mixture == 1 else "mixture"
+
+
+def run_name(run: TrainRun) -> str:
+    """The name of the folder of a run."""
+    early = f"-{run.training.steps}updates" if run.training.patience is None else ""
+    return f"{run.data.motif}-{kind_of(run)}-{run.data.size}{early}-seed{run.training.seed}"
+
+
+def _base(*, length: int, width: int, steps: int) -> TrainRun:
+    """An LSTM by Adam at 1e-3, stopped by a patience of 20 as in the paper."""
+    training = TrainingConfig(batch_size=50, optimizer="adam", steps=steps, patience=20)
+    return TrainRun("", data=DataConfig(length=length), base=LstmConfig(width=width), training=training)
 
 
 SCALES = {
     "smoke": GamScale(
-        length=12, width=32, max_updates=60, draws=3_000, distil_sequences=1_000, distil_epochs=1, motifs=("1000101",),
-        sizes=(200,), feature_sets=FEATURE_SETS[:1], descent_epochs=4, early_stop_updates=20,
+        base=_base(length=12, width=32, steps=60), distil=DistilConfig(draws=1_000, candidates=3_000), distil_epochs=1,
+        motifs=("1000101",), sizes=(200,), feature_sets=FEATURE_SETS[:1], descent_epochs=4, early_stop_updates=20,
     ),
     "small": GamScale(
-        length=30, width=200, max_updates=2_000, draws=40_000, distil_sequences=20_000, distil_epochs=2, motifs=MOTIFS[:2],
-        sizes=(500, 5000), extra_sizes=(100, 200), descent_epochs=40, early_stop_updates=250,
+        base=_base(length=30, width=200, steps=2_000), distil=DistilConfig(draws=20_000, candidates=40_000), distil_epochs=2,
+        motifs=MOTIFS[:2], sizes=(500, 5000), extra_sizes=(100, 200), descent_epochs=40, early_stop_updates=250,
     ),
     "paper": GamScale(
-        length=30, width=200, max_updates=40_000, draws=400_000, distil_sequences=20_000, distil_epochs=20, motifs=MOTIFS,
-        sizes=(500, 1000, 5000, 10000, 20000), extra_sizes=(100, 200), descent_epochs=200, early_stop_updates=250,
+        base=_base(length=30, width=200, steps=40_000), distil=DistilConfig(draws=20_000, candidates=400_000),
+        distil_epochs=20, motifs=MOTIFS, sizes=(500, 1000, 5000, 10000, 20000), extra_sizes=(100, 200), descent_epochs=200,
+        early_stop_updates=250,
     ),
 }  # fmt: skip
-
-
-def base_run(source: MotifRun, scale: GamScale, folder: Path) -> TrainRun:
-    """An LSTM by Adam at 1e-3, stopped by a patience of 20 as in the paper, or after a number of updates."""
-    return TrainRun(
-        out=str(folder),
-        data=DataConfig(source=f"motif:{source.motif}", size=source.size, length=scale.length, mixture=source.mixture),
-        base=LstmConfig(width=scale.width),
-        training=TrainingConfig(
-            batch_size=BATCH_SIZE,
-            evaluate_every=max(1, min(source.size // BATCH_SIZE, 50)),
-            optimizer="adam",
-            seed=source.seed,
-            steps=source.updates or scale.max_updates,
-            patience=20 if source.updates is None else None,
-        ),
-    )

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from itertools import count, product
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from esscher.estimators.log_z import betting_log_z, log_z
 from esscher.estimators.perplexity import cross_entropy
 from esscher.estimators.reliability import reliability
 from esscher.exact.automaton import Automaton
-from esscher.exact.enumeration import enumerate_points
+from esscher.exact.enumeration import enumerate_points, tabulate
 from esscher.papers.study import Row, StudyContext
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
@@ -59,13 +59,12 @@ class Process:
 
 def run(context: StudyContext) -> dict[str, Any]:
     """The rate at which each interval covered, with its own Wilson interval, and how often the verdict warned."""
-    replications = REPLICATIONS[context.scale]
-    rows: list[Row] = []
+    replications, rows = REPLICATIONS[context.scale], []
     with single_thread():
-        for draws in DRAWS[context.scale]:
-            for process in (ending(), motif(), heavy()):
-                estimates = _unprompted(process, draws, replications, context.seeds)
-                rows += coverage_table(process.name, draws, process.truth, estimates)
+        for draws, make in product(DRAWS[context.scale], (ending, motif, heavy)):
+            process = make()
+            estimates = _unprompted(process, draws, replications, context.seeds)
+            rows += coverage_table(process.name, draws, process.truth, estimates)
         truth, estimates = _prompted(PROMPTED_DRAWS, replications, context.seeds)
     rows += coverage_table("prompted", PROMPTED_DRAWS, truth, estimates)
     result = {"rows": rows, "paper": PAPER}
@@ -106,20 +105,21 @@ def heavy() -> Process:
     length, symbols = 24, torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1], dtype=torch.float64)
     log_tilt = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)
     log_tilt = 1.5 * log_tilt / ((symbols * log_tilt**2).sum() * length).sqrt()
-    space, next_state = Space(5, length), torch.zeros(1, 5, dtype=torch.long)
-    tilted = torch.log_softmax(symbols.log() + log_tilt, -1)
-    surprise = -tilted
+    log_p = torch.log_softmax(symbols.log() + log_tilt, -1)
+    base, tilted = (
+        Automaton(emission[None], torch.zeros(1, 5, dtype=torch.long), Space(5, length)) for emission in (symbols.log(), log_p)
+    )
     truth = {
         "log Z": length * float(torch.logsumexp(symbols.log() + log_tilt, -1)),
-        "cross-entropy": float((tilted.exp() * surprise).sum()),
-        "moment": length * float(tilted.exp()[-1]),
+        "cross-entropy": float((log_p.exp() * -log_p).sum()),
+        "moment": length * float(log_p.exp()[-1]),
     }
-    target = Tilted(Automaton(symbols.log()[None], next_state, space), lambda x: -log_tilt[x.tokens].sum(-1))
 
     def sequences(count: int, rng: Rng) -> Sequences:
-        return draw(Automaton(tilted[None], next_state, space), empty_prompts(1), count, rng=rng)[0]
+        return draw(tilted, empty_prompts(1), count, rng=rng)[0]
 
-    return Process("heavy", target, truth, sequences, (length * float(log_tilt.min()), length * float(log_tilt.max())))
+    bounds = length * float(log_tilt.min()), length * float(log_tilt.max())
+    return Process("heavy", Tilted(base, lambda x: -log_tilt[x.tokens].sum(-1)), truth, sequences, bounds)
 
 
 def _automaton_target() -> Tilted:
@@ -132,13 +132,11 @@ def _automaton_target() -> Tilted:
 
 
 def _enumerated(name: str, target: Tilted) -> Process:
-    x = enumerate_points(target.space)
-    log_a, log_w = target.base.log_probs(x).sum(-1), target.log_weight(x)
-    log_z = torch.logsumexp(log_a + log_w, -1)
-    log_p = log_a + log_w - log_z
+    table = tabulate(target)
+    x, log_a, log_w, log_p = table.x, table.log_base[0], table.log_weight[0], table.log_prob[0]
     p, a, mixture = log_p.exp(), log_a.exp(), torch.logaddexp(log_p, log_a) - math.log(2)
     truth = {
-        "log Z": float(log_z),
+        "log Z": float(table.log_z),
         "cross-entropy": float(-(p * log_p).sum() / (p * x.lengths).sum()),
         "moment": float((p * _feature(x)).sum()),
         "kl": float((p * (log_p - log_a)).sum()),
@@ -164,33 +162,27 @@ EstimatesByName = dict[str, list[Estimate | str]]
 def _unprompted(process: Process, draws: int, replications: int, seeds: int) -> EstimatesByName:
     """Estimates of all replications; the draws of many are made at once, as if after many prompts."""
     estimates: EstimatesByName = {}
-    together, number = max(1, ROWS_AT_ONCE // draws), 0
-    for seed in range(seeds):
-        for first in range(0, replications, together):
-            rng = SeededRng(seed, "coverage", process.name, draws, first)
-            prompts = empty_prompts(min(together, replications - first))
-            for drawn in per_prompt(Importance()(process.target, prompts, draws, rng=rng)):
-                test = process.sequences(TEST_SEQUENCES, rng.stream("test", number))
-                for name, value in _estimates(process, drawn, test).items():
-                    estimates.setdefault(name, []).append(value)
-                number += 1
+    together, numbers = max(1, ROWS_AT_ONCE // draws), count()
+    for seed, first in product(range(seeds), range(0, replications, together)):
+        rng = SeededRng(seed, "coverage", process.name, draws, first)
+        prompts = empty_prompts(min(together, replications - first))
+        for drawn in per_prompt(Importance()(process.target, prompts, draws, rng=rng)):
+            test = process.sequences(TEST_SEQUENCES, rng.stream("test", next(numbers)))
+            for name, value in _estimates(process, drawn, test).items():
+                estimates.setdefault(name, []).append(value)
     return estimates
 
 
 def _estimates(process: Process, draws: Draws, test: Sequences) -> dict[str, Estimate | str]:
     low, high = process.bounds
-    measure = partial(cross_entropy, process.target, draws=draws, confidence=CONFIDENCE)
-    feature = _feature(draws.x).view(1, -1, 1)
     estimates: dict[str, Estimate | str] = {
         "log Z": log_z(draws, confidence=CONFIDENCE),
         "log Z, guaranteed": betting_log_z(draws, low=low, high=high, confidence=CONFIDENCE)[0],
-        "perplexity": measure(test)["token"],
-        "moment": moments(draws, feature, confidence=CONFIDENCE)[0],
+        "perplexity": cross_entropy(process.target, test, draws=draws, confidence=CONFIDENCE)["token"],
+        "moment": moments(draws, _feature(draws.x).view(1, -1, 1), confidence=CONFIDENCE)[0],
         "verdict": reliability(draws)[0].verdict,
     }
-    if "kl" in process.truth:
-        estimates |= divergences(process.target, draws, confidence=CONFIDENCE)
-    return estimates
+    return estimates | (divergences(process.target, draws, confidence=CONFIDENCE) if "kl" in process.truth else {})
 
 
 def _prompted(draws: int, replications: int, seeds: int) -> tuple[dict[str, float], EstimatesByName]:
@@ -198,27 +190,22 @@ def _prompted(draws: int, replications: int, seeds: int) -> tuple[dict[str, floa
     target = _automaton_target()
     base = target.base
     assert isinstance(base, Automaton)
-    share = _state_share(base)
     prompt_of = {int(base.begin(prompts_of([prompt]))[1]): prompt for prompt in ([1, 1], [1], [1, 2], [2])}
-    x = enumerate_points(target.space, prompts_of([prompt_of[state] for state in sorted(prompt_of)]))
-    log_score = target.log_score(x).view(len(prompt_of), -1)
-    log_z_of = torch.logsumexp(log_score, -1)
-    log_p = log_score - log_z_of[:, None]
-    surprise, lengths = -(log_p.exp() * log_p).sum(-1), (log_p.exp() * x.lengths.view(log_p.shape)).sum(-1)
-    truth = {"log Z": float(share @ log_z_of), "cross-entropy": float(share @ surprise / (share @ lengths))}
+    table, share = tabulate(target, prompts_of([prompt_of[state] for state in sorted(prompt_of)])), _state_share(base)
+    log_p, lengths = table.log_prob, table.x.lengths.view(table.log_prob.shape)
+    surprise, length = -(log_p.exp() * log_p).sum(-1), (log_p.exp() * lengths).sum(-1)
+    truth = {"log Z": float(share @ table.log_z), "cross-entropy": float(share @ surprise / (share @ length))}
     estimates: EstimatesByName = {"mean log Z": [], "perplexity": []}
     points = enumerate_points(target.space)
-    for seed in range(seeds):
-        for number in range(replications):
-            rng = SeededRng(seed, "coverage", "prompted", number)
-            tokens, end = rng.categorical(torch.zeros(PROMPTS, 3), PROMPT_LENGTH) + 1, torch.full((PROMPTS,), PROMPT_LENGTH)
-            prompts = Sequences(tokens, end, end)
-            state = base.begin(prompts)[1]
-            pick = points.rows(rng.categorical(log_p[state])[:, 0])
-            test = Sequences(torch.cat([prompts.tokens, pick.tokens], 1), prompts.start, prompts.start + pick.stop)
-            drawn = Importance()(target, prompts, draws, rng=rng)
-            estimates["mean log Z"].append(log_z(drawn, prompts="sample", confidence=CONFIDENCE))
-            estimates["perplexity"].append(cross_entropy(target, test, draws=drawn, confidence=CONFIDENCE)["token"])
+    for seed, number in product(range(seeds), range(replications)):
+        rng = SeededRng(seed, "coverage", "prompted", number)
+        tokens, end = rng.categorical(torch.zeros(PROMPTS, 3), PROMPT_LENGTH) + 1, torch.full((PROMPTS,), PROMPT_LENGTH)
+        prompts = Sequences(tokens, end, end)
+        pick = points.rows(rng.categorical(log_p[base.begin(prompts)[1]])[:, 0])
+        test = Sequences(torch.cat([prompts.tokens, pick.tokens], 1), prompts.start, prompts.start + pick.stop)
+        drawn = Importance()(target, prompts, draws, rng=rng)
+        estimates["mean log Z"].append(log_z(drawn, prompts="sample", confidence=CONFIDENCE))
+        estimates["perplexity"].append(cross_entropy(target, test, draws=drawn, confidence=CONFIDENCE)["token"])
     return truth, estimates
 
 
@@ -238,18 +225,20 @@ def coverage_table(process: str, draws: int, truth: dict[str, float], estimates:
     """A row for each quantity: how often its interval covered the exact value, with the Wilson interval of that rate."""
     from scipy.stats import binomtest
 
-    verdicts = estimates.get("verdict", [])
-    rows = []
+    verdicts, rows = estimates.get("verdict", []), []
     for quantity, values in estimates.items():
         if quantity == "verdict":
             continue
-        exact = truth[quantity] if quantity in truth else truth[TRUTH_OF.get(quantity, quantity)]
+        exact = truth[quantity] if quantity in truth else truth[TRUTH_OF[quantity]]
         intervals = [value for value in values if isinstance(value, Estimate)]
-        hits = sum(value.covers(exact) for value in intervals)
-        wilson = binomtest(hits, len(intervals)).proportion_ci(CONFIDENCE, method="wilson")
-        row = {"process": process, "quantity": quantity, "draws": draws, "replications": len(intervals)}
-        row |= {"exact": exact, "coverage": hits / len(intervals), "low": float(wilson.low), "high": float(wilson.high)}
-        row["width"] = sum(value.high - value.low for value in intervals) / len(intervals)
-        row["warned"] = sum(word != "good" for word in verdicts) / len(verdicts) if verdicts else None
-        rows.append(row)
+        n, hits = len(intervals), sum(value.covers(exact) for value in intervals)
+        wilson = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
+        rows.append(
+            {
+                "process": process, "quantity": quantity, "draws": draws, "replications": n, "exact": exact,
+                "coverage": hits / n, "low": float(wilson.low), "high": float(wilson.high),
+                "width": sum(value.high - value.low for value in intervals) / n,
+                "warned": sum(word != "good" for word in verdicts) / len(verdicts) if verdicts else None,
+            }
+        )  # fmt: skip
     return rows

@@ -87,8 +87,7 @@ def run(context: StudyContext) -> dict[str, Any]:
         for seed in range(scale.automata * context.seeds):
             compared = {name: train_energy(seed, name, scale, context.out) for name in READERS}
             rows += [entropy_row(seed, name, comparison) for name, comparison in compared.items()]
-            if seed == 0:
-                first = compared["BiT"]
+            first = compared["BiT"] if seed == 0 else first
         coverage = coverage_rows(first, scale.replications)
         pools = [pool_row(first, size, scale.pool_draws) for size in POOLS]
     return {"rows": rows, "coverage": coverage, "pool": pools, "paper": []}
@@ -171,23 +170,19 @@ def train_energy(seed: int, name: str, scale: LaboratoryScale, out: Path | None 
 
 def entropy_row(seed: int, name: str, comparison: ExactComparison) -> Row:
     """Exact cross-entropies in nats per sequence, averaged over prompts, and their ratios to the entropy."""
-    entropy = float(comparison.process_table.entropy.mean())
-    base, joint = (
-        float(comparison.cross(comparison.table.log_base).mean()),
-        float(comparison.cross(comparison.table.log_prob).mean()),
-    )
+    entropy, table = float(comparison.process_table.entropy.mean()), comparison.table
+    base, joint = (float(comparison.cross(log_prob).mean()) for log_prob in (table.log_base, table.log_prob))
     return {
         "automaton": seed, "energy": name, "entropy": entropy, "CE base": base, "CE joint": joint,
         "base / entropy": base / entropy, "joint / entropy": joint / entropy,
-        "mean log Z": float(comparison.table.log_z.mean()), "largest |log Z|": float(comparison.table.log_z.abs().max()),
+        "mean log Z": float(table.log_z.mean()), "largest |log Z|": float(table.log_z.abs().max()),
     }  # fmt: skip
 
 
 def coverage_rows(comparison: ExactComparison, replications: int) -> list[Row]:
     """How often each interval covered the exact value; every replication has its own draws and test sequences."""
-    truth = exact_values(comparison)
+    truth, covered = exact_values(comparison), 0
     estimates: dict[int, EstimatesByName] = {}  # by the number of draws
-    covered = 0
     runs = Importance()(comparison.target, empty_prompts(replications), DRAWS, rng=SeededRng(0, "one prompt"))
     for number, drawn in enumerate(per_prompt(runs)):
         rng = SeededRng(number, "coverage of trained energies")
@@ -201,11 +196,20 @@ def coverage_rows(comparison: ExactComparison, replications: int) -> list[Row]:
 
 
 def exact_values(comparison: ExactComparison) -> dict[str, float]:
-    """The exact values of the quantities that `coverage_rows` estimates."""
-    lengths = comparison.process_table.expect(lambda x: x.lengths)
-    nats, log_z_of = comparison.cross(comparison.table.log_prob), comparison.table.log_z
-    truth = {"log Z": float(log_z_of[0]), "perplexity": float(nats[0] / lengths[0])}
-    return truth | {"mean log Z, prompts fixed": float(log_z_of.mean())} | _exact_steps(comparison)
+    """The exact values of the quantities that `coverage_rows` estimates.
+
+    A step is a position after the empty prompt: its nats under the joint model, over the sequences of the automaton that have
+    this position, if at least `MIN_EXPECTED_SEQUENCES` of `STEP_SEQUENCES` are expected to.
+    """
+    table, process = comparison.table, comparison.process_table
+    nats, lengths = comparison.cross(table.log_prob), process.expect(lambda x: x.lengths)
+    truth = {"log Z": float(table.log_z[0]), "perplexity": float(nats[0] / lengths[0])}
+    truth["mean log Z, prompts fixed"] = float(table.log_z.mean())
+    x, share = process.x.rows(slice(0, process.log_prob.shape[1])), process.log_prob[0].exp()
+    present = (x.counted.double() * share[:, None]).sum(0)
+    steps = (-(share[:, None] * table.log_probs(x)).sum(0) / present).tolist()
+    often = (present * STEP_SEQUENCES >= MIN_EXPECTED_SEQUENCES).tolist()
+    return truth | {f"step {place + 1}": value for place, value in enumerate(steps) if often[place]}
 
 
 def _estimates(comparison: ExactComparison, drawn: Draws, rng: Rng) -> dict[tuple[str, int], Estimate]:
@@ -233,28 +237,20 @@ def _guarantee_holds(comparison: ExactComparison, rng: Rng) -> bool:
     return guaranteed_cross_entropy(score, units, bounds=bounds, confidence=CONFIDENCE)["token"].covers(exact)
 
 
-def _exact_steps(comparison: ExactComparison) -> dict[str, float]:
-    """Exact nats of the joint model at each position after the empty prompt, over sequences of the automaton that have this
-    position; only positions that at least `MIN_EXPECTED_SEQUENCES` of `STEP_SEQUENCES` are expected to have."""
-    points = comparison.process_table.log_prob.shape[1]
-    x, share = comparison.process_table.x.rows(slice(0, points)), comparison.process_table.log_prob[0].exp()
-    present = (x.counted.double() * share[:, None]).sum(0)
-    nats = -(share[:, None] * comparison.table.log_probs(x)).sum(0) / present
-    often = (present * STEP_SEQUENCES >= MIN_EXPECTED_SEQUENCES).tolist()
-    return {f"step {place + 1}": value for place, value in enumerate(nats.tolist()) if often[place]}
-
-
 def pool_row(comparison: ExactComparison, size: int, draws: int) -> Row:
     """Total variation between the empirical distribution of SIR(size) and the joint model, after the empty prompt."""
-    exact = comparison.table.log_prob[0].exp()
-    at_once = max(1, ROWS_AT_ONCE // size)
-    rng, counts = SeededRng(size, "pool"), torch.zeros_like(exact)
+    exact, rng, at_once = comparison.table.log_prob[0].exp(), SeededRng(size, "pool"), max(1, ROWS_AT_ONCE // size)
+
+    def distance(counts: Tensor) -> float:
+        return float((counts / draws - exact).abs().sum() / 2)
+
+    counts = torch.zeros_like(exact)
     for first in range(0, draws, at_once):
         drawn = SIR(size, shared=False)(comparison.target, empty_prompts(1), min(at_once, draws - first), rng=rng.stream(first))
         counts += point_number(SPACE, drawn.x).bincount(minlength=len(exact)).double()
     floor = rng.stream("floor").categorical(comparison.table.log_prob[:1].expand(FLOOR_SAMPLES, -1), draws)
-    floors = [float((sample.bincount(minlength=len(exact)) / draws - exact).abs().sum() / 2) for sample in floor]
+    floors = [distance(sample.bincount(minlength=len(exact))) for sample in floor]
     return {
-        "pool": size, "draws": draws, "total variation": float((counts / draws - exact).abs().sum() / 2),
-        "of exact draws": math.fsum(floors) / FLOOR_SAMPLES, "highest of exact draws": max(floors),
+        "pool": size, "draws": draws, "total variation": distance(counts), "of exact draws": math.fsum(floors) / FLOOR_SAMPLES,
+        "highest of exact draws": max(floors),
     }  # fmt: skip

