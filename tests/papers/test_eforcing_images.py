@@ -8,7 +8,7 @@ from PIL import Image
 from esscher.objectives.config import EForcingConfig, LikelihoodConfig
 from esscher.papers.eforcing import images as studies
 from esscher.papers.eforcing.images import COMPLETED, SAMPLES, forcing, image_studies, run
-from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN
+from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN
 from esscher.papers.study import StudyContext
 
 

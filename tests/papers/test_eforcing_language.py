@@ -8,9 +8,8 @@ import torch
 from esscher.bases.network import build_network
 from esscher.data.config import DataConfig
 from esscher.papers.eforcing import language
-from esscher.papers.eforcing import language_studies as studies
-from esscher.papers.eforcing.language import run_language, with_validation
-from esscher.papers.eforcing.language_studies import (
+from esscher.papers.eforcing import language as studies
+from esscher.papers.eforcing.language import (
     FORCED,
     LAYERS,
     ONCE,
@@ -19,6 +18,8 @@ from esscher.papers.eforcing.language_studies import (
     SMOOTH,
     backbone_studies,
     language_studies,
+    run_language,
+    with_validation,
 )
 from esscher.papers.study import StudyContext, validation_history
 

@@ -7,10 +7,9 @@ import pytest
 
 from esscher.bases.scaling import parameter_count
 from esscher.objectives.config import EForcingConfig
-from esscher.papers.eforcing import translation_studies as studies
-from esscher.papers.eforcing.language_studies import PLAIN, SMOOTH
-from esscher.papers.eforcing.translation import read_decoded, run
-from esscher.papers.eforcing.translation_studies import french_english, number_words, translation_studies
+from esscher.papers.eforcing import translation as studies
+from esscher.papers.eforcing.language import PLAIN, SMOOTH
+from esscher.papers.eforcing.translation import french_english, number_words, read_decoded, run, translation_studies
 from esscher.papers.study import StudyContext
 from esscher.workflow.config.train import TrainRun
 

@@ -28,7 +28,7 @@ from esscher.data.splits import read_image_splits
 from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.objectives.config import EForcingConfig, ObjectiveConfig
-from esscher.papers.eforcing.language_studies import FORCED, ONCE, PLAIN
+from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN
 from esscher.papers.sources import CIFAR, MNIST, local_or_hub, missing_message
 from esscher.papers.study import Row, Study, StudyContext, count_parameters, mean_estimate, means_over_seeds, run_with_seed
 from esscher.reports.document import Picture, Section, Table

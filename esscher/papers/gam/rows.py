@@ -121,7 +121,11 @@ def places_of(fit: MomentFit) -> list[int]:
 def make_rows(run: TrainRun, feature_sets: tuple[str, ...], scale: GamScale, out: Path) -> list[Row]:
     """The rows of a run, one for each feature set; the base is only loaded if a row is not finished."""
     context, folder = cache(lambda: prepare_gam(run, scale, out)), out / run_name(run)
-    return [cached_json(folder / bits / ROW_FILE, lambda bits=bits: make_row(context(), bits)) for bits in feature_sets]
+
+    def make(bits: str) -> Row:
+        return make_row(context(), bits)
+
+    return [cached_json(folder / bits / ROW_FILE, partial(make, bits)) for bits in feature_sets]
 
 
 def prepare_gam(run: TrainRun, scale: GamScale, out: Path) -> GamContext:

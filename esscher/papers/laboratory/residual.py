@@ -87,7 +87,8 @@ def run(context: StudyContext) -> dict[str, Any]:
         for seed in range(scale.automata * context.seeds):
             compared = {name: train_energy(seed, name, scale, context.out) for name in READERS}
             rows += [entropy_row(seed, name, comparison) for name, comparison in compared.items()]
-            first = compared["BiT"] if seed == 0 else first
+            if seed == 0:
+                first = compared["BiT"]
         coverage = coverage_rows(first, scale.replications)
         pools = [pool_row(first, size, scale.pool_draws) for size in POOLS]
     return {"rows": rows, "coverage": coverage, "pool": pools, "paper": []}

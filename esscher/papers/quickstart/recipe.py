@@ -255,18 +255,21 @@ def _strings_section(strings: TiltedStrings) -> Section:
         "tilted": "Strings of the tilted model:",
         "student": "Strings of the student:",
     }
-    parts = [
-        Picture(_nats_figure(strings), NATS),
-        Table("Cross-entropy on 5,000 fresh strings", table, NATS),
-        *_feature_parts(strings.tilted),
-        _reliability_table("Can the weights be trusted?", strings.measured.log_z, strings.measured.reliability[0]),
-        *(
-            TextLines(caption, [sample.replace(motif, f"[{motif}]") for sample in strings.samples[name]])
-            for name, caption in captions.items()
-        ),
-        Picture(training, "Training of the base: it stops improving well above the entropy."),
-    ]
-    return Section("Strings with a motif: the truth is known", text, parts)
+    return Section(
+        "Strings with a motif: the truth is known",
+        text,
+        [
+            Picture(_nats_figure(strings), NATS),
+            Table("Cross-entropy on 5,000 fresh strings", table, NATS),
+            *_feature_parts(strings.tilted),
+            _reliability_table("Can the weights be trusted?", strings.measured.log_z, strings.measured.reliability[0]),
+            *(
+                TextLines(caption, [sample.replace(motif, f"[{motif}]") for sample in strings.samples[name]])
+                for name, caption in captions.items()
+            ),
+            Picture(training, "Training of the base: it stops improving well above the entropy."),
+        ],
+    )
 
 
 def _feature_parts(tilted: FitResult) -> tuple[Table, Picture]:
@@ -312,13 +315,16 @@ def _texts_section(texts: TiltedTexts) -> Section:
         "All were drawn from the base, and these are exact: log base is the base's log-probability in nats, energy is E(x) in "
         "nats (lower is likelier), share is the normalised weight of each among all of them."
     )
-    parts = [
-        Picture(intervals(nats, label="nats per token"), NATS),
-        Table("Perplexity on held-out docstrings", rows, perplexity),
-        _reliability_table("Can the numbers be trusted?", measured.log_z, measured.reliability[0]),
-        Table(f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates", ranked, exact),
-    ]
-    return Section("Docstrings: real text", text, parts)
+    return Section(
+        "Docstrings: real text",
+        text,
+        [
+            Picture(intervals(nats, label="nats per token"), NATS),
+            Table("Perplexity on held-out docstrings", rows, perplexity),
+            _reliability_table("Can the numbers be trusted?", measured.log_z, measured.reliability[0]),
+            Table(f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates", ranked, exact),
+        ],
+    )
 
 
 def _reliability_table(caption: str, log_z: Estimate | None, reliability: Reliability) -> Table:
