@@ -1,16 +1,16 @@
 """Recipes that reproduce papers: one folder a paper, and this registry of them, which imports no torch.
 
-A folder holds the recipe (`recipe.py`, or a module for each subject), its settings at each scale (`studies.py`) and whatever
-only that paper needs. Shared by all: `study` makes, caches and tabulates rows; `sources` names data; `streams` trains bases on
-one long text; `games` has adversarial games on continuous points. A recipe is a function of a `StudyContext` that writes
-`report.html` and returns its tables, our rows beside the published ones.
+A folder holds the recipe (`recipe.py`, or a module for each subject), often its settings at each scale (`studies.py`), and
+whatever only that paper needs. Shared by all: `study` makes, caches and tabulates rows; `sources` names data; `streams` trains
+bases on one long text; `games` has adversarial games on continuous points. A recipe is a function of a `StudyContext` that
+writes `report.html` and returns its tables, our rows beside the published ones.
 """
 
 import json
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from esscher.core.config import to_dict
 from esscher.core.distributed import is_main_process, world_size
@@ -49,8 +49,7 @@ class Recipe:
         out.mkdir(parents=True, exist_ok=True)
         module, _, function = self.entry.partition(":")
         run = getattr(import_module(f"esscher.papers.{module}"), function)
-        result: dict[str, Any] = run(StudyContext(scale=scale, out=out, seeds=seeds, data=data))
-        return result
+        return cast(dict[str, Any], run(StudyContext(scale=scale, out=out, seeds=seeds, data=data)))
 
 
 GAM = "Global autoregressive models (Parshakova et al., 2019)"
@@ -101,21 +100,21 @@ def find_recipe(name: str) -> Recipe:
     return RECIPES[name]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReproduceConfig:
     """Run one recipe; its rows, the published ones and the report stay in the run folder."""
 
-    name: str | None = None
+    name: str | None = field(default=None, kw_only=False)
     """The recipe; without it, the recipes are listed."""
-    list: bool = field(default=False, kw_only=True)
+    list: bool = False
     """List the recipes and stop."""
-    scale: str = field(default="smoke", kw_only=True)
+    scale: str = "smoke"
     """smoke (within minutes), small (two cores), paper (published size), or what the list shows."""
-    out: str | None = field(default=None, kw_only=True)
+    out: str | None = None
     """Folder of the run; runs/NAME-SCALE by default. An interrupted run goes on there."""
-    seeds: int = field(default=1, kw_only=True)
+    seeds: int = 1
     """How many seeds to run."""
-    data: str | None = field(default=None, kw_only=True)
+    data: str | None = None
     """A text of your own, for recipes that take one."""
 
 
@@ -129,8 +128,6 @@ def reproduce(settings: ReproduceConfig) -> Report:
     result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
     if is_main_process():
         (out / "result.json").write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf8")
-    tables = {key: value for key, value in result.items() if isinstance(value, list)}
-    facts = {key: value for key, value in result.items() if not isinstance(value, list)}
-    shown = {key: rows for key, rows in tables.items() if rows}
-    report = Report(f"{recipe.name}, {settings.scale}", facts, shown, json_tables=tables)
+    shown = {name: rows for name, rows in result.items() if rows}
+    report = Report(f"{recipe.name}, {settings.scale}", {}, shown, json_tables=result)
     return report.save(out, to_dict(settings), own_page=(out / PAGE).exists())
