@@ -15,7 +15,7 @@ from tempfile import NamedTemporaryFile
 
 LOADED = [
     "torch._dynamo", "accelerate", "transformers", "matplotlib.figure", "scipy.stats", "rich.console", "esscher.cli",
-    "esscher.bases.fsdp", "esscher.data.synthetic", "esscher.hub.auto", "esscher.workflow.tilt",
+    "esscher.bases.fsdp", "esscher.data.splits", "esscher.hub.auto", "esscher.workflow.tilt",
     "esscher.workflow.train", "esscher.workflow.tilt",
 ]  # fmt: skip
 MEANS_MORE = set("|&;<>()$`\\*?[]{}~!#")  # to a shell, outside of quotes

@@ -42,8 +42,8 @@ EXCEPTIONS = [
         ["esscher.data.config:ImageConfig", "esscher.data.images:ImageCodec"],
     ),
     (
-        "train, validation and test of three different things: synthetic sequences, sequences with a processor, streams",
-        ["esscher.data.synthetic:SyntheticSplits", "esscher.workflow.processors:*Splits"],
+        "train, validation and test of different things: any data, sequences with a processor, streams",
+        ["esscher.data.sources:Splits", "esscher.workflow.processors:*Splits"],
     ),
     (
         "head settings leave open what the task decides; a built head and a sequence energy have other kinds and defaults",

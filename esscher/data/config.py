@@ -1,15 +1,12 @@
-"""The settings of data, without torch: where texts come from, how they become tokens, and how tokens become points.
-
-The settings of images, without torch: how they become points.
-"""
+"""The settings of data, without torch: where they come from, and how texts and images become sequences of tokens."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from esscher.core.config import check_choices
+from esscher.core.config import check_at_least, check_choices
 from esscher.data.sources import Unit
 
-MOTIF = "motif:"
+MOTIF, DIGITS = "motif:", "digits"
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,7 @@ class DataConfig(HeldOutConfig, SourceConfig):
             raise ValueError(
                 "Pairs are held out by the hash of their source, and empty ones skipped; leave split and empty out."
             )
-        if self.size < 1 or self.length < 1:
-            raise ValueError(f"A process has at least one point of one symbol: size = {self.size}, length = {self.length}.")
+        check_at_least(self, 1, "size", "length")
         if not 0 < self.mixture <= 1:
             raise ValueError(f"mixture lies in (0, 1], not {self.mixture}.")
 
@@ -92,38 +88,36 @@ class DataConfig(HeldOutConfig, SourceConfig):
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How text becomes tokens: `character`, `byte`, `word` or `bpe` trained here, or the folder of a pretrained tokenizer."""
+    """How text becomes tokens."""
 
     kind: str = "bpe"
     """`character`, `byte`, `word` or `bpe`, trained here; or the folder of a pretrained tokenizer."""
     vocab_size: int = 1000
-    """Tokens of a bpe tokenizer; most tokens of words."""
+    """Tokens of a bpe tokenizer; at most as many of a word tokenizer."""
     min_frequency: int = 1
     """How often a word must occur to become a token."""
 
     def __post_init__(self) -> None:
-        if self.vocab_size < 2:
-            raise ValueError(f"vocab_size is at least 2, not {self.vocab_size}.")
-        if self.min_frequency < 1:
-            raise ValueError(f"cutoff is at least 1, not {self.min_frequency}.")
+        check_at_least(self, 2, "vocab_size")
+        check_at_least(self, 1, "min_frequency")
 
 
 @dataclass(frozen=True)
 class LengthConfig:
-    """How texts become points: each text one point of at most `tokens` with its end symbol; or, with `chunks`,
-    one stream cut every `tokens`, of which the first `given` are the prompt; or, with `stream`, one stream that a base with a
-    memory reads in order: `batch_size` columns at once, `tokens` of each at an update."""
+    """How texts become sequences: each text one of at most `tokens` with its end symbol; or, with `chunks`, one stream cut
+    every `tokens`, of which the first `prompt_tokens` are the prompt; or, with `stream`, one stream that a base with a memory
+    reads in order: `batch_size` columns at once, `tokens` of each at an update."""
 
     tokens: int = 128
-    """Longest point with its end symbol, or the length of a chunk, or of a segment of a stream."""
+    """Longest sequence with its end symbol, or the length of a chunk, or of a segment of a stream."""
     chunks: bool = False
-    """One stream cut into chunks, instead of a point for each text."""
+    """One stream cut into chunks, instead of a sequence for each text."""
     prompt_tokens: int = 0
     """Tokens at the start of each chunk that are its prompt."""
     longer: Literal["cut", "refuse"] = "cut"
     """What becomes of longer texts."""
     stream: bool = False
-    """One stream read in order with a memory, instead of a point for each text."""
+    """One stream read in order with a memory, instead of a sequence for each text."""
     ends: bool = True
     """The end symbol stands after each text of a stream."""
     segments: Literal["fixed", "random"] = "fixed"
@@ -135,47 +129,40 @@ class LengthConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.tokens < 1:
-            raise ValueError(f"A point has at least one token, not {self.tokens}.")
+        check_at_least(self, 1, "tokens")
         if self.prompt_tokens and not self.chunks:
-            raise ValueError(
-                f"prompt_tokens = {self.prompt_tokens} tokens are the prompt of a chunk; set chunks = true as well."
-            )
+            raise ValueError(f"prompt_tokens = {self.prompt_tokens} is the prompt of a chunk; set chunks = true as well.")
         if self.stream and self.chunks:
             raise ValueError("A stream is either read in order or cut into chunks; set one of stream and chunks.")
         if not self.stream and (self.segments != "fixed" or not self.ends or self.window is not None or self.bidirectional):
-            raise ValueError("segments, ends, window and both_ways are settings of a stream; set stream = true as well.")
+            raise ValueError("segments, ends, window and bidirectional are settings of a stream; set stream = true as well.")
         if self.window is not None and (self.window < self.tokens + 5 or self.segments != "fixed"):
             raise ValueError(
                 f"A window holds a segment of fixed length, {self.tokens} tokens, and at least 5 more, unlike {self.window}."
             )
         if not 0 <= self.prompt_tokens < self.tokens:
             raise ValueError(
-                f"Of {self.tokens} tokens at least one must be left to model, so {self.prompt_tokens} cannot be given."
+                f"A prompt of {self.prompt_tokens} leaves none of {self.tokens} tokens to model; give a shorter one."
             )
-
-
-DIGITS = "digits"
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """How images become points: pixel values in raster order, channels of a pixel in order."""
+    """How images become sequences: pixel values in raster order, channels of a pixel in order."""
 
     quantization_levels: int = 16
     """Values that a channel of a pixel may have, 2 to 256."""
     binarize: Literal["threshold", "random"] | None = None
     """Two levels: cut in the middle, or drawn once by brightness, as is usual for binarised MNIST."""
     classes: bool = False
-    """The class of an image is given, as the first symbol of a prompt."""
+    """Condition on the class of an image, the first token of its prompt."""
     shrink: int = 1
-    """Side of the squares that become one pixel, by their mean."""
+    """Side of the squares of pixels that are averaged into one pixel."""
     most: int | None = None
-    """Learn from only so many images, the first ones."""
+    """Train on only so many images, the first ones."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         if not 2 <= self.quantization_levels <= 256:
             raise ValueError(f"A value has 2 to 256 levels, not {self.quantization_levels}.")
-        if self.shrink < 1 or (self.most is not None and self.most < 1):
-            raise ValueError(f"shrink and most are at least 1: {self.shrink}, {self.most}.")
+        check_at_least(self, 1, "shrink", "most")

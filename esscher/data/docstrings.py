@@ -36,7 +36,7 @@ def read_docstrings(library: Path | None = None) -> Texts:
     return Texts(texts, f"docstrings of {root.name}")
 
 
-def docstring_splits() -> Splits:
+def docstring_splits() -> Splits[Texts]:
     """The corpus in its fixed split: nine tenths for training, a twentieth each for validation and test."""
     return split_by_hash(read_docstrings(), held_out=0.05)
 

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from esscher.data.sources import (
-    LOADER_BY_EXTENSION,
-    file_extension,
-    file_rows,
-    find_files,
-    hub_rows,
-    refuse_absent,
-    split_indices,
-)
+from esscher.data.sources import LOADER_BY_EXTENSION, file_extension, file_rows, find_files, hub_rows, split_indices
 
 TaskKind = Literal["classify", "regress", "choose", "extract", "rank"]
 Row = Mapping[str, Any]
@@ -79,10 +71,7 @@ class Example:
 def read_rows(source: str) -> list[Row]:
     """All rows of a source."""
     files = find_files(source)
-    if not files:
-        refuse_absent(source)
-        return list(hub_rows(source))
-    rows = [row for file in files for row in _file(file)]
+    rows = [row for file in files for row in _file(file)] if files else list(hub_rows(source))
     if not rows:
         raise ValueError(f"{source} holds no row. Nothing was read; check the file.")
     return rows
@@ -90,9 +79,9 @@ def read_rows(source: str) -> list[Row]:
 
 def make_examples(task: TaskKind, rows: Sequence[Row], columns: ColumnNames, where: str) -> list[Example]:
     """The examples of a task; rows may have no labels."""
-    names = [columns.text, *([columns.second] if columns.second else []), *([columns.group] if columns.group else [])]
+    names = (columns.text, columns.second, columns.group)
     for number, row in enumerate(rows):
-        missing = next((name for name in names if row.get(name) is None), None)
+        missing = next((name for name in names if name and row.get(name) is None), None)
         if missing is not None:
             raise ValueError(
                 f"Row {number + 1} of {where} has no {missing!r}; its columns are {', '.join(map(str, row))}. Nothing was "
@@ -100,13 +89,7 @@ def make_examples(task: TaskKind, rows: Sequence[Row], columns: ColumnNames, whe
             )
     if task == "rank":
         return _ranking_examples(rows, columns)
-    make = {
-        "classify": _classification_example,
-        "regress": _regression_example,
-        "choose": _choice_example,
-        "extract": _extraction_example,
-    }[task]
-    return [make(row, columns, f"row {number + 1} of {where}") for number, row in enumerate(rows)]
+    return [_example(task, row, columns, f"row {number + 1} of {where}") for number, row in enumerate(rows)]
 
 
 def split_examples(examples: Sequence[Example], held_out: float, where: str) -> tuple[list[Example], ...]:
@@ -143,47 +126,42 @@ def _nested(whole: Any, file: Path) -> Iterator[Row]:
         ) from error
 
 
-def _texts(row: Row, columns: ColumnNames) -> InputTexts:
-    first = str(row[columns.text])
-    return (first,) if columns.second is None else (first, str(row[columns.second]))
+def _example(task: TaskKind, row: Row, columns: ColumnNames, where: str) -> Example:
+    """The example of a row; of choices each is one input: the text, and the question (if there is one) with the choice."""
+    label, text = row.get(columns.label), str(row[columns.text])
+    texts = (text,) if columns.second is None else (text, str(row[columns.second]))
+    inputs: tuple[InputTexts, ...] = (texts,)
+    group = text if task in ("choose", "extract") else "\n".join(texts)
+    if task == "choose":
+        options = _options(row, columns, where)
+        inputs = tuple((text, " ".join([*texts[1:], str(option)])) for option in options)
+        label = None if label is None else _choice_index(label, options, where)
+    elif task == "extract":
+        label = None if label is None else _answers(label, text, where)
+    elif label is not None:
+        label = _number(label, where) if task == "regress" else str(label)
+    return Example(inputs, label, group if columns.group is None else str(row[columns.group]))
 
 
-def _group(row: Row, columns: ColumnNames, default: str) -> str:
-    return default if columns.group is None else str(row[columns.group])
-
-
-def _classification_example(row: Row, columns: ColumnNames, where: str) -> Example:
-    label, texts = row.get(columns.label), _texts(row, columns)
-    return Example((texts,), None if label is None else str(label), _group(row, columns, "\n".join(texts)))
-
-
-def _regression_example(row: Row, columns: ColumnNames, where: str) -> Example:
-    label, texts = row.get(columns.label), _texts(row, columns)
+def _number(label: Any, where: str) -> float:
     try:
-        number = None if label is None else float(label)
+        return float(label)
     except (TypeError, ValueError) as error:
         raise ValueError(f"The label of {where} is {label!r}, which is no number. Nothing was read.") from error
-    return Example((texts,), number, _group(row, columns, "\n".join(texts)))
 
 
-def _choice_example(row: Row, columns: ColumnNames, where: str) -> Example:
-    """One input per choice: the text, and the question (if there is one) with the choice."""
+def _options(row: Row, columns: ColumnNames, where: str) -> list[Any]:
     names = columns.options.split(",")
     options = [str(row[name.strip()]) for name in names] if len(names) > 1 else row.get(columns.options)
     if not isinstance(options, list) or len(options) < 2:
         raise ValueError(
             f"{where} has no list of two or more choices in {columns.options!r}, but {options!r}. Nothing was read."
         )
-    question = "" if columns.second is None else f"{row[columns.second]} "
-    text = str(row[columns.text])
-    inputs = tuple((text, f"{question}{option}") for option in options)
-    return Example(inputs, _choice_index(row.get(columns.label), options, where), _group(row, columns, text))
+    return options
 
 
-def _choice_index(label: Any, options: Sequence[str], where: str) -> int | None:
+def _choice_index(label: Any, options: Sequence[Any], where: str) -> int:
     """The index of the right choice, which a label states as a number, a letter, or the words."""
-    if label is None:
-        return None
     answer = str(label).strip()
     if answer in options:
         return options.index(answer)
@@ -193,19 +171,19 @@ def _choice_index(label: Any, options: Sequence[str], where: str) -> int | None:
     return number
 
 
-def _extraction_example(row: Row, columns: ColumnNames, where: str) -> Example:
-    """A passage and a question; answers as in data sets (lists of texts and offsets) or as in SQuAD files."""
-    answers, texts = row.get(columns.label), _texts(row, columns)
-    if isinstance(answers, Mapping):
-        columns_of_answers = zip(answers["text"], answers["answer_start"], strict=True)
-        answers = [{"text": text, "answer_start": place} for text, place in columns_of_answers]
-    label = None if answers is None else tuple((int(answer["answer_start"]), str(answer["text"])) for answer in answers)
-    for place, words in label or ():
-        if texts[0][place : place + len(words)] != words:
+def _answers(label: Any, passage: str, where: str) -> tuple[tuple[int, str], ...]:
+    """Offset and words of each answer, from the lists of texts and offsets of a data set, or from those of a SQuAD file."""
+    if isinstance(label, Mapping):
+        pairs = zip(label["answer_start"], label["text"], strict=True)
+    else:
+        pairs = ((answer["answer_start"], answer["text"]) for answer in label)
+    answers = tuple((int(offset), str(words)) for offset, words in pairs)
+    for offset, words in answers:
+        if passage[offset : offset + len(words)] != words:
             raise ValueError(
-                f"The answer {words[:40]!r} of {where} does not stand at place {place} of its passage. Nothing was read."
+                f"The answer {words[:40]!r} of {where} does not stand at place {offset} of its passage. Nothing was read."
             )
-    return Example((texts,), label, _group(row, columns, texts[0]))
+    return answers
 
 
 def _ranking_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example]:
@@ -218,6 +196,6 @@ def _ranking_examples(rows: Sequence[Row], columns: ColumnNames) -> list[Example
     examples = []
     for query, documents in queries.items():
         labels: list[Any] = [row.get(columns.label) for row in documents]
-        grades = None if None in labels else tuple(float(label) for label in labels)
+        grades = None if None in labels else tuple(map(float, labels))
         examples.append(Example(tuple((query, str(row[columns.second])) for row in documents), grades, query))
     return examples

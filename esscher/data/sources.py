@@ -1,4 +1,4 @@
-"""Texts from files or from a Hugging Face data set, read with the library `datasets`.
+"""Texts from files or from a Hugging Face data set, read with the library `datasets`, and their splits.
 
 A source is a path (a file, a folder, a pattern with `*`) or else the name of a data set on the hub; what looks like a path is
 never looked for on the hub. Files are text (a text is a line, a paragraph, a whole file, or a part between separators), jsonl
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Generic, Literal, TypeVar
 
 Unit = Literal["line", "paragraph", "document"]
 SPLIT_NAMES = ("train", "validation", "test")
+T = TypeVar("T")
 
 LOADER_BY_EXTENSION = {
     **dict.fromkeys((".txt", ".text", ".md", ".tsv", ""), "text"),
@@ -42,37 +43,35 @@ class Texts:
         return f"{self.source}: {len(self):,} text{'s' * (len(self) != 1)}{empty}"
 
 
-class Splits(NamedTuple):
-    """Texts for training, validation and test."""
+@dataclass(frozen=True)
+class Splits(Generic[T]):
+    """Data for training, validation and test, iterated in this order."""
 
-    train: Texts
-    validation: Texts
-    test: Texts
+    train: T
+    validation: T
+    test: T
+
+    def __iter__(self) -> Iterator[T]:
+        return iter((self.train, self.validation, self.test))
 
 
 def read_texts(
-    source: str,
-    *,
-    column: str = "text",
-    unit: Unit = "line",
-    separator: str | None = None,
-    keep_empty: bool = False,
+    source: str, *, column: str = "text", unit: Unit = "line", separator: str | None = None, keep_empty: bool = False
 ) -> Texts:
     """All texts of a source.
 
     `column` is for jsonl, parquet and the hub; `unit` and `separator` are for text files. `keep_empty` keeps empty texts.
     """
     files = find_files(source)
-    if files:
-        kind = _kind(files, source)
-        rows: Iterator[Any] = _rows(files, kind, "document" if separator is not None else unit, column)
-        if kind != "text":
-            return _collect_texts(rows, source, "text", keep_empty)
-        if separator is not None:
-            rows = (part.strip() for row in rows for part in row.split(separator))
-        return _collect_texts(rows, source, unit if separator is None else "part", keep_empty)
-    refuse_absent(source)
-    return _collect_texts(_column(hub_rows(source), column, source), source, "text", keep_empty)
+    if not files:
+        return _collect_texts(_column(hub_rows(source), column, source), source, "text", keep_empty)
+    kind = _kind(files, source)
+    if kind != "text":
+        return _collect_texts(_rows(files, kind, unit, column), source, "text", keep_empty)
+    if separator is None:
+        return _collect_texts(_rows(files, kind, unit, "text"), source, unit, keep_empty)
+    parts = (part.strip() for row in _rows(files, kind, "document", "text") for part in row.split(separator))
+    return _collect_texts(parts, source, "part", keep_empty)
 
 
 def find_files(source: str) -> list[Path]:
@@ -93,7 +92,7 @@ def find_files(source: str) -> list[Path]:
 
 def read_raw(source: str) -> bytes:
     """The content of one file, decompressed if it ends in `.gz`."""
-    files = [Path(source).expanduser()] if Path(source).expanduser().is_file() else find_files(source)
+    files = find_files(source)
     if len(files) != 1:
         raise FileNotFoundError(f"{source!r} names {len(files)} files, and raw text is one. Nothing was read; name one file.")
     return read_bytes(files[0])
@@ -113,23 +112,23 @@ def read_lines(file: Path) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def split_raw(content: bytes, *, held_out: float = 0.05) -> tuple[bytes, bytes, bytes]:
+def split_raw(content: bytes, *, held_out: float = 0.05) -> Splits[bytes]:
     """Train, validation and test: the last share `held_out` of the bytes is for test, as much before it for validation."""
     size = round(held_out * len(content))
     if not 0 < size < len(content) / 2:
         raise ValueError(
             f"{len(content):,} bytes are too few to hold out {100 * held_out:g} % twice. Give more text, or another share."
         )
-    return content[: -2 * size], content[-2 * size : -size], content[-size:]
+    return Splits(content[: -2 * size], content[-2 * size : -size], content[-size:])
 
 
-def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits:
+def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits[Texts]:
     """A share `held_out` of the texts for validation and as much for test, by the hash of each text."""
     parts = split_indices(texts.texts, held_out, f"{texts.source} has {len(texts)} texts")
-    return _splits(texts, [[texts.texts[index] for index in part] for part in parts])
+    return _text_splits(texts, [[texts.texts[index] for index in part] for part in parts])
 
 
-def split_indices(keys: Sequence[str], held_out: float, what: str) -> tuple[list[int], list[int], list[int]]:
+def split_indices(keys: Sequence[str], held_out: float, what: str) -> Splits[list[int]]:
     """Indices of train, validation and test, by the hash of each key; `what` begins the message of an empty part.
 
     A key stays in its part when others come or go, and equal keys stay together.
@@ -137,14 +136,13 @@ def split_indices(keys: Sequence[str], held_out: float, what: str) -> tuple[list
     parts = _empty_splits(held_out)
     for index, key in enumerate(keys):
         parts[split_index(key, held_out)].append(index)
-    train, validation, test = parts
-    if not (train and validation and test):
+    if not all(parts):
+        sizes = ", ".join(f"{name} ({len(part)})" for name, part in zip(SPLIT_NAMES, parts, strict=True))
         raise ValueError(
-            f"{what}, too few to hold out {held_out:.0%} twice: one of train ({len(train)}), validation ({len(validation)}), "
-            f"test ({len(test)}) is empty. Nothing was made; give more, files of their own for validation and test, or a "
-            f"larger share."
+            f"{what}, too few to hold out {held_out:.0%} twice: one of {sizes} is empty. Nothing was made; give more, files of "
+            f"their own for validation and test, or a larger share."
         )
-    return parts
+    return Splits(*parts)
 
 
 def split_index(key: str, held_out: float) -> int:
@@ -158,12 +156,12 @@ def unit_hash(text: str) -> float:
     return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big") / 2**64
 
 
-def split_by_position(texts: Texts, *, held_out: float = 0.05) -> Splits:
+def split_by_position(texts: Texts, *, held_out: float = 0.05) -> Splits[Texts]:
     """Cut each text at line ends: its last share `held_out` is for test, as much before it for validation.
 
     For few long texts: what is held out is as connected as the rest.
     """
-    parts: tuple[list[str], ...] = _empty_splits(held_out)
+    parts = _empty_splits(held_out)
     for text in texts.texts:
         ends = [0]
         for share in (1 - 2 * held_out, 1 - held_out):
@@ -176,17 +174,16 @@ def split_by_position(texts: Texts, *, held_out: float = 0.05) -> Splits:
         raise ValueError(
             f"{texts.source} is too short to hold out {100 * held_out:g} % twice by place. Give more text, or a larger share."
         )
-    return _splits(texts, parts)
+    return _text_splits(texts, parts)
 
 
 def _empty_splits(held_out: float) -> tuple[list[Any], list[Any], list[Any]]:
-    """Three empty parts; refuses a share that leaves nothing for one of them."""
     if not 0 < held_out < 0.5:
         raise ValueError(f"The share held out lies between 0 and 0.5, not {held_out}.")
     return [], [], []
 
 
-def _splits(texts: Texts, parts: Sequence[Sequence[str]]) -> Splits:
+def _text_splits(texts: Texts, parts: Sequence[Sequence[str]]) -> Splits[Texts]:
     return Splits(*(Texts(tuple(part), f"{texts.source} ({name})") for part, name in zip(parts, SPLIT_NAMES, strict=True)))
 
 
@@ -208,7 +205,7 @@ def _rows(files: Sequence[Path], kind: str, unit: Unit, column: str) -> Iterator
     for file in files:
         if file.stat().st_size == 0:
             raise ValueError(f"The file {file} is empty. Nothing was read; check the path, or leave the file out.")
-        yield from _column(file_rows(file, kind, unit), "text" if kind == "text" else column, str(file))
+        yield from _column(file_rows(file, kind, unit), column, str(file))
 
 
 def file_rows(file: Path, kind: str, unit: Unit) -> Iterator[dict[str, Any]]:
@@ -235,9 +232,21 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
 
 
 def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
-    """Rows of a data set on the hub: `name`, `name:config`, or `name:config:split`, which overrides `split`."""
+    """Rows of a data set on the hub: `name`, `name:config`, or `name:config:split`, which overrides `split`.
+
+    Call it where there is no file `name`: a name that can only be a path is refused.
+    """
     import datasets
 
+    looks_like_path = (
+        name.startswith((".", "/", "~"))
+        or "\\" in name
+        or name.count("/") > 1
+        or any(mark in name for mark in "*?[")
+        or (Path(name).suffix != "" and file_extension(Path(name)) in LOADER_BY_EXTENSION)
+    )
+    if looks_like_path:
+        raise FileNotFoundError(f"There is no file, folder or pattern {name!r} here. Nothing was read; check the path.")
     path, config, split_in_name = (*name.split(":", 2), "", "")[:3]
     with _quiet():
         try:
@@ -250,31 +259,16 @@ def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
         yield from rows
 
 
-def refuse_absent(source: str) -> None:
-    """Raise if a source can only be a path; call it where there is no such file."""
-    looks_like_path = (
-        source.startswith((".", "/", "~"))
-        or "\\" in source
-        or source.count("/") > 1
-        or any(mark in source for mark in "*?[")
-        or (Path(source).suffix != "" and file_extension(Path(source)) in LOADER_BY_EXTENSION)
-    )
-    if looks_like_path:
-        raise FileNotFoundError(f"There is no file, folder or pattern {source!r} here. Nothing was read; check the path.")
-
-
 def _collect_texts(rows: Iterable[Any], source: str, unit: str, empty: bool) -> Texts:
-    texts, skipped = [], 0
-    for number, row in enumerate(rows):
+    whole = list(rows)
+    for number, row in enumerate(whole):
         if row is not None and not isinstance(row, str):
             raise ValueError(f"{source}: row {number} holds {type(row).__name__} instead of text. Choose another column.")
-        if row is None or not (empty or row.strip()):
-            skipped += 1
-        else:
-            texts.append(row)
+    texts = tuple(row for row in whole if row is not None and (empty or row.strip()))
+    skipped = len(whole) - len(texts)
     if not any(text.strip() for text in texts):
         raise ValueError(f"{source} holds no text: all {skipped:,} {unit}s are empty. Nothing was read.")
-    return Texts(tuple(texts), source, skipped, unit)
+    return Texts(texts, source, skipped, unit)
 
 
 def file_extension(file: Path) -> str:

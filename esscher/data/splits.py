@@ -1,5 +1,8 @@
-"""Reading a source in three splits: texts, raw bytes, translation pairs, images; and the tokenizer of a run."""
+"""Reading a source in three splits: texts, raw bytes, translation pairs, images, draws of a process; and its tokenizer."""
 
+from esscher.core.randomness import Rng
+from esscher.core.space import Sequences, empty_prompts
+from esscher.core.target import Base
 from esscher.data.config import DataConfig, ImageConfig, SourceConfig, TokenizerConfig
 from esscher.data.docstrings import docstring_splits
 from esscher.data.images import ImageArray, ImageCodec, read_images, split_images
@@ -7,6 +10,7 @@ from esscher.data.sources import Splits, Texts, read_raw, read_texts, split_by_h
 from esscher.data.text import TextStream, decode_part, raw_stream, text_stream
 from esscher.data.tokenizers import TOKENIZER_KINDS, Tokenizer, load_tokenizer, train_tokenizer
 from esscher.data.translation_pairs import Pairs, read_pairs, split_pairs
+from esscher.samplers.ancestral import draw
 
 
 def read_source(data: SourceConfig, source: str | None = None) -> Texts:
@@ -17,7 +21,7 @@ def read_source(data: SourceConfig, source: str | None = None) -> Texts:
     )  # fmt: skip
 
 
-def read_splits(data: DataConfig) -> Splits:
+def read_splits(data: DataConfig) -> Splits[Texts]:
     """The texts of a source in three splits."""
     if data.source == "docstrings":
         return docstring_splits()
@@ -25,32 +29,43 @@ def read_splits(data: DataConfig) -> Splits:
         return Splits(*(Texts((decode_part(part),), data.source) for part in read_raw_splits(data)))
     whole = read_source(data)
     if data.validation is None or data.test is None:
-        split = split_by_hash if data.split == "hash" else split_by_position
-        return split(whole, held_out=data.held_out)
+        return (split_by_hash if data.split == "hash" else split_by_position)(whole, held_out=data.held_out)
     return Splits(whole, read_source(data, data.validation), read_source(data, data.test))
 
 
-def read_raw_splits(data: DataConfig) -> tuple[bytes, bytes, bytes]:
+def read_raw_splits(data: DataConfig) -> Splits[bytes]:
     """The bytes of a source in three splits."""
     whole = read_raw(data.source)
     if data.validation is None or data.test is None:
         return split_raw(whole, held_out=data.held_out)
-    return whole, read_raw(data.validation), read_raw(data.test)
+    return Splits(whole, read_raw(data.validation), read_raw(data.test))
 
 
-def read_pair_source(data: SourceConfig) -> Pairs:
-    """All translation pairs of a source."""
+def read_pair_source(data: SourceConfig, source: str | None = None) -> Pairs:
+    """All translation pairs of a source, by default that of the settings."""
     if data.target is None:
         raise ValueError(f"{data.source} is to be read as pairs. Nothing was read; name the translations, too (target).")
-    return read_pairs(data.source, data.target, column=data.column or "text")
+    return read_pairs(data.source if source is None else source, data.target, column=data.column or "text")
 
 
-def read_pair_splits(data: DataConfig) -> tuple[Pairs, Pairs, Pairs]:
+def read_pair_splits(data: DataConfig) -> Splits[Pairs]:
     """The translation pairs of a source in three splits."""
-    whole, target, column = read_pair_source(data), data.target or "", data.column or "text"
+    whole = read_pair_source(data)
     if data.validation is None or data.test is None:
         return split_pairs(whole, held_out=data.held_out)
-    return whole, read_pairs(data.validation, target, column=column), read_pairs(data.test, target, column=column)
+    return Splits(whole, read_pair_source(data, data.validation), read_pair_source(data, data.test))
+
+
+def draw_splits(process: Base, size: int, *, test: int = 5000, rng: Rng) -> Splits[Sequences]:
+    """`size` training sequences of a process, a quarter as many for validation (500 to 2000), and `test` sequences.
+
+    Each split is drawn from its own stream of `rng`, so the test sequences do not depend on `size`. The sizes are those of
+    Parshakova et al. (2019).
+    """
+    if size < 1 or test < 1:
+        raise ValueError(f"A set has at least one point, not {size} for training and {test} for test.")
+    sizes = {"train": size, "validation": min(max(size // 4, 500), 2000), "test": test}
+    return Splits(*(draw(process, empty_prompts(1), count, rng=rng.stream(name))[0] for name, count in sizes.items()))
 
 
 def read_image_splits(data: DataConfig, images: ImageConfig) -> list[ImageArray]:

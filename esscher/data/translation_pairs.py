@@ -18,12 +18,12 @@ from esscher.core.space import Sequences, sequences
 from esscher.data.sources import (
     LOADER_BY_EXTENSION,
     SPLIT_NAMES,
+    Splits,
     file_extension,
     file_rows,
     find_files,
     hub_rows,
     read_lines,
-    refuse_absent,
     split_indices,
 )
 from esscher.data.text import TextSet
@@ -48,53 +48,47 @@ class Pairs:
         empty = f", {self.skipped:,} with an empty side skipped" if self.skipped else ""
         return f"{self.name}: {len(self):,} pair{'s' * (len(self) != 1)}{empty}"
 
-    def select(self, indices: Sequence[int], part: str) -> "Pairs":
-        """Some of the pairs, under the name of a part."""
-        sources, targets = (tuple(side[index] for index in indices) for side in (self.sources, self.targets))
-        return Pairs(sources, targets, f"{self.name} ({part})")
-
 
 def read_pairs(source: str, target: str, *, column: str = "text") -> Pairs:
     """All pairs of a source; `target` is the other file, its extension, or the column of the translations."""
     files = find_files(source)
-    if not files:
-        refuse_absent(source)
-        return _collect_pairs(_columns(hub_rows(source), column, target, source), source)
     if len(files) > 1:
         raise ValueError(f"{source!r} names {len(files)} files, and pairs come from one. Nothing was read; name one file.")
-    (file,) = files
-    if file_extension(file) == ".tsv":
-        return _collect_pairs(_cells(file, column, target), source)
-    kind = LOADER_BY_EXTENSION.get(file_extension(file), "text")
-    if kind == "text":
-        return _collect_pairs(_lines(file, _target_file(file, target)), source)
-    return _collect_pairs(_columns(file_rows(file, kind, "line"), column, target, source), source)
+    if not files:
+        rows = _columns(hub_rows(source), column, target, source)
+    elif file_extension(files[0]) == ".tsv":
+        rows = _cells(files[0], column, target)
+    elif (kind := LOADER_BY_EXTENSION.get(file_extension(files[0]), "text")) == "text":
+        rows = _lines(files[0], _target_file(files[0], target))
+    else:
+        rows = _columns(file_rows(files[0], kind, "line"), column, target, source)
+    return _collect_pairs(rows, source)
 
 
-def split_pairs(pairs: Pairs, *, held_out: float = 0.05) -> tuple[Pairs, Pairs, Pairs]:
+def split_pairs(pairs: Pairs, *, held_out: float = 0.05) -> Splits[Pairs]:
     """A share `held_out` for validation and as much for test, by the hash of the source: equal sources stay together."""
+
+    def select(part: str, rows: Sequence[int]) -> Pairs:
+        sources, targets = (tuple(side[row] for row in rows) for side in (pairs.sources, pairs.targets))
+        return Pairs(sources, targets, f"{pairs.name} ({part})")
+
     parts = split_indices(pairs.sources, held_out, f"{pairs.name} has {len(pairs)} pairs")
-    train, validation, test = (pairs.select(part, name) for part, name in zip(parts, SPLIT_NAMES, strict=True))
-    return train, validation, test
+    return Splits(*map(select, SPLIT_NAMES, parts))
 
 
 def pair_points(pairs: Pairs, tokenizer: Tokenizer, *, longest: int) -> TextSet:
     """Pairs as points after prompts, without those that have more than `longest` tokens, end symbol included, on a side."""
-    sources, targets = encode_sources(pairs.sources, tokenizer), tokenizer.encode(pairs.targets)
-    fitting = [
-        number
-        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
-        if max(len(source), len(target) + 1) <= longest
-    ]
+    encoded = zip(encode_sources(pairs.sources, tokenizer), tokenizer.encode(pairs.targets), pairs.targets, strict=True)
+    fitting = [(source, [*target, tokenizer.eos], text) for source, target, text in encoded]
+    fitting = [row for row in fitting if max(len(row[0]), len(row[1])) <= longest]
     if not fitting:
         raise ValueError(
             f"All {len(pairs):,} pairs of {pairs.name} have a side of more than {longest} tokens. Nothing was made; raise the "
             f"length."
         )
-    x = sequences([[*targets[number], tokenizer.eos] for number in fitting], [sources[number] for number in fitting])
-    texts = [pairs.targets[number] for number in fitting]
+    sources, targets, texts = zip(*fitting, strict=True)
     words, size = ([len(text.split()) + 1 for text in texts], [len(text.encode()) + 1 for text in texts])
-    return TextSet(x, torch.tensor(words), torch.tensor(size), len(pairs) - len(fitting))
+    return TextSet(sequences(targets, sources), torch.tensor(words), torch.tensor(size), len(pairs) - len(fitting))
 
 
 def encode_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
@@ -138,15 +132,15 @@ def _cells(file: Path, column: str, target: str) -> Iterator[tuple[Any, Any]]:
     for name in names:
         if not name.isdecimal() or int(name) < 1:
             raise ValueError(f"Columns of a tsv file are numbers from 1, not {name!r}. Nothing was read.")
-    numbers = [int(name) for name in names]
-    for place, line in enumerate(read_lines(file)):
-        cells = line.split("\t")
-        if line.strip() and len(cells) < max(numbers):
+    first, second = (int(name) - 1 for name in names)
+    for number, line in enumerate(read_lines(file)):
+        cells, needed = line.split("\t"), 1 + max(first, second)
+        if line.strip() and len(cells) < needed:
             raise ValueError(
-                f"Line {place + 1} of {file} has {len(cells)} columns, and column {max(numbers)} is asked for: {line[:40]!r}. "
+                f"Line {number + 1} of {file} has {len(cells)} columns, and column {needed} is asked for: {line[:40]!r}. "
                 f"Nothing was read."
             )
-        yield tuple(cells[number - 1] for number in numbers) if line.strip() else ("", "")  # type: ignore[misc]
+        yield (cells[first], cells[second]) if line.strip() else ("", "")
 
 
 def _columns(rows: Iterator[dict[str, Any]], column: str, target: str, where: str) -> Iterator[tuple[Any, Any]]:
@@ -160,16 +154,13 @@ def _columns(rows: Iterator[dict[str, Any]], column: str, target: str, where: st
 
 
 def _collect_pairs(rows: Iterator[tuple[Any, Any]], name: str) -> Pairs:
-    sources, targets, skipped = [], [], 0
+    pairs = []
     for number, pair in enumerate(rows):
         if not all(side is None or isinstance(side, str) for side in pair):
             raise ValueError(f"{name}: row {number} holds something else than text. Choose other columns. Nothing was read.")
-        source, target = ((side or "").strip() for side in pair)
-        if source and target:
-            sources.append(source)
-            targets.append(target)
-        else:
-            skipped += 1
-    if not sources:
-        raise ValueError(f"{name} holds no pair of texts: {skipped:,} have an empty side. Nothing was read.")
-    return Pairs(tuple(sources), tuple(targets), name, skipped)
+        pairs.append(tuple((side or "").strip() for side in pair))
+    complete = [pair for pair in pairs if all(pair)]
+    if not complete:
+        raise ValueError(f"{name} holds no pair of texts: {len(pairs):,} have an empty side. Nothing was read.")
+    sources, targets = zip(*complete, strict=True)
+    return Pairs(sources, targets, name, len(pairs) - len(complete))

@@ -181,7 +181,7 @@ def _training_text(model: Model, config: DynamicConfig) -> tuple[dynamic.Segment
         if run is None:
             stream = read_model_stream(model, source)
         elif run.data.split == "raw":
-            stream = raw_stream(read_raw_splits(run.data)[0], model.tokenizer)
+            stream = raw_stream(read_raw_splits(run.data).train, model.tokenizer)
         else:
             stream = text_stream(read_splits(run.data).train.texts, model.tokenizer, ends=run.length.ends)
         columns = TokenStream(stream.tokens, config.segment).columns(config.columns)

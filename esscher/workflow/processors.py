@@ -24,6 +24,7 @@ from esscher.data.sources import SPLIT_NAMES, Texts
 from esscher.data.splits import (
     choose_tokenizer,
     codec_for,
+    draw_splits,
     read_image_splits,
     read_pair_source,
     read_pair_splits,
@@ -31,7 +32,6 @@ from esscher.data.splits import (
     read_source,
     read_splits,
 )
-from esscher.data.synthetic import draw_splits
 from esscher.data.text import (
     SegmentPairWindows,
     TextSet,
@@ -415,7 +415,7 @@ def _translation_splits(run: TrainRun) -> DataSplits:
     if length.chunks:
         raise ValueError("Pairs are whole texts and are not cut into chunks. Nothing was read; leave length.chunks out.")
     splits = read_pair_splits(run.data)
-    tokenizer = choose_tokenizer(run.tokenizer_config, Texts((*splits[0].sources, *splits[0].targets), splits[0].name))
+    tokenizer = choose_tokenizer(run.tokenizer_config, Texts((*splits.train.sources, *splits.train.targets), splits.train.name))
     processor = TranslationProcessor(tokenizer, Space(tokenizer.vocab_size, length.tokens, tokenizer.eos))
     sets = [processor.encode_pairs(pairs) for pairs in splits]
     lines = [
@@ -481,7 +481,7 @@ def prepare_stream_data(run: TrainRun) -> StreamSplits:
         raise ValueError("A motif process gives strings, not one long text. Nothing was read; leave length.stream out.")
     if run.data.split == "raw":
         raw = read_raw_splits(run.data)
-        sample = Texts(() if run.tokenizer_config.kind == "byte" else (decode_part(raw[0]),), run.data.source)
+        sample = Texts(() if run.tokenizer_config.kind == "byte" else (decode_part(raw.train),), run.data.source)
         tokenizer = choose_tokenizer(run.tokenizer_config, sample)
         streams = [raw_stream(part, tokenizer) for part in raw]
     else:

@@ -94,6 +94,7 @@ def test_rows_of_the_hub(monkeypatch):
     monkeypatch.setattr(images, "hub_rows", rows)
     found, test = read_images("someone/images")
     assert np.array_equal(found.values, some(3).values) and found.labels.tolist() == [2, 2, 2] and test is None
+    monkeypatch.undo()
     with pytest.raises(FileNotFoundError, match="no file, folder or pattern"):
         read_images("./absent")
 

@@ -3,12 +3,14 @@
 import pytest
 
 from esscher.core.randomness import SeededRng
-from esscher.data.synthetic import draw_splits, validation_size
+from esscher.data.splits import draw_splits
 from esscher.exact.languages import motif_process
 
 
 def test_sizes_of_the_paper():
-    assert [validation_size(size) for size in (500, 1000, 5000, 10000, 20000)] == [500, 500, 1250, 2000, 2000]
+    process = motif_process("1", 2).base
+    splits = [draw_splits(process, size, test=1, rng=SeededRng(0)) for size in (500, 1000, 5000, 10000, 20000)]
+    assert [len(split.validation) for split in splits] == [500, 500, 1250, 2000, 2000]
 
 
 def test_sets_are_of_the_process_and_the_test_set_stays():

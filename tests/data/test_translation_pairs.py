@@ -92,7 +92,7 @@ def test_only_a_newline_ends_a_line_and_files_may_be_packed(tmp_path):
 def test_pairs_of_one_source_stay_together_and_nothing_is_lost():
     sources = tuple(f"phrase {number // 2}" for number in range(400))
     pairs = Pairs(sources, tuple(f"sentence {number}" for number in range(400)), "made")
-    parts = split_pairs(pairs, held_out=0.1)
+    parts = list(split_pairs(pairs, held_out=0.1))
     assert sorted(target for part in parts for target in part.targets) == sorted(pairs.targets)
     assert not set(parts[0].sources) & set(parts[1].sources) and not set(parts[1].sources) & set(parts[2].sources)
     assert all(15 < len(part) < 70 for part in parts[1:]) and parts[2].name == "made (test)"

@@ -16,7 +16,7 @@ from esscher.core.objective import Loss
 from esscher.core.progress import ProgressBar
 from esscher.core.randomness import SeededRng
 from esscher.core.target import Tilted
-from esscher.data.synthetic import draw_splits
+from esscher.data.splits import draw_splits
 from esscher.exact.languages import motif_process
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood

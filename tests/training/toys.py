@@ -8,7 +8,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space
 from esscher.core.storage import digest, module_tensors
 from esscher.core.target import Tilted
-from esscher.data.synthetic import draw_splits
+from esscher.data.splits import draw_splits
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.training.config import TrainingConfig

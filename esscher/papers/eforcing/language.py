@@ -28,8 +28,7 @@ from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, TokenizerConfig
-from esscher.data.splits import read_splits
-from esscher.data.synthetic import draw_splits
+from esscher.data.splits import draw_splits, read_splits
 from esscher.energies.self_energy import SELF
 from esscher.exact.languages import motif_process
 from esscher.networks.recurrent_config import EnasConfig, GruConfig, LstmConfig, TrellisNetConfig

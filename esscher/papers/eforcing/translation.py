@@ -80,7 +80,7 @@ class TranslationStudy(Study[TrainRun]):
     @cached_property
     def test(self) -> Pairs:
         """The test pairs."""
-        test = read_pair_splits(self.data)[2]
+        test = read_pair_splits(self.data).test
         return replace(test, sources=test.sources[: self.test_limit], targets=test.targets[: self.test_limit])
 
 
@@ -353,7 +353,7 @@ def energy_rows(context: StudyContext, study: TranslationStudy, system: str, *, 
 def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: int) -> Model:
     """The base tilted by features that are fitted to the validation pairs, which it did not learn from."""
     model = load(run_dir)
-    pairs = read_pair_splits(study.data)[0]
+    pairs = read_pair_splits(study.data).train
     decode, lexicon = model.tokenizer.decode, lexicon_of(pairs.sources, pairs.targets)
     features = [length_ratio(decode), copied_words(decode), coverage(decode, lexicon)]
     network = prompt_network(model.base.space.vocab_size, len(features), rng=SeededRng(0))
