@@ -80,7 +80,7 @@ def _docstrings(file: Path) -> Iterator[str]:
 
 
 def _documented(node: ast.AST) -> Iterator[DOCUMENTED]:
-    """A node and all nodes in it that may have a docstring; expressions, which have none, are not visited."""
+    """All nodes that may have a docstring; expressions, which have none, are not visited."""
     if isinstance(node, DOCUMENTED):
         yield node
     for child in ast.iter_child_nodes(node):

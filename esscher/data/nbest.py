@@ -46,7 +46,7 @@ class NBest:
 
     @property
     def texts(self) -> list[str]:
-        return [one.text for one in self.candidates]
+        return [candidate.text for candidate in self.candidates]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -59,15 +59,15 @@ class NBest:
 
     def lowered(self) -> "NBest":
         """The list in lower case, references too."""
-        candidates = tuple(replace(one, text=one.text.lower()) for one in self.candidates)
-        return replace(self, candidates=candidates, references=tuple(one.lower() for one in self.references))
+        candidates = tuple(replace(candidate, text=candidate.text.lower()) for candidate in self.candidates)
+        return replace(self, candidates=candidates, references=tuple(text.lower() for text in self.references))
 
     def to_json(self) -> str:
         """The line of a file."""
-        candidates = [{"text": one.text, "scores": dict(one.scores)} for one in self.candidates]
+        candidates = [{"text": candidate.text, "scores": dict(candidate.scores)} for candidate in self.candidates]
         references = {"reference": list(self.references)} if self.references else {}
-        by = {"scored_by": dict(self.scored_by)} if self.scored_by else {}
-        return json.dumps({"id": self.id, **references, "candidates": candidates, **by}, ensure_ascii=False)
+        scored_by = {"scored_by": dict(self.scored_by)} if self.scored_by else {}
+        return json.dumps({"id": self.id, **references, "candidates": candidates, **scored_by}, ensure_ascii=False)
 
 
 def read_nbest(file: str | Path) -> tuple[NBest, ...]:
@@ -97,14 +97,14 @@ def split_by_id(lists: Sequence[NBest], share: float) -> tuple[tuple[NBest, ...]
     """About this share of the lists, and the others, by the hash of each id."""
     if not 0 < share < 1:
         raise ValueError(f"The share to tune on lies between 0 and 1, not {share}. Nothing was done; 0.5 is usual.")
-    first = [unit_hash(one.id) < share for one in lists]
-    if len(set(first)) < 2:
+    tune = tuple(nbest for nbest in lists if unit_hash(nbest.id) < share)
+    test = tuple(nbest for nbest in lists if unit_hash(nbest.id) >= share)
+    if not (tune and test):
         raise ValueError(
             f"{len(lists)} lists are too few to tune on {share:g} of them and test on the others: one part is empty. Nothing "
             f"was done; give more lists, another share, or a file of its own to tune on."
         )
-    parts = [tuple(one for one, mine in zip(lists, first, strict=True) if mine is part) for part in (True, False)]
-    return parts[0], parts[1]
+    return tune, test
 
 
 def _lines(file: Path) -> Iterator[tuple[int, str]]:
@@ -132,26 +132,26 @@ def _parse(line: str, where: str) -> NBest:
     rows = _of_type(record["candidates"], list, where, "candidates")
     if not rows:
         raise ValueError(f"{where}: 'candidates' is empty. Nothing was read; a list has at least one candidate.")
-    candidates = tuple(_candidate(row, where, f"candidates[{place}]") for place, row in enumerate(rows))
-    for place, one in enumerate(candidates):
-        if set(one.scores) != set(candidates[0].scores):
+    candidates = tuple(_candidate(row, where, f"candidates[{index}]") for index, row in enumerate(rows))
+    for index, candidate in enumerate(candidates):
+        if set(candidate.scores) != set(candidates[0].scores):
             raise ValueError(
-                f"{where}: 'candidates[{place}]' has the scores {_listed(one.scores)}, and candidates[0] has "
+                f"{where}: 'candidates[{index}]' has the scores {_listed(candidate.scores)}, and candidates[0] has "
                 f"{_listed(candidates[0].scores)}. Nothing was read; all candidates of a file have the same scores."
             )
-    by = _of_type(record.get("scored_by", {}), dict, where, "scored_by")
+    scored_by = _of_type(record.get("scored_by", {}), dict, where, "scored_by")
     references = record.get("reference")
     references = [] if references is None else references if isinstance(references, list) else [references]
-    return NBest(name, candidates, tuple(_of_type(text, str, where, "reference") for text in references), by)
+    return NBest(name, candidates, tuple(_of_type(text, str, where, "reference") for text in references), scored_by)
 
 
 def _from_short(record: dict[str, Any], where: str) -> dict[str, Any]:
     """Convert {"id", "ref", "hyps": [[score, text], ...]}."""
     _check_keys(record, SHORT_KEYS, ("id", "hyps"), where)
     rows = _of_type(record["hyps"], list, where, "hyps")
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if not isinstance(row, list) or len(row) != 2:
-            raise ValueError(f"{where}: 'hyps[{place}]' must be a pair [score, text], not {row!r:.60}. Nothing was read.")
+            raise ValueError(f"{where}: 'hyps[{index}]' must be a pair [score, text], not {row!r:.60}. Nothing was read.")
     candidates = [{"text": text, SCORE: score} for score, text in rows]
     return {"id": record["id"], "reference": record.get("ref"), "candidates": candidates}
 

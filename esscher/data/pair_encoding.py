@@ -26,11 +26,11 @@ class PassageWindow:
         begin, end = self.first + first, self.first + last
         return passage[self.encoding.ends[begin - 1] if begin else 0 : self.encoding.ends[end]].strip()
 
-    def span(self, place: int, length: int, tokens: int) -> tuple[int, int] | None:
-        """First and last token of `length` characters from `place`; None if they are not among the window's `tokens`."""
+    def span(self, offset: int, length: int, tokens: int) -> tuple[int, int] | None:
+        """First and last token of `length` characters from `offset`; None if they are not among the window's `tokens`."""
         ends = self.encoding.ends
-        first = next((number for number, end in enumerate(ends) if end > place), None)
-        last = next((number for number, end in enumerate(ends) if end >= place + length), None)
+        first = next((number for number, end in enumerate(ends) if end > offset), None)
+        last = next((number for number, end in enumerate(ends) if end >= offset + length), None)
         if first is None or last is None or first < self.first or last >= self.first + tokens:
             return None
         return first - self.first, last - self.first

@@ -34,6 +34,7 @@ from esscher.core.space import Sequences, Space, sequences
 from esscher.data.tokenizers import UNKNOWN_CHARACTER, Tokenizer, byte_symbols
 
 WHITESPACE_CODES = np.array([code for code in range(0x3001) if chr(code).isspace()], dtype=np.uint32)
+WHITESPACE_BYTES = np.frombuffer(bytes(code for code in range(128) if chr(code).isspace()), dtype=np.uint8)
 Longer = Literal["cut", "refuse"]
 
 
@@ -110,18 +111,13 @@ def text_chunks(texts: Sequence[str], tokenizer: Tokenizer, *, length: int, prom
 def running_sizes(text: str) -> NDArray[np.int64]:
     """Words, bytes and characters that begin before each character of a text, and before its end."""
     code = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    blank = np.isin(code, WHITESPACE_CODES)
-    begins = _word_starts(blank)
     size = 1 + (code >= 0x80) + (code >= 0x800) + (code >= 0x10000)
-    counts = np.stack([begins, size, np.ones_like(size)])
+    counts = np.stack([_word_starts(np.isin(code, WHITESPACE_CODES)), size, np.ones_like(size)])
     return np.concatenate([np.zeros((3, 1), dtype=np.int64), counts.cumsum(1)], 1)
 
 
 def _word_starts(blank: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return ~blank & np.concatenate([[True], blank[:-1]])
-
-
-WHITESPACE_BYTES = np.frombuffer(bytes(code for code in range(128) if chr(code).isspace()), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
@@ -162,7 +158,11 @@ def text_stream(texts: Sequence[str], tokenizer: Tokenizer, *, ends: bool = True
 def raw_stream(content: bytes, tokenizer: Tokenizer) -> TextStream:
     """The content of a file: bytes as they are, or UTF-8 text without incomplete characters at its ends."""
     if tokenizer.name == "byte":
-        return _stream(_byte_tokens(content, tokenizer), _byte_sizes(content), "The file is empty")
+        code = np.frombuffer(content, dtype=np.uint8)
+        token_ids = np.array([tokenizer.backend.token_to_id(symbol) for symbol in byte_symbols()], dtype=np.int64)
+        words = _word_starts(np.isin(code, WHITESPACE_BYTES))  # the whitespace of ASCII
+        sizes = np.stack([words, np.ones(len(code), dtype=bool), (code & 0xC0) != 0x80]).astype(np.int64)
+        return _stream(token_ids[code], sizes, "The file is empty")
     text = decode_part(content)
     if tokenizer.name != "character":
         return text_stream([text], tokenizer, ends=False)
@@ -171,7 +171,7 @@ def raw_stream(content: bytes, tokenizer: Tokenizer) -> TextStream:
 
 def decode_part(content: bytes) -> str:
     """The text of a part of a UTF-8 file, without incomplete characters at its ends."""
-    first = next((place for place in range(min(3, len(content))) if content[place] & 0xC0 != 0x80), 0)
+    first = next((index for index in range(min(3, len(content))) if content[index] & 0xC0 != 0x80), 0)
     for last in range(len(content), max(first, len(content) - 4), -1):
         try:
             return content[first:last].decode()
@@ -191,18 +191,6 @@ def _stream(tokens: NDArray[np.int64], sizes: NDArray[np.int64], empty: str) -> 
     return TextStream(torch.from_numpy(tokens), words, characters, size)
 
 
-def _byte_tokens(content: bytes, tokenizer: Tokenizer) -> NDArray[np.int64]:
-    table = np.array([tokenizer.backend.token_to_id(symbol) for symbol in byte_symbols()], dtype=np.int64)
-    return table[np.frombuffer(content, dtype=np.uint8)]
-
-
-def _byte_sizes(content: bytes) -> NDArray[np.int64]:
-    """Words, bytes and characters that begin with each byte; whitespace is that of ASCII."""
-    code = np.frombuffer(content, dtype=np.uint8)
-    blank = np.isin(code, WHITESPACE_BYTES)
-    return np.stack([_word_starts(blank), np.ones(len(code), dtype=bool), (code & 0xC0) != 0x80]).astype(np.int64)
-
-
 def _character_tokens(text: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
     """Tokens of characters; those that the tokenizer lacks become its unknown token, or are an error if it has none."""
     vocabulary = {symbol: number for symbol, number in tokenizer.backend.get_vocab().items() if len(symbol) == 1}
@@ -211,13 +199,11 @@ def _character_tokens(text: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
     table = np.array([vocabulary[chr(number)] for number in known], dtype=np.int64)
     place = np.searchsorted(known, code).clip(max=len(known) - 1)
     unknown = known[place] != code
-    if bool(unknown.any()):
-        if UNKNOWN_CHARACTER not in vocabulary:
-            raise ValueError(
-                f"{tokenizer!r} lacks the character {chr(code[unknown][0])!r}. Nothing was encoded; use its own alphabet."
-            )
-        return np.where(unknown, vocabulary[UNKNOWN_CHARACTER], table[place])
-    return table[place]
+    if bool(unknown.any()) and UNKNOWN_CHARACTER not in vocabulary:
+        raise ValueError(
+            f"{tokenizer!r} lacks the character {chr(code[unknown][0])!r}. Nothing was encoded; use its own alphabet."
+        )
+    return np.where(unknown, vocabulary.get(UNKNOWN_CHARACTER, 0), table[place])
 
 
 SPECIAL_TOKENS = 3  # two separators and a summary

@@ -1,12 +1,10 @@
-"""Text to tokens and back: character, byte, word, byte-level BPE trained here, or any pretrained tokenizer.
+"""Tokenizers: character, byte, word and byte-level BPE, trained here, or any pretrained tokenizer.
 
-All are one class around the library `tokenizers`. Text never turns into the end symbol by accident: `encode`
-reads a special token that is spelt out in a text as its characters. What it leaves out: begin symbols, which
-a base makes for itself.
+All are one class around the library `tokenizers`. No text is encoded to the end symbol by accident: a special token that is
+spelt out in a text is read as its characters. What it leaves out: BOS tokens, which belong to the base.
 
-Words are what stands between blanks, case kept. They are numbered by how often they occur in the text they were learnt from,
-the most frequent first, after the end symbol and the word for the unknown: as adaptive softmax wants them. Tokens of BPE are
-numbered in the order of their merges, which is not that of their frequency.
+Words are separated by whitespace, case kept. They are numbered by their frequency in the training text, the most frequent
+first, after the end symbol and the unknown word, as adaptive softmax needs them. BPE tokens are numbered by merge order.
 """
 
 import json
@@ -14,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
@@ -21,15 +20,15 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from esscher.core.storage import write_file
 
 EOS_TOKEN = "<eos>"
-UNKNOWN_CHARACTER = "\ufffd"  # decodes as the sign for an unreadable character
+UNKNOWN_CHARACTER = "\ufffd"  # the Unicode replacement character
 UNKNOWN_WORD = "<unk>"
-NAME_KEY = "esscher_name"  # the setting that tells a tokenizer of ours
+NAME_KEY, SIZE_KEY = "esscher_name", "esscher_size"  # settings in the folders of tokenizers trained here
 TOKENIZER_KINDS = ("character", "byte", "word", "bpe")
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Tokens of one text; `ends[i]` is the place in the text where token i ends."""
+    """Tokens of one text; `ends[i]` is the offset in the text at which token i ends."""
 
     tokens: list[int]
     ends: list[int]
@@ -37,10 +36,10 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary and how text is cut by it; `eos` is the number of the end symbol.
+    """A tokenizer of the library `tokenizers`, and the id of its end symbol.
 
-    `size` is stated where a model's vocabulary is not the tokenizer's: often it is rounded up, and the tokens past the
-    tokenizer's own decode to nothing. `settings` are those of a pretrained tokenizer, kept for its readers.
+    `size` is the vocabulary size of the model if that differs, mostly because it was rounded up; the additional tokens decode
+    to nothing. `settings` are those of a pretrained tokenizer, which are saved with it.
     """
 
     backend: tokenizers.Tokenizer
@@ -58,29 +57,29 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of each text, without an end symbol."""
-        return [found.tokens for found in self.encode_with_offsets(texts)]
+        return [encoding.tokens for encoding in self.encode_with_offsets(texts)]
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
-        """The same with the place where each token ends, to count words and bytes by."""
+        """The same with the offset at which each token ends, to count words and bytes."""
         try:
-            found = self.backend.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"{self!r} cannot read a text: {error}. Nothing was encoded; use its own alphabet.") from error
-        return [Encoding(one.ids, [end for _, end in one.offsets]) for one in found]
+        return [Encoding(encoding.ids, [end for _, end in encoding.offsets]) for encoding in encodings]
 
     def decode(self, points: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each list of tokens; the end symbol is not shown."""
+        """The text of each list of tokens, without special tokens."""
         return self.backend.decode_batch([list(point) for point in points], skip_special_tokens=True)
 
     def files(self) -> dict[str, bytes]:
-        """The files of a Hugging Face tokenizer: names and contents."""
+        """Names and contents of the files, in the format of Hugging Face."""
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **self.settings,
             "eos_token": self.backend.id_to_token(self.eos),
             "clean_up_tokenization_spaces": False,
             NAME_KEY: self.name,
-            **({} if self.size is None else {"esscher_size": self.size}),
+            **({} if self.size is None else {SIZE_KEY: self.size}),
         }
         content = {"tokenizer.json": self.backend.to_str(pretty=True), "tokenizer_config.json": json.dumps(settings, indent=2)}
         return {name: (text + "\n").encode() for name, text in content.items()}
@@ -92,11 +91,12 @@ class Tokenizer:
 
 
 def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, min_frequency: int = 1) -> Tokenizer:
-    """A new tokenizer of one of `KINDS`; `vocab_size` is for bpe and words, `cutoff` is how often a word must occur."""
+    """Train a tokenizer of one of `TOKENIZER_KINDS`; `vocab_size` is for bpe and words, `min_frequency` for words."""
     if kind == "character":
         return character_tokenizer("".join(sorted(set().union(*texts))))
     if kind == "byte":
-        return _with_eos(_byte_level(models.BPE(_byte_vocabulary(), []), split_words=False), "byte")
+        symbols = [EOS_TOKEN, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+        return _with_eos(_byte_level(models.BPE(_numbered(symbols), []), split_words=False), "byte")
     if kind == "word":
         return _train_words(texts, vocab_size, min_frequency)
     if kind == "bpe":
@@ -107,14 +107,13 @@ def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, 
 
 
 def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) -> Tokenizer:
-    """One token a character, numbered in the order of `alphabet` around `eos`.
+    """One token for each character, numbered in the order of `alphabet` around `eos`.
 
-    With `unknown`, characters outside the alphabet become one last token; without, they are an error.
+    With `unknown`, other characters become one last token; without, they are an error.
     """
     symbols = [*alphabet, *([UNKNOWN_CHARACTER] if unknown and UNKNOWN_CHARACTER not in alphabet else [])]
     symbols.insert(eos, EOS_TOKEN)
-    model = models.WordLevel({symbol: number for number, symbol in enumerate(symbols)}, unk_token=UNKNOWN_CHARACTER)
-    backend = tokenizers.Tokenizer(model)
+    backend = tokenizers.Tokenizer(models.WordLevel(_numbered(symbols), unk_token=UNKNOWN_CHARACTER))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
     return _with_eos(backend, "character")
@@ -123,10 +122,10 @@ def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) ->
 def load_tokenizer(
     folder: str | Path, *, eos: str | None = None, ends: Sequence[int] = (), size: int | None = None
 ) -> Tokenizer:
-    """The tokenizer of a folder, ours or a pretrained one; `eos` names the end symbol where the folder does not.
+    """The tokenizer of a folder, trained here or pretrained; `eos` names the end symbol if the folder does not.
 
-    `ends` are the end symbols of the model it belongs to, `size` is the model's vocabulary: where its own end symbol is none
-    of theirs, the first of theirs is taken.
+    `ends` are the end symbols of its model and `size` the model's vocabulary size. If the tokenizer's end symbol is none of
+    `ends`, the first of them is used.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -141,8 +140,8 @@ def load_tokenizer(
     if number is None:
         what = "states no end symbol" if symbol is None else f"has no token {symbol!r}"
         raise ValueError(f"The tokenizer of {folder} {what}. Nothing was loaded; name one of its tokens with eos=.")
-    if size is None and isinstance(known := settings.get("esscher_size"), int):
-        size = known
+    if size is None and isinstance(stated_size := settings.get(SIZE_KEY), int):
+        size = stated_size
     if size is not None:
         _check_size(backend, size, folder)
     backend.encode_special_tokens = True
@@ -152,13 +151,13 @@ def load_tokenizer(
 
 
 def _check_size(backend: tokenizers.Tokenizer, size: int, folder: Path) -> None:
-    """No text may become a token that the model lacks; special tokens no text becomes."""
+    """Refuse tokens that the model lacks; special tokens are allowed, because no text is encoded to them."""
     special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
     beyond = [symbol for symbol, number in backend.get_vocab().items() if number >= size and number not in special]
     if beyond:
         raise ValueError(
             f"The tokenizer in {folder} has {len(beyond)} tokens that the model lacks, {beyond[0]!r} among them: the model "
-            f"speaks {size}. Nothing was loaded; restore the tokenizer it was trained on."
+            f"has {size}. Nothing was loaded; restore the tokenizer it was trained on."
         )
 
 
@@ -188,14 +187,14 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
 
 
 def byte_symbols() -> list[str]:
-    """The symbol of each byte in a byte-level vocabulary: itself where it can be printed, else the next character past 255."""
-    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = {byte: 256 + place for place, byte in enumerate(byte for byte in range(256) if byte not in printed)}
+    """The symbol of each byte in a byte-level vocabulary: its own character if printable, else the next one past 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = {byte: 256 + number for number, byte in enumerate(byte for byte in range(256) if byte not in printable)}
     return [chr(others.get(byte, byte)) for byte in range(256)]
 
 
-def _byte_vocabulary() -> dict[str, int]:
-    return {symbol: number for number, symbol in enumerate([EOS_TOKEN, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+def _numbered(symbols: Sequence[str]) -> dict[str, int]:
+    return {symbol: number for number, symbol in enumerate(symbols)}
 
 
 def _byte_level(model: models.BPE, *, split_words: bool) -> tokenizers.Tokenizer:
@@ -213,23 +212,20 @@ def _train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
             f"{vocab_size} is too small. Nothing was trained; use at least {len(alphabet) + 1}, or the byte tokenizer."
         )
     backend = _byte_level(models.BPE(), split_words=True)
-    learner = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[EOS_TOKEN], initial_alphabet=alphabet, show_progress=False
-    )
-    backend.train_from_iterator(texts, learner)
+    options: dict[str, Any] = {"special_tokens": [EOS_TOKEN], "initial_alphabet": alphabet, "show_progress": False}
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, **options))
     return _with_eos(backend, "bpe")
 
 
 def _train_words(texts: Iterable[str], vocab_size: int, min_frequency: int) -> Tokenizer:
-    """A text that spells out the end symbol means a word that is not known."""
+    """Words by frequency; the end symbol, spelt out in a text, is an unknown word."""
     count = Counter(word for text in texts for word in text.split())
     special = [EOS_TOKEN, UNKNOWN_WORD]
     frequent = sorted(
         (word for word in count if count[word] >= min_frequency and word not in special), key=lambda w: (-count[w], w)
     )
     words = [*special, *frequent[: max(0, vocab_size - len(special))]]
-    model = models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=UNKNOWN_WORD)
-    backend = tokenizers.Tokenizer(model)
+    backend = tokenizers.Tokenizer(models.WordLevel(_numbered(words), unk_token=UNKNOWN_WORD))
     backend.normalizer = normalizers.Replace(Regex(rf"(?<!\S){EOS_TOKEN}(?!\S)"), UNKNOWN_WORD)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return _with_eos(backend, "word")
