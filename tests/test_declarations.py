@@ -66,10 +66,6 @@ EXCEPTIONS = [
         ["esscher.objectives.noise_contrastive:NoiseContrast", "esscher.workflow.config.tilt:ContrastConfig"],
     ),
     (
-        "dynamic evaluation searches over rates, which are a part of its settings with other types",
-        ["esscher.training.dynamic_config:*"],
-    ),
-    (
         "a loaded model keeps where it came from",
         ["esscher.workflow.config.load:LoadConfig", "esscher.workflow.model:Model"],
     ),

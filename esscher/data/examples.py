@@ -71,7 +71,7 @@ class Example:
 def read_rows(source: str) -> list[Row]:
     """All rows of a source."""
     files = find_files(source)
-    rows = [row for file in files for row in _file(file)] if files else list(hub_rows(source))
+    rows: list[Row] = [row for file in files for row in _file(file)] if files else [*hub_rows(source)]
     if not rows:
         raise ValueError(f"{source} holds no row. Nothing was read; check the file.")
     return rows
@@ -174,9 +174,9 @@ def _choice_index(label: Any, options: Sequence[Any], where: str) -> int:
 def _answers(label: Any, passage: str, where: str) -> tuple[tuple[int, str], ...]:
     """Offset and words of each answer, from the lists of texts and offsets of a data set, or from those of a SQuAD file."""
     if isinstance(label, Mapping):
-        pairs = zip(label["answer_start"], label["text"], strict=True)
+        pairs = list(zip(label["answer_start"], label["text"], strict=True))
     else:
-        pairs = ((answer["answer_start"], answer["text"]) for answer in label)
+        pairs = [(answer["answer_start"], answer["text"]) for answer in label]
     answers = tuple((int(offset), str(words)) for offset, words in pairs)
     for offset, words in answers:
         if passage[offset : offset + len(words)] != words:

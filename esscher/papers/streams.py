@@ -27,8 +27,7 @@ from esscher.networks.registry import NetworkConfig
 from esscher.papers.study import Row, Rows, Study, StudyContext, count_parameters, means_over_seeds, run_with_seed
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import intervals
-from esscher.training.config import TrainingConfig
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig, TrainingConfig
 from esscher.training.dynamic_evaluation import score_dynamic, stream_scorer, with_progress
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.dynamic_evaluation import gradient_statistics_for

@@ -102,41 +102,8 @@ class RowData(Protocol):
         ...
 
 
-@runtime_checkable
-class BatchSource(Protocol):
-    """The data of a run as its updates read them; `micro_batches` is called once for each update, in order."""
-
-    def steps(self, epochs: int) -> int:
-        """Updates in so many epochs."""
-        ...
-
-    def lr_scale(self, step: int) -> float:
-        """Factor of the learning rate at an update."""
-        ...
-
-    def tokens(self, step: int) -> int:
-        """Tokens of an update on all processes together; rows, for data without tokens."""
-        ...
-
-    def micro_batches(self, step: int) -> Iterator[tuple[Any, Any]]:
-        """What this process reads of an update, pass by pass: the target and the data."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A hash of the data."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What the next update needs of those before it, from all processes; all of them must call it."""
-        ...
-
-    def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        ...
-
-
 class ShuffledBatches:
-    """Rows in an order that is a function of the seed; the target is the same for all batches."""
+    """The batches of a run, in an order that is a function of the seed. `StreamBatches` has the same methods."""
 
     def __init__(self, data: Sequences | RowData, target: Any, config: TrainingConfig, accelerator: Accelerator):
         self.data, self.target, self.config, self.accelerator = data, target, config, accelerator
@@ -148,30 +115,36 @@ class ShuffledBatches:
             )
 
     def steps(self, epochs: int) -> int:
+        """Updates in so many epochs."""
         return self.order.steps(epochs)
 
     def lr_scale(self, step: int) -> float:
+        """Factor of the learning rate at an update."""
         return 1.0
 
     def tokens(self, step: int) -> int:
+        """Tokens of an update on all processes together; rows, for data without tokens."""
         rows = self.order.batch(step)
         return int(self.data.rows(rows).lengths.sum()) if isinstance(self.data, Sequences) else len(rows)
 
     def micro_batches(self, step: int) -> Iterator[tuple[Any, Sequences | RowData]]:
+        """The target and the data of each pass of this process; called once for each update, in order."""
         local_rows = self.order.batch(step)[self.accelerator.process_index :: self.accelerator.num_processes]
         for part in split_into_micro_batches(self.data, local_rows, self.config.gradient_accumulation_steps):
             yield self.target, part.to(self.accelerator.device)
 
     def fingerprint(self) -> str:
+        """A hash of the data."""
         data = self.data
         tensors = (data.tokens, data.start, data.stop) if isinstance(data, Sequences) else data.tensors()
         return digest({str(number): tensor for number, tensor in enumerate(tensors)})
 
     def state_dict(self) -> dict[str, Tensor]:
+        """What the next update needs of those before it, from all processes; all of them must call it."""
         return {}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """There is no state."""
+        """Restore what `state_dict` returned."""
 
 
 def batch_order(data: Sequences | RowData, config: TrainingConfig) -> ShuffledOrder | LengthBuckets:

@@ -41,14 +41,8 @@ from esscher.core.storage import (
     write_tensors,
 )
 
-WEIGHTS, OPTIMIZER, EXTRA, STATE, MANIFEST, CURRENT = (
-    "weights.safetensors",
-    "optimizer.safetensors",
-    "extra.safetensors",
-    "state.json",
-    "manifest.json",
-    "current.json",
-)
+WEIGHTS, OPTIMIZER, EXTRA = "weights.safetensors", "optimizer.safetensors", "extra.safetensors"
+STATE, MANIFEST, CURRENT = "state.json", "manifest.json", "current.json"
 KEEP_LAST = 2  # checkpoints that are kept besides the best
 
 
@@ -104,15 +98,14 @@ class CheckpointManager:
 
     def last(self) -> Path | None:
         """The folder of the last checkpoint, or of the newest one left if that was deleted."""
-        name = self.current().get("last")
-        if name is not None and (self.folder / name).is_dir():
-            return self.folder / name
-        remaining = self._all()
-        return remaining[-1] if remaining else None
+        return self._folder_of("last") or next(reversed(self._all()), None)
 
     def best(self) -> Path | None:
         """The folder of the checkpoint with the best evaluation."""
-        name = self.current().get("best")
+        return self._folder_of("best")
+
+    def _folder_of(self, role: str) -> Path | None:
+        name = self.current().get(role)
         return None if name is None or not (self.folder / name).is_dir() else self.folder / name
 
     def read(self, place: Path) -> CheckpointData:

@@ -1,50 +1,46 @@
-"""How to train, whatever the model and the objective, without torch.
-
-A value that makes no sense is an error when the settings are made, before anything is read or computed.
-"""
+"""The settings of training and of dynamic evaluation, without torch; an invalid value is refused when they are made."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
-from esscher.core.config import check_choices
+from esscher.core.config import check_at_least, check_choices
 
 Schedule = Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"]
+COUNT_FIELDS = ("steps", "epochs", "batch_size", "batch_tokens", "gradient_accumulation_steps", "patience", "swa_patience")
 INTERVAL_FIELDS = ("evaluate_every", "save_every", "log_every")
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How one player of a game learns where it is not as the others do."""
+    """Settings of the optimizer of one of several modules."""
 
     lr_scale: float = 1.0
-    """Its learning rate over the run's."""
+    """Factor of the run's learning rate."""
     momentum: float = 0.9
-    """Share of the earlier gradients in the next one: Adam's first beta, or that of sgd."""
+    """The first beta of Adam, or the momentum of sgd."""
     beta2: float = 0.999
-    """The same of their squares: Adam's second beta."""
+    """The second beta of Adam."""
     lr_scale_by_prefix: Mapping[str, float] | None = None
-    """Shares of that rate by the beginning of a weight's name, the longest that fits; 1 where none does."""
+    """Further factors by the beginning of a weight's name; the longest that fits counts, and 1 if none does."""
 
     def __post_init__(self) -> None:
         if not self.lr_scale > 0 or not 0 <= self.momentum < 1 or not 0 <= self.beta2 < 1:
-            raise ValueError(f"A rate is more than 0, momentum and memory lie in [0, 1); not {self}.")
+            raise ValueError(f"lr_scale is more than 0, momentum and beta2 lie in [0, 1); not {self}.")
 
     def lr_scale_of(self, name: str) -> float:
-        """The share of a weight."""
-        lr_scale_by_prefix = self.lr_scale_by_prefix or {}
-        return lr_scale_by_prefix.get(
-            max((one for one in lr_scale_by_prefix if name.startswith(one)), key=len, default=""), 1.0
-        )
+        """The factor of a weight, by its name."""
+        scales = self.lr_scale_by_prefix or {}
+        return scales.get(max(filter(name.startswith, scales), key=len, default=""), 1.0)
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """How to train, whatever the model and the objective.
 
-    A step is one update; it sees `batch_size` sequences, shared by all processes, each reading its share in
-    `accumulate` passes. Training lasts `steps`, or `epochs` passes over the data (neither: as many as the verb finds usual).
+    A step is one update on `batch_size` sequences, which are divided among processes and read in
+    `gradient_accumulation_steps` passes. Training lasts `steps`, or `epochs` (by default `default_epochs`).
     """
 
     default_epochs: ClassVar[int] = 10
@@ -95,9 +91,9 @@ class TrainingConfig:
     seed: int = field(default=0, metadata={"flag": "--seed"})
     """One seed for everything random in the run."""
     fsdp: bool = False
-    """Share out the weights of the base among the processes, layer by layer, instead of a copy for each."""
+    """Shard the weights of the base over the processes, layer by layer, instead of a copy for each."""
     gradient_checkpointing: bool = False
-    """Keep of each layer only what came in, and compute the rest anew for the gradient: less memory, more time."""
+    """Keep only the input of each layer, and recompute the rest for the gradient: less memory, more time."""
     device: Literal["auto", "cpu"] = "auto"
     """Where to train; auto takes an accelerator if there is one."""
     tracker: Literal["tensorboard", "trackio", "wandb", "mlflow"] | None = None
@@ -107,23 +103,11 @@ class TrainingConfig:
         check_choices(self)
         if self.steps is not None and self.epochs is not None:
             raise ValueError(f"Training lasts either steps = {self.steps} or epochs = {self.epochs}; give one of them.")
-        counts = (
-            "steps",
-            "epochs",
-            "batch_size",
-            "batch_tokens",
-            "gradient_accumulation_steps",
-            "patience",
-            "swa_patience",
-            *INTERVAL_FIELDS,
-        )
-        for name in ("learning_rate", "max_grad_norm", *counts):
+        for name in ("learning_rate", "max_grad_norm", *COUNT_FIELDS, *INTERVAL_FIELDS):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} is more than 0, not {value}.")
-        for name in ("weight_decay", "warmup_steps"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is at least 0, not {getattr(self, name)}.")
+        check_at_least(self, 0, "weight_decay", "warmup_steps")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing lies in [0, 1), not {self.label_smoothing}.")
         for name in ("swa_start", "stable_ratio", "min_lr_ratio"):
@@ -134,15 +118,14 @@ class TrainingConfig:
             raise ValueError("An exponential schedule never comes to 0; give a lowest share of the learning rate above it.")
         if self.swa_start is not None and self.swa_patience is not None:
             raise ValueError(
-                f"Averaging begins after a share of the run, swa_start = {self.swa_start}, or when evaluations stop to "
-                "get better, "
-                f"swa_patience = {self.swa_patience}; give one of them."
+                f"Averaging begins after a share of the run, swa_start = {self.swa_start}, or when evaluations stop to get "
+                f"better, swa_patience = {self.swa_patience}; give one of them."
             )
         if self.fsdp and not self.supports_fsdp:
-            raise ValueError("Only the base of train and tilt is shared out. Nothing was done; leave sharded out.")
+            raise ValueError("Only the base of train and tilt can be sharded. Nothing was done; leave fsdp out.")
         if self.fsdp and self.batch_tokens is not None and self.gradient_accumulation_steps > 1:
             raise ValueError(
-                f"Processes that share out weights make equally many passes, and batches of batch_tokens = "
+                f"With fsdp all processes make equally many passes, and batches of batch_tokens = "
                 f"{self.batch_tokens} may have too few sequences for gradient_accumulation_steps = "
                 f"{self.gradient_accumulation_steps} of them; give batch_size."
             )
@@ -154,7 +137,7 @@ class TrainingConfig:
 
 
 def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
-    """The learning rate of update `step` of `steps`, both counted from 0: a rise over `warmup` updates, then the schedule."""
+    """The learning rate of update `step` of `steps`, both counted from 0: warm-up, then the schedule."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     share = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
@@ -168,3 +151,62 @@ def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:
         "inverse-sqrt": math.sqrt(max(1, config.warmup_steps) / max(1, config.warmup_steps, step + 1)),
     }
     return config.learning_rate * max(factor[config.schedule], config.min_lr_ratio or 0.0)
+
+
+class Rates(NamedTuple):
+    """Rates of dynamic evaluation (`esscher.training.dynamic_evaluation`)."""
+
+    learning_rate: float
+    decay: float
+    epsilon: float
+
+
+PUBLISHED = {"original": Rates(5e-5, 0.002, 2e-5), "mos": Rates(0.002, 0.075, 0.001), "sgd": Rates(0.1, 0.0, 0.0)}
+
+
+@dataclass(frozen=True)
+class DynamicConfig:
+    """How the weights learn from a text while it is read; by default the rates are those published with the rule."""
+
+    rule: Literal["original", "mos", "sgd"] = "original"
+    """The rule of Krause et al. (2018), that of mixtures of softmaxes (Yang et al. 2018), or plain gradient descent."""
+    learning_rate: float | None = None
+    """Of one update: 5e-5 (original), 0.002 (mos), 0.1 (sgd)."""
+    decay: float | None = None
+    """How fast weights return to those of the given model: 0.002 (original), 0.075 (mos), 0 (sgd)."""
+    epsilon: float | None = None
+    """Added to the typical gradient of a weight: 2e-5 (original), 0.001 (mos)."""
+    segment: int = 5
+    """Tokens of a stream between two updates."""
+    text: str | None = None
+    """Text on which typical gradients are collected; by default the training text of the model."""
+    columns: int = 100
+    """Columns of that text, or sequences, that make one gradient."""
+    batches: int | None = None
+    """Gradients at most; by default as many as the text has."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_at_least(self, 1, "segment", "columns", "batches", note=" Nothing was measured.")
+        for name in ("learning_rate", "decay"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is at least 0, not {value}. Nothing was measured.")
+        if self.rule == "sgd" and (self.epsilon is not None or self.rates.decay > 1):
+            raise ValueError(
+                f"Of sgd all weights have one rate: it has no epsilon, and a decay of at most 1; got epsilon = {self.epsilon}, "
+                f"decay = {self.rates.decay}. Nothing was measured."
+            )
+        if self.rule != "sgd" and not 0 < self.rates.epsilon < math.inf:
+            raise ValueError(f"epsilon is more than 0, not {self.epsilon}. Nothing was measured.")
+
+    @property
+    def rates(self) -> Rates:
+        """The rates of the settings, or else the published ones."""
+        rates = zip((self.learning_rate, self.decay, self.epsilon), PUBLISHED[self.rule], strict=True)
+        return Rates(*(published if rate is None else rate for rate, published in rates))
+
+    def __str__(self) -> str:
+        rates = self.rates
+        rest = "" if self.rule == "sgd" else f", epsilon {rates.epsilon:g}"
+        return f"{self.rule}: learning rate {rates.learning_rate:g}, decay {rates.decay:g}{rest}"

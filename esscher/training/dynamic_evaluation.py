@@ -6,11 +6,16 @@ gradient step on its mean loss g changes the weights:
     w <- w + min(1, decay rate(w)) (w_0 - w) - learning_rate g / (size(w) + epsilon)
 
 w_0 are the weights of the given model. size(w) is the typical gradient of the weight on the training text, and rate(w) the
-same relative to all weights: weights that moved much in training learn, and decay back, faster.
+same relative to all weights: weights that moved much in training learn, and decay back, faster. Rates of one rule mean
+something else in another:
+
+    original   size(w) is the root mean square of the gradient, and rate(w) its ratio to the mean over all kinds of weights
+    mos        size(w) is the root of the sum of squares, and rate(w) its ratio to the sum over all kinds (Yang et al. 2018)
+    sgd        the same rates for every weight; it needs no statistics, and its rates were never published
 
 `GradientStatistics` holds for each weight the sum over batches of the squared gradient of the mean loss, and the number of
-batches: the root of the sum and of the mean are the two published rules. It is saved beside the model in a file that states
-the digest of the weights, the text and how it was read; statistics of another model are refused.
+batches. It is saved beside the model in a file that states the digest of the weights, the text and how it was read;
+statistics of another model are refused.
 
 A `SegmentScorer` divides the text: a stream into segments with memory (made by earlier weights), or sequences. There is no
 dropout; the code published with mixtures of softmaxes left the dropout of recurrent weights on.
@@ -33,7 +38,7 @@ from esscher.core.progress import Throttle
 from esscher.core.space import Sequences
 from esscher.core.storage import digest, module_tensors, read_tensors, write_tensors
 from esscher.hub import SavedBase
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig
 
 PREFIX, BATCHES, METADATA = "squares/", "batches", "claim"
 

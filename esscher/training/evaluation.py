@@ -6,7 +6,7 @@ random numbers: two evaluations differ only by what was learnt.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,54 +30,45 @@ MIN_BATCHES = 20  # batches that an interval needs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Held-out rows, and the objective that is evaluated on them."""
+    """The objective to evaluate, and held-out rows, or a held-out stream, read with memory in at most `columns` columns."""
 
     objective: Objective
-    data: Sequences | RowData
+    data: Sequences | RowData | TokenStream
+    columns: int = 10
 
     @torch.no_grad()
     def losses(
         self, target: Any, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
     ) -> list[tuple[float, int]]:
-        """(loss, count) of the batches in `only`, in order."""
-        size = max(1, min(batch_size, len(self.data) // MIN_BATCHES))
-        firsts = range(0, len(self.data), size)
+        """(loss, count) of the batches in `only`, in order; of a stream, of blocks of segments of the columns in `only`."""
+        is_stream = isinstance(self.data, TokenStream)
+        batches: Iterator[tuple[int, Any, Sequences | RowData]]
+        batches = self._segments(target, device, only) if is_stream else self._batches(target, batch_size, device, only)
         losses = []
-        for number in range(len(firsts))[only]:
-            rows = self.data.rows(slice(firsts[number], firsts[number] + size))
-            batch = (rows.without_padding() if isinstance(rows, Sequences) else rows).to(device)
-            loss = self.objective(target, batch, rng=rng.stream("batch", number), step=step)
+        for number, batch_target, batch in batches:
+            loss = self.objective(batch_target, batch, rng=rng.stream("batch", number), step=step)
             losses.append((float(sum(loss.values.values())), loss.count))
-        return losses
+        return _block_means(losses) if is_stream else losses
 
+    def _batches(
+        self, target: Any, batch_size: int, device: torch.device | str, only: slice
+    ) -> Iterator[tuple[int, Any, Sequences | RowData]]:
+        assert not isinstance(self.data, TokenStream)
+        size = max(1, min(batch_size, len(self.data) // MIN_BATCHES))
+        for number in range(-(-len(self.data) // size))[only]:
+            rows = self.data.rows(slice(number * size, (number + 1) * size))
+            yield number, target, (rows.without_padding() if isinstance(rows, Sequences) else rows).to(device)
 
-@dataclass(frozen=True)
-class HeldOutStream:
-    """A held-out stream, read with memory in at most `columns` columns, and the objective that is evaluated on it."""
-
-    objective: Objective
-    data: TokenStream
-    columns: int = 10
-
-    @torch.no_grad()
-    def losses(
-        self, target: Tilted, *, batch_size: int, device: torch.device | str, step: int, only: slice, rng: Rng
-    ) -> list[tuple[float, int]]:
-        """(loss, count) of blocks of consecutive segments, of the columns in `only`."""
+    def _segments(self, target: Tilted, device: torch.device | str, only: slice) -> Iterator[tuple[int, Tilted, Sequences]]:
+        assert isinstance(self.data, TokenStream)
         base, segment = require_network_base(target), self.data.segment
         count = max(1, min(self.columns, len(self.data) // (segment * MIN_BATCHES)))
         rows = self.data.columns(count)[only].to(device)
-        memory, losses = base.init_memory(len(rows)), []
+        memory = base.init_memory(len(rows))
         for number, first in enumerate(range(0, rows.shape[1], segment) if len(rows) else ()):
             with_memory, x = WithMemory(base, memory), segment_sequences(rows[:, first : first + segment])
-            loss = self.objective(Tilted(with_memory, target.energy), x, rng=rng.stream("batch", number), step=step)
-            losses.append((float(sum(loss.values.values())), loss.count))
+            yield number, Tilted(with_memory, target.energy), x
             memory = with_memory.memory_after(x)
-        return _block_means(losses)
-
-
-Validation = Sequences | TokenStream | HeldOut | HeldOutStream | Callable[[], Estimate]
-"""Held-out data, alone or with an objective of their own; or a function that returns a number to minimise."""
 
 
 def _block_means(losses: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -8,7 +8,7 @@ that it was making. Without a folder, processes exchange the results as the byte
 
 Two samplers draw this way, from another sampler:
 
-    ResumableByDraws      many draws after few prompts: some of the draws of all prompts per item (`collect_draws` calls it)
+    ResumableByDraws      many draws after few prompts: some of the draws of all prompts per item
     ResumableByPrompts    few draws after many prompts: all draws of some of the prompts per item
 """
 
@@ -60,20 +60,35 @@ def run_resumable(
     `so_far` is text about the results that this process has made, for the progress report.
     """
     init_process_group()
-    missing = broadcast_object([number for number, item in enumerate(work) if not _is_file(folder, item.name)])
-    made: dict[int, Result] = {}
-    progress = _WorkProgress(say, what, sum(item.size for item in work), sum(work[number].size for number in missing))
+    files = [None if folder is None else folder / f"{item.name}.safetensors" for item in work]
+    missing = broadcast_object([number for number, file in enumerate(files) if file is None or not file.is_file()])
+    total, to_make, done = sum(item.size for item in work), sum(work[number].size for number in missing), 0
+    results: dict[int, Result] = {}
+    throttle = Throttle()
     with gather_in_lockstep():
         for number in missing[rank() :: world_size()]:
-            made[number] = work[number].make()
-            if folder is not None:
-                write(folder / f"{work[number].name}.safetensors", made[number])
-            progress(work[number].size, partial(so_far, list(made.values())))
+            results[number] = work[number].make()
+            if (file := files[number]) is not None:
+                write(file, results[number])
+            done += work[number].size * world_size()  # as if all processes were equally fast
+            left = max(0, to_make - done)
+            if throttle.due(force=left == 0 and throttle.reports > 0):
+                rate, seconds = throttle.rate(done), throttle.seconds_left(done, to_make)
+                progress = f"{what} {total - left:,} of {total:,}  {rate:,.0f}/s  {seconds:,.0f} s left"
+                say(progress + so_far(list(results.values())))
     if folder is None:
-        made |= _gather_results(made, read, write)
+        results |= _gather_results(results, read, write)
     else:
         barrier()
-    return [made[number] if number in made else _read(folder, item.name, read) for number, item in enumerate(work)]
+    for number, file in enumerate(files):
+        if number not in results and file is not None:
+            if not file.is_file():
+                raise RuntimeError(
+                    f"Another process made {work[number].name}, and it is not in {folder} here: the processes do not share "
+                    f"this folder. What each of them made is saved; give a folder that all of them see."
+                )
+            results[number] = read(file)
+    return [results[number] for number in range(len(work))]
 
 
 def _gather_results(
@@ -96,53 +111,8 @@ def _gather_results(
     return results
 
 
-class _WorkProgress:
-    """Reports progress at intervals, assuming that all processes are equally fast."""
-
-    def __init__(self, say: Callable[[str], None], what: str, whole: int, missing: int):
-        self.say, self.what, self.whole, self.missing, self.done = say, what, whole, missing, 0
-        self.throttle = Throttle()
-
-    def __call__(self, size: int, so_far: Callable[[], str]) -> None:
-        self.done += size * world_size()
-        left = max(0, self.missing - self.done)
-        if self.throttle.due(force=left == 0 and self.throttle.reports > 0):
-            rate, seconds = self.throttle.rate(self.done), self.throttle.seconds_left(self.done, self.missing)
-            done = f"{self.what} {self.whole - left:,} of {self.whole:,}  {rate:,.0f}/s  {seconds:,.0f} s left"
-            self.say(done + so_far())
-
-
-def _is_file(folder: Path | None, name: str) -> bool:
-    return folder is not None and (folder / f"{name}.safetensors").is_file()
-
-
-def _read(folder: Path | None, name: str, read: Callable[[Path], Result]) -> Result:
-    assert folder is not None
-    if not _is_file(folder, name):
-        raise RuntimeError(
-            f"Another process made {name}, and it is not in {folder} here: the processes do not share this folder. What each "
-            f"of them made is saved; give a folder that all of them see."
-        )
-    return read(folder / f"{name}.safetensors")
-
-
 ROWS_BY_DRAWS = 4096  # rows per item, also what one pass of a small network holds
 ROWS_BY_PROMPTS = 1024  # rows per item: seconds or minutes of work
-
-
-def collect_draws(
-    sampler: Sampler,
-    target: Tilted,
-    prompts: Sequences,
-    draws: int,
-    *,
-    rng: Rng,
-    folder: Path | None = None,
-    shard: int = ROWS_BY_DRAWS,
-    say: Callable[[str], None] = lambda text: None,
-) -> Draws:
-    """`draws` after each prompt; shards that are in the folder already are read instead of drawn."""
-    return ResumableByDraws(sampler, folder, shard, say)(target, prompts, draws, rng=rng)
 
 
 @dataclass(frozen=True)
@@ -164,10 +134,8 @@ class ResumableByDraws:
             return WorkItem(f"{self.name}-{number:05d}" + f"-{wanted}" * (wanted < size), wanted * len(prompts), make)
 
         work = [shard(number) for number in range(-(-draws // size))]
-        parts = run_resumable(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say, so_far=_running_log_z)
-        for item, part in zip(work, parts, strict=True):
-            _check(self.folder, item, part, len(prompts))
-        return Draws.cat(parts, 1)
+        shapes = [(len(prompts), item.size // len(prompts)) for item in work]
+        return Draws.cat(_run_draws(work, shapes, self.folder, self.say, so_far=_running_log_z), 1)
 
 
 def _running_log_z(parts: Sequence[Draws]) -> str:
@@ -203,10 +171,25 @@ class ResumableByPrompts:
             return WorkItem(_name(some, draws, target), len(some) * draws, make)
 
         work = [item(number) for number in range(-(-len(prompts) // size))]
-        parts = run_resumable(work, folder=self.folder, read=read_draws, write=write_draws, say=self.say)
-        for done, part in zip(work, parts, strict=True):
-            _check(self.folder, done, part, done.size // draws)
-        return Draws.cat(parts, 0)
+        return Draws.cat(_run_draws(work, [(item.size // draws, draws) for item in work], self.folder, self.say), 0)
+
+
+def _run_draws(
+    work: Sequence[WorkItem[Draws]],
+    shapes: Sequence[tuple[int, int]],
+    folder: Path | None,
+    say: Callable[[str], None],
+    so_far: Callable[[Sequence[Draws]], str] = lambda parts: "",
+) -> list[Draws]:
+    """The draws of all items; a file with draws of another shape, prompts and draws of each, is refused."""
+    parts = run_resumable(work, folder=folder, read=read_draws, write=write_draws, say=say, so_far=so_far)
+    for item, shape, draws in zip(work, shapes, parts, strict=True):
+        if draws.log_weight.shape != shape:
+            raise ValueError(
+                f"{item.name} in {folder} holds {tuple(draws.log_weight.shape)} draws where {shape} are asked for: it belongs "
+                f"to a run with other settings. Nothing was changed; use another folder, or remove this one."
+            )
+    return parts
 
 
 def _name(prompts: Sequences, draws: int, target: Tilted) -> str:
@@ -231,12 +214,3 @@ def read_draws(file: Path) -> Draws:
     x = Sequences(tensors["tokens"], tensors["start"], tensors["stop"])
     info = {name.removeprefix("info."): value for name, value in tensors.items() if name.startswith("info.")}
     return Draws(x, tensors["log_weight"], tensors["log_base"], bool(estimates_z), bool(independent), cost, info)
-
-
-def _check(folder: Path | None, item: WorkItem[Draws], draws: Draws, prompts: int) -> None:
-    wanted = prompts, item.size // prompts
-    if draws.log_weight.shape != wanted:
-        raise ValueError(
-            f"{item.name} in {folder} holds {tuple(draws.log_weight.shape)} draws where {wanted} are asked for: it belongs to "
-            f"a run with other settings. Nothing was changed; use another folder, or remove this one."
-        )

@@ -16,23 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 
 from esscher.bases.fsdp import gather_in_lockstep
 from esscher.core.config import refuse_change
 from esscher.core.estimate import Estimate
 from esscher.core.objective import Objective
-from esscher.core.progress import Progress, current_progress
+from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.storage import local_module_tensors
 from esscher.networks.gradient_checkpointing import enable_gradient_checkpointing
-from esscher.training.batches import BatchSource, RowData, ShuffledBatches
+from esscher.training.batches import RowData, ShuffledBatches
 from esscher.training.checkpoint import CheckpointManager, History, collect_state, restore_state, restore_weights
 from esscher.training.collectives import all_gather_objects, broadcast_object, broadcast_parameters, make_accelerator
 from esscher.training.config import OptimizerConfig, TrainingConfig, learning_rate
-from esscher.training.evaluation import HeldOut, HeldOutStream, Validation, mean_loss
+from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.optimizers import Optimizers, WeightAverage, has_stalled
 from esscher.training.stream_batches import StreamBatches, TokenStream
 
@@ -46,24 +45,6 @@ class TrainingRecord:
     history: tuple[Mapping[str, Any], ...]
     best: Estimate | None
     best_step: int | None
-
-
-@dataclass(frozen=True)
-class TrainingTask:
-    """What is trained, on what data, and where it is saved."""
-
-    objective: Objective
-    target: Any
-    data: Sequences | TokenStream | RowData
-    modules: Mapping[str, nn.Module]
-    validation: HeldOut | HeldOutStream | Callable[[], Estimate] | None
-    folder: Path | None
-    optimizer_configs: Mapping[str, OptimizerConfig] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        held_out = self.validation.data if isinstance(self.validation, HeldOut | HeldOutStream) else self.data
-        if len(self.data) == 0 or len(held_out) == 0:
-            raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
 
 
 @dataclass
@@ -86,35 +67,48 @@ class TrainerState:
 
 
 class TrainingLoop:
-    """One run: its updates, evaluations, checkpoints and end."""
+    """One run: its updates, evaluations, checkpoints and end; the arguments are those of `Trainer`."""
 
-    def __init__(self, config: TrainingConfig, task: TrainingTask, accelerator: Accelerator, progress: Progress):
-        self.config, self.task, self.accelerator, self.progress = config, task, accelerator, progress
-        for module in task.modules.values():
+    def __init__(
+        self,
+        config: TrainingConfig,
+        objective: Objective,
+        target: Any,
+        data: Sequences | TokenStream | RowData,
+        modules: Mapping[str, nn.Module],
+        optimizer_configs: Mapping[str, OptimizerConfig],
+        validation: HeldOut | Callable[[], Estimate] | None,
+        folder: Path | None,
+    ):
+        if len(data) == 0 or (isinstance(validation, HeldOut) and len(validation.data) == 0):
+            raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
+        self.config, self.objective, self.target, self.validation = config, objective, target, validation
+        self.accelerator = accelerator = make_accelerator(config, folder)
+        self.progress = current_progress()
+        for module in modules.values():
             module.to(accelerator.device)
-        broadcast_parameters(list(task.modules.values()))
-        for module in task.modules.values():
+        broadcast_parameters(list(modules.values()))
+        for module in modules.values():
             if config.gradient_checkpointing:
                 enable_gradient_checkpointing(module)
             if config.fsdp:
                 from esscher.bases.fsdp import shard  # imported here because it takes seconds
 
                 shard(module)
-        self.optimizers = Optimizers(task.modules, task.optimizer_configs, config, accelerator)
-        self.batch_source: BatchSource = (
-            StreamBatches(task.data, task.target, config, accelerator)
-            if isinstance(task.data, TokenStream)
-            else ShuffledBatches(task.data, task.target, config, accelerator)
-        )
+        self.optimizer_configs = optimizer_configs
+        self.optimizers = Optimizers(modules, optimizer_configs, config, accelerator)
+        self.batch_source: StreamBatches | ShuffledBatches
+        if isinstance(data, TokenStream):
+            self.batch_source = StreamBatches(data, target, config, accelerator)
+        else:
+            self.batch_source = ShuffledBatches(data, target, config, accelerator)
         self.steps = config.steps or self.batch_source.steps(config.epochs or config.default_epochs)
         self.evaluate_every = config.evaluate_every or self.batch_source.steps(1)
-        self.weight_average = WeightAverage(
-            task.modules, None if config.swa_start is None else round(config.swa_start * self.steps)
-        )
         self.save_every = config.save_every or self.evaluate_every
+        self.weight_average = WeightAverage(modules, None if config.swa_start is None else round(config.swa_start * self.steps))
         self.main = accelerator.is_main_process
-        self.checkpoints = None if task.folder is None else CheckpointManager(task.folder / "checkpoints")
-        self.history = History(task.folder / "history.jsonl" if task.folder is not None and self.main else None)
+        self.checkpoints = None if folder is None else CheckpointManager(folder / "checkpoints")
+        self.history = History(folder / "history.jsonl" if folder is not None and self.main else None)
         self.trainer_state = TrainerState()
         self.best_weights: dict[str, dict[str, Tensor]] = {}  # where there is no folder
         if config.tracker is not None:
@@ -165,7 +159,7 @@ class TrainingLoop:
         with rng.fork_torch_rng():
             for target, part in self.batch_source.micro_batches(self.step):
                 with gather_in_lockstep(), self.accelerator.autocast():
-                    loss = self.task.objective(target, part, rng=rng, step=self.step)
+                    loss = self.objective(target, part, rng=rng, step=self.step)
                 self.optimizers.add(loss)
         value, metrics = self.optimizers.update(rate)
         self._refuse_divergence(value, metrics)
@@ -183,7 +177,7 @@ class TrainingLoop:
         """Evaluate and save, if this step is due for it."""
         last = self.step == self.steps
         better = False
-        if self.task.validation is not None and (last or self.step % self.evaluate_every == 0):
+        if self.validation is not None and (last or self.step % self.evaluate_every == 0):
             better = self._evaluate()
         if last or better or self._impatient() or self.step % self.save_every == 0:
             self._save(better)
@@ -237,15 +231,15 @@ class TrainingLoop:
 
     def _validate(self) -> Estimate:
         """The validation loss: processes share held-out data, and the main process alone calls any other function."""
-        validation, accelerator = self.task.validation, self.accelerator
+        validation, accelerator = self.validation, self.accelerator
         assert validation is not None
-        if not isinstance(validation, HeldOut | HeldOutStream):
+        if not isinstance(validation, HeldOut):
             with gather_in_lockstep():
                 number = validation() if self.main else None
             return broadcast_object(number)
         with gather_in_lockstep():
             losses = validation.losses(
-                self.task.target,
+                self.target,
                 batch_size=self.config.batch_size,
                 device=accelerator.device,
                 step=self.step,
@@ -267,7 +261,7 @@ class TrainingLoop:
     def _settings(self) -> dict[str, Any]:
         """What must not change between a run and its resumption."""
         data = {"data": self.batch_source.fingerprint(), "processes": self.accelerator.num_processes}
-        optimizers = {name: asdict(config) for name, config in self.task.optimizer_configs.items()}
+        optimizers = {name: asdict(config) for name, config in self.optimizer_configs.items()}
         return {**asdict(self.config), **data, **({"optimizers": optimizers} if optimizers else {})}
 
     def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
@@ -307,7 +301,7 @@ class Trainer:
         *,
         modules: nn.Module | Mapping[str, nn.Module],
         optimizer_configs: Mapping[str, OptimizerConfig] | None = None,
-        validation: Validation | None = None,
+        validation: Sequences | TokenStream | HeldOut | Callable[[], Estimate] | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
     ) -> TrainingRecord:
@@ -318,25 +312,20 @@ class Trainer:
             data: sequences, other rows, or one stream of tokens.
             modules: what learns: one module, or several by name, where the objective may return a loss for each name.
             optimizer_configs: settings of single modules' optimizers, by name.
-            validation: held-out data, alone or with an objective of their own; or a function that returns an estimate.
+            validation: held-out data, alone or with an objective of their own; or a function whose estimate is minimised.
             folder: where checkpoints and the history are saved, and from where `resume` continues.
         """
         named = {"model": modules} if isinstance(modules, nn.Module) else modules
         if isinstance(validation, Sequences | TokenStream):
-            held_out = HeldOut if isinstance(validation, Sequences) else HeldOutStream
-            validation = held_out(objective, validation)  # type: ignore[arg-type]
-        task = TrainingTask(
-            objective, target, data, named, validation, None if folder is None else Path(folder), optimizer_configs or {}
-        )
-        accelerator = make_accelerator(self.config, task.folder)
-        progress = current_progress()
-        loop = TrainingLoop(self.config, task, accelerator, progress)
+            validation = HeldOut(objective, validation)
+        out = None if folder is None else Path(folder)
+        loop = TrainingLoop(self.config, objective, target, data, named, optimizer_configs or {}, validation, out)
         loop.restore(resume)
-        progress.begin(loop.step, loop.steps)
+        loop.progress.begin(loop.step, loop.steps)
         try:
             while not loop.is_done():
                 loop.update()
                 loop.evaluate_and_save()
             return loop.finish()
         finally:
-            progress.end()
+            loop.progress.end()

@@ -46,7 +46,7 @@ from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_weight
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
-from esscher.training.resumable import collect_draws
+from esscher.training.resumable import ResumableByDraws
 from esscher.training.trainer import Trainer
 from esscher.workflow.config.analyse import DiscriminateConfig, EnergiesConfig, NextTokenConfig, NgramsConfig
 from esscher.workflow.model import Model
@@ -78,7 +78,7 @@ def draw_populations(
         )
     prompts, _ = unique_prompts(x)
     count = draws * len(x) if len(prompts) == 1 else draws
-    return populations(x, collect_draws(Importance(), target, prompts, count, rng=rng, say=say))
+    return populations(x, ResumableByDraws(Importance(), say=say)(target, prompts, count, rng=rng))
 
 
 def comparison_data(model: Model, source: SourceConfig | None) -> tuple[Sequences, str]:

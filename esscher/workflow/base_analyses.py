@@ -33,7 +33,7 @@ from esscher.hub import SavedBase
 from esscher.reports import plots
 from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
-from esscher.training.resumable import collect_draws
+from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.analyses import Analysis, comparison_data
 from esscher.workflow.config.analyse import ContextConfig, ExposureConfig, RankConfig
 from esscher.workflow.config.train import TrainRun
@@ -256,7 +256,7 @@ def _exposure_of_sequences(
     sampler, say = Ancestral(max_new_tokens=settings.longest), current_progress().say
     bounds = {}
     for name, model in models.items():
-        draws = collect_draws(sampler, Tilted(model.base), prompts, count, rng=rng.stream(name), say=say)
+        draws = ResumableByDraws(sampler, say=say)(Tilted(model.base), prompts, count, rng=rng.stream(name))
         bounds[name] = exposure_bias.exposure(model.base, x, draws, confidence=confidence)
     ratio = None
     if "baseline" in models:

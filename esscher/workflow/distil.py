@@ -43,7 +43,7 @@ from esscher.samplers.particles import resample
 from esscher.training.collectives import barrier
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut, mean_loss
-from esscher.training.resumable import ROWS_BY_DRAWS, collect_draws
+from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.distil import DistilConfig, DistilRun
 from esscher.workflow.model import Model, load
@@ -247,9 +247,7 @@ class _Distillation:
         folder = None if self.folder is None else self.folder / name
         say = current_progress().say
         rng = self.rng.stream("draws", name)
-        return collect_draws(
-            sampler, self.teacher, self.prompts, self._each(draws), rng=rng, folder=folder, shard=shard, say=say
-        )
+        return ResumableByDraws(sampler, folder, shard, say)(self.teacher, self.prompts, self._each(draws), rng=rng)
 
     def _each(self, total: int) -> int:
         """For each prompt, so many that all together are `total`; at least one."""
@@ -378,7 +376,7 @@ def _feature_rows(
 ) -> list[dict[str, Any]]:
     """Each feature's mean in draws of the base and of the student, and under the teacher."""
     rng, count = SeededRng(run.training.seed).stream("features"), run.distil.evaluation_draws
-    plain = collect_draws(Ancestral(), Tilted(base), empty_prompts(1), count, rng=rng)
+    plain = ResumableByDraws(Ancestral())(Tilted(base), empty_prompts(1), count, rng=rng)
     teacher, drawn = result.draws, Ancestral()(Tilted(student), empty_prompts(1), count, rng=rng.stream("student"))
     columns = [
         moments(draws, feature_values(energy.features, draws.x).view(1, -1, len(energy.features)))

@@ -26,7 +26,7 @@ from esscher.estimators.perplexity import as_bits, as_perplexity, nonnegative
 from esscher.networks.network import StreamingNetwork
 from esscher.reports.report import Report
 from esscher.training import dynamic_evaluation as dynamic
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig
 from esscher.training.stream_batches import TokenStream
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.measure_stream import base_with_span, read_model_stream

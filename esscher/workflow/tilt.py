@@ -56,7 +56,7 @@ from esscher.samplers.importance import Importance
 from esscher.training.collectives import barrier
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
-from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByPrompts, WorkItem, collect_draws, run_resumable
+from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws, ResumableByPrompts, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
 from esscher.workflow.model import AnySavedEnergy, Model, load
@@ -195,7 +195,7 @@ def fit_feature_weights(
     seen = None if data is None else feature_values(features, data)
     nothing = empty_prompts(1)
     if config.regime == "newton":
-        drawn = collect_draws(Ancestral(), Tilted(base), nothing, config.draws, rng=rng.stream("fit"), say=say)
+        drawn = ResumableByDraws(Ancestral(), say=say)(Tilted(base), nothing, config.draws, rng=rng.stream("fit"))
         fit = match_moments(
             names, feature_values(features, drawn.x), seen, wanted=wanted, prior=config.prior, ridge=config.ridge
         )
@@ -204,7 +204,7 @@ def fit_feature_weights(
         descent = MomentDescent(config.regime)
         fit = descent(names, source, seen, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
     target = Tilted(base, LogLinear(features, fit.tensor()))
-    fresh = collect_draws(Importance(), target, nothing, config.draws, rng=rng.stream("judge"), say=say)
+    fresh = ResumableByDraws(Importance(), say=say)(target, nothing, config.draws, rng=rng.stream("judge"))
     under = moments(fresh, feature_values(features, fresh.x).view(1, config.draws, len(names)))
     return FitResult(target, fit, tuple(under), log_z(fresh), divergences(target, fresh), reliability(fresh)[0], fresh)
 

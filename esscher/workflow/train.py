@@ -30,7 +30,7 @@ from esscher.reports.report import Report
 from esscher.training.batches import batch_order
 from esscher.training.collectives import barrier
 from esscher.training.config import TrainingConfig
-from esscher.training.evaluation import HeldOut, HeldOutStream
+from esscher.training.evaluation import HeldOut
 from esscher.training.stream_batches import SegmentSchedule, TokenStream, segmented_length
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.measure import StreamConfig
@@ -81,10 +81,9 @@ def train_base(run: TrainRun) -> TrainResult:
     base = _initial_base(run, splits)
     save_settings(folder / TRAIN_SETTINGS, run)
     data: Sequences | TokenStream
-    held_out: HeldOut | HeldOutStream
     validation = run.objective.validation_objective()
     if isinstance(splits, StreamSplits):
-        data, held_out = splits.training_stream(run.length), HeldOutStream(validation, splits.validation_stream(run.length))
+        data, held_out = splits.training_stream(run.length), HeldOut(validation, splits.validation_stream(run.length))
     else:
         data, held_out = splits.train, HeldOut(validation, splits.validation)
     context = RunContext(

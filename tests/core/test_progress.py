@@ -62,10 +62,10 @@ def test_drawing_tells_log_z_so_far(monkeypatch):
 
     from esscher.core.space import Space, empty_prompts
     from esscher.samplers.importance import Importance
-    from esscher.training.resumable import collect_draws
+    from esscher.training.resumable import ResumableByDraws
 
     monkeypatch.setattr(progress, "PROGRESS_INTERVAL", -1.0)
     said = []
     target = random_target(Space(3, 4, eos=0))
-    collect_draws(Importance(), target, empty_prompts(1), 40, rng=SeededRng(0), shard=20, say=said.append)
+    ResumableByDraws(Importance(), None, 20, said.append)(target, empty_prompts(1), 40, rng=SeededRng(0))
     assert len(said) == 2 and all("/s  " in line and "log Z so far" in line and "[" in line for line in said)

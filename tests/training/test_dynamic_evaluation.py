@@ -12,7 +12,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space
 from esscher.core.storage import digest, module_tensors
 from esscher.networks.recurrent_config import LstmConfig
-from esscher.training.dynamic_config import PUBLISHED, DynamicConfig
+from esscher.training.config import PUBLISHED, DynamicConfig
 from esscher.training.dynamic_evaluation import (
     DynamicModel,
     GradientStatistics,

@@ -153,7 +153,7 @@ def test_what_cannot_be_shared_out_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="A Linear cannot be sharded"):
         shard(torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="Only the base of train and tilt is shared out"):
+    with pytest.raises(ValueError, match="Only the base of train and tilt can be sharded"):
         DistilTraining(fsdp=True)
     with pytest.raises(ValueError, match=r"batch_tokens = 64 may have too few sequences for gradient_accumulation_steps = 2"):
         TrainingConfig(fsdp=True, batch_tokens=64, gradient_accumulation_steps=2)

@@ -9,7 +9,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of
 from esscher.samplers.accept_reject import QuasiRejection
 from esscher.samplers.importance import Importance
-from esscher.training.resumable import collect_draws, read_draws, write_draws
+from esscher.training.resumable import ResumableByDraws, read_draws, write_draws
 
 SPACE = Space(3, 4, eos=0)
 TARGET = random_target(SPACE)
@@ -17,7 +17,7 @@ TARGET = random_target(SPACE)
 
 def gather(folder, draws=10, sampler=None) -> Draws:
     sampler = Importance() if sampler is None else sampler
-    return collect_draws(sampler, TARGET, prompts_of(PROMPTS), draws, rng=SeededRng(3), folder=folder, shard=12)
+    return ResumableByDraws(sampler, folder, 12)(TARGET, prompts_of(PROMPTS), draws, rng=SeededRng(3))
 
 
 def same(one: Draws, two: Draws) -> bool:
@@ -69,7 +69,7 @@ def test_what_was_proposed_is_kept(tmp_path):
 def test_a_folder_of_another_run_and_a_changed_file_are_refused(tmp_path):
     gather(tmp_path, draws=10)
     with pytest.raises(ValueError, match=r"draws-00000 .* holds \(4, 3\) draws where \(2, 6\) are asked for.*another folder"):
-        collect_draws(Importance(), TARGET, prompts_of(PROMPTS[:2]), 12, rng=SeededRng(3), folder=tmp_path, shard=12)
+        ResumableByDraws(Importance(), tmp_path, 12)(TARGET, prompts_of(PROMPTS[:2]), 12, rng=SeededRng(3))
     file = sorted(tmp_path.iterdir())[0]
     content = bytearray(file.read_bytes())
     content[-1] ^= 1

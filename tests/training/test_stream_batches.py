@@ -21,7 +21,7 @@ from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.training import stream_batches
 from esscher.training.config import TrainingConfig
-from esscher.training.evaluation import HeldOutStream, mean_loss
+from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.optimizers import WeightAverage
 from esscher.training.stream_batches import SegmentSchedule, TokenStream, segment_length_log_probs
 from esscher.training.trainer import Trainer
@@ -144,7 +144,7 @@ def test_segments_by_chance_cover_each_epoch_and_scale_the_learning_rate():
 
 def test_a_stream_is_validated_with_memory_and_blocks():
     base, tokens = new_base(dropout=0.0).eval(), text(3000)
-    held_out = HeldOutStream(Likelihood(), TokenStream(tokens, 10), columns=3)
+    held_out = HeldOut(Likelihood(), TokenStream(tokens, 10), columns=3)
     shared = {"batch_size": 8, "device": "cpu", "step": 0, "rng": SeededRng(0)}
     losses = held_out.losses(Tilted(base), only=slice(None), **shared)
     full = torch.full((3,), 1000)
@@ -155,7 +155,7 @@ def test_a_stream_is_validated_with_memory_and_blocks():
     parts = [held_out.losses(Tilted(base), only=slice(rank, None, 2), **shared) for rank in (0, 1)]
     assert mean_loss([*parts[0], *parts[1]], draws=3000).value == pytest.approx(found.value, abs=1e-5)
     assert held_out.losses(Tilted(base), only=slice(5, None, 6), **shared) == []
-    short = HeldOutStream(Likelihood(), TokenStream(tokens[:15], 10))
+    short = HeldOut(Likelihood(), TokenStream(tokens[:15], 10))
     assert len(short.losses(Tilted(base), only=slice(None), **shared)) == 2
 
 
@@ -187,7 +187,7 @@ def test_the_average_is_what_is_evaluated_and_kept(tmp_path):
         record = run(base, folder, config=config)
         shared = {"batch_size": 8, "device": "cpu", "step": record.best_step, "only": slice(None)}
         rng = SeededRng(config.seed).stream("validation")
-        losses = HeldOutStream(Likelihood(), TokenStream(text(700, seed=3), 9)).losses(Tilted(base), rng=rng, **shared)
+        losses = HeldOut(Likelihood(), TokenStream(text(700, seed=3), 9)).losses(Tilted(base), rng=rng, **shared)
         assert mean_loss(losses, draws=700).value == pytest.approx(record.best.value, abs=1e-9)
 
 

@@ -16,8 +16,7 @@ from esscher.data.tokenizers import train_tokenizer
 from esscher.estimators.long_context import stream_log_probs
 from esscher.hub import save_base
 from esscher.networks.recurrent_config import GruConfig
-from esscher.training.config import TrainingConfig
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig, TrainingConfig
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.dynamic_evaluation import gradient_statistics_for
 from esscher.workflow.model import load

@@ -38,7 +38,7 @@ from esscher.papers.study import ROW_FILE, Row, cached_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.training.batches import ShuffledOrder
 from esscher.training.config import TrainingConfig
-from esscher.training.resumable import collect_draws
+from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.distil import distil
 from esscher.workflow.train import TrainResult, train_base
@@ -136,7 +136,7 @@ def prepare_gam(run: TrainRun, scale: GamScale, out: Path) -> GamContext:
     declared = declared_motif_features(run.data.motif, ALL_FEATURES, rng=rng.stream("distractors"))
     features, target = features_from_specs(declared), Tilted(result.base)
     draws, rng = scale.distil.candidates, rng.stream("gam")
-    pool = collect_draws(Ancestral(), target, empty_prompts(1), draws, rng=rng, folder=folder / "draws")
+    pool = ResumableByDraws(Ancestral(), folder / "draws")(target, empty_prompts(1), draws, rng=rng)
     data_features = feature_values(features, result.splits.train)
     return GamContext(scale, result, declared, features, pool, feature_values(features, pool.x), data_features)
 

@@ -9,8 +9,7 @@ from esscher.data.config import DataConfig, TokenizerConfig
 from esscher.networks.recurrent_config import AwdLstmConfig, LstmConfig
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import EvaluationMode, StreamStudy, stream_run
-from esscher.training.config import TrainingConfig
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig, TrainingConfig
 from esscher.workflow.config.train import TrainRun
 
 SOFTMAX, MOC, MOS = "softmax", "MoC", "MoS"

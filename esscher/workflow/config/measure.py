@@ -6,7 +6,7 @@ from typing import Literal
 
 from esscher.core.config import check_at_least
 from esscher.data.config import SourceConfig
-from esscher.training.dynamic_config import DynamicConfig
+from esscher.training.config import DynamicConfig
 
 
 @dataclass(frozen=True)
