@@ -229,12 +229,8 @@ class Rank:
 
 FinetuneTask = Classify | Regress | Choose | Extract | Rank
 FINETUNE_TASKS: dict[str, type[FinetuneTask]] = {
-    "classify": Classify,
-    "regress": Regress,
-    "choose": Choose,
-    "extract": Extract,
-    "rank": Rank,
-}
+    "classify": Classify, "regress": Regress, "choose": Choose, "extract": Extract, "rank": Rank
+}  # fmt: skip
 
 
 def _labelled(examples: Sequence[Example], layout: PairEncoder, label: Tensor) -> LabelledExamples:

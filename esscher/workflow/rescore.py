@@ -66,7 +66,7 @@ def rescore_lists(settings: RescoreConfig) -> Report:
     comparison: SystemComparison | None = None
     if settings.weights is None:
         comparison = compare_systems(tuning, test, metric, confidence=settings.confidence, rng=rng)
-        weights = dict(comparison.best.weights)
+        weights = comparison.best_weights
     else:
         weights = _read_weights(Path(settings.weights))
         if all(nbest.references for nbest in test):
@@ -84,12 +84,12 @@ def rescore_lists(settings: RescoreConfig) -> Report:
     if comparison is None:
         return Report("esscher rescore", facts, {}, ["The lists have no references, so nothing was measured."])
     rows = [
-        {"system": system.name, metric.name: system.value, "tuned": system.tuned}
-        | {f"weight of {name}": weight for name, weight in system.weights.items()}
-        for system in comparison.systems
+        {"system": system, metric.name: value, "tuned": comparison.tuned.get(system)}
+        | {f"weight of {name}": weight for name, weight in comparison.weights.get(system, {}).items()}
+        for system, value in comparison.values.items()
     ]
     pairs = [{"system": new, "minus": old, "difference": value} for (new, old), value in comparison.differences.items()]
-    note = f"{comparison.systems[0].value.method}; a difference whose interval leaves out 0 is not chance alone."
+    note = f"{comparison.values[FIRST].method}; a difference whose interval leaves out 0 is not chance alone."
     return Report("esscher rescore", facts, {"systems": rows, "differences": pairs}, [note])
 
 
@@ -106,10 +106,10 @@ def _read_lists(settings: RescoreConfig) -> tuple[tuple[NBest, ...], tuple[NBest
     if settings.tune is None:
         return split_by_id(test, settings.tune_share)
     tuning = prepared(settings.tune)
-    both = {nbest.id for nbest in tuning} & {nbest.id for nbest in test}
-    if both:
+    shared = {nbest.id for nbest in tuning} & {nbest.id for nbest in test}
+    if shared:
         raise ValueError(
-            f"{len(both)} lists are in {settings.tune} and in {settings.lists}, {min(both)!r} among them: lists that "
+            f"{len(shared)} lists are in {settings.tune} and in {settings.lists}, {min(shared)!r} among them: lists that "
             f"weights are tuned on are no test. Nothing was done; take them out of one file."
         )
     return tuning, test
@@ -138,10 +138,8 @@ def score_candidates(
     file = None if out is None else Path(out)
     finished = {} if file is None else _read_finished(file, lists, wanted)
     done = {nbest.id: finished.get(nbest.id, nbest) for nbest in lists}
-    rest = [nbest for nbest in lists if nbest.id not in finished]
-    for shard in _shards([nbest for nbest in rest if not _missing_scores(nbest, wanted)]):
-        _append(file, shard)
-    unscored = [nbest for nbest in rest if _missing_scores(nbest, wanted)]
+    unscored = [nbest for nbest in done.values() if _missing_scores(nbest, wanted)]
+    _append(file, [nbest for nbest in lists if nbest.id not in finished and not _missing_scores(nbest, wanted)])
     if unscored:
         model = load(base, energy, chunking=chunking)
         count, throttle = 0, Throttle()
@@ -264,26 +262,21 @@ FIRST, BASE_ALONE, ORACLE = "first candidate", "base alone", "oracle"
 
 
 @dataclass(frozen=True)
-class System:
-    """A way to choose: its weights, and the metric of its choices; on the lists it was tuned on without an interval."""
-
-    name: str
-    weights: Mapping[str, float]
-    value: Estimate
-    tuned: float | None = None
-
-
-@dataclass(frozen=True)
 class SystemComparison:
-    """All systems on the test lists, and how the later ones differ from the first candidate and from the one before."""
+    """The metric of each system on the test lists, its weights, and the metric on the lists that it was tuned on.
 
-    systems: tuple[System, ...]
+    `differences` compare a system, named first, with the first candidate and with the system before.
+    """
+
+    values: Mapping[str, Estimate]
+    weights: Mapping[str, Mapping[str, float]]
+    tuned: Mapping[str, float]
     differences: Mapping[tuple[str, str], Estimate]
 
     @property
-    def best(self) -> System:
-        """The system with all scores."""
-        return next(system for system in reversed(self.systems) if system.name != ORACLE)
+    def best_weights(self) -> dict[str, float]:
+        """Those of the system with all scores."""
+        return dict(list(self.weights.values())[-1])
 
 
 def compare_systems(
@@ -353,10 +346,9 @@ def _evaluate_systems(
     chosen = {name: test.chosen(_vector(used, names)) for name, used in weights.items()}
     chosen |= {FIRST: torch.zeros(len(test.scores), dtype=torch.long), ORACLE: test.nearest(metric)}
     counts = {name: test.counts_of(rows) for name, rows in chosen.items()}
-    systems = []
-    for name, count in counts.items():
-        value = corpus_value(metric, count, confidence=confidence, rng=rng.stream("bootstrap"))
-        systems.append(System(name, weights.get(name, {}), value, tuned.get(name)))
+    values = {
+        name: corpus_value(metric, count, confidence=confidence, rng=rng.stream("bootstrap")) for name, count in counts.items()
+    }
     one_more = [name for name in weights if name != BASE_ALONE]
     pairs = [*((name, FIRST) for name in list(weights)[1:]), *((new, old) for old, new in pairwise(one_more))]
     pairs += [("base", BASE_ALONE)] if BASE_ALONE in weights else []
@@ -364,7 +356,7 @@ def _evaluate_systems(
         (new, old): corpus_difference(metric, counts[new], counts[old], confidence=confidence, rng=rng.stream("bootstrap"))
         for new, old in dict.fromkeys(pairs)
     }
-    return SystemComparison(tuple(systems), differences)
+    return SystemComparison(values, weights, tuned, differences)
 
 
 def _vector(weights: Mapping[str, float], names: Sequence[str]) -> Float[Tensor, "F"]:

@@ -67,7 +67,7 @@ def translate_model(model: Model, settings: TranslateConfig) -> Report:
         )
     texts, say = _finished_lines(settings), current_progress().say
     stream = translate(
-        model, lines[len(texts) :], decoder_for(model, settings.decoder), rng=SeededRng(settings.seed), first=len(texts),
+        model, lines[len(texts) :], settings.decoder, rng=SeededRng(settings.seed), first=len(texts),
         say=lambda done: say(f"{done:,} of {len(lines):,} lines"),
     )  # fmt: skip
     rows = []
@@ -107,13 +107,6 @@ def require_translator(model: Model) -> Model:
     return model
 
 
-def decoder_for(model: Model, decoder: Decoder) -> Decoder:
-    """The decoder, with the tokenizer of the model where it compares texts."""
-    if isinstance(decoder, MinimumBayesRisk) and decoder.gain is None:
-        return replace(decoder, gain=texts_utility(decoder.utility, lambda x: decode_targets(x, model.tokenizer)))
-    return decoder
-
-
 def translate(
     model: Model,
     texts: Iterable[str],
@@ -123,10 +116,12 @@ def translate(
     first: int = 0,
     say: Callable[[int], None] = lambda lines: None,
 ) -> Iterator[TranslatedLine]:
-    """The lines `texts` in order, by a decoder of `decoder_for`; `first` lines were translated before, in whole windows.
+    """The lines `texts` in order; `first` lines were translated before, in whole windows.
 
-    `say` is called with the number of lines that are done.
+    Minimum Bayes risk compares texts unless it has a `gain`. `say` is called with the number of lines that are done.
     """
+    if isinstance(decoder, MinimumBayesRisk) and decoder.gain is None:
+        decoder = replace(decoder, gain=texts_utility(decoder.utility, lambda x: decode_targets(x, model.tokenizer)))
     rest = iter(texts)
     while window := list(islice(rest, WINDOW)):
         yield from _translate_window(model, window, decoder, first, rng.stream("lines", first), say)

@@ -51,20 +51,21 @@ def test_each_system_adds_a_score_and_differences_are_chosen_alone():
     lists = made_lists(120)
     assert score_names(lists) == ["score", "log_base", "log_weight", "words"]
     compared = compare_systems(lists[:60], lists[60:], WordErrorRate(), restarts=2, rng=SeededRng(0))
-    first, given, _, base, energy, oracle = compared.systems
     names = ["first candidate", "given scores", "base alone", "base", "energy", "oracle"]
-    assert [one.name for one in compared.systems] == names
-    assert first.value.value > base.value.value > energy.value.value == oracle.value.value == energy.tuned == 0
-    assert set(given.weights) == {"score", "words"} and set(energy.weights) == {"score", "log_base", "log_weight", "words"}
+    assert list(compared.values) == names
+    first, base, energy, oracle = (compared.values[names[place]].value for place in (0, 3, 4, 5))
+    assert first > base > energy == oracle == compared.tuned["energy"] == 0
+    assert set(compared.weights["given scores"]) == {"score", "words"}
+    assert set(compared.best_weights) == {"score", "log_base", "log_weight", "words"}
     by = compared.differences
-    assert by["energy", "base"].value == pytest.approx(energy.value.value - base.value.value)
+    assert by["energy", "base"].value == pytest.approx(energy - base)
     assert by["energy", "base"].high < 0
     assert set(by) == {
         ("given scores", "first candidate"), ("base alone", "first candidate"), ("base", "first candidate"),
         ("energy", "first candidate"), ("base", "given scores"), ("energy", "base"), ("base", "base alone"),
     }  # fmt: skip
     assert compared == compare_systems(lists[:60], lists[60:], WordErrorRate(), restarts=2, rng=SeededRng(0))
-    assert choose_texts(lists[60:], compared.best.weights) == {one.id: one.references[0] for one in lists[60:]}
+    assert choose_texts(lists[60:], compared.best_weights) == {one.id: one.references[0] for one in lists[60:]}
 
 
 def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):

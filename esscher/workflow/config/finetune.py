@@ -21,7 +21,7 @@ class LabelledDataConfig(ColumnConfig, HeldOutConfig):
 
     def columns(self, task: TaskKind) -> ColumnNames:
         """The names of all columns of the task."""
-        names = {one.name: getattr(self, one.name) for one in fields(ColumnConfig)}
+        names = {column.name: getattr(self, column.name) for column in fields(ColumnConfig)}
         return replace(DEFAULT_COLUMNS[task], **{column: name for column, name in names.items() if name is not None})
 
 
