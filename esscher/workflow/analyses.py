@@ -8,7 +8,7 @@ the distance, as tight as the classifier is good. Draws of the tilted model come
 nearer the base. Data that the energy was trained on make the tilted model look better than it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -64,9 +64,7 @@ class Analysis(Generic[R]):
     report: Report
 
 
-def draw_populations(
-    target: Tilted, x: Sequences, draws: int, *, rng: Rng, say: Callable[[str], None] = lambda text: None
-) -> Populations:
+def draw_populations(target: Tilted, x: Sequences, draws: int, *, rng: Rng) -> Populations:
     """The data `x` beside `draws` weighted draws of the base after each different prompt; after a single one, for each row."""
     if target.energy is flat:
         raise ValueError("There is no energy, so the tilted model is the base. Nothing was drawn; name one with --energy.")
@@ -78,7 +76,7 @@ def draw_populations(
         )
     prompts, _ = unique_prompts(x)
     count = draws * len(x) if len(prompts) == 1 else draws
-    return populations(x, ResumableByDraws(Importance(), say=say)(target, prompts, count, rng=rng))
+    return populations(x, ResumableByDraws(Importance(), say=current_progress().say)(target, prompts, count, rng=rng))
 
 
 def comparison_data(model: Model, source: SourceConfig | None) -> tuple[Sequences, str]:
@@ -104,7 +102,7 @@ def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Population
     """Draws beside the data, facts on them, and advice where there are too few."""
     (data, description), rng = comparison_data(model, settings.source), SeededRng(settings.seed)
     x = random_rows(data, settings.sequences, rng=rng.stream("sequences"))
-    pops = draw_populations(model.target, x, settings.draws, rng=rng.stream("draws"), say=current_progress().say)
+    pops = draw_populations(model.target, x, settings.draws, rng=rng.stream("draws"))
     facts = {
         "model": model.name, "energy": model.energy_name, "data": description, "seed": settings.seed, "sequences": len(x),
         "drawn_from_the_base": pops.draws.cost, "ess": pops.ess(),
@@ -252,7 +250,7 @@ def discriminate(
     target: Tilted, x: Sequences, settings: DiscriminateConfig, *, decode: Decode | None = None, rng: SeededRng
 ) -> DiscriminateResult:
     """Train a classifier for each kind of draws and test it; one that reads text needs the base's `decode` from tokens."""
-    say, config, confidence = current_progress().say, settings.classifier, settings.confidence
+    config, confidence = settings.classifier, settings.confidence
     x = random_rows(x, settings.sequences, rng=rng.stream("sequences"))
     if isinstance(config.network, TransformerConfig):  # one of its own reads as many positions as there are
         config = replace(config, network=replace(config.network, max_positions=int(x.start.max()) + target.space.max_length))
@@ -261,12 +259,12 @@ def discriminate(
     }
     parts = split_by_prompt(x, (settings.validation, settings.test), rng=rng.stream("split"))
     learn, choose, judge = (
-        draw_populations(target, part, settings.draws, rng=rng.stream("draws", use), say=say)
+        draw_populations(target, part, settings.draws, rng=rng.stream("draws", use))
         for use, part in zip(("learn", "choose", "judge"), parts, strict=True)
     )
     rates: dict[Name, tuple[Statistic, Statistic]] = {}
     for name, energy in classifiers.items():
-        say(f"Training a classifier of data against draws of the {name}.")
+        current_progress().say(f"Training a classifier of data against draws of the {name}.")
         train_classifier(energy, target.base, learn, choose, name, settings.training, rng=rng.stream("learn", name))
         rates[name] = classifier_rates(energy, target.base, judge, name)
     base, joint = rates["base"][0], rates["joint"][0]
