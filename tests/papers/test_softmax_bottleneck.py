@@ -7,9 +7,8 @@ import torch
 
 from esscher.bases.network import build_network
 from esscher.core.estimate import Estimate
-from esscher.papers.softmax_bottleneck import studies as studies
-from esscher.papers.softmax_bottleneck.recipe import rank_rows, run
-from esscher.papers.softmax_bottleneck.studies import MOC, MOS, SOFTMAX, bottleneck_studies
+from esscher.papers.softmax_bottleneck import recipe
+from esscher.papers.softmax_bottleneck.recipe import MOC, MOS, SOFTMAX, bottleneck_studies, rank_rows, run
 from esscher.papers.streams import run_for_seed, train_and_measure, with_perplexity
 from esscher.papers.study import StudyContext
 
@@ -19,7 +18,7 @@ def size(run, vocabulary):
         return sum(weight.numel() for weight in build_network(run.base, vocabulary).parameters())
 
 
-@pytest.mark.parametrize(("make", "vocabulary"), [(studies._words, 2_000), (studies._characters, 28)])
+@pytest.mark.parametrize(("make", "vocabulary"), [(recipe._words, 2_000), (recipe._characters, 28)])
 def test_heads_are_compared_in_networks_of_one_size(make, vocabulary):
     sizes = [size(model, vocabulary) for model in make().models.values()]
     assert max(sizes) < 1.01 * min(sizes)
@@ -27,7 +26,7 @@ def test_heads_are_compared_in_networks_of_one_size(make, vocabulary):
 
 
 def test_the_sweep_keeps_the_size():
-    sizes = [size(model, 2_000) for model in [*studies._sweep().models.values(), studies._words().models[MOS]]]
+    sizes = [size(model, 2_000) for model in [*recipe._sweep().models.values(), recipe._words().models[MOS]]]
     assert max(sizes) < 1.01 * min(sizes)
 
 
@@ -43,8 +42,8 @@ def test_the_published_sizes_are_those_of_the_paper():
 
 
 def test_texts_that_are_not_here_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "BOOKS", replace(studies.BOOKS, source=str(tmp_path / "none")))
-    monkeypatch.setattr(studies, "LETTERS", replace(studies.LETTERS, source=str(tmp_path / "nothing")))
+    monkeypatch.setattr(recipe, "BOOKS", replace(recipe.BOOKS, source=str(tmp_path / "none")))
+    monkeypatch.setattr(recipe, "LETTERS", replace(recipe.LETTERS, source=str(tmp_path / "nothing")))
     found, missing = bottleneck_studies("small")
     assert found == [] and len(missing) == 2 and "none is not here" in missing[0]
 
@@ -58,7 +57,7 @@ def test_a_stage_starts_from_its_model_and_ranks_are_found_once(tmp_path, monkey
     """Two updates of networks on a few lines: a softmax is of the rank of its width, a mixture may be of more."""
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(400)))
-    whole = studies._smoke()
+    whole = recipe._smoke()
     short = {
         name: replace(one, data=replace(one.data, source=str(text)), training=replace(one.training, steps=2))
         for name, one in whole.models.items()

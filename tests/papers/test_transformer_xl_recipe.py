@@ -10,10 +10,9 @@ from esscher.core.storage import write_tensors
 from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, with_savings
 from esscher.papers.study import StudyContext
-from esscher.papers.transformer_xl import studies
+from esscher.papers.transformer_xl import recipe
+from esscher.papers.transformer_xl.recipe import NO_MEMORY, XL, local_studies, memory_studies, run_transformer_xl
 from esscher.papers.transformer_xl.recipe import run_local_xl as run_local
-from esscher.papers.transformer_xl.recipe import run_transformer_xl
-from esscher.papers.transformer_xl.studies import NO_MEMORY, XL, local_studies, memory_studies
 
 
 @pytest.mark.slow
@@ -31,8 +30,8 @@ def test_the_smoke_scales_make_every_row_once(tmp_path):
 
 
 def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
-    absent = {name: (type(data)(str(tmp_path / name)), *rest) for name, (data, *rest) in studies.TEXTS.items()}
-    monkeypatch.setattr(studies, "TEXTS", absent)
+    absent = {name: (type(data)(str(tmp_path / name)), *rest) for name, (data, *rest) in recipe.TEXTS.items()}
+    monkeypatch.setattr(recipe, "TEXTS", absent)
     found, missing = memory_studies("small")
     assert found == [] and len(missing) == 3 and "is not here" in missing[0]
     for scale in ("smoke", "paper"):

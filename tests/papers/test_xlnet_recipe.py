@@ -33,15 +33,13 @@ def few(tmp_path, monkeypatch):
     def short(one):
         return replace(one, training=replace(one.training, steps=1, evaluate_every=1))
 
-    assert kept.energies is not None
-    contrast = replace(kept.energies.tilt.contrast, draws=64, sequences=32, held_out=16)
+    contrast = replace(kept.tilt.contrast, draws=64, sequences=32, held_out=16)
     kept = replace(
         kept,
         models={name: short(one) for name, one in kept.models.items()},
         tasks={name: short(one) for name, one in kept.tasks.items()},
-        energies=replace(
-            kept.energies, base=short(kept.energies.base), tilt=replace(short(kept.energies.tilt), contrast=contrast)
-        ),
+        energy_base=short(kept.energy_base),
+        tilt=replace(short(kept.tilt), contrast=contrast),
     )
     monkeypatch.setattr(studies, "_smoke", lambda out: kept)
     return kept

@@ -39,7 +39,7 @@ from esscher.objectives.exposure_bias import EForcing
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, mean_estimate, select, validation_history
-from esscher.papers.transformer_xl.studies import WIKITEXT_XL
+from esscher.papers.transformer_xl.recipe import WIKITEXT_XL
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.importance import Exhaustive

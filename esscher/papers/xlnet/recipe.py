@@ -21,7 +21,6 @@ from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_s
 from esscher.papers.xlnet.studies import ENERGY_STARTS, NO_PRETRAINING, XLNetStudy, local_studies, xlnet_studies
 from esscher.reports.document import Section, Table
 from esscher.training.collectives import exists_on_main_process
-from esscher.workflow.config.train import TrainRun
 from esscher.workflow.finetune import finetune
 from esscher.workflow.model import load
 from esscher.workflow.run_folder import RESULTS
@@ -57,7 +56,7 @@ def run_xlnet(context: StudyContext) -> dict[str, Any]:
     energies = [
         make_energy_row(context, study, start, seed)
         for study in studies
-        if study.energies is not None
+        if study.tilt is not None
         for seed in range(context.seeds)
         for start in ENERGY_STARTS
     ]
@@ -98,37 +97,29 @@ def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, s
 def pretrain(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> Path:
     """The folder of the pretrained network; without pretraining, that of its initial weights."""
     run_dir = context.run_dir(study.name, name, seed) / "pretrained"
-    if not exists_on_main_process(run_dir / (CONFIG if name == NO_PRETRAINING else RESULTS)):
-        run = run_with_seed(study.models[name], run_dir, seed)
-        if name == NO_PRETRAINING:
-            _save_initial_weights(run, run_dir)
-        else:
+    run = run_with_seed(study.models[name], run_dir, seed)
+    if name != NO_PRETRAINING:
+        if not exists_on_main_process(run_dir / RESULTS):
             train_base(run)
+    elif not exists_on_main_process(run_dir / CONFIG):
+        tokenizer = load_tokenizer(run.tokenizer.kind)
+        space = Space(tokenizer.vocab_size, run.length.tokens)
+        save_base(run_dir, build_base(run.base, space, rng=SeededRng(seed).stream("base")), tokenizer)
     return run_dir
-
-
-def _save_initial_weights(run: TrainRun, run_dir: Path) -> None:
-    """A folder with the network before training and the tokenizer of the others."""
-    tokenizer = load_tokenizer(run.tokenizer.kind)
-    space = Space(tokenizer.vocab_size, run.length.tokens)
-    save_base(run_dir, build_base(run.base, space, rng=SeededRng(run.training.seed).stream("base")), tokenizer)
 
 
 def make_energy_row(context: StudyContext, study: XLNetStudy, start: str, seed: int) -> Row:
     """The row of an energy that starts from a pretrained network, on the one base of the study."""
-    energies = study.energies
-    if energies is None:
+    energy_base, tilt, base = study.energy_base, study.tilt, context.out / study.name / "base"
+    if tilt is None or energy_base is None:
         raise ValueError(f"The study {study.name!r} has no energies. Nothing was made.")
 
     def make(run_dir: Path) -> Row:
-        base = context.out / study.name / "base"
         if not exists_on_main_process(base / RESULTS):
-            train_base(replace(energies.base, out=str(base), resume=True))
-        tilt = replace(
-            energies.tilt, out=str(run_dir), start=str(pretrain(context, study, start, seed)),
-            training=replace(energies.tilt.training, seed=seed), resume=True,
-        )  # fmt: skip
-        result = tilt_model(load(base), tilt).details
+            train_base(replace(energy_base, out=str(base), resume=True))
+        pretrained, training = pretrain(context, study, start, seed), replace(tilt.training, seed=seed)
+        run = replace(tilt, out=str(run_dir), start=str(pretrained), training=training, resume=True)
+        result = tilt_model(load(base), run).details
         assert isinstance(result, ContrastResult)
         measured = result.measured
         assert measured.tilted is not None and measured.reduction is not None

@@ -5,8 +5,9 @@
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.storage import write_file
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.data.docstrings import docstring_splits
+from esscher.data.examples import TaskKind
 from esscher.data.tokenizers import train_tokenizer
 from esscher.energies.config import EnergyConfig
 from esscher.networks.recurrent_config import LstmConfig
@@ -39,21 +41,14 @@ ENERGY_STARTS = (PERMUTED, NO_PRETRAINING)
 BOOKS, XQUAD = DATA / "gutenberg", DATA / "xquad/xquad.en.json"
 
 
-@dataclass(frozen=True)
-class EnergyStudy:
-    """A base, and an energy on it that starts from a pretrained network or from initial weights."""
-
-    base: TrainRun
-    tilt: TiltRun
-
-
 @dataclass(frozen=True, kw_only=True)
 class XLNetStudy(Study[TrainRun]):
-    """A text, ways to pretrain one network on it, and tasks."""
+    """A text, ways to pretrain one network on it, tasks, and an energy that starts from the network, on `energy_base`."""
 
     tasks: Mapping[str, FinetuneRun]
     repeated_over_seeds: tuple[str, ...] | None = REPEATED_METHODS
-    energies: EnergyStudy | None = None
+    energy_base: TrainRun | None = None
+    tilt: TiltRun | None = None
 
 
 def write_books(books: Path, out: Path, *, labelled: int, tested: int, vocabulary: int) -> None:
@@ -65,17 +60,14 @@ def write_books(books: Path, out: Path, *, labelled: int, tested: int, vocabular
     train = [text[: round(PRETRAINED_SHARE * len(text))] for text in texts.values()]
     train.append("\n\n".join(docstrings.train.texts))
     _write_text(out, train, docstrings.validation.texts, docstrings.test.texts, vocabulary)
-    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
-    for author in sorted({name.split("-")[0] for name in texts}):
-        by_author: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
-        for name in texts:
-            if name.split("-")[0] == author:
-                for part, passages in zip(PARTS, _passages(name, texts[name]), strict=True):
-                    by_author[part] += passages
-        for part, count in zip(PARTS, (labelled, tested // 2, tested), strict=True):
-            rows[part] += _evenly_spaced(by_author[part], count)
-    for part in PARTS:
-        _write_rows(out / f"authors-{part}.jsonl", rows[part])
+    starts = (0.0, PRETRAINED_SHARE, (1 + PRETRAINED_SHARE) / 2, 1.0)
+    for part, count, start, end in zip(PARTS, (labelled, tested // 2, tested), starts, starts[1:], strict=False):
+        rows = []
+        for _, names in groupby(sorted(texts, key=_author), _author):
+            passages = [passage for name in names for passage in _passages(name, texts[name], start, end)]
+            chosen = min(count, len(passages))  # evenly spaced
+            rows += [passages[number * len(passages) // chosen] for number in range(chosen)]
+        _write_rows(out / f"authors-{part}.jsonl", rows)
 
 
 def write_docstrings(out: Path, *, labelled: int, vocabulary: int) -> None:
@@ -91,29 +83,25 @@ def write_docstrings(out: Path, *, labelled: int, vocabulary: int) -> None:
         shuffled = number % 2 == 1
         order = [words[place] for place in SeededRng(number).permutation(len(words)).tolist()] if shuffled else words
         orders.append({"text": " ".join(order), "label": "mixed" if shuffled else "in order"})
-        passage, place = " ".join(words), len(" ".join(words[:6])) + 1
-        answer = {"text": words[6], "answer_start": place}
-        answers.append({"context": passage, "question": " ".join(words[4:6]), "answers": [answer] if number % 4 else []})
+        answer = {"text": words[6], "answer_start": len(" ".join(words[:6])) + 1}
+        question = {"context": " ".join(words), "question": " ".join(words[4:6])}
+        answers.append({**question, "answers": [answer] if number % 4 else []})
     _write_rows(out / "orders.jsonl", orders)
     _write_rows(out / "words.jsonl", answers)
 
 
-def _passages(book: str, text: str) -> Iterator[list[dict[str, Any]]]:
-    """The passages of a book for training, validation and test."""
-    middle = (1 + PRETRAINED_SHARE) / 2
-    for first, last in ((0.0, PRETRAINED_SHARE), (PRETRAINED_SHARE, middle), (middle, 1.0)):
-        words = text[round(first * len(text)) : round(last * len(text))].split()[1:-1]
-        pieces = [words[place : place + PASSAGE_WORDS] for place in range(0, len(words) - PASSAGE_WORDS + 1, PASSAGE_WORDS)]
-        yield [
-            {"text": " ".join(piece), "label": book.split("-")[0],
-             "place": f"{book} {first} {number // PASSAGES_PER_REPLICATE}"}
-            for number, piece in enumerate(pieces)
-        ]  # fmt: skip
+def _author(book: str) -> str:
+    return book.split("-")[0]
 
 
-def _evenly_spaced(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    count = min(count, len(rows))
-    return [rows[number * len(rows) // count] for number in range(count)]
+def _passages(book: str, text: str, start: float, end: float) -> list[dict[str, str]]:
+    """The passages of a book between two shares of its length."""
+    words = text[round(start * len(text)) : round(end * len(text))].split()[1:-1]
+    pieces = [words[place : place + PASSAGE_WORDS] for place in range(0, len(words) - PASSAGE_WORDS + 1, PASSAGE_WORDS)]
+    return [
+        {"text": " ".join(piece), "label": _author(book), "place": f"{book} {start} {number // PASSAGES_PER_REPLICATE}"}
+        for number, piece in enumerate(pieces)
+    ]
 
 
 def _write_text(out: Path, train: Sequence[str], validation: Sequence[str], test: Sequence[str], vocabulary: int) -> None:
@@ -148,7 +136,7 @@ def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
         full = study.models[PERMUTED]
         local = replace(full, base=replace(full.base, mixers=("local",), spans=(span,)))
         methods = {PERMUTED: full, LOCAL: local}
-        compared.append(replace(study, models=methods, repeated_over_seeds=tuple(methods), energies=None))
+        compared.append(replace(study, models=methods, repeated_over_seeds=tuple(methods), energy_base=None, tilt=None))
     return compared, missing
 
 
@@ -162,34 +150,19 @@ def small_study(out: Path) -> XLNetStudy:
         weight_decay=0.01,
     )  # fmt: skip
     tuning = FinetuneTraining(epochs=10, batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
-    data = LabelledDataConfig(
-        str(files / "authors-train.jsonl"), validation=str(files / "authors-validation.jsonl"),
-        test=str(files / "authors-test.jsonl"), group="place",
-    )  # fmt: skip
+    authors, held_out, test = (str(files / f"authors-{part}.jsonl") for part in PARTS)
+    data = LabelledDataConfig(authors, validation=held_out, test=test, group="place")
+    xquad = LabelledDataConfig(str(XQUAD), held_out=0.2)
     tasks = {
         "authors": FinetuneRun("", out="", data=data, longest=80, layer_rate=0.8, training=tuning),
         "xquad": FinetuneRun(
-            "", out="", data=LabelledDataConfig(str(XQUAD), held_out=0.2), task="extract", longest=128, layer_rate=0.8,
-            training=replace(tuning, epochs=3),
+            "", out="", data=xquad, task="extract", longest=128, layer_rate=0.8, training=replace(tuning, epochs=3)
         ),
-    }  # fmt: skip
-    pretrained = _pretraining_variants(_pretraining(files, base, training, segment=64, window=128))
-    energies = _energies(files, steps=600, energy_steps=200, draws=4_096)
-    return XLNetStudy(name="books", models=pretrained, tasks=tasks, energies=energies)
-
-
-def _pretraining(files: Path, base: XLNetConfig, training: TrainingConfig, *, segment: int, window: int) -> TrainRun:
-    """The permutation LM with all its published parts."""
-    length = LengthConfig(segment, stream=True, window=window, bidirectional=True)
-    return TrainRun(
-        "",
-        data=_text(files),
-        tokenizer=TokenizerConfig(f"{files / 'tokenizer'}/"),
-        length=length,
-        base=base,
-        training=training,
-        objective=PermutationLMConfig(),
-    )
+    }
+    run = TrainRun("", data=_text(files), tokenizer=_tokenizer(files), base=base, training=training)
+    models = _pretraining(run, segment=64, window=128)
+    energy_base, tilt = _energy(files, steps=600, energy_steps=200, draws=4_096)
+    return XLNetStudy(name="books", models=models, tasks=tasks, energy_base=energy_base, tilt=tilt)
 
 
 def _text(files: Path) -> DataConfig:
@@ -197,32 +170,38 @@ def _text(files: Path) -> DataConfig:
     return DataConfig(train, validation=validation, test=test, unit="document")
 
 
-def _pretraining_variants(run: TrainRun) -> dict[str, TrainRun]:
+def _tokenizer(files: Path) -> TokenizerConfig:
+    return TokenizerConfig(f"{files / 'tokenizer'}/")
+
+
+def _pretraining(
+    run: TrainRun, *, segment: int, window: int, spans: Literal["words", "pieces"] = "words"
+) -> dict[str, TrainRun]:
     """The permutation LM, other objectives on the same network, and the permutation LM without one of its parts."""
-    one_text = replace(run.length, window=None, bidirectional=False)
-    causal_length = replace(one_text, tokens=run.length.window or run.length.tokens)
+    length = LengthConfig(segment, stream=True, window=window, bidirectional=True)
+    run = replace(run, length=length, objective=PermutationLMConfig(spans=spans))
     return {
         PERMUTED: run,
         DENOISING: replace(run, objective=MaskedLMConfig()),
-        CAUSAL: replace(run, objective=LikelihoodConfig(), length=causal_length),
+        CAUSAL: replace(run, objective=LikelihoodConfig(), length=LengthConfig(window, stream=True)),
         NO_PRETRAINING: run,
         "K = 7": replace(run, objective=PermutationLMConfig(one_in=7.0)),
         "without memory": replace(run, base=replace(run.base, memory=0)),
         "without spans": replace(run, objective=PermutationLMConfig(spans="none")),
-        "without both directions": replace(run, length=replace(run.length, bidirectional=False)),
+        "without both directions": replace(run, length=replace(length, bidirectional=False)),
     }
 
 
-def _energies(files: Path, *, steps: int, energy_steps: int, draws: int) -> EnergyStudy:
+def _energy(files: Path, *, steps: int, energy_steps: int, draws: int) -> tuple[TrainRun, TiltRun]:
     """An LSTM on chunks of text, and an energy that learns to tell its continuations from those of the text."""
     base = TrainRun(
-        "", data=_text(files), tokenizer=TokenizerConfig(f"{files / 'tokenizer'}/"),
-        length=LengthConfig(40, chunks=True, prompt_tokens=20), base=LstmConfig(width=256, layers=1, embedding=128),
+        "", data=_text(files), tokenizer=_tokenizer(files), length=LengthConfig(40, chunks=True, prompt_tokens=20),
+        base=LstmConfig(width=256, layers=1, embedding=128),
         training=TrainingConfig(steps=steps, batch_size=32, learning_rate=3e-3, schedule="linear", evaluate_every=steps // 2),
     )  # fmt: skip
     contrast = ContrastConfig(draws=draws, sequences=energy_steps * 32, held_out=128)
     training = ContrastTraining(steps=energy_steps, evaluate_every=max(1, energy_steps // 4), warmup_steps=energy_steps // 10)
-    return EnergyStudy(base, TiltRun(EnergyConfig(pooling="mean"), contrast=contrast, training=training))
+    return base, TiltRun(EnergyConfig(pooling="mean"), contrast=contrast, training=training)
 
 
 def _smoke(out: Path) -> XLNetStudy:
@@ -232,23 +211,23 @@ def _smoke(out: Path) -> XLNetStudy:
     base = XLNetConfig(width=16, layers=1, heads=2, feedforward=32, memory=8)
     training = TrainingConfig(steps=4, batch_size=4, learning_rate=5e-3, evaluate_every=4)
     tuning = FinetuneTraining(steps=4, batch_size=8, evaluate_every=4)
+    orders, words = (LabelledDataConfig(str(files / f"{name}.jsonl"), held_out=0.2) for name in ("orders", "words"))
     tasks = {
-        "orders": FinetuneRun(
-            "", out="", data=LabelledDataConfig(str(files / "orders.jsonl"), held_out=0.2), longest=32, training=tuning
-        ),
-        "words": FinetuneRun(
-            "", out="", data=LabelledDataConfig(str(files / "words.jsonl"), held_out=0.2), task="extract", longest=32,
-            training=tuning,
-        ),
-    }  # fmt: skip
-    pretrained = _pretraining_variants(_pretraining(files, base, training, segment=8, window=20))
-    energies = _energies(files, steps=4, energy_steps=4, draws=128)
-    small = replace(energies.base, base=LstmConfig(width=16, layers=1), length=LengthConfig(16, chunks=True, prompt_tokens=8))
-    return XLNetStudy(name="docstrings", models=pretrained, tasks=tasks, energies=replace(energies, base=small))
+        "orders": FinetuneRun("", out="", data=orders, longest=32, training=tuning),
+        "words": FinetuneRun("", out="", data=words, task="extract", longest=32, training=tuning),
+    }
+    run = TrainRun("", data=_text(files), tokenizer=_tokenizer(files), base=base, training=training)
+    models = _pretraining(run, segment=8, window=20)
+    energy_base, tilt = _energy(files, steps=4, energy_steps=4, draws=128)
+    small = replace(energy_base, base=LstmConfig(width=16, layers=1), length=LengthConfig(16, chunks=True, prompt_tokens=8))
+    return XLNetStudy(name="docstrings", models=models, tasks=tasks, energy_base=small, tilt=tilt)
 
 
 def _published() -> XLNetStudy:
-    """The ablation's size, 12 layers of width 768, on Wikipedia and books; RACE, SQuAD 2.0, MNLI and SST-2 by their names."""
+    """The ablation's size, 12 layers of width 768, on Wikipedia and books; RACE, SQuAD 2.0, MNLI and SST-2 by their names.
+
+    Where the labels of a task's test data are not published, its validation data serve as both.
+    """
     base = XLNetConfig(
         width=768, layers=12, heads=12, feedforward=3_072, dropout=0.1, attention_dropout=0.1, memory=384,
         activation="gelu-tanh",
@@ -258,30 +237,17 @@ def _published() -> XLNetStudy:
         warmup_steps=40_000, weight_decay=0.01, evaluate_every=10_000,
     )  # fmt: skip
     data = DataConfig("wikimedia/wikipedia:20231101.en", held_out=0.001)
-    length = LengthConfig(256, stream=True, window=512, bidirectional=True)
-    run = TrainRun(
-        "",
-        data=data,
-        tokenizer=TokenizerConfig("bpe", 32_000),
-        length=length,
-        base=base,
-        training=training,
-        objective=PermutationLMConfig(spans="pieces"),
-    )
     tuning = FinetuneTraining(epochs=3, batch_size=32, learning_rate=3e-5, weight_decay=0.01, warmup_steps=1_000)
-    tasks = {name: _published_task(name, tuning) for name in ("RACE", "SQuAD 2.0", "MNLI", "SST-2")}
-    return XLNetStudy(name="Wikipedia", models=_pretraining_variants(run), tasks=tasks)
-
-
-def _published_task(name: str, training: FinetuneTraining) -> FinetuneRun:
-    """A task by its name on the hub; where test labels are not published, the validation data serve as both."""
-    where: dict[str, tuple[str, str, Literal["classify", "choose", "extract"], dict[str, Any]]] = {
-        "RACE": ("ehovy/race:all", "test", "choose", {}),
-        "SQuAD 2.0": ("rajpurkar/squad_v2", "validation", "extract", {}),
-        "MNLI": ("nyu-mll/multi_nli", "validation_matched", "classify", {"text": "premise", "second": "hypothesis"}),
-        "SST-2": ("stanfordnlp/sst2", "validation", "classify", {"text": "sentence"}),
+    hub: dict[str, tuple[str, str, TaskKind, dict[str, Any]]] = {
+        "RACE": ("ehovy/race:all", ":test", "choose", {}),
+        "SQuAD 2.0": ("rajpurkar/squad_v2", "::validation", "extract", {}),
+        "MNLI": ("nyu-mll/multi_nli", "::validation_matched", "classify", {"text": "premise", "second": "hypothesis"}),
+        "SST-2": ("stanfordnlp/sst2", "::validation", "classify", {"text": "sentence"}),
     }
-    source, split, task, columns = where[name]
-    held_out = f"{source if ':' in source else f'{source}:'}:{split}"
-    data = LabelledDataConfig(source, validation=held_out, test=held_out, **columns)
-    return FinetuneRun("", out="", data=data, task=task, longest=512, layer_rate=0.75, training=training)
+    tasks = {}
+    for name, (source, split, task, columns) in hub.items():
+        labelled = LabelledDataConfig(source, validation=source + split, test=source + split, **columns)
+        tasks[name] = FinetuneRun("", out="", data=labelled, task=task, longest=512, layer_rate=0.75, training=tuning)
+    run = TrainRun("", data=data, tokenizer=TokenizerConfig("bpe", 32_000), base=base, training=training)
+    models = _pretraining(run, segment=256, window=512, spans="pieces")
+    return XLNetStudy(name="Wikipedia", models=models, tasks=tasks)
