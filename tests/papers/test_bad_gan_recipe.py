@@ -18,7 +18,7 @@ def test_smoke(tmp_path: Path, monkeypatch):
     assert all(row["error"].low <= row["error"].value <= row["error"].high for row in found["rows"])
     assert (tmp_path / "report.html").is_file() and (tmp_path / "four-spins.png").is_file()
     assert (tmp_path / "digits, 20 labels" / "fm-+-ld-seed0" / "made.png").is_file()
-    monkeypatch.setattr("esscher.papers.games.training.Trainer", None)  # nothing is trained again
+    monkeypatch.setattr("esscher.papers.games.networks.Trainer", None)  # nothing is trained again
     context = StudyContext(scale="smoke", out=tmp_path)
     row = make_row(context, "four spins", "FM", 0)
     assert row == found["rows"][1] and errors_saved(context, row).value == 0

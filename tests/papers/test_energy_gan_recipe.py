@@ -5,9 +5,17 @@ from pathlib import Path
 import pytest
 
 from esscher.papers import find_recipe
-from esscher.papers.energy_gan.images import image_games, make_image_row
 from esscher.papers.energy_gan.objectives import Gate
-from esscher.papers.energy_gan.recipe import MODELS, OPTIONS, game_folder, make_option_row, make_row, planar_game_settings
+from esscher.papers.energy_gan.recipe import (
+    MODELS,
+    OPTIONS,
+    game_folder,
+    image_games,
+    make_image_row,
+    make_option_row,
+    make_row,
+    planar_game_settings,
+)
 from esscher.papers.games.calibration import NeighbourEntropy
 from esscher.papers.games.points import PROCESSES
 from esscher.papers.study import ROW_FILE, StudyContext
@@ -22,7 +30,7 @@ def test_smoke(tmp_path: Path, monkeypatch):
     assert [row["model"] for row in found["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
     assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in found["images"])
     assert (tmp_path / "digits" / "egan-ent-nn-seed0" / "ranked.png").is_file()
-    monkeypatch.setattr("esscher.papers.games.training.Trainer", None)  # nothing is trained again
+    monkeypatch.setattr("esscher.papers.games.networks.Trainer", None)  # nothing is trained again
     context = StudyContext(scale="smoke", out=tmp_path)
     row = make_row(context, "biased pair", "GAN", 0)
     assert row["KL(gen||data)"] == found["rows"][4]["KL(gen||data)"]

@@ -8,6 +8,7 @@ normalisation, initialised from data (`data_dependent_init_game`). Generator noi
 inference nets are ours, with the units of the generator; only that for CIFAR-10 was published, in words.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,8 @@ from esscher.core.randomness import SeededRng
 from esscher.papers.games.networks import Discriminator, Game, GaussianNoise, Generator
 
 INIT_STD, EPSILON = 0.05, 1e-6
+SLOPE = 0.2  # of a rectifier below 0
+LAST_LAYER_STD = 0.1  # initial deviation of the outputs of the convolutional nets
 NormedLayer = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 
 
@@ -77,10 +80,6 @@ def data_dependent_init(network: nn.Module, x: Tensor, *, rng: SeededRng) -> Non
             hook.remove()
 
 
-SLOPE = 0.2  # of a rectifier below 0
-LAST_LAYER_STD = 0.1  # initial deviation of the outputs of the convolutional nets
-
-
 @dataclass(frozen=True)
 class DenseNets:
     """Fully connected networks of images of this shape (channels, rows, columns).
@@ -99,18 +98,14 @@ class DenseNets:
 
     def build(self, *, classes: int, inference: bool = False, rng: SeededRng) -> Game:
         """A game of images."""
-        pixels = self.image[0] * self.image[1] * self.image[2]
+        pixels = math.prod(self.image)
         with rng.fork_torch_rng():
             layers: list[nn.Module] = [nn.Flatten()]
             for number, (size, after) in enumerate(pairwise((pixels, *self.hidden))):
-                layers += [
-                    GaussianNoise(self.noise if number else self.input_noise),
-                    WeightNorm(nn.Linear(size, after)),
-                    nn.ReLU(),
-                ]
-            head = nn.Sequential(
-                GaussianNoise(self.noise), WeightNorm(nn.Linear(self.hidden[-1], classes), trainable_scale=True)
-            )
+                noise = GaussianNoise(self.noise if number else self.input_noise)
+                layers += [noise, WeightNorm(nn.Linear(size, after)), nn.ReLU()]
+            logits = WeightNorm(nn.Linear(self.hidden[-1], classes), trainable_scale=True)
+            head = nn.Sequential(GaussianNoise(self.noise), logits)
             made: list[nn.Module] = []
             for size, after in pairwise((self.noise_size, *self.generator)):
                 norm: list[nn.Module] = [nn.BatchNorm1d(after), nn.Softplus()]
@@ -140,8 +135,7 @@ class ConvNets:
     def build(self, *, classes: int, inference: bool = False, rng: SeededRng) -> Game:
         """A game of images."""
         with rng.fork_torch_rng():
-            w = 2 * self.width
-            head = WeightNorm(nn.Linear(w, classes), init_std=LAST_LAYER_STD, trainable_scale=True)
+            head = WeightNorm(nn.Linear(2 * self.width, classes), init_std=LAST_LAYER_STD, trainable_scale=True)
             discriminator = Discriminator(self._body(), head)
             generator = Generator(self._generator(), self.noise_size, "uniform")
             encoder = self._inference() if inference else None

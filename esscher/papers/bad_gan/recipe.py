@@ -21,11 +21,9 @@ from esscher.core.storage import read_tensors, write_tensors
 from esscher.papers.bad_gan.networks import data_dependent_init_game
 from esscher.papers.bad_gan.objective import ComplementGan, Supervised
 from esscher.papers.bad_gan.studies import FewLabelStudy, PlanarSource, few_label_studies
-from esscher.papers.games.evaluation import Grid, error_rate
-from esscher.papers.games.networks import Game, eval_in_batches
-from esscher.papers.games.plots import boundary_panels
+from esscher.papers.games.evaluation import Grid, boundary_panels, error_rate
+from esscher.papers.games.networks import Game, eval_in_batches, train_game
 from esscher.papers.games.points import Points, SemiSupervisedSplits, to_pixels
-from esscher.papers.games.training import train_game
 from esscher.papers.study import Row, Rows, StudyContext, mean_estimate, means_over_seeds
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_figure, save_image_grid

@@ -19,9 +19,8 @@ from esscher.networks.pixelcnn_config import PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.papers.bad_gan.networks import ConvNets, DenseNets
 from esscher.papers.bad_gan.objective import ComplementGanConfig, Density, ImageDensity, LowDensity
-from esscher.papers.games.networks import PlanarNets
+from esscher.papers.games.networks import ADAM, PlanarNets, players
 from esscher.papers.games.points import LABELLED_PROCESSES, SemiSupervisedSplits, read_or_split, semi_supervised_splits
-from esscher.papers.games.training import ADAM, players
 from esscher.papers.sources import CIFAR, MNIST, SVHN, local_or_hub, missing_message
 from esscher.papers.study import Study
 from esscher.training.collectives import exists_on_main_process
@@ -57,16 +56,15 @@ class ImageSource:
     The threshold is a quantile of the density of unlabelled images, or, as released, of the test images.
     """
 
-    source: str
-    labels: int
     base: TrainRun
+    labels: int
     held_out: int
     pixel_min: float = 0.0
     disjoint: bool = True
     threshold: Literal["unlabelled", "test"] = "unlabelled"
 
     def sets(self, draw: int) -> SemiSupervisedSplits:
-        images, test = read_or_split(self.source)
+        images, test = read_or_split(self.base.data.source)
         return semi_supervised_splits(
             images, test, self.labels, held_out=self.held_out, pixel_min=self.pixel_min, disjoint=self.disjoint,
             rng=SeededRng(draw, "labels"),
@@ -187,7 +185,7 @@ def _digits(*, smoke: bool = False) -> FewLabelStudy:
     density = _density_run("digits", base, density_training, ImageConfig(16))
     low_density = LowDensity(1e-3, start_step=steps // 10, probability=0.5, max_points=30)
     return FewLabelStudy(
-        name="digits, 20 labels", point_source=ImageSource(source="digits", labels=20, base=density, held_out=200),
+        name="digits, 20 labels", point_source=ImageSource(base=density, labels=20, held_out=200),
         nets=nets, training=training, supervised_training=replace(training, steps=steps // 2),
         models=_models(replace(RELEASED, labelled_batch_size=20), low_density, pull_away=0.1, variational=1e-3),
         optimizers=_released_optimizers(0.5),
@@ -213,7 +211,7 @@ def _mnist() -> FewLabelStudy:
     )
     low_density = LowDensity(4e-4, start_step=1_600, probability=0.1, max_points=30)
     return FewLabelStudy(
-        name="MNIST, 100 labels", point_source=ImageSource(source=str(MNIST), labels=100, base=density, held_out=5_000),
+        name="MNIST, 100 labels", point_source=ImageSource(base=density, labels=100, held_out=5_000),
         nets=DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), norm_after_activation=True), training=training,
         models=_models(replace(RELEASED, unlabelled_weight=2.0), low_density, pull_away=0.1, variational=1e-3),
         supervised_training=replace(training, steps=1_500, evaluate_every=500),
@@ -224,7 +222,7 @@ def _mnist() -> FewLabelStudy:
 def _published_source(source: str, labels: int, *, pixel_min: float = 0.0, disjoint: bool = True) -> ImageSource:
     training = replace(ADAM, epochs=200, batch_size=16, learning_rate=1e-3, swa_start=0.9)
     density = _density_run(source, PixelCnnPlusPlusConfig(), training, ImageConfig(256))
-    return ImageSource(source=source, labels=labels, base=density, held_out=0, pixel_min=pixel_min, disjoint=disjoint)
+    return ImageSource(base=density, labels=labels, held_out=0, pixel_min=pixel_min, disjoint=disjoint)
 
 
 def _published_mnist() -> FewLabelStudy:

@@ -2,8 +2,9 @@
 
 Four games on three processes in the plane whose density is known. The cost of each is normalised on a grid and compared with
 the true density, as are the generator's draws; then each difference between thesis and released code is tried by itself. The
-same games on images (`images`) are measured by a linear probe and by the mean image. `small` takes two cores minutes; `paper`
-has the steps, rates, weights and gates of the released code.
+same games on images are measured by the error of a linear probe on the discriminator's features (`random`: before training) and
+by the distance of the mean generated image from the mean test image. `small` takes two cores minutes; `paper` has the steps,
+rates, weights and gates of the released code.
 """
 
 import math
@@ -17,17 +18,25 @@ import torch
 
 from esscher.core.randomness import SeededRng
 from esscher.core.storage import read_tensors, write_tensors
-from esscher.papers.energy_gan.images import IMAGE_MODELS, MADE, MEAN, RANKED, image_games, make_image_row
 from esscher.papers.energy_gan.objectives import EnergyGan, Gan, Gate, energy
 from esscher.papers.games.calibration import Calibration, Constant, NeighbourEntropy, VariationalEntropy
-from esscher.papers.games.evaluation import Grid, divergence
-from esscher.papers.games.networks import PlanarNets
-from esscher.papers.games.plots import planar_panels
-from esscher.papers.games.points import DRAWS, PROCESSES, GaussianMixture2d, Points, two_spirals, with_unit_covariance
-from esscher.papers.games.training import ADAM, players, train_game
+from esscher.papers.games.evaluation import Grid, divergence, mean_image_rmse, planar_panels, probe_error, sort_by_energy
+from esscher.papers.games.networks import ADAM, ImageNets, PlanarNets, players, train_game
+from esscher.papers.games.points import (
+    DRAWS,
+    PROCESSES,
+    GaussianMixture2d,
+    Points,
+    as_points,
+    read_or_split,
+    to_pixels,
+    two_spirals,
+    with_unit_covariance,
+)
+from esscher.papers.sources import CIFAR, MNIST, local_or_hub
 from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, select
 from esscher.reports.document import Picture, Section, Table
-from esscher.reports.plots import figure_from_file, save_figure
+from esscher.reports.plots import figure_from_file, save_figure, save_image_grid
 from esscher.training.config import OptimizerConfig, TrainingConfig
 
 PAPER = [
@@ -50,6 +59,10 @@ SHOWN_DRAWS = 2_000
 FOUR, SPIRALS, NN, VI = "four Gaussians", "two spirals", "EGAN-Ent-NN", "EGAN-Ent-VI"
 CALIBRATIONS: Mapping[str, Calibration] = {"EGAN-Const": Constant(), VI: VariationalEntropy(), NN: NeighbourEntropy()}
 MODELS = ("GAN", *CALIBRATIONS)
+MADE, MEAN, RANKED = "made.png", "mean.png", "ranked.png"
+IMAGE_MODELS = ("random", *MODELS)
+RANKED_CLASS, RANKED_EACH = 1, 24  # the ones, as published
+DRAWN = 1_000
 MAIN = ("KL(disc||data)", "KL(gen||data)")
 MEANING = (
     "data is the true density, emp the training draws, gen the generator's draws, disc the cost as an energy, normalised over "
@@ -71,9 +84,8 @@ def run(context: StudyContext) -> dict[str, Any]:
         of_images = [make_image_row(context, images, model, seed) for seed in range(context.seeds) for model in IMAGE_MODELS]
         sections.append(_images_section(context, images, of_images))
         image_rows += of_images
-    sections.append(
-        Section("Published probes", "Errors of linear probes on MNIST, from the thesis.", [Table("Probes", PROBES)])
-    )
+    about = "Errors of linear probes on MNIST, from the thesis."
+    sections.append(Section("Published probes", about, [Table("Probes", PROBES)]))
     about = "Four games on processes in the plane whose density is known, and on images."
     short = select(rows, ("process", "model", "seed", "steps", *MAIN))
     tables = {"rows": short, "over seeds": over, "options": options, "images": image_rows, "paper": PAPER}
@@ -93,16 +105,14 @@ def _plane_section(context: StudyContext, process: str, rows: Rows) -> Section:
 def _images_section(context: StudyContext, images: str, rows: Rows) -> Section:
     """The rows of all games on some images, and the pictures of the first seed."""
     about = "The error of a linear probe, and the distance of the mean generated image from the mean test image."
-    parts: list[Table | Picture] = [Table("Games", rows, about)]
-    pictures = {
-        MADE: "draws",
-        MEAN: "the mean of test images and of draws",
-        RANKED: "test images of class 1, of lowest energy above, of highest below",
-    }
-    for model in IMAGE_MODELS:
-        run_dir = context.run_dir(images, model)
-        parts += [Picture(figure_from_file(run_dir / file), f"{model}: {what}.") for file, what in pictures.items()]
-    return Section(images, "", parts)
+    ranking = "test images of class 1, of lowest energy above, of highest below"
+    contents = {MADE: "draws", MEAN: "the mean of test images and of draws", RANKED: ranking}
+    pictures = [
+        Picture(figure_from_file(context.run_dir(images, model) / file), f"{model}: {content}.")
+        for model in IMAGE_MODELS
+        for file, content in contents.items()
+    ]
+    return Section(images, "", [Table("Games", rows, about), *pictures])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,3 +265,92 @@ def make_option_row(context: StudyContext, option: str, seed: int) -> Row:
     folder = f"{''.join(letter if letter.isalnum() else '-' for letter in option.lower())}-seed{seed}"
     settings = change(planar_game_settings(context.scale, process, model))
     return {"option": option, **play(settings, process, model, seed, context.out / "options" / folder)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageGanStudy:
+    """Games on one set of images: the objective and the optimisers of each."""
+
+    source: str
+    nets: ImageNets
+    training: TrainingConfig
+    games: Mapping[str, tuple[Gan | EnergyGan, Mapping[str, OptimizerConfig]]]
+    probe_images: int = 5_000  # training images of the linear probe
+
+
+def image_games(scale: str) -> dict[str, ImageGanStudy]:
+    """The games of a scale by the name of their images; `small` leaves MNIST out if it was not found."""
+    if scale == "paper":
+        return _published_images()
+    training = replace(ADAM, steps=1_500, batch_size=100, learning_rate=2e-4, log_every=100)
+    games = _games(EnergyGan(gate=Gate(-1.2, 0.1)), 1.0, OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0))
+    nets = ImageNets(image=(1, 8, 8), width=16, features=64)
+    digits = ImageGanStudy(source="digits", nets=nets, training=training, games=games)
+    if scale == "smoke":
+        tiny = replace(training, steps=4, batch_size=40, log_every=2)
+        nets = ImageNets(image=(1, 8, 8), width=4, features=8, noise_size=4)
+        return {"digits": replace(digits, nets=nets, training=tiny, probe_images=200)}
+    if not MNIST.exists():
+        return {"digits": digits}
+    wide = EnergyGan(gate=Gate(-10.0, 0.1))  # with -1.2 the generator diverges into noise and the discriminator always rests
+    games = _games(wide, 1.0, OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0))
+    training = replace(training, steps=2_500, save_every=500)
+    return {"digits": digits, "MNIST": ImageGanStudy(source=str(MNIST), nets=ImageNets(), training=training, games=games)}
+
+
+def _games(
+    plain: EnergyGan, temperature: float, generator: OptimizerConfig, discriminator: OptimizerConfig
+) -> dict[str, tuple[Gan | EnergyGan, Mapping[str, OptimizerConfig]]]:
+    """The GAN, and the energy GAN with each calibration; `temperature` is that of the neighbours' entropy."""
+    optimizers = players(generator, discriminator)
+    return {
+        "GAN": (Gan(), players(OptimizerConfig(momentum=0.5), OptimizerConfig(momentum=0.5))),
+        "EGAN-Const": (plain, optimizers),
+        VI: (replace(plain, calibration=VariationalEntropy(), temperature=0.1), optimizers),
+        NN: (replace(plain, calibration=NeighbourEntropy(form="unit"), temperature=temperature), optimizers),
+    }
+
+
+def _published_images() -> dict[str, ImageGanStudy]:
+    training = replace(ADAM, epochs=20, batch_size=200, learning_rate=1e-4, schedule="exponential", min_lr_ratio=0.8**20)
+    gate, fast = Gate(-1.2, 0.1), OptimizerConfig(25.0, momentum=0.0)
+    games = _games(EnergyGan(gate=gate), 4.0, fast, OptimizerConfig(momentum=0.0))
+    nets = ImageNets(width=64, features=1024)
+    mnist = ImageGanStudy(source=local_or_hub(MNIST), nets=nets, training=training, games=games)
+    training = replace(
+        ADAM, epochs=100, batch_size=100, learning_rate=2e-4, max_grad_norm=500.0, weight_decay=1e-5, schedule="linear",
+        stable_ratio=0.5,
+    )  # fmt: skip
+    nets = ImageNets(image=(3, 32, 32), width=128, features=1024, noise_size=100, pixel_min=-1.0, positive=True)
+    games = _games(EnergyGan(smoothness=0.01), 4.0, OptimizerConfig(momentum=0.5), OptimizerConfig(0.1, momentum=0.5))
+    return {"MNIST": mnist, "CIFAR-10": ImageGanStudy(source=local_or_hub(CIFAR), nets=nets, training=training, games=games)}
+
+
+def make_image_row(context: StudyContext, images: str, model: str, seed: int) -> Row:
+    """Train and evaluate one game, unless its row exists."""
+    games = image_games(context.scale)
+    if images not in games or model not in IMAGE_MODELS:
+        raise ValueError(f"There is no row {images!r}, {model!r}; known are {', '.join(games)} and {', '.join(IMAGE_MODELS)}.")
+    row = {"images": images, "model": model, "seed": seed}
+    return context.row(images, model, seed, lambda run_dir: {**row, **_play_images(games[images], model, seed, run_dir)})
+
+
+def _play_images(study: ImageGanStudy, model: str, seed: int, run_dir: Path) -> Row:
+    """Train a game, measure it and save its pictures."""
+    pixel_min, steps = study.nets.pixel_min, 0
+    train, test = (as_points(part, pixel_min) for part in read_or_split(study.source))
+    game = study.nets.build(inference=model == VI, rng=SeededRng(seed, "networks"))
+    if model != "random":
+        objective, optimizers = study.games[model]
+        steps = train_game(objective, game, Points(train.values), study.training, optimizers, seed=seed, folder=run_dir)
+    game.generator.eval()
+    with torch.no_grad():
+        draws = Points(game.generator.draw(DRAWN, rng=SeededRng(seed, "draws")))
+    save_image_grid(run_dir / MADE, to_pixels(draws.values[:64], pixel_min))
+    save_image_grid(run_dir / MEAN, to_pixels(torch.stack([test.values.mean(0), draws.values.mean(0)]), pixel_min), 2)
+    ranked = test.rows(test.labels == RANKED_CLASS)
+    order = sort_by_energy(game, ranked)
+    extremes = torch.cat([order[:RANKED_EACH], order[-RANKED_EACH:]])
+    save_image_grid(run_dir / RANKED, to_pixels(ranked.values[extremes], pixel_min), 12)
+    probe = probe_error(game, train.rows(slice(0, study.probe_images)), test)
+    return {"steps": steps, "probe": probe, "mean image": mean_image_rmse(draws, test)}

@@ -43,13 +43,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class NeighbourEntropy:
-    """Minus entropy, by the nearest neighbours of each point in the batch (EGAN-Ent-NN).
-
-    The direction is from x to the mean of its neighbours. "ball" divides by their variance pooled over coordinates, which
-    estimates the gradient of log p; "variance" by that of each coordinate, x included (the released code for the plane), about
-    a third too long in the plane; "unit" has length 1, scaled by the temperature alone (the thesis, B.11, and the released
-    code for images).
-    """
+    """Minus entropy, by the nearest neighbours in the batch (EGAN-Ent-NN); the forms are those of `log_density_gradient`."""
 
     neighbours: int = 20
     form: Form = "ball"
@@ -95,8 +89,10 @@ class VariationalEntropy:
 def log_density_gradient(x: Float[Tensor, "N D"], neighbours: int, form: Form = "ball") -> Float[Tensor, "N D"]:
     """The gradient of log p at each point of a batch from p, by its nearest neighbours without itself.
 
-    In a small ball of radius h the mean is h^2 / (D + 2) . gradient from the centre, and h^2 / (D + 2) is the variance of each
-    coordinate: their quotient is the gradient.
+    It points from x to the mean of the neighbours. In a small ball of radius h that mean is h^2 / (D + 2) . gradient from
+    the centre, and h^2 / (D + 2) is the variance of each coordinate. "ball" divides by their variance pooled over coordinates,
+    which estimates the gradient; "variance" by that of each coordinate, x included (the released code for the plane), about a
+    third too long there; "unit" has length 1 (the thesis, B.11, and the released code for images).
     """
     near = x[_nearest(x, neighbours)[1]]
     step = near.mean(1) - x

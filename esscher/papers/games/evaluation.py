@@ -1,5 +1,5 @@
-"""Evaluation of games: divergences between distributions over a grid in the plane, and of images a linear probe, images sorted
-by energy, and the mean image.
+"""What games have learnt: in the plane divergences over a grid, and figures; of images a linear probe, their order by energy
+and their mean.
 
 A grid has S rows and S columns over the bounding box of some points, extended by a quarter of its range on each side. Densities
 and energies are evaluated at the centres of cells and normalised over them; points are counted in cells (those outside in the
@@ -7,7 +7,9 @@ nearest one). An empty cell of a histogram adds nothing to KL(histogram || other
 KL(other || histogram), which would be infinite. Letters: N points, M test points, C = S * S cells, F features, K classes.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
@@ -18,9 +20,15 @@ from esscher.core.estimate import Estimate
 from esscher.estimators.intervals import interval, proportion, ratio
 from esscher.papers.games.networks import Game, eval_in_batches
 from esscher.papers.games.points import Points
+from esscher.reports.plots import blank_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CELLS, STRETCH, PSEUDOCOUNT = 100, 0.5, 0.5
+PENALTY, MAX_ITERATIONS = 1e-3, 100  # of the linear probe
 CONFIDENCE = 0.95
+DATA, MADE, DEEPEST = "#c2410c", "#1f5fa8", 12.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +115,6 @@ def _shares(cell_indices: Int[Tensor, "N"], times: Float[Tensor, "N"], cells: in
     return torch.zeros(cells, dtype=torch.float64).index_add(0, cell_indices, times / times.sum()).clamp(min=0)
 
 
-PENALTY, MAX_ITERATIONS = 1e-3, 100
-
-
 def probe_error(game: Game, train: Points, test: Points) -> Estimate:
     """The test error, in percent, of a linear classifier of the discriminator's features."""
     features, test_features = (
@@ -169,3 +174,50 @@ def mean_image_rmse(made: Points, real: Points) -> Estimate:
 def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[Tensor, "F"]:
     """The square of the mean of independent rows, from products of two different rows."""
     return ((count @ x).square() - count.square() @ x.square()) / (count.sum().square() - count.square().sum())
+
+
+def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
+    """The true energy and the data, then for each model its energy, and its draws over the data.
+
+    A model is the tensors `true energy` and `energy` [S * S], `data` and `draws` [N, 2] and `box` (left, bottom, right, top).
+    Energies are relative to their minimum, clipped at 12 nats, on one colour scale.
+    """
+    first = next(iter(models.values()))
+    figure = blank_figure(2.5 * (1 + len(models)), 5.2)
+    axes = figure.subplots(2, 1 + len(models), squeeze=False)
+    left, bottom, right, top = first["box"].tolist()
+    energies = {"truth": first["true energy"], **{name: shown["energy"] for name, shown in models.items()}}
+    for (name, values), axis in zip(energies.items(), axes[0], strict=True):
+        side = round(len(values) ** 0.5)
+        height = (values - values.min()).clamp(max=DEEPEST).view(side, side).T
+        axis.imshow(height, origin="lower", extent=(left, right, bottom, top), cmap="viridis_r", vmin=0, vmax=DEEPEST)
+        axis.set_title(name, fontsize=10)
+    for column, axis in enumerate(axes[1]):
+        axis.scatter(*first["data"].T.tolist(), s=1, color=DATA, alpha=0.3, linewidths=0)
+        if column:
+            draws = list(models.values())[column - 1]["draws"]
+            axis.scatter(*draws.T.tolist(), s=1, color=MADE, alpha=0.4, linewidths=0)
+        axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    return figure
+
+
+def boundary_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
+    """For each model the class of every cell, unlabelled points in white, labelled ones ringed, generated ones in black.
+
+    A model is the tensors `classes` [S * S], `box` (left, bottom, right, top), `data`, `made` and `labelled` [N, 2], `labels`.
+    """
+    figure = blank_figure(2.6 * len(models), 2.9)
+    for axis, (name, shown) in zip(figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True):
+        left, bottom, right, top = shown["box"].tolist()
+        side = round(len(shown["classes"]) ** 0.5)
+        classes, most = shown["classes"].view(side, side).T, int(shown["labels"].max())
+        axis.imshow(classes, origin="lower", extent=(left, right, bottom, top), cmap="Pastel1", vmin=0, vmax=max(8, most))
+        axis.scatter(*shown["data"].T.tolist(), s=2, color="white", linewidths=0)
+        if name != "labels only":
+            axis.scatter(*shown["made"].T.tolist(), s=1.5, color="black", alpha=0.5, linewidths=0)
+        colours = shown["labels"].tolist()
+        axis.scatter(*shown["labelled"].T.tolist(), s=24, c=colours, cmap="Set1", vmin=0, vmax=max(8, most), edgecolors="black")
+        axis.set(title=name, xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
+    return figure

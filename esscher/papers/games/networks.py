@@ -1,4 +1,5 @@
-"""The networks of a game: a generator of points from noise, a discriminator that gives each point a cost, an inference net.
+"""The networks of a game and their training: a generator of points from noise, a discriminator that gives each point a cost,
+and an inference net. Each has its own optimiser.
 
     generator        noise -> point; the noise is normal or uniform
     discriminator    point -> cost, low where points are real: an energy; `features` are its last hidden layer
@@ -10,9 +11,10 @@ those of the released code: 10 numbers of noise and pixels in [0, 1] for digits;
 softplus(-score) for CIFAR-10. Letters: N points, Z numbers of noise, F features; images are [N, C, H, W].
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,8 +22,17 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from esscher.core.estimate import Estimate
+from esscher.core.objective import Objective
 from esscher.core.randomness import SeededRng
+from esscher.papers.games.points import Points
+from esscher.training.config import OptimizerConfig, TrainingConfig
+from esscher.training.trainer import Trainer
 
+ADAM = TrainingConfig(optimizer="adam", max_grad_norm=None)
+SLOPE = 0.2  # of a rectifier below 0
+KERNEL = (4, 2, 1)  # side, stride, padding: halves or doubles the side of an image
+CONVOLUTION, LINEAR = 0.05, 0.005  # deviations of initial weights
 Noise = Literal["normal", "uniform"]
 
 
@@ -85,6 +96,31 @@ class Game:
         return {name: network for name, network in networks.items() if network is not None}
 
 
+def players(generator: OptimizerConfig, discriminator: OptimizerConfig) -> dict[str, OptimizerConfig]:
+    """The optimisers of a game; the inference net, if there is one, learns like the generator."""
+    return {"generator": generator, "discriminator": discriminator, "inference": generator}
+
+
+def train_game(
+    objective: Objective,
+    game: Game,
+    data: Points,
+    training: TrainingConfig,
+    optimizers: Mapping[str, OptimizerConfig],
+    *,
+    seed: int,
+    folder: Path,
+    names: tuple[str, ...] | None = None,
+    validation: Callable[[], Estimate] | None = None,
+) -> int:
+    """Train the networks of a game, or those of these names, in a folder, resuming there; returns the number of updates."""
+    modules = {name: module for name, module in game.modules.items() if names is None or name in names}
+    chosen = {name: optimizers[name] for name in modules if name in optimizers}
+    return Trainer(replace(training, seed=seed))(
+        objective, game, data, modules=modules, optimizer_configs=chosen, validation=validation, folder=folder, resume=True
+    ).steps
+
+
 @dataclass(frozen=True)
 class PlanarNets:
     """Fully connected networks; initial weights are normal with these deviations (None: He's, sqrt(2 / inputs)), biases 0.
@@ -133,11 +169,6 @@ def eval_in_batches(network: nn.Module, x: Tensor, size: int = 10_000) -> Tensor
     outputs = torch.cat([network(x[first : first + size]) for first in range(0, len(x), size)])
     network.train(was_training)
     return outputs
-
-
-SLOPE = 0.2
-KERNEL = (4, 2, 1)  # side, stride, padding: halves or doubles the side of an image
-CONVOLUTION, LINEAR = 0.05, 0.005  # deviations of initial weights
 
 
 class SoftplusEnergy(nn.Module):
