@@ -84,8 +84,9 @@ def _find(scale: str, study_name: str, model: str | None) -> FewLabelStudy:
 def train_and_predict(study: FewLabelStudy, model: str, draw: int, run_dir: Path) -> Row:
     """Train one model with one draw of labels; predictions and generated points stay in the run folder."""
     sets, config = study.point_source.sets(draw), study.models[model]
-    inference = config is not None and config.variational > 0
-    game = study.nets.build(classes=study.classes, inference=inference, rng=SeededRng(draw, "networks"))
+    inference, labels = config is not None and config.variational > 0, sets.labelled.labels
+    assert labels is not None
+    game = study.nets.build(classes=1 + int(labels.max()), inference=inference, rng=SeededRng(draw, "networks"))
     init_points = getattr(sets, study.init_data).values[:INIT_POINTS]
     data_dependent_init_game(game, init_points, rng=SeededRng(draw, "settling"))
 
@@ -97,8 +98,8 @@ def train_and_predict(study: FewLabelStudy, model: str, draw: int, run_dir: Path
         validation=validation_error if len(sets.validation) else None,
     )  # fmt: skip
     if config is None:
-        training = study.supervised_training
-        training = replace(training, batch_size=min(training.batch_size, len(sets.labelled)))
+        batch_size = min(study.training.batch_size, len(sets.labelled))
+        training = replace(study.training, epochs=None, steps=study.supervised_steps, batch_size=batch_size)
         steps = train(Supervised(), game, sets.labelled, training, names=("discriminator",))
     else:
         density = study.point_source.density(sets, run_dir.parent / "density") if config.low_density else None

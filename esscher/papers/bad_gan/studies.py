@@ -5,7 +5,7 @@ Dai et al. (2017b), for a GPU. Loss weights at `small` are ours where the networ
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -86,10 +86,9 @@ class FewLabelStudy(Study[ComplementGanConfig | None]):
 
     point_source: PlanarSource | ImageSource
     nets: PlanarNets | DenseNets | ConvNets
-    classes: int = 10
     training: TrainingConfig
-    supervised_training: TrainingConfig
-    optimizers: Mapping[str, OptimizerConfig] = field(default_factory=dict)
+    supervised_steps: int  # of a classifier that learns from the labels alone
+    optimizers: Mapping[str, OptimizerConfig]
     init_data: Literal["labelled", "unlabelled"] = "unlabelled"
 
 
@@ -141,9 +140,8 @@ def _plane(case: str, *, smoke: bool = False) -> FewLabelStudy:
     )
     return FewLabelStudy(
         name=case, point_source=PlanarSource(case, per_class=4), nets=PlanarNets(width=16 if smoke else 100),
-        classes=LABELLED_PROCESSES[case]().classes,
         models={"labels only": None, "FM": PLANE, "FM + LD": replace(PLANE, low_density=LowDensity(0.3))}, training=training,
-        supervised_training=replace(training, steps=steps // 4), optimizers=_released_optimizers(),
+        supervised_steps=steps // 4, optimizers=_released_optimizers(),
     )  # fmt: skip
 
 
@@ -185,10 +183,9 @@ def _digits(*, smoke: bool = False) -> FewLabelStudy:
     density = _density_run("digits", base, density_training, ImageConfig(16))
     low_density = LowDensity(1e-3, start_step=steps // 10, probability=0.5, max_points=30)
     return FewLabelStudy(
-        name="digits, 20 labels", point_source=ImageSource(base=density, labels=20, held_out=200),
-        nets=nets, training=training, supervised_training=replace(training, steps=steps // 2),
+        name="digits, 20 labels", point_source=ImageSource(base=density, labels=20, held_out=200), nets=nets,
         models=_models(replace(RELEASED, labelled_batch_size=20), low_density, pull_away=0.1, variational=1e-3),
-        optimizers=_released_optimizers(0.5),
+        training=training, supervised_steps=steps // 2, optimizers=_released_optimizers(0.5),
     )  # fmt: skip
 
 
@@ -214,8 +211,7 @@ def _mnist() -> FewLabelStudy:
         name="MNIST, 100 labels", point_source=ImageSource(base=density, labels=100, held_out=5_000),
         nets=DenseNets(hidden=(500, 250, 250, 250), generator=(300, 300), norm_after_activation=True), training=training,
         models=_models(replace(RELEASED, unlabelled_weight=2.0), low_density, pull_away=0.1, variational=1e-3),
-        supervised_training=replace(training, steps=1_500, evaluate_every=500),
-        optimizers=players(OptimizerConfig(1.5, momentum=0.5), OptimizerConfig(momentum=0.5)),
+        supervised_steps=1_500, optimizers=players(OptimizerConfig(1.5, momentum=0.5), OptimizerConfig(momentum=0.5)),
     )  # fmt: skip
 
 
@@ -232,8 +228,8 @@ def _published_mnist() -> FewLabelStudy:
     entropy = replace(plain, low_density=PAPER_LD, conditional_entropy=0.1)
     return FewLabelStudy(
         name="MNIST, 100 labels", point_source=_published_source(local_or_hub(MNIST), 100), nets=DenseNets(),
-        models={**_models(plain), "FM + LD + Ent": entropy}, training=training,
-        supervised_training=replace(training, steps=20_000), optimizers=_released_optimizers(1 / 3, 0.9999),
+        models={**_models(plain), "FM + LD + Ent": entropy}, training=training, supervised_steps=20_000,
+        optimizers=_released_optimizers(1 / 3, 0.9999),
     )  # fmt: skip
 
 
@@ -245,8 +241,7 @@ def _published_svhn() -> FewLabelStudy:
     return FewLabelStudy(
         name="SVHN, 1,000 labels", point_source=_published_source(source, 1_000, pixel_min=-1.0, disjoint=False),
         nets=ConvNets(width=64), models={**_models(plain), "FM + PT + Ent": entropy}, training=training,
-        supervised_training=replace(training, epochs=None, steps=20_000), optimizers=_released_optimizers(),
-        init_data="labelled",
+        supervised_steps=20_000, optimizers=_released_optimizers(), init_data="labelled",
     )  # fmt: skip
 
 
@@ -257,6 +252,5 @@ def _published_cifar() -> FewLabelStudy:
         name="CIFAR-10, 4,000 labels", point_source=source,
         nets=ConvNets(width=96, input_dropout=0.2, spatial_dropout=False), training=training,
         models=_models(replace(RELEASED, labelled_batch_size=100, matching="absolute")),
-        supervised_training=replace(training, epochs=None, steps=50_000), optimizers=_released_optimizers(0.5),
-        init_data="labelled",
+        supervised_steps=50_000, optimizers=_released_optimizers(0.5), init_data="labelled",
     )  # fmt: skip
