@@ -106,17 +106,20 @@ class DenseNets:
                 layers += [noise, WeightNorm(nn.Linear(size, after)), nn.ReLU()]
             logits = WeightNorm(nn.Linear(self.hidden[-1], classes), trainable_scale=True)
             head = nn.Sequential(GaussianNoise(self.noise), logits)
-            made: list[nn.Module] = []
+            generator: list[nn.Module] = []
             for size, after in pairwise((self.noise_size, *self.generator)):
                 norm: list[nn.Module] = [nn.BatchNorm1d(after), nn.Softplus()]
-                made += [nn.Linear(size, after, bias=False), *(reversed(norm) if self.norm_after_activation else norm)]
-            made += [WeightNorm(nn.Linear(self.generator[-1], pixels)), nn.Sigmoid(), nn.Unflatten(1, self.image)]
-            read: list[nn.Module] = [nn.Flatten()]
+                generator += [nn.Linear(size, after, bias=False), *(reversed(norm) if self.norm_after_activation else norm)]
+            generator += [WeightNorm(nn.Linear(self.generator[-1], pixels)), nn.Sigmoid(), nn.Unflatten(1, self.image)]
+            encoder: list[nn.Module] = [nn.Flatten()]
             for size, after in pairwise((pixels, *reversed(self.generator))):
-                read += [nn.Linear(size, after), nn.ReLU()]
-            encoder = nn.Sequential(*read, nn.Linear(self.generator[0], 2 * self.noise_size)) if inference else None
-        generator = Generator(nn.Sequential(*made), self.noise_size, "uniform")
-        return Game(generator, Discriminator(nn.Sequential(*layers), head), encoder)
+                encoder += [nn.Linear(size, after), nn.ReLU()]
+            encoder.append(nn.Linear(self.generator[0], 2 * self.noise_size))
+        return Game(
+            Generator(nn.Sequential(*generator), self.noise_size, "uniform"),
+            Discriminator(nn.Sequential(*layers), head),
+            nn.Sequential(*encoder) if inference else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -89,13 +89,13 @@ class LowDensity:
     probability: float = 1.0
     max_points: int | None = None
 
-    def __call__(self, made: Float[Tensor, "N *S"], density: Density, *, rng: SeededRng, step: int) -> Tensor:
+    def __call__(self, generated: Float[Tensor, "N *S"], density: Density, *, rng: SeededRng, step: int) -> Tensor:
         chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
         if step < self.start_step or not bool(chosen):
-            return made.new_zeros(())
+            return generated.new_zeros(())
         log_density, threshold = density
-        excess = (log_density(made[: self.max_points]) - threshold).clamp(min=0)
-        return self.weight * (excess.sum() / (excess > 0).sum().clamp(min=1)).to(made.dtype)
+        excess = (log_density(generated[: self.max_points]) - threshold).clamp(min=0)
+        return self.weight * (excess.sum() / (excess > 0).sum().clamp(min=1)).to(generated.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,8 @@ class ComplementGan:
         assert labelled.labels is not None
         half = len(data) // 2 if config.separate_generator_batch else len(data)
         z = target.generator.draw_noise(half, rng=rng)
-        made = target.generator(z)
-        parts = [labelled.values, data.values[:half], made]
+        generated = target.generator(z)
+        parts = [labelled.values, data.values[:half], generated]
         features = torch.split(target.discriminator.features(torch.cat(parts)), [len(part) for part in parts])
         labelled_logits, logits, fake = (target.discriminator.head(part) for part in features)
         supervised = cross_entropy(labelled_logits, labelled.labels)
@@ -153,13 +153,13 @@ class ComplementGan:
         if config.pull_away:
             generator = generator + config.pull_away * pull_away_loss(features[2])
         if config.low_density is not None and self.density is not None:
-            generator = generator + config.low_density(made, self.density, rng=rng.stream("generator"), step=step)
+            generator = generator + config.low_density(generated, self.density, rng=rng.stream("generator"), step=step)
         losses = {
             "discriminator": supervised + unsupervised + config.conditional_entropy * class_entropy,
             "generator": generator,
         }
         if target.inference is not None:
-            losses["inference"] = config.entropy(target, z, made)
+            losses["inference"] = config.entropy(target, z, generated)
             losses["generator"] = generator + config.variational * losses["inference"]
         metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
         return Loss(losses, metrics, half)
@@ -174,14 +174,14 @@ class Supervised:
         return Loss({"discriminator": cross_entropy(target.discriminator(data.values), data.labels)}, count=len(data))
 
 
-def real_or_generated_loss(real: Float[Tensor, "N K"], made: Float[Tensor, "M K"]) -> Tensor:
+def real_or_generated_loss(real: Float[Tensor, "N K"], generated: Float[Tensor, "M K"]) -> Tensor:
     """-log P(one of the classes) of real points, and -log P(generated) of generated ones, by their logits."""
-    return softplus(-real.logsumexp(-1)).mean() + softplus(made.logsumexp(-1)).mean()
+    return softplus(-real.logsumexp(-1)).mean() + softplus(generated.logsumexp(-1)).mean()
 
 
-def feature_matching_loss(real: Float[Tensor, "N F"], made: Float[Tensor, "M F"], form: Matching) -> Tensor:
+def feature_matching_loss(real: Float[Tensor, "N F"], generated: Float[Tensor, "M F"], form: Matching) -> Tensor:
     """The distance of the mean features of real and generated points."""
-    gap = real.mean(0) - made.mean(0)
+    gap = real.mean(0) - generated.mean(0)
     return {"squared": gap.square().sum(), "mean-square": gap.square().mean(), "absolute": gap.abs().mean()}[form]
 
 

@@ -69,14 +69,14 @@ class EnergyGan:
 
     def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         z = target.generator.draw_noise(len(data), rng=rng)
-        made = target.generator(z)
+        generated = target.generator(z)
         if step % (self.inference_only_steps + 1) != self.inference_only_steps:
-            term = self.calibration(target, z, made.detach())
+            term = self.calibration(target, z, generated.detach())
             return Loss({"inference": term}, {"calibration": float(term.detach())}, len(data))
-        real, fake = target.discriminator(data.values), target.discriminator(made)
+        real, fake = target.discriminator(data.values), target.discriminator(generated)
         gap = real.mean() - fake.mean()
         contrast = gap if self.margin is None else (real.mean() - fake).clamp(min=-self.margin).mean()
-        term = self.calibration(target, z, made)
+        term = self.calibration(target, z, generated)
         losses = {
             "discriminator": contrast + self.smoothness * (real.square().mean() + fake.square().mean()),
             "generator": fake.mean() + self.temperature * term,
@@ -100,11 +100,11 @@ class Gan:
 
     def __call__(self, target: Game, data: Points, *, rng: SeededRng, step: int = 0) -> Loss:
         z = target.generator.draw_noise(len(data), rng=rng)
-        made = target.generator(z)
-        real, fake = target.discriminator(data.values), target.discriminator(made)
+        generated = target.generator(z)
+        real, fake = target.discriminator(data.values), target.discriminator(generated)
         losses = {
             "discriminator": softplus(real).mean() + softplus(-fake).mean(),
-            "generator": softplus(fake).mean() + self.temperature * self.calibration(target, z, made),
+            "generator": softplus(fake).mean() + self.temperature * self.calibration(target, z, generated),
         }
         return Loss(losses, {"gap": float((real.mean() - fake.mean()).detach())}, len(data))
 

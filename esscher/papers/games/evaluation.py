@@ -155,12 +155,12 @@ def sort_by_energy(game: Game, points: Points) -> Int[Tensor, "N"]:
     return eval_in_batches(game.discriminator, points.values, 1_000).argsort(stable=True)
 
 
-def mean_image_rmse(made: Points, real: Points) -> Estimate:
+def mean_image_rmse(generated: Points, real: Points) -> Estimate:
     """The root mean square difference, over pixels, between the mean generated image and the mean real image.
 
     The mean square is unbiased (no image is multiplied with itself); if it is negative, the root is 0."""
     centre = real.values.flatten(1).double().mean(0)
-    x, y = (points.values.flatten(1).double() - centre for points in (made, real))
+    x, y = (points.values.flatten(1).double() - centre for points in (generated, real))
 
     def square(left: Tensor, right: Tensor) -> Tensor:
         between = (left[0] @ x) * (right[0] @ y) / (left.sum() * right.sum())

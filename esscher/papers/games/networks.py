@@ -48,8 +48,8 @@ class Generator(nn.Module):
 
     def draw_noise(self, count: int, *, rng: SeededRng) -> Float[Tensor, "N Z"]:
         """Noise for `count` points, on the device of the weights."""
-        drawn = rng.normal if self.noise == "normal" else rng.uniform
-        return drawn(count, self.noise_size).to(next(self.parameters()).device)
+        sample = rng.normal if self.noise == "normal" else rng.uniform
+        return sample(count, self.noise_size).to(next(self.parameters()).device)
 
     def draw(self, count: int, *, rng: SeededRng) -> Float[Tensor, "N *S"]:
         """Generate `count` points."""
@@ -142,9 +142,9 @@ class PlanarNets:
             generator = Generator(mlp([z, w, w, 2], self.generator_std, batch_norm=True), z)
             body = nn.Sequential(mlp([2, w, w], self.std), nn.ReLU())
             head = mlp([w, classes], self.std)
-            read = mlp([2, w, w, 2 * z], None)
-            nn.init.zeros_(read[-1].weight)  # type: ignore[arg-type]
-            encoder = nn.Sequential(GaussianNoise(self.inference_noise_std), read) if inference else None
+            posterior = mlp([2, w, w, 2 * z], None)
+            nn.init.zeros_(posterior[-1].weight)  # type: ignore[arg-type]
+            encoder = nn.Sequential(GaussianNoise(self.inference_noise_std), posterior) if inference else None
         return Game(generator, Discriminator(body, head), encoder)
 
 
