@@ -63,7 +63,7 @@ def test_a_run_is_not_resumed_at_another_pace(tmp_path):
         )
     with pytest.raises(ValueError, match=r"'critic' has an optimizer config and is none of the modules, which are generator"):
         played(Gan(), optimizer_configs={"critic": OptimizerConfig()})
-    with pytest.raises(ValueError, match="A rate is more than 0"):
+    with pytest.raises(ValueError, match="lr_scale is more than 0"):
         OptimizerConfig(lr_scale=0.0)
 
 
