@@ -345,7 +345,7 @@ def _smoke(out: Path) -> TranslationStudy:
 
 
 def _published() -> tuple[list[TranslationStudy], list[str]]:
-    """Six directions of IWSLT14 and WMT16, with the published sizes."""
+    """Six directions of IWSLT14, German also from the hub, and WMT16, with the published sizes."""
     base = EncoderDecoderConfig(width=512, layers=6, heads=4, feedforward=1_024, dropout=0.3)
     training = TrainingConfig(
         epochs=200, batch_tokens=4_096, optimizer="adam", learning_rate=5e-4, warmup_steps=4_000, schedule="inverse-sqrt",
@@ -355,8 +355,13 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
     studies, missing, others = [], [], ("de", "es", "it")
     for source, target in [*((other, "en") for other in others), *(("en", other) for other in others)]:
         folder = DATA / "iwslt14" / f"{target if source == 'en' else source}-en"
-        data = _iwslt(folder, source, target)
-        if data is None:
+        if (folder / f"train.{source}").exists():  # as fairseq's prepare-iwslt14.sh leaves them
+            train, validation, test = (str(folder / f"{part}.{source}") for part in ("train", "valid", "test"))
+            data = DataConfig(train, validation=validation, test=test, target=target)
+        elif "de" in (source, target):
+            name = "bbaaaa/iwslt14-de-en"
+            data = DataConfig(name, validation=f"{name}::validation", test=f"{name}::test", column=source, target=target)
+        else:
             missing.append(f"{source} to {target}: {folder} holds no train, valid and test files of fairseq's script.")
             continue
         systems = _systems(_run(data, TokenizerConfig("bpe", 10_000), 175, base, training), forcing)
@@ -367,17 +372,6 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
     run = _run(wmt, TokenizerConfig("bpe", 32_000), 128, large, replace(training, epochs=20))
     studies.append(TranslationStudy(name="WMT16 en to de", models=_systems(run, forcing), decodings=STANDARD_DECODINGS))
     return studies, missing
-
-
-def _iwslt(folder: Path, source: str, target: str) -> DataConfig | None:
-    """Files as fairseq's prepare-iwslt14.sh leaves them; for German also the copy on the hub."""
-    if (folder / f"train.{source}").exists():
-        files = [str(folder / f"{part}.{source}") for part in ("train", "valid", "test")]
-        return DataConfig(files[0], validation=files[1], test=files[2], target=target)
-    if "de" in (source, target):
-        name = "bbaaaa/iwslt14-de-en"
-        return DataConfig(name, validation=f"{name}::validation", test=f"{name}::test", column=source, target=target)
-    return None
 
 
 def french_english(archive: Path) -> list[tuple[str, str]]:
