@@ -146,6 +146,11 @@ def _mean_over_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit)
 
 
+def table_rows(columns: Sequence[str], *rows: Sequence[Any]) -> list[Row]:
+    """Rows with these columns, such as those of a published table."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 def select(rows: Rows, columns: Sequence[str]) -> list[Row]:
     """These columns of every row, as far as it has them."""
     return [{name: row[name] for name in columns if name in row} for row in rows]

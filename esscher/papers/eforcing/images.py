@@ -100,14 +100,11 @@ def train_and_measure(study: ImageStudy, model: str, seed: int, run_dir: Path) -
     _draw_grids(study, run_dir, seed)
     nats_per_bit = result.base.space.max_length * math.log(2)
     return {
-        "images": study.name,
-        "model": model,
-        "seed": seed,
-        "parameters": count_parameters(result.base),
+        "images": study.name, "model": model, "seed": seed, "parameters": count_parameters(result.base),
         "steps": result.record.steps,
         **{part: mean_estimate(-score.double() / nats_per_bit, **BITS) for part, score in scores.items()},
         "nats": mean_estimate(-scores["test"], method=BITS["method"], unit="nats per image"),
-    }
+    }  # fmt: skip
 
 
 def _saved(context: StudyContext, study: ImageStudy, row: Mapping[str, Any]) -> Estimate | None:

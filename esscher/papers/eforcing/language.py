@@ -38,7 +38,7 @@ from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
 from esscher.objectives.exposure_bias import EForcing
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
-from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, mean_estimate, select, validation_history
+from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
 from esscher.papers.transformer_xl.recipe import WIKITEXT_XL
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
@@ -59,15 +59,13 @@ from esscher.workflow.tilt import tilt_model
 PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
 ONCE = f"{FORCED}, tokens counted once"
 LAYERS = "two tied layers"
-PAPER = [
-    dict(zip(("text", "model", "perplexity", "with E-Forcing"), row, strict=True))
-    for row in (
-        ("WikiText-103", "Transformer", 30.56, 29.94),
-        ("WikiText-103", "Transformer-XL", 24.20, 23.90),
-        ("CC-News", "Transformer", "-", "0.51 lower"),
-        ("Toronto Books", "Transformer", "-", "0.47 lower"),
-    )
-]
+PAPER = table_rows(
+    ("text", "model", "perplexity", "with E-Forcing"),
+    ("WikiText-103", "Transformer", 30.56, 29.94),
+    ("WikiText-103", "Transformer-XL", 24.20, 23.90),
+    ("CC-News", "Transformer", "-", "0.51 lower"),
+    ("Toronto Books", "Transformer", "-", "0.47 lower"),
+)
 BACKBONES_PAPER = [
     {"text": "Penn Treebank", "models": "GRU, LSTM, ENAS, TrellisNet, DEQ, Transformer-XL", "result": "all gain by E-Forcing"}
 ]
@@ -93,7 +91,7 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     places, sequences = (20, 20) if smoke else (400, 200)
     compared, exposure = [study for study in studies if FORCED in study.models], []
     for study in compared:
-        measure = partial(exposure_columns, context, study, FORCED, study.baseline, places)
+        measure = partial(exposure_columns, context, study.name, FORCED, study.baseline, places)
         columns = cached_json(context.run_dir(study.name, FORCED) / "exposure.json", measure)
         exposure.append({"text": study.name, "model": FORCED, **columns})
     energies = [energy_row(context, study, model, sequences) for study in compared for model in (PLAIN, FORCED, ONCE)]
@@ -134,10 +132,10 @@ def with_validation(context: StudyContext, row: Mapping[str, Any]) -> Row:
     return {**row, "least validation": round(least, 4), "at step": step, "late rise": round(history[-1][1] - least, 4)}
 
 
-def exposure_columns(context: StudyContext, study: Study[TrainRun], model: str, baseline: str, sequences: int) -> Row:
+def exposure_columns(context: StudyContext, study: str, model: str, baseline: str, sequences: int) -> Row:
     """The exposure-bias ratio of a model against the baseline of its study, and the mean bounds of both; seed 0."""
-    settings = ExposureConfig(sequences=sequences, against=str(context.run_dir(study.name, baseline)))
-    measured = analyse_exposure(load(context.run_dir(study.name, model)), settings)
+    settings = ExposureConfig(sequences=sequences, against=str(context.run_dir(study, baseline)))
+    measured = analyse_exposure(load(context.run_dir(study, model)), settings)
     assert measured.ratio is not None and measured.baseline is not None
     return {"ratio": measured.ratio.ratio, "bound": measured.model.mean, f"bound, {baseline}": measured.baseline.mean}
 
@@ -222,7 +220,7 @@ def _gradient_error(estimates: Float[Tensor, "n W"], exact: Float[Tensor, "W"]) 
     return {"variance": variance, "error in standard errors": round(error, 2)}
 
 
-def gradient_section(rows: Rows) -> Section:
+def gradient_section(rows: Sequence[Row]) -> Section:
     """The table, and how the variance falls with the batch size."""
     lines = {}
     for name in BASES:

@@ -122,15 +122,12 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
         results = json.loads((context.run_dir(study.name, system, seed) / RESULTS).read_text(encoding="utf8"))
         rows.append(
             {
-                "pairs": study.name,
-                "system": system,
-                "seed": seed,
-                "decoded": decoding,
+                "pairs": study.name, "system": system, "seed": seed, "decoded": decoding,
                 **bleu_columns(lines, baseline, study.test, rng=SeededRng(seed).stream(system, decoding)),
                 "length": word_ratio(lines, study.test.targets),
                 "perplexity": Estimate(**results["measured"]["perplexity per token"]),
             }
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -173,7 +170,7 @@ def exposure_rows(context: StudyContext, study: TranslationStudy, sequences: int
     rows = []
     for system in study.models:
         if system != study.baseline:
-            columns = exposure_columns(context, study, system, study.baseline, sequences)
+            columns = exposure_columns(context, study.name, system, study.baseline, sequences)
             rows.append({"pairs": study.name, "system": system, "ratio": columns["ratio"], "bound": columns["bound"]})
     return rows
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,14 +68,11 @@ class GamScale:
 
     def runs(self, seeds: int) -> Iterator[tuple[TrainRun, tuple[str, ...]]]:
         """All bases with their feature sets; seeds after the first repeat the first motif, pure, with the first feature set."""
-        for motif in self.motifs:
-            for mixture in self.mixtures:
-                for size in self.sizes:
-                    yield self._run(motif, size, mixture=mixture), self.feature_sets
+        for motif, mixture, size in product(self.motifs, self.mixtures, self.sizes):
+            yield self._run(motif, size, mixture=mixture), self.feature_sets
         first, features = self.motifs[0], self.feature_sets[:1]
-        for seed in range(1, seeds):
-            for size in self.sizes:
-                yield self._run(first, size, seed=seed), features
+        for seed, size in product(range(1, seeds), self.sizes):
+            yield self._run(first, size, seed=seed), features
         for size in self.extra_sizes:
             yield self._run(first, size), features
         for size in (*self.extra_sizes[-1:], *self.sizes):
@@ -123,7 +121,6 @@ SCALES = {
 }  # fmt: skip
 
 
-ALL_FEATURES = "1111111"
 FULL = "to the end"
 RIDGE = 3.0  # standard deviation of the prior of weights: a distractor seen in neither data nor base stays near 0
 SAMPLED_STRINGS = 4000  # of a student, to estimate the motif frequency
@@ -209,7 +206,7 @@ def prepare_gam(run: TrainRun, scale: GamScale, out: Path) -> GamContext:
     folder, rng = out / run_name(run), SeededRng(run.training.seed)
     result = train_base(replace(run, out=str(folder / "base"), resume=True))
     assert run.data.motif is not None
-    declared = declared_motif_features(run.data.motif, ALL_FEATURES, rng=rng.stream("distractors"))
+    declared = declared_motif_features(run.data.motif, "1" * len(NAMES), rng=rng.stream("distractors"))
     features, target = features_from_specs(declared), Tilted(result.base)
     draws, rng = scale.distil.candidates, rng.stream("gam")
     pool = ResumableByDraws(Ancestral(), folder / "draws")(target, empty_prompts(1), draws, rng=rng)

@@ -31,7 +31,7 @@ from esscher.estimators.reliability import Reliability
 from esscher.hub import ModelCard, save_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
-from esscher.papers.study import Row, StudyContext, run_with_seed
+from esscher.papers.study import Row, StudyContext, run_with_seed, table_rows
 from esscher.reports.document import Picture, Section, Table, TextLines
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
 from esscher.reports.report_page import meaning
@@ -59,7 +59,7 @@ class QuickstartScale:
 
     strings: TrainRun
     fit: FitConfig
-    distil: DistilConfig
+    distil: DistilConfig  # in two stages: from draws of the base, then from draws of the first student
     texts: TrainRun
     larger: TrainRun  # the model that the energy starts from
     tilt: TiltRun
@@ -69,11 +69,6 @@ def _strings(motif: str, *, length: int, size: int, epochs: int, width: int) -> 
     data = DataConfig(f"{MOTIF}{motif}", size=size, length=length)
     training = TrainingConfig(epochs=epochs, batch_size=50, patience=20)
     return TrainRun("", data=data, base=LstmConfig(width=width), training=training)
-
-
-def _distil(draws: int) -> DistilConfig:
-    """In two stages: from draws of the base, then from draws of the first student."""
-    return DistilConfig("cyclical", draws, 2 * draws, stages=2)
 
 
 def _texts(*, steps: int, width: int, layers: int) -> TrainRun:
@@ -96,17 +91,17 @@ def _tilt(*, steps: int, draws: int) -> TiltRun:
 SCALES = {
     "smoke": QuickstartScale(
         strings=_strings("1000101", length=12, size=500, epochs=12, width=48), fit=FitConfig(draws=8_000),
-        distil=_distil(1_000), texts=_texts(steps=40, width=32, layers=1), larger=_texts(steps=60, width=64, layers=3),
-        tilt=_tilt(steps=10, draws=400),
+        distil=DistilConfig("cyclical", 1_000, 2_000, stages=2), texts=_texts(steps=40, width=32, layers=1),
+        larger=_texts(steps=60, width=64, layers=3), tilt=_tilt(steps=10, draws=400),
     ),
     "small": QuickstartScale(
         strings=_strings("10001011111000", length=30, size=500, epochs=25, width=200), fit=FitConfig(draws=40_000),
-        distil=_distil(10_000), texts=_texts(steps=500, width=64, layers=1), larger=_texts(steps=800, width=160, layers=3),
-        tilt=_tilt(steps=150, draws=4_000),
+        distil=DistilConfig("cyclical", 10_000, 20_000, stages=2), texts=_texts(steps=500, width=64, layers=1),
+        larger=_texts(steps=800, width=160, layers=3), tilt=_tilt(steps=150, draws=4_000),
     ),
     "paper": QuickstartScale(
         strings=_strings("10001011111000", length=30, size=5_000, epochs=100, width=200), fit=FitConfig(draws=200_000),
-        distil=_distil(20_000), texts=_texts(steps=2_000, width=64, layers=1),
+        distil=DistilConfig("cyclical", 20_000, 40_000, stages=2), texts=_texts(steps=2_000, width=64, layers=1),
         larger=_texts(steps=8_000, width=384, layers=3), tilt=_tilt(steps=4_000, draws=40_000),
     ),
 }  # fmt: skip
@@ -299,7 +294,8 @@ def _texts_section(
 def _reliability_table(caption: str, log_z: Estimate | None, reliability: Reliability) -> Table:
     """How reliable the estimate of log Z is, each number with its meaning."""
     tail = "How heavy the tail of the weights is: below 0.5 all is well, above 0.7 no number of draws helps."
-    rows = (
+    rows = table_rows(
+        ("what", "value", "meaning"),
         ("log Z", log_z, f"{meaning('log Z')} It is 0 for an energy that changes nothing."),
         ("effective sample size", f"{reliability.ess:,.0f} draws",
          f"{meaning('effective draws')} Known of these very draws, so it has no interval."),
@@ -308,7 +304,7 @@ def _reliability_table(caption: str, log_z: Estimate | None, reliability: Reliab
         ("advice", reliability.advice, "What to do about it."),
     )  # fmt: skip
     about = "log Z normalises the tilted model; it is estimated from draws of the base."
-    return Table(caption, [dict(zip(("what", "value", "meaning"), row, strict=True)) for row in rows], about)
+    return Table(caption, rows, about)
 
 
 def _next_steps(motif: Path, docstrings: Path) -> Section:

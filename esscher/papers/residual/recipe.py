@@ -38,7 +38,7 @@ from esscher.estimators.perplexity import as_perplexity, cross_entropy
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, StudyContext, count_parameters, select
+from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import intervals
 from esscher.samplers.scoring import log_prob
@@ -53,19 +53,17 @@ from esscher.workflow.processors import DataSplits
 from esscher.workflow.tilt import ContrastResult, evaluation_subset, tilt_model
 from esscher.workflow.train import train_base
 
-PAPER = [
-    dict(zip(("model", "CC-News ppl", "Toronto Books ppl"), row, strict=True))
-    for row in (
-        ("base LM 203M", "14.89", "18.14"),
-        ("RALM, LM + 203M", "14.89", "18.17"),
-        ("BALM 408M", "13.92", "18.24"),
-        ("joint UniT, LM + 203M", "13.81-13.82", "17.46-17.48"),
-        ("joint BiT-Base, LM + 125M", "13.01-13.03", "-"),
-        ("joint BiT-Med, LM + 203M", "12.38-12.42", "-"),
-        ("joint BiT-Base*, LM + 125M", "12.93-12.95", "16.17-16.18"),
-        ("joint BiT-Large*, LM + 355M", "12.10-12.16", "15.17-15.22"),
-    )
-]
+PAPER = table_rows(
+    ("model", "CC-News ppl", "Toronto Books ppl"),
+    ("base LM 203M", "14.89", "18.14"),
+    ("RALM, LM + 203M", "14.89", "18.17"),
+    ("BALM 408M", "13.92", "18.24"),
+    ("joint UniT, LM + 203M", "13.81-13.82", "17.46-17.48"),
+    ("joint BiT-Base, LM + 125M", "13.01-13.03", "-"),
+    ("joint BiT-Med, LM + 203M", "12.38-12.42", "-"),
+    ("joint BiT-Base*, LM + 125M", "12.93-12.95", "16.17-16.18"),
+    ("joint BiT-Large*, LM + 355M", "12.10-12.16", "15.17-15.22"),
+)
 """Table 1 of the paper: perplexity per token, 160 tokens of which 120 are given."""
 
 COLUMNS = ("text", "model", "seed", "per token, this test set", "per word", "gain", "log Z")  # the report has all columns
