@@ -109,7 +109,8 @@ SCALES = {
 
 def run(context: StudyContext) -> dict[str, Any]:
     """Both experiments for each seed, and a report of the first seed, with its first picture as `quickstart.png`."""
-    scale, rows, sections = SCALES[context.scale], [], []
+    scale, rows = SCALES[context.scale], []
+    sections: list[Section] = []
     for seed in range(context.seeds):
         folder = context.out if context.seeds == 1 else context.out / f"seed-{seed}"
         strings, strings_section = tilted_strings(scale, folder / "motif", seed)
