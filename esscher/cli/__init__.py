@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 from cyclopts.config import Dict
 
-from esscher.cli.binding import chosen_kinds, expand_groups
+from esscher.cli.binding import chosen_kind, expand_groups
 from esscher.cli.commands import COMMANDS, GROUPS, command_app
 from esscher.core.config import load_object
 
@@ -33,27 +34,28 @@ def build_app(tokens: Sequence[str], file_settings: Mapping[str, Any] | None = N
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `main` says what became of the work
     )
-    words = [token for token in tokens if not token.startswith("-")]
-    chosen = chosen_kinds(tokens, file_settings or {})
-    groups: dict[str, App] = {}
+    called, groups = _called(tokens), {"": app}
     for place, (path, command) in enumerate(COMMANDS.items()):
-        *group, verb = path.split()
-        parent = app
-        if group:
-            if group[0] not in groups:
-                groups[group[0]] = App(name=group[0], help=GROUPS[group[0]], sort_key=place)
-                app.command(groups[group[0]])
-            parent = groups[group[0]]
-        called = words[: len(group) + 1] == path.split()
-        parent.command(
-            command_app(verb, command, chosen, place) if called else App(name=verb, help=command.help, sort_key=place)
-        )
-        if called and file_settings is not None:
+        group, _, verb = path.rpartition(" ")
+        if group not in groups:
+            groups[group] = App(name=group, help=GROUPS[group], sort_key=place)
+            app.command(groups[group])
+        if path != called:
+            groups[group].command(App(name=verb, help=command.help, sort_key=place))
+            continue
+        groups[group].command(command_app(verb, command, partial(chosen_kind, tokens, file_settings or {}), place))
+        if file_settings is not None:
             nested: Any = file_settings
             for name in reversed(path.split()):
                 nested = {name: nested}
             app.config = (Dict(nested, source=source),)
     return app
+
+
+def _called(tokens: Sequence[str]) -> str | None:
+    """The path of the verb that is called, if any."""
+    words = [token for token in tokens if not token.startswith("-")]
+    return next((path for path in COMMANDS if words[: len(path.split())] == path.split()), None)
 
 
 def run(
@@ -104,18 +106,16 @@ def check_arguments(arguments: Sequence[str]) -> None:
 
 def _expanded(tokens: Sequence[str]) -> list[str]:
     """The tokens with the flags that stand for a field of a group of settings spelled out."""
-    words = [token for token in tokens if not token.startswith("-")]
-    for path, command in COMMANDS.items():
-        if words[: len(path.split())] == path.split():
-            return expand_groups(load_object(command.settings), tokens)
-    return list(tokens)
+    called = _called(tokens)
+    return list(tokens) if called is None else expand_groups(load_object(COMMANDS[called].call.settings), tokens)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
-        if _wants_help(arguments):
+        if not flags or {"--help", "-h", "--version"} & set(flags):
             build_app(arguments)(arguments)
         else:
             _meta()(arguments)
@@ -124,18 +124,10 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         if os.environ.get("ESSCHER_DEBUG"):
             raise
-        _fail(_message(error), arguments, 1)
-
-
-def _wants_help(arguments: Sequence[str]) -> bool:
-    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return not before or bool({"--help", "-h", "--version"} & set(before))
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError) and error.filename is not None:
-        return f"There is no file {error.filename}. Nothing was done; check the path."
-    return str(error) or type(error).__name__
+        message = str(error) or type(error).__name__
+        if isinstance(error, FileNotFoundError) and error.filename is not None:
+            message = f"There is no file {error.filename}. Nothing was done; check the path."
+        _fail(message, arguments, 1)
 
 
 def _fail(message: str, arguments: Sequence[str], code: int) -> None:

@@ -17,55 +17,47 @@ from cyclopts import Parameter
 from esscher.core.config import Registry, dataclass_of, load_object, registry_of
 
 TARGET = "__settings_class__"  # attribute of a bound class: "module:Class" of the settings that it stands for
-Chosen = Callable[[str], str | None]
+Chosen = Callable[[str], str | None]  # the kind that is chosen at a dotted path, see `chosen_kind`
 
 
-def chosen_kinds(tokens: Sequence[str], file_settings: Mapping[str, Any]) -> Chosen:
-    """A function that tells which kind flags or file choose at a dotted path; flags override the file."""
-
-    def chosen(path: str) -> str | None:
-        flag = f"--{path}.kind"
-        for place, token in enumerate(tokens):
-            if token == flag and place + 1 < len(tokens):
-                return tokens[place + 1]
-            if token.startswith(f"{flag}="):
-                return token.partition("=")[2]
-        value: Any = file_settings
-        for key in (*path.split("."), "kind"):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
-
-    return chosen
+def chosen_kind(tokens: Sequence[str], file_settings: Mapping[str, Any], path: str) -> str | None:
+    """The kind that flags or file choose at a dotted path; flags override the file."""
+    flag = f"--{path}.kind"
+    for place, token in enumerate(tokens):
+        if token == flag and place + 1 < len(tokens):
+            return tokens[place + 1]
+        if token.startswith(f"{flag}="):
+            return token.partition("=")[2]
+    value: Any = file_settings
+    for key in (*path.split("."), "kind"):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
     """The dataclass with every field of a kind replaced by the settings of the kind chosen; values are not checked yet."""
     hints = get_type_hints(cls, include_extras=True)
     changed: dict[str, tuple[Any, Any]] = {}
-    for one in fields(cls):
-        if not one.init:
-            continue
-        registry, inner = registry_of(hints[one.name]), dataclass_of(hints[one.name])
-        path = f"{prefix}{one.name}"
-        if "flag" in one.metadata or "multiple" in one.metadata:
-            names = (one.name, one.metadata["flag"]) if "flag" in one.metadata else None
-            parameter = Parameter(name=names, consume_multiple=one.metadata.get("multiple"))  # --metrics bleu chrf
-            hint: Any = hints[one.name]
-            changed[one.name] = Annotated[hint, parameter], field(**_default(one, None), kw_only=one.kw_only)
+    for entry in (entry for entry in fields(cls) if entry.init):
+        name, metadata, hint = entry.name, entry.metadata, hints[entry.name]
+        registry, inner = registry_of(hint), dataclass_of(hint)
+        if "flag" in metadata or "multiple" in metadata:
+            names = (name, metadata["flag"]) if "flag" in metadata else None
+            parameter = Parameter(name=names, consume_multiple=metadata.get("multiple"))  # --metrics bleu chrf
+            changed[name] = Annotated[hint, parameter], field(**_default(entry, None), kw_only=entry.kw_only)
         elif registry is not None:
-            default = None if one.default is None else registry.default_kind
-            bound = _bind_kind(registry, chosen(path) or default)
-            changed[one.name] = (
+            default = None if entry.default is None else registry.default_kind
+            bound = _bind_kind(registry, chosen(f"{prefix}{name}") or default)
+            changed[name] = (
                 Annotated[bound, Parameter(accepts_keys=True)],  # also where `kind` is the only field
-                field(default_factory=bound, kw_only=one.kw_only) if _optional(bound) else field(kw_only=True),
+                field(default_factory=bound, kw_only=entry.kw_only) if is_optional(bound) else field(kw_only=True),
             )
         elif inner is not None:
-            bound = bind(inner, chosen, f"{path}.")
-            union = hints[one.name] is not inner
-            if bound is not inner or union:
-                absent = one.default is None
-                value = {"default": None} if absent else _default(one, bound)
-                changed[one.name] = (bound | None if absent else bound), field(**value, kw_only=one.kw_only)
+            bound = bind(inner, chosen, f"{prefix}{name}.")
+            if bound is not inner or hint is not inner:
+                absent = entry.default is None
+                value = {"default": None} if absent else _default(entry, bound)
+                changed[name] = (bound | None if absent else bound), field(**value, kw_only=entry.kw_only)
     if not changed and prefix:
         return cls
     namespace: dict[str, Any] = {
@@ -80,28 +72,25 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
 
 
 def expand_groups(cls: type, tokens: Sequence[str]) -> list[str]:
-    """`--data FILE` as `--data.source FILE`, where the data are settings of their own: the parser would take FILE for
-    all of them.
-    And `--file -` as `--file=-`: the parser would take the hyphen for a flag."""
-    names: dict[str, str] = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
-        inner = dataclass_of(hint)
-        names |= {
-            f"--{name}": f"--{name}.{one.name}" for one in fields(inner or _Empty) if one.metadata.get("flag") == f"--{name}"
-        }
+    """Write `--data FILE` as `--data.source FILE`, and `--file -` as `--file=-`.
+
+    The parser would take FILE for all settings of the data, and the hyphen for a flag.
+    """
+    names = {
+        f"--{name}": f"--{name}.{entry.name}"
+        for name, hint in get_type_hints(cls, include_extras=True).items()
+        if (inner := dataclass_of(hint)) is not None
+        for entry in fields(inner)
+        if entry.metadata.get("flag") == f"--{name}"
+    }
     expanded: list[str] = []
     for token in tokens:
         flag, equals, value = token.partition("=")
-        if token == "-" and expanded and expanded[-1].startswith("--"):  # standard input or output: --file - is --file=-
+        if token == "-" and expanded and expanded[-1].startswith("--"):  # standard input or output
             expanded[-1] += "=-"
         else:
             expanded.append(names.get(flag, flag) + equals + value)
     return expanded
-
-
-@dataclass(frozen=True)
-class _Empty:
-    """Settings without fields."""
 
 
 def settings_from(value: Any) -> Any:
@@ -116,32 +105,32 @@ def settings_from(value: Any) -> Any:
     if target == "":
         return None
     cls = load_object(target) if isinstance(target, str) else target
-    names = [one.name for one in fields(cls) if one.init]
+    names = [entry.name for entry in fields(cls) if entry.init]
     return cls(**{name: settings_from(getattr(value, name)) for name in names if hasattr(value, name)})
 
 
-def _default(one: Any, bound: type | None) -> dict[str, Any]:
+def _default(entry: Any, bound: type | None) -> dict[str, Any]:
     """The default of a field, for nested settings as the bound class has it."""
-    if one.default_factory is not MISSING:
-        return {"default_factory": bound or one.default_factory}
-    return {} if one.default is MISSING else {"default": one.default}
+    if entry.default_factory is not MISSING:
+        return {"default_factory": bound or entry.default_factory}
+    return {} if entry.default is MISSING else {"default": entry.default}
 
 
 def _unchecked(self: Any) -> None:
     """Values are checked when the settings themselves are made."""
 
 
-def _optional(bound: type) -> bool:
-    return all(one.default is not MISSING or one.default_factory is not MISSING for one in fields(bound) if one.init)
+def is_optional(cls: type) -> bool:
+    """Whether every field of a dataclass has a default."""
+    return all(entry.default is not MISSING or entry.default_factory is not MISSING for entry in fields(cls) if entry.init)
 
 
 def _bind_kind(registry: Registry, kind: str | None) -> Any:
     """The settings of one kind, with the field `kind` before them; of no kind, that field alone."""
-    about = f"Which {registry.what}; --help after it shows its settings."
+    about = Parameter(help=f"Which {registry.what}; --help after it shows its settings.")
     known: Any = Literal[tuple(registry)]
-    choices: Any = known if kind is not None else known | None
-    annotation = Annotated[choices, Parameter(help=about)]
-    first = make_dataclass("Kind", [("kind", annotation, field(default=kind, kw_only=True))], frozen=True)
+    choices: Any = known | None if kind is None else known
+    first = make_dataclass("Kind", [("kind", Annotated[choices, about], field(default=kind, kw_only=True))], frozen=True)
     if kind is None:
         setattr(first, TARGET, "")
         return first
@@ -160,18 +149,14 @@ def declared(path: str) -> type:
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return load_object(path)
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf8"))
-    if not _imports_torch(tree):
+    modules = [item.module or "" for item in tree.body if isinstance(item, ast.ImportFrom)]
+    modules += [alias.name for item in tree.body if isinstance(item, ast.Import) for alias in item.names]
+    if not any(imported.split(".")[0] in ("torch", "jaxtyping") for imported in modules):
         return load_object(path)
     node = next((item for item in tree.body if isinstance(item, ast.ClassDef) and item.name == name), None)
     if node is None or any(isinstance(item, ast.Name) for item in node.bases):
         return load_object(path)
     return make_dataclass(name, list(_fields(node)), frozen=True, kw_only=True, namespace={"__doc__": ast.get_docstring(node)})
-
-
-def _imports_torch(tree: ast.Module) -> bool:
-    names = [item.module or "" for item in tree.body if isinstance(item, ast.ImportFrom)]
-    names += [alias.name for item in tree.body if isinstance(item, ast.Import) for alias in item.names]
-    return any(name.split(".")[0] in ("torch", "jaxtyping") for name in names)
 
 
 def _fields(node: ast.ClassDef) -> Any:

@@ -66,18 +66,11 @@ def motif(settings: MotifConfig) -> Report:
     counts, symbols = count_strings(settings.motif, settings.length, settings.alphabet), settings.length + 1
     pure, mixed = motif_entropy(counts, None), motif_entropy(counts, settings.mixture)
     facts = {
-        "motif": settings.motif,
-        "length": settings.length,
-        "alphabet": settings.alphabet,
-        "count": counts[0],
-        "log_z": pure,
-        "entropy": pure,
-        "entropy_per_symbol": pure / symbols,
-        "mixture": settings.mixture,
-        "mixture_entropy": mixed,
-        "mixture_entropy_per_symbol": mixed / symbols,
+        "motif": settings.motif, "length": settings.length, "alphabet": settings.alphabet, "count": counts[0],
+        "log_z": pure, "entropy": pure, "entropy_per_symbol": pure / symbols,
+        "mixture": settings.mixture, "mixture_entropy": mixed, "mixture_entropy_per_symbol": mixed / symbols,
         "symbols_counted": symbols,
-    }
+    }  # fmt: skip
     return Report("motif process (exact, nats; the end symbol counts)", facts, {})
 
 
@@ -89,14 +82,10 @@ def language(settings: LanguageConfig) -> Report:
     match = "search" if settings.search else "full"
     nats = float(entropy(matching_strings(settings.pattern, settings.length, settings.alphabet, match=match)))
     facts = {
-        "pattern": settings.pattern,
-        "length": settings.length,
-        "alphabet": settings.alphabet,
-        "log_count": nats,
-        "log_share": nats - settings.length * math.log(len(settings.alphabet)),
-        "entropy_per_symbol": nats / (settings.length + 1),
-        "symbols_counted": settings.length + 1,
-    }
+        "pattern": settings.pattern, "length": settings.length, "alphabet": settings.alphabet,
+        "log_count": nats, "log_share": nats - settings.length * math.log(len(settings.alphabet)),
+        "entropy_per_symbol": nats / (settings.length + 1), "symbols_counted": settings.length + 1,
+    }  # fmt: skip
     return Report("strings that match (exact, nats; the end symbol counts)", facts, {})
 
 
@@ -114,12 +103,8 @@ def ngram(settings: NgramConfig) -> Report:
     model = fit_ngram(splits.train, splits.space, settings.order)
     nats, mean = float(entropy(model)), float(mean_length(model))
     facts = {
-        "data": settings.data.source,
-        "order": settings.order,
-        "characters": splits.space.vocab_size,
-        "entropy": nats,
-        "mean_length": mean,
-        "entropy_per_symbol": nats / mean,
+        "data": settings.data.source, "order": settings.order, "characters": splits.space.vocab_size,
+        "entropy": nats, "mean_length": mean, "entropy_per_symbol": nats / mean,
         "held_out_nats_per_symbol": cross_entropy(Tilted(model), splits.test)["token"],
-    }
+    }  # fmt: skip
     return Report("character n-gram model (exact, nats; the end symbol counts)", facts, {})

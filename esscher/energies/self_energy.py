@@ -75,7 +75,7 @@ def rows_per_pass(base: Base, width: int) -> int:
 class SavedSelfEnergy:
     """The energy `self`, in place of a saved one: every base has one, and no folder is needed."""
 
-    cut: Chunking = field(default_factory=Chunking)
+    chunking: Chunking = field(default_factory=Chunking)
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> SelfEnergy:
         """The self-energy of this base."""

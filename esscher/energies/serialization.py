@@ -114,7 +114,7 @@ class Origin:
     base_digest: str
     log_z: Estimate
     seed: int
-    cut: Chunking = field(default_factory=Chunking)
+    chunking: Chunking = field(default_factory=Chunking)
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class SavedNetworkEnergy:
         return self.origin.log_z
 
     @property
-    def cut(self) -> Chunking:
-        return self.origin.cut
+    def chunking(self) -> Chunking:
+        return self.origin.chunking
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> NetworkEnergy:
         """The energy, in evaluation mode; an encoder of text needs `decode`, a shared encoder its base."""
@@ -175,7 +175,7 @@ class SavedLogLinear:
     base_digest: str
     log_z: Estimate
     seed: int
-    cut: Chunking = field(default_factory=Chunking)
+    chunking: Chunking = field(default_factory=Chunking)
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> LogLinear:
         """The energy; features of text need `decode`, which turns tokens into text."""
@@ -272,5 +272,5 @@ def _read_log_linear(file: Path, config: dict[str, Any]) -> SavedLogLinear:
     except ValueError as error:
         raise ValueError(f"{file} has a feature that cannot be used: {error} Nothing was loaded; restore the file.") from error
     weights = tuple(Estimate(**values) for values in config.pop("weights"))
-    log_z, cut = Estimate(**config.pop("log_z")), Chunking(**config.pop("cut"))
-    return SavedLogLinear(features, weights, log_z=log_z, cut=cut, **config)
+    log_z, chunking = Estimate(**config.pop("log_z")), Chunking(**config.pop("chunking"))
+    return SavedLogLinear(features, weights, log_z=log_z, chunking=chunking, **config)

@@ -221,7 +221,7 @@ def _texts(side: str, energy: str | None, prompts: Sequence[str], rng: SeededRng
         return lines
     model = load(side, energy)
     sampler = AdaptiveSIR() if model.is_tilted else Ancestral()
-    return model.tokenizer.decode(sampler(model.target, prompts_of(model.encode_prompts(prompts)), 1, rng=rng).x.points())
+    return model.tokenizer.decode(sampler(model.target, prompts_of(model.data.encode_prompts(prompts)), 1, rng=rng).x.points())
 
 
 def preference_report(folder: str | Path, confidence: float = 0.95) -> Report:

@@ -28,15 +28,9 @@ def explore_folder(settings: ExploreRun) -> None:
     explore_model(load_model(replace(settings, energy=energy)), settings)
 
 
-def explore_model(model: Model, settings: ExploreConfig | None = None) -> None:
-    """Serve a page to look at a model of text, until Ctrl-C.
-
-    Args:
-        model: The model; one without a tokenizer is refused.
-        settings: A student, example prompts and the address; the defaults if None.
-    """
-    config = ExploreConfig() if settings is None else settings
-    launch(build_explorer_page(open_explorer(model, config)), config)
+def explore_model(model: Model, settings: ExploreConfig) -> None:
+    """Serve a page to look at a model of text, until Ctrl-C; one without a tokenizer is refused."""
+    launch(build_explorer_page(open_explorer(model, settings)), settings)
 
 
 def open_explorer(model: Model, settings: ExploreConfig) -> Explorer:

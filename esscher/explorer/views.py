@@ -101,7 +101,7 @@ class Explorer:
 
     def prompt(self, text: str) -> Sequences:
         """The prompt, encoded; an empty one is refused by a model that was trained with prompts."""
-        prompt = prompts_of(self.model.encode_prompts([text]))
+        prompt = prompts_of(self.model.data.encode_prompts([text]))
         if int(prompt.start[0]) == 0 and self.model.prompt_tokens > 0:
             raise ValueError(
                 f"The prompt is empty, and this model continues prompts of {self.model.prompt_tokens} tokens. Nothing was "
@@ -177,7 +177,7 @@ class Explorer:
         by_model = {"base": candidates.rows(slice(0, controls.draws)), "tilted": candidates.rows(view.selection.selected[0])}
         if self.student is not None:
             rng = SeededRng(controls.seed).stream("student")
-            prompt = prompts_of(self.student.encode_prompts([view.text]))
+            prompt = prompts_of(self.student.data.encode_prompts([view.text]))
             by_model["distilled"] = draw(self.student.base, prompt, controls.draws, rng=rng)[0]
         return {name: self._score_texts(view.target, x) for name, x in by_model.items()}
 

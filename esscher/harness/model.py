@@ -102,7 +102,7 @@ class EsscherLM(LM):
     def _split_context(self, context: str, continuation: str) -> list[Window]:
         """The windows of a request; spaces at the end of the context belong to the continuation."""
         if self.model.is_translator:
-            (prompt,), (tokens,) = self.model.encode_prompts([context]), self.model.tokenizer.encode([continuation])
+            (prompt,), (tokens,) = self.model.data.encode_prompts([context]), self.model.tokenizer.encode([continuation])
             return self._windows(prompt, tokens)
         prompt, tokens = self.model.tokenizer.encode([context.rstrip(), context + continuation])
         return self._windows(prompt, tokens[len(prompt) :])
@@ -163,7 +163,7 @@ class EsscherLM(LM):
     def _generate(self, number: int, context: str, settings: Mapping[str, Any]) -> str:
         """One draw with `do_sample`, otherwise the likeliest of the candidates."""
         do_sample, length = bool(settings.get("do_sample", False)), settings.get("max_gen_toks")
-        (prompt,) = self.model.encode_prompts([context])
+        (prompt,) = self.model.data.encode_prompts([context])
         base = with_max_length(self.target.base, None if length is None else int(length))
         if do_sample:
             truncation = {name: settings.get(name) for name in ("top_k", "top_p")}

@@ -236,7 +236,11 @@ def load_tilted(base: str | Path, energy: str | Path, *, num_candidates: int = 6
     """
     saved = load_energy(energy)
     loaded, tokenizer = load_base(
-        base, max_length=saved.cut.max_length, eos=saved.cut.eos, chunks=saved.cut.prompt_tokens is not None, device=device
+        base,
+        max_length=saved.chunking.max_length,
+        eos=saved.chunking.eos,
+        chunks=saved.chunking.prompt_tokens is not None,
+        device=device,
     )
     if isinstance(loaded, Seq2SeqLM):
         raise ValueError(

@@ -31,7 +31,7 @@ from esscher.training.config import DynamicConfig, TrainingConfig
 from esscher.training.dynamic_evaluation import score_dynamic, stream_scorer, with_progress
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.dynamic_evaluation import gradient_statistics_for
-from esscher.workflow.measure_stream import stream_columns
+from esscher.workflow.measure import stream_columns
 from esscher.workflow.model import load
 from esscher.workflow.processors import StreamSplits
 from esscher.workflow.train import train_base

@@ -58,7 +58,7 @@ class Engine:
     @torch.no_grad()
     def draw(self, request: CompletionRequest, monitor: RequestMonitor) -> dict[str, Any]:
         """Choices and usage in the format of OpenAI, with the base's log-probability and the ESS of the candidates."""
-        tokens, target = self.model.encode_prompts(list(request.prompts)), with_progress(self.target(request), monitor)
+        tokens, target = self.model.data.encode_prompts(list(request.prompts)), with_progress(self.target(request), monitor)
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")

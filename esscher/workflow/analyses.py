@@ -187,7 +187,7 @@ def analyse_next_token(model: Model, settings: NextTokenConfig) -> Analysis[Next
 
 def encode_prompt(model: Model, text: str) -> tuple[Sequences, list[str]]:
     """The prompt as tokens, and a note where the model was trained after prompts of another length."""
-    prompt = prompts_of(model.encode_prompts([text]))
+    prompt = prompts_of(model.data.encode_prompts([text]))
     length = int(prompt.start[0])
     if length == 0 and model.prompt_tokens > 0:
         raise ValueError(

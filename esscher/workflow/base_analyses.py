@@ -37,7 +37,6 @@ from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.analyses import Analysis, comparison_data
 from esscher.workflow.config.analyse import ContextConfig, ExposureConfig, RankConfig
 from esscher.workflow.config.train import TrainRun
-from esscher.workflow.measure_stream import read_model_stream
 from esscher.workflow.model import Model, load, max_context
 from esscher.workflow.processors import prepare_stream_data
 from esscher.workflow.subsets import random_rows
@@ -65,7 +64,7 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     first, confidence = next(iter(models.values())), settings.confidence
     for model in models.values():
         check_same_tokens(model, first)
-    tokens = read_model_stream(first, settings.source).tokens
+    tokens = first.read_stream(settings.source).tokens
     places = spread_places(settings.positions, len(tokens), settings.longest)
     losses = {
         name: context_losses(model.base, tokens, places, settings.lengths, max_context=max_context(model.base))
@@ -116,8 +115,8 @@ def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
         "divergence: KL of the distributions after two different contexts, in nats."
     ]
     for name in settings.models:
-        model = load(name, chunking=Chunking(max_length=1))
-        tokens = read_model_stream(model, settings.source).tokens
+        model = load(name, max_length=1)
+        tokens = model.read_stream(settings.source).tokens
         current_progress().say(f"{name}:")
         spectrum, bound = measure_rank(model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence)
         results[name] = spectrum
@@ -233,7 +232,7 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
 
 def _load_baseline(model: Model, folder: str) -> Model:
     """The baseline, whose sequences must be those of the model."""
-    other = load(folder, chunking=replace(model.chunking, max_length=model.base.space.max_length))
+    other = load(folder, **vars(replace(model.chunking, max_length=model.base.space.max_length)))
     check_same_tokens(model, other)
     if model.base.space != other.base.space:
         raise ValueError(
@@ -273,13 +272,13 @@ def _exposure_of_stream(
     if settings.source is None:
         tokens, description = prepare_stream_data(run).test.tokens, "held out of the training data of the model"
     else:
-        tokens, description = read_model_stream(model, settings.source).tokens, settings.source.source
+        tokens, description = model.read_stream(settings.source).tokens, settings.source.source
     length = min(settings.longest, model.base.space.max_length)
     windows, warmup = stream_windows(tokens, length, settings)
     sources, confidence = ((1, len(windows)),), settings.confidence
     bounds, outputs = {}, []
     for name, side in models.items():
-        data, drawn, scores = score_stream_positions(side.streaming_base, windows, warmup, settings, rng=rng.stream(name))
+        data, drawn, scores = score_stream_positions(side.streaming_base(), windows, warmup, settings, rng=rng.stream(name))
         bounds[name] = exposure_bias.exposure_of(data, drawn, sources=sources, confidence=confidence)
         outputs.append(scores)
     ratio = None

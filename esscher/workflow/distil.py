@@ -27,7 +27,7 @@ from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.storage import write_json
 from esscher.core.target import Base, Tilted
 from esscher.energies.features import LogLinear, feature_values
-from esscher.energies.self_energy import SavedSelfEnergy
+from esscher.energies.self_energy import SELF
 from esscher.estimators.divergences import divergences, quasi_rejection_gap
 from esscher.estimators.expectations import Prompts, moments
 from esscher.estimators.log_z import log_z
@@ -35,7 +35,7 @@ from esscher.estimators.reliability import Reliability, reliability
 from esscher.hub import ModelCard, save_base
 from esscher.objectives.distil import PolicyGradient, ReweightedDistil
 from esscher.objectives.likelihood import Likelihood
-from esscher.reports.report import Report
+from esscher.reports.report import Report, to_json
 from esscher.samplers.accept_reject import QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
@@ -59,10 +59,11 @@ ACCEPTED_AT_ONCE = 512  # draws of a shard where each may cost thousands of cand
 
 @dataclass(frozen=True)
 class Stage:
-    """One collection of draws: what it cost, and how many equally weighted draws it is worth."""
+    """One collection of draws: its cost, how many equally weighted draws it is worth, and how training on it went."""
 
     cost: int
     ess: float
+    record: TrainingRecord
     acceptance: float | None = None
     gap: Estimate | None = None  # total variation that an unproven bound leaves
 
@@ -71,8 +72,7 @@ class Stage:
 class DistillationResult:
     """What came of it; divergences are between teacher (first) and student (second)."""
 
-    stages: tuple[Stage, ...]
-    records: tuple[TrainingRecord, ...]
+    stages: list[Stage]
     divergences: dict[str, Estimate]
     log_z: Estimate
     reliability: Reliability
@@ -101,26 +101,23 @@ def distil(
     if len(prompts) == 0:
         raise ValueError("There is no prompt to distil for. Nothing was drawn; `empty_prompts(1)` is the unconditional case.")
     rng = SeededRng(training.seed).stream("distil")
-    course = _Distillation(
-        teacher, student, prompts, config, training, None if folder is None else Path(folder), resume, rng, candidates
-    )
-    methods: dict[str, Callable[[], list[tuple[Stage, TrainingRecord]]]] = {
-        "plain": course.plain,
-        "importance": lambda: course.cycles(1),
-        "reweighted": course.reweighted,
-        "cyclical": lambda: course.cycles(config.stages),
-        "policy-gradient": course.policy_gradient,
+    run = _Distillation(teacher, student, prompts, config, training, None if folder is None else Path(folder), resume, rng)
+    methods: dict[str, Callable[[], list[Stage]]] = {
+        "plain": run.plain,
+        "importance": lambda: run.cycles(1, candidates),
+        "reweighted": lambda: run.reweighted(candidates),
+        "cyclical": lambda: run.cycles(config.stages, candidates),
+        "policy-gradient": lambda: run.policy_gradient(candidates),
     }
-    steps = methods[config.method]()
-    judged = max(2, config.evaluation_draws // len(prompts))
-    drawn = Importance(cast(Base, student))(teacher, prompts, judged, rng=rng.stream("judge"))
+    stages = methods[config.method]()
+    draws = max(2, config.evaluation_draws // len(prompts))
+    drawn = Importance(cast(Base, student))(teacher, prompts, draws, rng=rng.stream("judge"))
     scope: Prompts = "same" if len(prompts) == 1 else "sample"
     return DistillationResult(
-        tuple(stage for stage, _ in steps),
-        tuple(record for _, record in steps),
+        stages,
         divergences(teacher, drawn, other=cast(Base, student), prompts=scope),
         log_z(drawn, prompts=scope),
-        min(reliability(drawn), key=lambda one: one.ess),
+        min(reliability(drawn), key=lambda entry: entry.ess),
         drawn,
     )
 
@@ -137,9 +134,8 @@ class _Distillation:
     folder: Path | None
     resume: bool
     rng: Rng
-    candidates: Draws | None
 
-    def plain(self) -> list[tuple[Stage, TrainingRecord]]:
+    def plain(self) -> list[Stage]:
         """Draws of the teacher by rejection, then likelihood."""
         if self.config.log_bound is not None:
             sampler: Sampler = Rejection(self.config.log_bound)
@@ -149,41 +145,39 @@ class _Distillation:
         drawn = self._collect("plain", sampler, self.config.draws, shard=ACCEPTED_AT_ONCE)
         gap = quasi_rejection_gap(drawn, sampler.log_bound)["tv"] if isinstance(sampler, QuasiRejection) else None
         accepted = drawn.log_weight.numel()
-        stage = Stage(drawn.cost, float(accepted), accepted / drawn.cost, gap)
-        return [(stage, self._learn("plain", drawn))]
+        return [Stage(drawn.cost, float(accepted), self._learn("plain", drawn), accepted / drawn.cost, gap)]
 
-    def cycles(self, stages: int) -> list[tuple[Stage, TrainingRecord]]:
+    def cycles(self, stages: int, candidates: Draws | None) -> list[Stage]:
         """Weighted draws, at first of the base, then of the student so far; each stage learns from all of them."""
-        done, parts = [], []
+        done: list[Stage] = []
+        parts: list[Draws] = []
         for number in range(stages):
             proposal = None if number == 0 else cast(Base, deepcopy(self.student).eval())
-            if number == 0 and self.candidates is not None:
-                drawn = self.candidates
+            if number == 0 and candidates is not None:
+                drawn = candidates
             else:
                 drawn = self._collect(f"stage-{number}", Importance(proposal), self.config.candidates // stages)
             parts.append(drawn)
-            worth = float(drawn.ess().sum())
-            record = self._learn(f"stage-{number}", _combine_by_ess(parts))
-            done.append((Stage(drawn.cost, worth), record))
+            ess = float(drawn.ess().sum())
+            done.append(Stage(drawn.cost, ess, self._learn(f"stage-{number}", _combine_by_ess(parts))))
         return done
 
-    def reweighted(self) -> list[tuple[Stage, TrainingRecord]]:
+    def reweighted(self, candidates: Draws | None) -> list[Stage]:
         """Every draw of the base once an epoch, with its surplus of weight."""
         if len(self.prompts) != 1:
             raise ValueError(
                 f"The method reweighted knows one log Z, and there are {len(self.prompts)} prompts. Nothing was drawn; use "
                 f"importance or cyclical."
             )
-        drawn = self.candidates or self._collect("reweighted", Importance(), self.config.candidates)
-        split = self._split(drawn)
-        objective = ReweightedDistil(self.teacher, log_z(drawn).value)
-        x = drawn.x.rows(slice(split, None))
-        record = self._train("reweighted", self.training, objective, x, HeldOut(objective, drawn.x.rows(slice(0, split))))
-        return [(Stage(drawn.cost, float(drawn.ess().sum())), record)]
+        drawn = candidates or self._collect("reweighted", Importance(), self.config.candidates)
+        split, objective = self._split(drawn), ReweightedDistil(self.teacher, log_z(drawn).value)
+        held_out = HeldOut(objective, drawn.x.rows(slice(0, split)))
+        record = self._train("reweighted", self.training, objective, drawn.x.rows(slice(split, None)), held_out)
+        return [Stage(drawn.cost, float(drawn.ess().sum()), record)]
 
-    def policy_gradient(self) -> list[tuple[Stage, TrainingRecord]]:
+    def policy_gradient(self, candidates: Draws | None) -> list[Stage]:
         """Draws of the student at every step."""
-        held_out = self.candidates or self._collect("held-out", Importance(), int(HELD_OUT * self.config.candidates))
+        held_out = candidates or self._collect("held-out", Importance(), int(HELD_OUT * self.config.candidates))
         rows = resample(held_out, self._each(int(HELD_OUT * self.config.draws)), rng=self.rng.stream("held-out"))
         at_once = min(len(self.prompts), self.training.batch_size)
         draws = max(2, self.config.draws_per_step // at_once)
@@ -195,18 +189,16 @@ class _Distillation:
         normaliser = log_z(held_out).value if len(self.prompts) == 1 else None
         objective = PolicyGradient(self.teacher, self.config.divergence, draws, normaliser)
         record = self._train("policy-gradient", training, objective, self.prompts, HeldOut(Likelihood(), rows))
-        return [(Stage(held_out.cost + record.steps * at_once * draws, float(held_out.ess().sum())), record)]
+        return [Stage(held_out.cost + record.steps * at_once * draws, float(held_out.ess().sum()), record)]
 
     def _learn(self, name: str, drawn: Draws) -> TrainingRecord:
         """Likelihood of the draws as often as their weights say, some draws being held out."""
         split, rng = self._split(drawn), self.rng.stream(name)
-        held_out = resample(
-            drawn.columns(slice(0, split)), self._each(int(HELD_OUT * self.config.draws)), rng=rng.stream("held")
-        )
+        held_out_draws = self._each(int(HELD_OUT * self.config.draws))
+        held_out = resample(drawn.columns(slice(0, split)), held_out_draws, rng=rng.stream("held"))
         data = resample(drawn.columns(slice(split, None)), self._each(self.config.draws), rng=rng.stream("learnt"))
-        return self._train(
-            name, self.training, Likelihood(self.training.label_smoothing), data, HeldOut(Likelihood(), held_out)
-        )
+        objective = Likelihood(self.training.label_smoothing)
+        return self._train(name, self.training, objective, data, HeldOut(Likelihood(), held_out))
 
     def _split(self, drawn: Draws) -> int:
         """How many draws of each prompt are held out."""
@@ -221,33 +213,23 @@ class _Distillation:
     def _train(
         self, name: str, training: TrainingConfig, objective: Objective, data: Sequences, held_out: HeldOut
     ) -> TrainingRecord:
-        return Trainer(training)(
-            objective,
-            Tilted(cast(Base, self.student)),
-            data,
-            modules=self.student,
-            validation=lambda: self._nats(held_out),
-            folder=None if self.folder is None else self.folder / name,
-            resume=self.resume,
-        )
+        """Train the student; evaluation is in batches that do not depend on how many prompts a step has."""
+        target, size = Tilted(cast(Base, self.student)), self.training.batch_size
 
-    def _nats(self, held_out: HeldOut) -> Estimate:
-        """The student's loss on held-out draws, in batches that do not depend on how many prompts a step has."""
-        losses = held_out.losses(
-            Tilted(cast(Base, self.student)),
-            batch_size=self.training.batch_size,
-            device=next(self.student.parameters()).device,
-            step=0,
-            only=slice(None),
-            rng=self.rng.stream("held-out"),
+        def validation() -> Estimate:
+            device, rng = next(self.student.parameters()).device, self.rng.stream("held-out")
+            losses = held_out.losses(target, batch_size=size, device=device, step=0, only=slice(None), rng=rng)
+            return mean_loss(losses, draws=len(held_out.data))
+
+        folder = None if self.folder is None else self.folder / name
+        return Trainer(training)(
+            objective, target, data, modules=self.student, validation=validation, folder=folder, resume=self.resume
         )
-        return mean_loss(losses, draws=len(held_out.data))
 
     def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = ROWS_BY_DRAWS) -> Draws:
-        folder = None if self.folder is None else self.folder / name
-        say = current_progress().say
-        rng = self.rng.stream("draws", name)
-        return ResumableByDraws(sampler, folder, shard, say)(self.teacher, self.prompts, self._each(draws), rng=rng)
+        folder, rng = None if self.folder is None else self.folder / name, self.rng.stream("draws", name)
+        collect = ResumableByDraws(sampler, folder, shard, current_progress().say)
+        return collect(self.teacher, self.prompts, self._each(draws), rng=rng)
 
     def _each(self, total: int) -> int:
         """For each prompt, so many that all together are `total`; at least one."""
@@ -258,11 +240,10 @@ def _combine_by_ess(parts: list[Draws]) -> Draws:
     """All draws together, each collection with a say as large as its effective sample size."""
     if len(parts) == 1:
         return parts[0]
-    weighed = []
-    for part in parts:
-        own = torch.log_softmax(part.log_weight, -1) + part.ess().log()[:, None]
-        weighed.append(replace(part, log_weight=own, estimates_z=False))
-    return Draws.cat(weighed, 1)
+    weights = [torch.log_softmax(part.log_weight, -1) + part.ess().log()[:, None] for part in parts]
+    return Draws.cat(
+        [replace(part, log_weight=weight, estimates_z=False) for part, weight in zip(parts, weights, strict=True)], 1
+    )
 
 
 @dataclass(frozen=True)
@@ -291,65 +272,45 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
         raise FileExistsError(
             f"{folder} already holds a distillation. Nothing was changed; go on with --resume, or choose another --out."
         )
-    energy = model.target.energy
-    student = _new_student(model.base, run) if run.fresh else deepcopy(model.base)
+    base, energy, training = model.base, model.target.energy, run.training
+    if not run.fresh:
+        student = deepcopy(base)
+    elif isinstance(base, NetworkBase):
+        student = build_base(base.config, base.space, rng=SeededRng(training.seed).stream("base"))
+    else:
+        raise ValueError(
+            f"A {type(base).__name__} is not built anew here. Nothing was drawn; leave --fresh out, so that the student starts "
+            f"from the base's weights."
+        )
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
-    checkpoints = folder / "checkpoints"
-    result = distil(
-        model.target, student, _prompts(model, run), run.distil, run.training, folder=checkpoints, resume=run.resume
-    )
-    rows = _feature_rows(model.base, student, energy, result, run) if isinstance(energy, LogLinear) else []
+    prompts = _prompts(model, run)
+    result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
+    rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
     save_base(folder, student, model.data.artifact, _card(model, run, result))
-    write_json(folder / RESULTS, _results(folder, result, rows))
-    report = _report(model, run, result, rows).save(folder, {"model": model.name, **to_dict(run)})
-    return DistilResult(folder, result, rows, report)
+    results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
+    write_json(folder / RESULTS, to_json({"folder": folder, **results}))
+    facts = {
+        "model": model.name, "energy": model.energy_name, "student": run.out, "method": run.distil.method, "drawn": result.cost,
+        "ess": [round(stage.ess) for stage in result.stages], "log_z": result.log_z, "reliability": result.reliability.verdict,
+        "seed": training.seed,
+    }  # fmt: skip
+    distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
+    notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
+    report = Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
+    return DistilResult(folder, result, rows, report.save(folder, {"model": model.name, **to_dict(run)}))
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:
-    energy = model.energy_folder
-    name = "an energy" if energy is None else energy.name
+    folder = model.energy_folder
+    energy = "its own logsumexp" if model.energy_name == SELF else "an energy" if folder is None else folder.name
     return ModelCard(
-        title=f"{Path(model.name).name}, tilted by {'its own logsumexp' if is_self(model) else name}, distilled",
+        title=f"{Path(model.name).name}, tilted by {energy}, distilled",
         data=f"{result.cost:,} sequences drawn by the method `{run.distil.method}`.",
-        training={"model": model.name, "energy": None if energy is None else str(energy), **to_dict(run)},
+        training={"model": model.name, "energy": None if folder is None else str(folder), **to_dict(run)},
         results=[(f"{name}, tilted model to student", value) for name, value in result.divergences.items()],
-        notes="" if energy is None else (energy / "README.md").read_text(encoding="utf8").partition("# ")[2],
+        notes="" if folder is None else (folder / "README.md").read_text(encoding="utf8").partition("# ")[2],
     )
-
-
-def is_self(model: Model) -> bool:
-    """Whether the energy is the logsumexp of the base's own logits."""
-    return isinstance(model.energy, SavedSelfEnergy)
-
-
-def _results(folder: Path, result: DistillationResult, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "drawn": result.cost,
-        "divergences": {name: value.to_dict() for name, value in result.divergences.items()},
-        "log_z": result.log_z.to_dict(),
-        "features": [
-            {key: value.to_dict() if isinstance(value, Estimate) else value for key, value in row.items()} for row in rows
-        ],
-    }
-
-
-def _report(model: Model, run: DistilRun, result: DistillationResult, rows: list[dict[str, Any]]) -> Report:
-    facts: dict[str, Any] = {
-        "model": model.name,
-        "energy": "self" if is_self(model) else model.energy_folder,
-        "student": run.out,
-        "method": run.distil.method,
-        "drawn": result.cost,
-        "ess": [round(stage.ess) for stage in result.stages],
-        "log_z": result.log_z,
-        "reliability": result.reliability.verdict,
-        "seed": run.training.seed,
-    }
-    distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
-    notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
-    return Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
 
 
 def _prompts(model: Model, run: DistilRun) -> Sequences:
@@ -360,15 +321,6 @@ def _prompts(model: Model, run: DistilRun) -> Sequences:
         return empty_prompts(1)
     train = model.training_splits(energy_data(model)).train
     return unique_prompts(evenly_spaced_rows(train, run.distil.prompts))[0]
-
-
-def _new_student(base: nn.Module, run: DistilRun) -> NetworkBase:
-    if not isinstance(base, NetworkBase):
-        raise ValueError(
-            f"A {type(base).__name__} is not built anew here. Nothing was drawn; leave --fresh out, so that the student starts "
-            f"from the base's weights."
-        )
-    return build_base(base.config, base.space, rng=SeededRng(run.training.seed).stream("base"))
 
 
 def _feature_rows(

@@ -29,7 +29,6 @@ from esscher.training import dynamic_evaluation as dynamic
 from esscher.training.config import DynamicConfig
 from esscher.training.stream_batches import TokenStream
 from esscher.workflow.config.measure import MeasureConfig
-from esscher.workflow.measure_stream import base_with_span, read_model_stream
 from esscher.workflow.model import Model
 from esscher.workflow.run_folder import trained_chunking
 
@@ -84,9 +83,9 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
     units: Mapping[str, Tensor]
     _refuse_settings(model, settings, streams)
     if settings.stream.attention_span is not None or settings.stream.clamp_len is not None:
-        model = replace(model, base=base_with_span(model, settings.stream))
+        model = replace(model, base=model.streaming_base(settings.stream.attention_span, settings.stream.clamp_len))
     if streams:
-        stream = read_model_stream(model, settings.source)
+        stream = model.read_stream(settings.source)
         scorer, units, measured_on = dynamic.stream_scorer(stream.tokens[None], config.segment), stream.units(), str(stream)
         counted, read_as = "tokens", f"one stream, learnt from after every {config.segment} tokens"
     else:
@@ -179,7 +178,7 @@ def _training_text(model: Model, config: DynamicConfig) -> tuple[dynamic.Segment
     source = SourceConfig(config.text or "") if run is None else run.data
     if _has_memory(model):
         if run is None:
-            stream = read_model_stream(model, source)
+            stream = model.read_stream(source)
         elif run.data.split == "raw":
             stream = raw_stream(read_raw_splits(run.data).train, model.tokenizer)
         else:

@@ -4,7 +4,11 @@
 
 Where all test sequences have one prompt, log Z needs many draws once. Where each has its own prompt, some draws are needed
 after each of them, so the test set is thinned to `MAX_SEQUENCES`, evenly spaced. With `out` the draws are kept, and an
-interrupted measurement goes on. Streams are in `measure_stream`, models that learn from the text in `dynamic_evaluation`.
+interrupted measurement goes on.
+
+A base that was trained on a stream reads all data as one long text, with its memory, in several columns at once
+(`esscher.estimators.long_context`). With one column the result is exactly that of reading from left to right; with several, up
+to what the memory holds beyond the columns' warm-up. Models that learn from the text are in `dynamic_evaluation`.
 """
 
 import json
@@ -15,31 +19,36 @@ from typing import Any
 
 from torch import nn
 
+from esscher.bases.network import NetworkBase
 from esscher.core.config import refuse_change, to_dict
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
-from esscher.core.space import Sequences, unique_prompts
+from esscher.core.space import unique_prompts
 from esscher.core.storage import digest, module_tensors, write_json
-from esscher.energies.serialization import SavedNetworkEnergy, base_digest
+from esscher.data.text import TextStream
+from esscher.energies.network import NetworkEnergy
+from esscher.energies.serialization import base_digest
+from esscher.estimators.long_context import SEGMENT, WARM, stream_cross_entropy, stream_log_probs, stream_warnings
 from esscher.estimators.measure import Measurement, measure
 from esscher.estimators.per_position import PositionEstimates, per_position
-from esscher.estimators.perplexity import as_perplexity
+from esscher.estimators.perplexity import TestSetMode, as_bits, as_perplexity
 from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
 from esscher.reports.report import Report
 from esscher.samplers.importance import Importance
 from esscher.training.resumable import ResumableByPrompts
-from esscher.workflow.config.measure import MeasureConfig
+from esscher.workflow.config.measure import MeasureConfig, StreamConfig
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
-from esscher.workflow.measure_stream import StreamMeasurement, measure_model_stream, reads_stream
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
+from esscher.workflow.run_folder import stream_settings, trained_chunking
 from esscher.workflow.subsets import evenly_spaced
 
 DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
 MAX_SEQUENCES = 500  # test sequences with prompts of their own
-WORST_PROMPTS = 8
+WORST_PROMPTS, RELIABILITY_COLUMNS = 8, ("ess", "max_share", "pareto_k", "verdict")
 MEASURED = "measured"  # folder of the report, in that of the energy or the base, where `out` is None
+TOKENS_PER_COLUMN, MAX_COLUMNS = 20 * WARM, 16
 DRAWS_CLAIM = "measuring.json"  # what the draws in a folder belong to
 
 
@@ -77,8 +86,72 @@ class SequenceMeasurement:
         }  # fmt: skip
         notes = [f"{name}: {next(iter(nats.values())).method}" for name, nats in methods.items() if nats is not None]
         if settings.plot is not None:
-            facts["plot"] = _plot_positions(tables["positions"], Path(settings.plot))
+            rows, positions = tables["positions"], [row["position"] for row in tables["positions"]]
+            colours = {"base": BASE, "tilted": TILTED}
+            lines = {name: (colour, positions, [row[name] for row in rows]) for name, colour in colours.items()}
+            figure = interval_bands(lines, x="position", y="perplexity of the token there")
+            facts["plot"] = save_figure(figure, Path(settings.plot))
         return Report("esscher measure", facts, tables, [*notes, *estimates.warnings])
+
+
+@dataclass(frozen=True)
+class StreamMeasurement:
+    """Nats by unit, and how the text was read."""
+
+    nats: Mapping[str, Estimate]
+    measured_on: str
+    read_as: str
+    warnings: list[str]
+
+    @property
+    def nats_by_model(self) -> dict[str, Mapping[str, Estimate]]:
+        return {"base": self.nats}
+
+    def report(self, model: Model, settings: MeasureConfig) -> Report:
+        """A row for each unit."""
+        perplexity, bits = as_perplexity(self.nats), as_bits(self.nats)
+        rows = [{"per": unit, "perplexity": perplexity[unit], "bits": bits[unit]} for unit in self.nats]
+        facts = {"model": model.name, "data": settings.source.source, "measured_on": self.measured_on, "read_as": self.read_as}
+        notes = [f"base: {self.nats['token'].method}", *self.warnings]
+        return Report("esscher measure", facts, {"perplexities": rows}, notes)
+
+
+def stream_columns(tokens: int) -> int:
+    """The number of columns in which a text of so many tokens is read by default."""
+    return max(1, min(MAX_COLUMNS, tokens // TOKENS_PER_COLUMN))
+
+
+def measure_stream(
+    base: NetworkBase, text: TextStream, settings: StreamConfig, *, test: TestSetMode = "sample", confidence: float = 0.95
+) -> StreamMeasurement:
+    """Cross-entropy of a text under a base with a memory, per token, word, character and byte.
+
+    Args:
+        base: A network with a memory.
+        text: The text.
+        settings: How it is read; `attention_span` and `clamp_len` are those of the base.
+        test: Whether the intervals are for all text like this one, or for exactly this one.
+        confidence: Coverage of the intervals.
+    """
+    columns, segment, units = settings.columns or stream_columns(len(text)), settings.segment or SEGMENT, text.units()
+    log_prob = stream_log_probs(base, text.tokens, streams=columns, segment=segment, warm=settings.warmup)
+    nats = stream_cross_entropy(log_prob, units, test=test, confidence=confidence)
+    warnings = stream_warnings(log_prob, units["token"]) if test == "sample" else []
+    how = f"{columns} columns, each after {settings.warmup:,} tokens before it" if columns > 1 else "one column"
+    return StreamMeasurement(nats, str(text), f"{how}, {segment:,} tokens at a time", warnings)
+
+
+def reads_stream(model: Model, settings: MeasureConfig) -> bool:
+    """Whether the data are read as one stream: if the model was trained so, or a setting of `stream` is given."""
+    stream_set = settings.stream != StreamConfig()
+    if model.is_tilted or settings.source.target is not None or model.chunking != trained_chunking(model.trained):
+        if stream_set:
+            raise ValueError(
+                "The settings of stream are for one text that a base reads with its memory. Nothing was measured; leave "
+                "energy, data.target, max_length, eos and prompt_tokens out."
+            )
+        return False
+    return stream_set or (model.trained is not None and model.trained.length.stream)
 
 
 @dataclass(frozen=True)
@@ -95,23 +168,25 @@ class MeasureResult:
 
 
 def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
-    """Measure a model on data: as sequences, as one stream, or learning from it.
+    """Measure a model on data: as sequences, as one stream, or learning from it, as `Model.measure` describes.
 
-    Args:
-        model: The model, tilted or not.
-        settings: The data, and what to measure.
-
-    Returns:
-        The estimates, and the report, which is saved in `settings.out`, by default in the folder `measured` in that of the
-        model.
+    The report is saved in `settings.out`, by default in the folder `measured` in that of the energy or the base.
     """
     measurement: SequenceMeasurement | StreamMeasurement | DynamicMeasurement
     if settings.dynamic:
         measurement = measure_dynamic(model, settings)
     elif reads_stream(model, settings):
-        measurement = measure_model_stream(model, settings)
+        settings.refuse_sequence_settings("where a text is read as one stream")
+        base = model.streaming_base(settings.stream.attention_span, settings.stream.clamp_len)
+        stream = replace(settings.stream, segment=settings.stream.segment or stream_settings(model.trained)[1].tokens)
+        text = model.read_stream(settings.source)
+        measurement = measure_stream(base, text, stream, test=settings.test, confidence=settings.confidence)
     else:
-        _check_positions(model, settings)
+        if settings.positions and not model.is_tilted:
+            raise ValueError(
+                f"positions compares base and tilted model position by position, and {model.name} was loaded without an energy."
+                f" Nothing was measured; name an energy, or leave positions out."
+            )
         measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings)
     report, home = measurement.report(model, settings), model.energy_folder or model.folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
@@ -121,25 +196,20 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
 
 
 def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConfig) -> SequenceMeasurement:
-    """Estimates on test sequences by every method, log Z, and its reliability.
-
-    Args:
-        model: The model, tilted or not.
-        available: Test sequences, of which at most `settings.sequences` are taken, evenly spaced.
-        settings: What to measure; `settings.out` keeps the draws.
-
-    Returns:
-        The estimates, and those by position if `settings.positions` asks for them.
-    """
-    count, draws = sample_sizes(model, available.x, settings)
+    """Estimates on test sequences, of which at most `settings.sequences` are taken, evenly spaced."""
+    one_prompt = len(unique_prompts(available.x)[0]) == 1
+    count = settings.sequences or (len(available) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
+    draws = settings.draws or (DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT)
     sequences = available.rows(evenly_spaced(len(available), count))
     folder = None if settings.out is None else Path(settings.out)
     if folder is not None and model.is_tilted:
         claim_draws_folder(folder, model, settings, draws)
-    say = current_progress().say
+    say, energy = current_progress().say, model.target.energy
+    bound = energy.config.bound if isinstance(energy, NetworkEnergy) else None
     estimates = measure(
         model.target, sequences.x, ResumableByPrompts(Importance(), folder, say=say), draws, units=sequences.units,
-        bounds=energy_bounds(model), test=settings.test, confidence=settings.confidence, rng=SeededRng(settings.seed),
+        bounds=None if bound is None else (-bound, bound), test=settings.test, confidence=settings.confidence,
+        rng=SeededRng(settings.seed),
     )  # fmt: skip
     positions: list[PositionEstimates] = []
     if settings.positions and model.is_tilted:
@@ -149,15 +219,14 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
             enumerate_last=not settings.sample_last, test=settings.test, confidence=settings.confidence,
             rng=SeededRng(settings.seed, "steps"), say=say,
         )  # fmt: skip
-    worst = tuple(_worst_prompts(model, estimates))
-    return SequenceMeasurement(sequences, len(available), draws, estimates, tuple(positions), worst)
-
-
-def sample_sizes(model: Model, x: Sequences, settings: MeasureConfig) -> tuple[int, int]:
-    """How many of these sequences are measured, and by how many draws after each prompt."""
-    one_prompt = len(unique_prompts(x)[0]) == 1
-    sequences = settings.sequences or (len(x) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
-    return sequences, settings.draws or (DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT)
+    worst: list[dict[str, Any]] = []
+    if estimates.draws is not None:
+        prompts = estimates.draws.prompts()
+        for row in estimates.worst(WORST_PROMPTS):
+            label = model.data.prompt_label(prompts.tokens[row, : int(prompts.start[row])].tolist())
+            reliability = {name: getattr(estimates.reliability[row], name) for name in RELIABILITY_COLUMNS}
+            worst.append({"prompt_ends_with": label, **reliability})
+    return SequenceMeasurement(sequences, len(available), draws, estimates, tuple(positions), tuple(worst))
 
 
 def tilt_facts(estimates: Measurement) -> dict[str, Any]:
@@ -190,13 +259,6 @@ def position_rows(positions: tuple[PositionEstimates, ...]) -> list[dict[str, An
     ]
 
 
-def energy_bounds(model: Model) -> tuple[float, float] | None:
-    """Where every -E(x) lies, if the energy's settings say."""
-    if not isinstance(model.energy, SavedNetworkEnergy) or model.energy.config.bound is None:
-        return None
-    return -model.energy.config.bound, model.energy.config.bound
-
-
 def claim_draws_folder(folder: Path, model: Model, settings: MeasureConfig, draws: int) -> None:
     """Let a folder of draws belong to this model, seed and number of draws; refuse one that belongs to others."""
     energy = model.target.energy
@@ -212,36 +274,3 @@ def claim_draws_folder(folder: Path, model: Model, settings: MeasureConfig, draw
         refuse_change(f"The measurement in {folder}", json.loads(file.read_text()), claim)
     else:
         write_json(file, claim)
-
-
-def _check_positions(model: Model, settings: MeasureConfig) -> None:
-    if settings.positions and not model.is_tilted:
-        raise ValueError(
-            f"positions compares base and tilted model position by position, and {model.name} was loaded without an energy. "
-            f"Nothing was measured; name an energy, or leave positions out."
-        )
-
-
-def _worst_prompts(model: Model, estimates: Measurement) -> list[dict[str, Any]]:
-    """The least reliable prompts."""
-    if estimates.draws is None:
-        return []
-    prompts, rows = estimates.draws.prompts(), []
-    for row in estimates.worst(WORST_PROMPTS):
-        entry, start = estimates.reliability[row], int(prompts.start[row])
-        rows.append(
-            {
-                "prompt_ends_with": model.data.prompt_label(prompts.tokens[row, :start].tolist()),
-                "ess": entry.ess,
-                "max_share": entry.max_share,
-                "pareto_k": entry.pareto_k,
-                "verdict": entry.verdict,
-            }
-        )
-    return rows
-
-
-def _plot_positions(rows: list[dict[str, Any]], file: Path) -> Path:
-    positions = [row["position"] for row in rows]
-    lines = {name: (colour, positions, [row[name] for row in rows]) for name, colour in (("base", BASE), ("tilted", TILTED))}
-    return save_figure(interval_bands(lines, x="position", y="perplexity of the token there"), file)

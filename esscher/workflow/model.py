@@ -7,28 +7,38 @@
     plain = tilted.distil(out="runs/plain")
 
 What a folder says is the default: an energy remembers how text was chunked for it, and a base that was trained on chunks how
-many tokens were the prompt. Arguments of a method are the fields of its settings class, in the same words as flags and YAML
-keys.
+many tokens were the prompt. Arguments are the fields of a settings class, in the same words as flags and YAML keys.
 """
 
-from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esscher.bases.network import NetworkBase
+from esscher.bases.network import NetworkBase, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.chunking import Chunking
 from esscher.core.config import load_object, takes
 from esscher.core.target import Tilted, flat
-from esscher.data.config import DataConfig
+from esscher.data.config import DataConfig, SourceConfig
 from esscher.data.images import load_codec
+from esscher.data.splits import read_stream
+from esscher.data.text import TextStream
 from esscher.data.tokenizers import Tokenizer
 from esscher.energies.features import Decode
+from esscher.energies.network import NetworkEnergy
 from esscher.energies.self_energy import SavedSelfEnergy
-from esscher.energies.serialization import SavedLogLinear, SavedNetworkEnergy, load_energy
+from esscher.energies.serialization import (
+    Origin,
+    SavedLogLinear,
+    SavedNetworkEnergy,
+    base_digest,
+    load_energy,
+    save_energy,
+    save_network_energy,
+)
 from esscher.hub import ModelCard, SavedBase, load_base, save_base
 from esscher.training.collectives import init_process_group
 from esscher.workflow.config.distil import DistilRun
@@ -37,16 +47,16 @@ from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.config.tilt import TiltRun
 from esscher.workflow.config.train import TrainRun
+from esscher.workflow.config.translate import TranslateConfig
 from esscher.workflow.processors import DataSplits, ImageProcessor, TextProcessor, TranslationProcessor
-from esscher.workflow.run_folder import train_settings_of, trained_chunking
+from esscher.workflow.run_folder import TRAIN_SETTINGS, read_settings, stream_settings, trained_chunking
 
 if TYPE_CHECKING:
     from esscher.workflow.measure import MeasureResult
-    from esscher.workflow.sample import SampleResult
-    from esscher.workflow.score import ScoreResult
+    from esscher.workflow.sample import SampleResult, ScoreResult
+    from esscher.workflow.translate import TranslateResult
 
-AnyProcessor = TextProcessor | TranslationProcessor | ImageProcessor
-AnySavedEnergy = SavedLogLinear | SavedNetworkEnergy | SavedSelfEnergy
+SavedEnergy = SavedLogLinear | SavedNetworkEnergy | SavedSelfEnergy
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,10 @@ class Model:
 
     base: SavedBase
     target: Tilted
-    processor: AnyProcessor | None  # None where the folder holds no tokenizer
+    processor: TextProcessor | ImageProcessor | None  # None where the folder holds no tokenizer
     chunking: Chunking = field(default_factory=Chunking)
     folder: Path | None = None  # where the base was loaded from
-    energy: AnySavedEnergy | None = None  # as loaded; None for a base, and for an energy of your own
+    energy: SavedEnergy | Origin | None = None  # what `save` needs; None for a base, and for an energy of your own
     energy_folder: Path | None = None
     trained: TrainRun | None = None  # settings that the base was trained with here
     fsdp: bool = False  # whether the base's weights are sharded among processes
@@ -83,7 +93,7 @@ class Model:
         return "self" if isinstance(self.energy, SavedSelfEnergy) else "an energy of your own"
 
     @property
-    def data(self) -> AnyProcessor:
+    def data(self) -> TextProcessor | ImageProcessor:
         """The processor; an error where the folder has none."""
         if self.processor is None:
             raise ValueError(f"{self.name} holds no tokenizer, so text cannot be read or shown. Nothing was done.")
@@ -111,23 +121,20 @@ class Model:
         """Whether prompts are sources to translate."""
         return isinstance(self.processor, TranslationProcessor)
 
-    @property
-    def streaming_base(self) -> NetworkBase:
-        """The base, which must be a network with a memory to read streams."""
+    def streaming_base(self, attention_span: int | None = None, clamp_len: int | None = None) -> NetworkBase:
+        """The base, which must be a network with a memory to read streams; with another attention span it is a copy."""
         if not isinstance(self.base, NetworkBase):
             raise ValueError(
                 f"{self.name} is a Hugging Face model, which has no memory here. Nothing was done; read text in chunks."
             )
         self.base.init_memory(0)  # refuses a network without a memory
-        return self.base
+        if attention_span is None and clamp_len is None:
+            return self.base
+        return with_attention_span(deepcopy(self.base), attention_span=attention_span, clamp_len=clamp_len)
 
     def untilted(self) -> "Model":
         """The base alone."""
         return replace(self, target=Tilted(self.base), energy=None, energy_folder=None)
-
-    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Prompts as tokens, as the base reads them."""
-        return self.data.encode_prompts(texts)
 
     def decode(self) -> Decode | None:
         """The function that makes text of tokens; None for a model without text."""
@@ -135,21 +142,26 @@ class Model:
 
     def training_splits(self, data: DataConfig | None = None) -> DataSplits:
         """The data in three splits, as sequences of this model; by default those that its base was trained on."""
-        if data is None and self.trained is None:
-            raise ValueError(
-                f"{self.name} does not say what it was trained on, so there are no data. Nothing was done; give --data, "
-                "or state "
-                f"moments with --want."
-            )
-        return self.data.read_splits(self.trained.data if data is None and self.trained is not None else data, self.trained)  # type: ignore[arg-type]
+        if data is None:
+            if self.trained is None:
+                raise ValueError(
+                    f"{self.name} does not say what it was trained on, so there are no data. Nothing was done; give --data, or "
+                    f"state moments with --want."
+                )
+            data = self.trained.data
+        return self.data.read_splits(data, self.trained)
+
+    def read_stream(self, data: SourceConfig) -> TextStream:
+        """A source as one stream, as in the training of the base, if that was on a stream."""
+        trained, length = stream_settings(self.trained)
+        return read_stream(data.with_defaults(trained), self.tokenizer, raw=trained.split == "raw", ends=length.ends)
 
     @takes(SampleConfig)
     def sample(self, settings: SampleConfig) -> "SampleResult":
         """Draw sequences after prompts.
 
         Args:
-            settings: The fields of `SampleConfig`: first `prompts`, a list of texts; then `draws`, `sampler`, `temperature`,
-            ...
+            settings: The fields of `SampleConfig`: first `prompts`, a list of texts; then `draws`, `sampler`, `top_k`, ...
 
         Returns:
             `.samples` are rows with text, log-probability under the base, energy and weight; `.texts` are the texts alone.
@@ -174,7 +186,7 @@ class Model:
         Example:
             >>> model.score(["Once upon a time."]).log_base
         """
-        from esscher.workflow.score import score_model
+        from esscher.workflow.sample import score_model
 
         return score_model(self, settings)
 
@@ -230,58 +242,79 @@ class Model:
 
         return distil_model(self, settings).model
 
-    def explore(self, settings: Any = None) -> None:
-        """Serve a page to look at the model with.
+    @takes(TranslateConfig)
+    def translate(self, settings: TranslateConfig) -> "TranslateResult":
+        """Translate sentences or the lines of a file, if the model's prompts are sources.
 
         Args:
-            settings: An `esscher.explorer.config.ExploreConfig`; its defaults if None.
+            settings: The fields of `TranslateConfig`: first `sentences`, a list; or `file`; then `decoder`, `out`, ...
+
+        Returns:
+            `.texts` are the translations in order, `.translations` those with log-probability and notes.
 
         Example:
-            >>> model.explore()
+            >>> model.translate(["Il pleut."], decoder=BeamSearch(5)).texts
         """
-        load_object("esscher.explorer.page:explore_model")(self, settings)
+        from esscher.workflow.translate import translate_model
 
-    def serve(self, settings: Any = None) -> None:
-        """Serve the model behind an endpoint that speaks OpenAI's completions.
+        return translate_model(self, settings)
+
+    def explore(self, **settings: Any) -> None:
+        """Serve a page to look at the model with, until Ctrl-C.
 
         Args:
-            settings: An `esscher.serving.config.ServeConfig`; its defaults if None.
+            **settings: The fields of `esscher.explorer.config.ExploreConfig`: `prompts`, `student`, `port`, ...
 
         Example:
-            >>> model.serve()
+            >>> model.explore(prompts=["Once upon"])
         """
-        load_object("esscher.serving.endpoint:serve_model")(self, settings)
+        config = load_object("esscher.explorer.config:ExploreConfig")
+        takes(config)(load_object("esscher.explorer.page:explore_model"))(self, **settings)
+
+    def serve(self, **settings: Any) -> None:
+        """Serve the model behind an endpoint that speaks OpenAI's completions, until Ctrl-C.
+
+        Args:
+            **settings: The fields of `esscher.serving.config.ServeConfig`: `port`, `max_draws`, `timeout`, ...
+
+        Example:
+            >>> model.serve(port=8000)
+        """
+        config = load_object("esscher.serving.config:ServeConfig")
+        takes(config)(load_object("esscher.serving.endpoint:serve_model"))(self, **settings)
 
     def save(self, folder: str | Path) -> None:
-        """Save the base as a model folder. The energy of a tilted model is not saved with it: it stays in the folder of `tilt`.
+        """Save the base as a model folder, and the energy of a tilted model in the folder `energy` inside.
 
         Args:
-            folder: Where to; `esscher.load(folder)` reads it back.
+            folder: Where to; `esscher.load(folder)` reads the base back, `esscher.load(folder, energy=f"{folder}/energy")` the
+                tilted model. The energy `self` is the base's own and needs no folder.
 
         Example:
             >>> model.save("runs/copy")
         """
+        energy, inside, saved = self.target.energy, Path(folder) / "energy", self.energy
+        origin = saved.origin if isinstance(saved, SavedNetworkEnergy) else saved
+        if isinstance(energy, NetworkEnergy) and isinstance(origin, Origin):
+            save_network_energy(inside, energy, replace(origin, base=str(folder), base_digest=base_digest(self.base)))
+        elif isinstance(saved, SavedLogLinear):
+            save_energy(inside, replace(saved, base=str(folder), base_digest=base_digest(self.base)))
+        elif self.is_tilted and not isinstance(saved, SavedSelfEnergy):
+            raise ValueError(
+                f"The energy, a {type(energy).__name__}, is your own, and only energies that `tilt` made can be saved. Nothing "
+                f"was saved; save the base by `model.untilted().save(...)`, and give the energy to `tilt` again."
+            )
         save_base(folder, self.base, None if self.processor is None else self.processor.artifact, ModelCard(self.name))
 
 
-def load(
-    folder: str | Path,
-    energy: str | Path | None = None,
-    device: str = "auto",
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-    *,
-    chunking: Chunking | None = None,
-    fsdp: bool = False,
-) -> Model:
+def load(folder: str | Path, energy: str | Path | None = None, **settings: Any) -> Model:
     """Load a model, tilted if an energy is named.
 
     Args:
         folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face.
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
-        device: Where to compute: auto, cpu, cuda, cuda:1, mps.
-        dtype: Precision of the weights.
-        chunking: How text is cut, where that is not as the folders say.
-        fsdp: Shard the base's weights among the processes of torchrun, all of which call this.
+        **settings: More fields of `LoadConfig`: `device`, `dtype`, `fsdp`; `max_length`, `eos` and `prompt_tokens`, where text
+            is not cut as the folders say.
 
     Returns:
         The model.
@@ -289,13 +322,7 @@ def load(
     Example:
         >>> model = esscher.load("runs/base", energy="runs/energy")
     """
-    cut = Chunking() if chunking is None else chunking
-    return load_model(
-        LoadConfig(
-            str(folder), energy=None if energy is None else str(energy), device=device, dtype=dtype, fsdp=fsdp,
-            max_length=cut.max_length, eos=cut.eos, prompt_tokens=cut.prompt_tokens,
-        )
-    )  # fmt: skip
+    return load_model(LoadConfig(str(folder), energy=None if energy is None else str(energy), **settings))
 
 
 def load_model(settings: BaseConfig) -> Model:
@@ -303,22 +330,20 @@ def load_model(settings: BaseConfig) -> Model:
     folder = Path(settings.folder)
     energy = settings.energy if isinstance(settings, LoadConfig) else None
     saved = None if energy is None else load_energy(energy)
-    trained = train_settings_of(folder)
-    default = trained_chunking(trained)
-    if saved is not None and not isinstance(saved, SavedSelfEnergy):
-        default = saved.cut
-    given = Chunking(max_length=settings.max_length, eos=settings.eos, prompt_tokens=settings.prompt_tokens)
-    chunking = given.with_defaults(default)
+    trained = read_settings(folder / TRAIN_SETTINGS, TrainRun)
+    default = trained_chunking(trained) if saved is None or isinstance(saved, SavedSelfEnergy) else saved.chunking
+    chunking = Chunking(max_length=settings.max_length, eos=settings.eos, prompt_tokens=settings.prompt_tokens)
+    chunking = chunking.with_defaults(default)
     base, tokenizer = load_base(
         folder, max_length=chunking.max_length, eos=chunking.eos, chunks=chunking.prompt_tokens is not None
     )
+    if saved is not None:
+        saved.check_base(base)  # before its weights are rounded to another dtype
     if settings.device != "auto" or settings.dtype != "auto":
         dtype = None if settings.dtype == "auto" else getattr(torch, settings.dtype)
         base.to(device=None if settings.device == "auto" else settings.device, dtype=dtype)
-    target = Tilted(base)
-    if saved is not None:
-        saved.check_base(base)
-        target = Tilted(base, saved.energy(None if tokenizer is None else tokenizer.decode, base))
+    decode = None if tokenizer is None else tokenizer.decode
+    target = Tilted(base) if saved is None else Tilted(base, saved.energy(decode, base))
     if settings.fsdp:
         from esscher.bases.fsdp import shard  # takes seconds to import
 
@@ -331,9 +356,8 @@ def load_model(settings: BaseConfig) -> Model:
 
 def _processor(
     folder: Path, base: SavedBase, tokenizer: Tokenizer | None, chunking: Chunking, trained: TrainRun | None
-) -> AnyProcessor | None:
-    """What the model's sequences are: images where the folder holds a codec, translations where prompts are sources,
-    or text."""
+) -> TextProcessor | ImageProcessor | None:
+    """The processor of images where the folder holds a codec, of translations where prompts are sources, or of text."""
     codec = load_codec(folder)
     if codec is not None:
         return ImageProcessor(codec)

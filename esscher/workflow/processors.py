@@ -2,13 +2,15 @@
 
 A `Model` has one processor. It reads data in splits or as one set, encodes prompts, decodes draws, and turns cross-entropies
 into the numbers that are usual for its data: perplexities per token, word and byte, or bits per dimension. So no verb asks what
-kind of data a model has. Long texts that are read as one stream with a memory are `StreamSplits`.
+kind of data a model has. `TextProcessor` documents the methods that every processor has. Long texts that are read as one stream
+with a memory are `StreamSplits`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,7 +41,6 @@ from esscher.data.text import (
     chunk_texts,
     decode_part,
     raw_stream,
-    text_chunks,
     text_points,
     text_stream,
 )
@@ -97,58 +98,6 @@ class PromptSet:
     shown: tuple[NDArray[np.uint8], ...] = ()  # for each prompt, images to show before what was drawn after it
 
 
-@runtime_checkable
-class Processor(Protocol):
-    """What a model's kind of data must be able to do."""
-
-    samples_file: ClassVar[str | None]  # where draws are written in the model's folder, if no file is named
-
-    @property
-    def artifact(self) -> Tokenizer | ImageCodec:
-        """What is saved in the model's folder."""
-        ...
-
-    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Prompts as tokens."""
-        ...
-
-    def read(self, data: SourceConfig, trained: TrainRun | None) -> EncodedSet:
-        """All sequences of a source; of the source of a training run, those held out for the test where it has them."""
-        ...
-
-    def read_splits(self, data: DataConfig, trained: TrainRun | None) -> "DataSplits":
-        """The sequences of a source in three splits."""
-        ...
-
-    def rows(self, models: Mapping[str, Mapping[str, Estimate] | None]) -> tuple[str, list[dict[str, Any]]]:
-        """Cross-entropies in nats by model and unit as a table: its name and its rows."""
-        ...
-
-    def measurement_rows(self, measurement: Measurement) -> tuple[str, list[dict[str, Any]]]:
-        """A measurement of base and tilted model as a table: its name and its rows."""
-        ...
-
-    def sample_prompts(self, settings: SampleConfig, trained: TrainRun | None) -> PromptSet:
-        """What to draw after."""
-        ...
-
-    def decode(self, points: Sequence[Sequence[int]]) -> list[str] | None:
-        """Points as texts; None where they are no texts."""
-        ...
-
-    def prompt_label(self, prompt: Sequence[int]) -> str:
-        """A few words by which a reader recognises a prompt."""
-        ...
-
-    def same_tokens(self, other: object) -> bool:
-        """Whether a token means the same to both, so that their models can be compared token by token."""
-        ...
-
-    def save_samples(self, file: Path, samples: Sequence[Any], tokens: Sequence[Sequence[int]], prompts: PromptSet) -> None:
-        """Write draws: their rows as JSON lines, or their tokens, prompts included, as a grid of images."""
-        ...
-
-
 @dataclass(frozen=True)
 class DataSplits:
     """Sequences for training, validation and test, the processor that made them, and what is known exactly of their source."""
@@ -179,13 +128,15 @@ class TextProcessor:
     tokenizer: Tokenizer
     space: Space
     prompt_tokens: int = 0
-    samples_file: ClassVar[str | None] = None
+    samples_file: ClassVar[str | None] = None  # where draws are written in the model's folder, if no file is named
 
     @property
     def artifact(self) -> Tokenizer:
+        """What is saved in the model's folder."""
         return self.tokenizer
 
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Prompts as tokens."""
         return self.tokenizer.encode(texts)
 
     def encode(self, texts: Sequence[str]) -> TextSet:
@@ -193,6 +144,7 @@ class TextProcessor:
         return chunk_texts(texts, self.tokenizer, self.space, prompt_tokens=self.prompt_tokens)
 
     def read(self, data: SourceConfig, trained: TrainRun | None) -> EncodedSet:
+        """All sequences of a source; of the source of a training run, those held out for the test where it has them."""
         if data.target is not None:
             return TranslationProcessor(self.tokenizer, self.space).read(data, trained)
         texts = read_source(data if trained is None else data.with_defaults(trained.data))
@@ -204,11 +156,13 @@ class TextProcessor:
         return EncodedSet(encoded.x, encoded.units(), description, self.space.eos)
 
     def read_splits(self, data: DataConfig, trained: TrainRun | None) -> DataSplits:
+        """The sequences of a source in three splits."""
         if data.motif is not None and trained is not None:
             return motif_splits(data, data.motif, rng=SeededRng(trained.training.seed).stream("data"))
         return self._splits([self.encode(texts.texts) for texts in read_splits(data)], data.source)
 
     def rows(self, models: Mapping[str, Mapping[str, Estimate] | None]) -> tuple[str, list[dict[str, Any]]]:
+        """Cross-entropies in nats by model and unit as a table: its name and its rows."""
         return "perplexities", [
             {"model": name, "per": unit, "perplexity": value}
             for name, nats in models.items()
@@ -217,26 +171,31 @@ class TextProcessor:
         ]
 
     def measurement_rows(self, measurement: Measurement) -> tuple[str, list[dict[str, Any]]]:
+        """A measurement of base and tilted model as a table: its name and its rows."""
         return "perplexities", measurement.perplexities()
 
     def sample_prompts(self, settings: SampleConfig, trained: TrainRun | None) -> PromptSet:
+        """What to draw after."""
         if settings.images != ImageSampleConfig():
             raise ValueError("The model is no model of images. Nothing was drawn; leave the settings of images out.")
         texts = list(settings.prompts) or [""]
         return PromptSet(texts, prompts_of(self.encode_prompts(texts)))
 
     def decode(self, points: Sequence[Sequence[int]]) -> list[str] | None:
+        """Points as texts; None where they are no texts."""
         return self.tokenizer.decode([list(point) for point in points])
 
     def prompt_label(self, prompt: Sequence[int]) -> str:
+        """A few words by which a reader recognises a prompt."""
         return " ".join(self.tokenizer.decode([list(prompt)])[0].split()[-LABEL_WORDS:])
 
     def same_tokens(self, other: object) -> bool:
-        if not isinstance(other, TextProcessor):
-            return False
-        return self.tokenizer.backend.get_vocab() == other.tokenizer.backend.get_vocab()
+        """Whether a token means the same to both, so that their models can be compared token by token."""
+        vocab = self.tokenizer.backend.get_vocab()
+        return isinstance(other, TextProcessor) and vocab == other.tokenizer.backend.get_vocab()
 
     def save_samples(self, file: Path, samples: Sequence[Any], tokens: Sequence[Sequence[int]], prompts: PromptSet) -> None:
+        """Write draws: their rows as JSON lines, or their tokens, prompts included, as a grid of images."""
         write_lines(file, samples)
 
     def measured(self, nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -258,8 +217,7 @@ class TranslationProcessor(TextProcessor):
     def encode(self, texts: Sequence[str]) -> TextSet:
         raise ValueError(
             "The model translates, so its data are pairs of texts. Nothing was done; name the translations, too "
-            "(--data.target), "
-            "or leave the data out where those that it was trained on will do."
+            "(--data.target), or leave the data out where those that it was trained on will do."
         )
 
     def encode_pairs(self, pairs: Pairs) -> TextSet:
@@ -315,10 +273,9 @@ class ImageProcessor:
     def read_splits(self, data: DataConfig, trained: TrainRun | None) -> DataSplits:
         images = read_image_splits(data, ImageConfig() if trained is None else trained.images)
         train, validation, test = (self.codec.encode(split) for split in images)
-        lines = [f"- {name}: {split}" for name, split in zip(SPLIT_NAMES, images, strict=True)]
         binarized = f", binarized by {self.codec.binarize}" if self.codec.binarize else ""
-        lines.append(f"- {self.codec.quantization_levels} levels{binarized}")
-        return DataSplits(self.codec.space, train, validation, test, image_units(test), self, "\n".join(lines))
+        description = f"{_describe(images)}\n- {self.codec.quantization_levels} levels{binarized}"
+        return DataSplits(self.codec.space, train, validation, test, image_units(test), self, description)
 
     def rows(self, models: Mapping[str, Mapping[str, Estimate] | None]) -> tuple[str, list[dict[str, Any]]]:
         return "bits", [{"model": name, **self.measured(nats)} for name, nats in models.items() if nats is not None]
@@ -372,8 +329,8 @@ class ImageProcessor:
     def grid(self, x: Sequences, prompts: PromptSet) -> NDArray[np.uint8]:
         """Draws as images, a row for each prompt: what is shown before, then the draws after it."""
         drawn = self.codec.decode(x)
-        shown = [images[:, None] for images in prompts.shown]
-        return np.concatenate([*shown, drawn.reshape(len(prompts.labels), -1, *self.codec.image)], 1)
+        before = [images[:, None] for images in prompts.shown]
+        return np.concatenate([*before, drawn.reshape(len(prompts.labels), -1, *self.codec.image)], 1)
 
     def measured(self, nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
         """The numbers that are usual for images, by name."""
@@ -400,14 +357,9 @@ def prepare_data(run: TrainRun) -> DataSplits:
     tokenizer = choose_tokenizer(run.tokenizer_config, splits.train)
     space = Space(tokenizer.vocab_size, length.tokens - length.prompt_tokens, None if length.chunks else tokenizer.eos)
     processor = TextProcessor(tokenizer, space, length.prompt_tokens)
-    sets = [_encode(texts, tokenizer, length) for texts in splits]
+    points = partial(text_points, tokenizer=tokenizer, max_length=length.tokens, longer=length.longer)
+    sets = [processor.encode(split.texts) if length.chunks else points(split.texts) for split in splits]
     return processor._splits(sets, _describe([f"{texts}: {split}" for texts, split in zip(splits, sets, strict=True)]))
-
-
-def _encode(texts: Texts, tokenizer: Tokenizer, length: LengthConfig) -> TextSet:
-    if length.chunks:
-        return text_chunks(texts.texts, tokenizer, length=length.tokens, prompt_tokens=length.prompt_tokens)
-    return text_points(texts.texts, tokenizer, max_length=length.tokens, longer=length.longer)
 
 
 def _translation_splits(run: TrainRun) -> DataSplits:
@@ -431,19 +383,18 @@ def motif_splits(data: DataConfig, motif: str, *, rng: Rng) -> DataSplits:
     mixture = None if data.mixture == 1 else data.mixture
     process = motif_process(motif, data.length, data.alphabet, mixture)
     sets = draw_splits(process.base, data.size, rng=rng)
-    tokenizer = character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False)
     share = "" if mixture is None else f", in a share {mixture} of them"
     description = (
         f"Strings of {data.length} symbols over {data.alphabet!r} that contain {process.motif!r}{share}: {len(sets.train):,} "
         f"for training, {len(sets.validation):,} for validation, {len(sets.test):,} for the test."
     )
     truth = (("entropy of the process", Estimate.exact(process.entropy_per_symbol, unit="nats per symbol")),)
-    processor = TextProcessor(tokenizer, process.space)
+    processor = TextProcessor(character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False), process.space)
     units = {"token": sets.test.lengths}
     return DataSplits(process.space, sets.train, sets.validation, sets.test, units, processor, description, truth)
 
 
-def _describe(lines: Sequence[str]) -> str:
+def _describe(lines: Sequence[object]) -> str:
     return "\n".join(f"- {name}: {line}" for name, line in zip(SPLIT_NAMES, lines, strict=True))
 
 
@@ -470,9 +421,10 @@ class StreamSplits:
             windows = SegmentPairWindows(length.window, length.tokens, separator, summary)
         return TokenStream(self.train.tokens, length.tokens, length.segments, windows, length.bidirectional)
 
-    def validation_stream(self, length: LengthConfig) -> TokenStream:
-        """The validation stream in segments of one length."""
-        return TokenStream(self.validation.tokens, length.tokens)
+    def measured(self, nats: Mapping[str, Estimate]) -> dict[str, Estimate]:
+        """What is reported of the test data: perplexities, and bits per character and byte."""
+        bits = {f"bits per {unit}": value for unit, value in as_bits(nats).items() if unit in ("character", "byte")}
+        return {**self.processor.measured(nats), **bits}
 
 
 def prepare_stream_data(run: TrainRun) -> StreamSplits:
@@ -489,8 +441,8 @@ def prepare_stream_data(run: TrainRun) -> StreamSplits:
         tokenizer = choose_tokenizer(run.tokenizer_config, splits.train)
         streams = [text_stream(part.texts, tokenizer, ends=run.length.ends) for part in splits]
     space = Space(tokenizer.vocab_size, run.length.tokens)
-    train, validation, test = streams
     description = _describe([f"{run.data.source}: {stream}" for stream in streams])
+    train, validation, test = streams
     return StreamSplits(space, train, validation, test, TextProcessor(tokenizer, space), description)
 
 

@@ -133,7 +133,7 @@ def score_candidates(
     out: str | Path | None = None,
 ) -> tuple[NBest, ...]:
     """The lists with the scores `log_base` and, with an energy, `log_weight`; those in the lists or in `out` are used again."""
-    chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).cut)
+    chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).chunking)
     wanted = _digests(Path(base), energy, chunking)
     file = None if out is None else Path(out)
     finished = {} if file is None else _read_finished(file, lists, wanted)
@@ -141,7 +141,7 @@ def score_candidates(
     unscored = [nbest for nbest in done.values() if _missing_scores(nbest, wanted)]
     _append(file, [nbest for nbest in lists if nbest.id not in finished and not _missing_scores(nbest, wanted)])
     if unscored:
-        model = load(base, energy, chunking=chunking)
+        model = load(base, energy, **vars(chunking))
         count, throttle = 0, Throttle()
         for shard in _shards(unscored):
             scored = _score_shard(shard, model, wanted)

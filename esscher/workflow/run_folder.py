@@ -35,11 +35,6 @@ def read_settings(file: Path, cls: type[C]) -> C | None:
     return from_dict(cls, yaml.safe_load(file.read_text())) if file.is_file() else None
 
 
-def train_settings_of(folder: str | Path | None) -> TrainRun | None:
-    """The settings that a base was trained with; None for a base from elsewhere."""
-    return None if folder is None else read_settings(Path(folder) / TRAIN_SETTINGS, TrainRun)
-
-
 def trained_chunking(run: TrainRun | None) -> Chunking:
     """How text is cut for a model where neither its energy nor the user says: as in its training, if that was on chunks."""
     return Chunking(prompt_tokens=run.length.prompt_tokens if run is not None and run.length.chunks else None)

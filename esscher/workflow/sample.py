@@ -1,13 +1,16 @@
-"""Drawing from a model: sequences after prompts, and for samplers that choose among candidates, what they chose from.
+"""Drawing from a model, and scoring texts.
 
     model.sample(["Return the"], draws=4).texts
+    model.score(["Return the name."]).log_base
 
-Equal candidates are one row: `share` is their share of the weight and estimates p(x), `times` how often they were drawn,
-`chosen` how many draws they became. Processes that were launched together share the draws of each prompt.
+A sampler that chooses among candidates also shows these, equal ones in one row: `share` is their share of the weight and
+estimates p(x), `times` how often they were drawn, `chosen` how many draws they became. Processes that were launched together
+share the draws of each prompt. A text is scored to its end symbol, if there is one; tokens of its prompt do not count.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,11 @@ from esscher.bases.network import NetworkBase, with_prompt_tokens
 from esscher.bases.truncated import truncated
 from esscher.core.distributed import is_main_process, rank, world_size
 from esscher.core.draws import Draws, Sampler
-from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, sequences
 from esscher.core.target import Tilted
+from esscher.data.sources import read_lines
 from esscher.data.tokenizers import Tokenizer
 from esscher.estimators.expectations import per_prompt
 from esscher.estimators.log_z import log_z
@@ -31,11 +35,11 @@ from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
-from esscher.samplers.scoring import log_weight
+from esscher.samplers.scoring import log_prob, log_weight, to_device_of
 from esscher.samplers.sir import SIR, AdaptiveSIR, CandidateSelection, selected_draws
 from esscher.samplers.twists import ParticleSIR
 from esscher.training.collectives import all_gather_objects, init_process_group
-from esscher.workflow.config.sample import SampleConfig
+from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.model import Model
 from esscher.workflow.processors import PromptSet
 
@@ -61,22 +65,14 @@ class SampleResult:
 
 
 def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
-    """Draw from a model.
-
-    Args:
-        model: The model, tilted or not.
-        settings: Prompts, sampler, and where to write the draws.
-
-    Returns:
-        The draws as rows, what they were chosen from, and the report.
-    """
+    """Draw from a model, tilted or not, as `Model.sample` describes."""
     default = model.data.samples_file
     file = None if default is None else (model.folder or Path()) / default
     if settings.out is not None:
         file = Path(settings.out)
         if file.exists():
             raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
-    sampler = sampler_for(model, settings)
+    sampler = settings.sampler or (AdaptiveSIR() if model.is_tilted else Ancestral())
     prompts = model.data.sample_prompts(settings, model.trained)
     result = _draw_together(model, sampler, prompts, settings)
     if file is not None and is_main_process():
@@ -87,13 +83,6 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     }  # fmt: skip
     tables, json_tables = _tables(result, prompts.labels, settings.show)
     return replace(result, report=Report("esscher sample", facts, tables, result.notes, json_tables=json_tables))
-
-
-def sampler_for(model: Model, settings: SampleConfig) -> Any:
-    """The sampler of the settings; by default ancestral sampling, `AdaptiveSIR` for a tilted model."""
-    if settings.sampler is not None:
-        return settings.sampler
-    return AdaptiveSIR() if model.is_tilted else Ancestral()
 
 
 def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) -> Tilted:
@@ -128,12 +117,10 @@ def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleCo
     samples = sample_rows(model, prompts.labels, draws, target)
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
-    notes = _notes_on_prompts(model, prompts.x.start.tolist())
-    if not selections:
-        return SampleResult(samples, tokens, facts, notes)
     pools = pool_rows(prompts.labels, selections)
-    candidates = [] if "text" not in samples[0] else candidate_rows(selections, target, model.tokenizer)
-    return SampleResult(samples, tokens, facts, notes + _notes_on_pools(pools), pools, candidates)
+    groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
+    candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
+    return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
 
 
 def _merge_processes(parts: Sequence[SampleResult], prompts: int) -> SampleResult:
@@ -159,12 +146,8 @@ def _merge_processes(parts: Sequence[SampleResult], prompts: int) -> SampleResul
 def sample_rows(model: Model, labels: Sequence[Any], draws: Draws, target: Tilted) -> list[dict[str, Any]]:
     """A row for each draw."""
     count, texts = draws.log_weight.shape[1], model.data.decode(draws.x.points())
-    numbers = zip(
-        draws.log_base.view(-1).tolist(),
-        (-log_weight(target, draws.x)).tolist(),
-        draws.log_weight.view(-1).tolist(),
-        strict=True,
-    )
+    columns = draws.log_base.view(-1), -log_weight(target, draws.x), draws.log_weight.view(-1)
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
     return [
         {
             "prompt": labels[row // count],
@@ -190,23 +173,20 @@ class WeightedCandidate:
     chosen: int
 
 
-def candidate_rows(
-    selections: Sequence[CandidateSelection], target: Tilted, tokenizer: Tokenizer
-) -> list[list[dict[str, Any]]]:
-    """For each prompt a row for each different candidate, the largest share first."""
-    groups = weighted_candidates(selections, target, tokenizer)
-    return [[{name: value for name, value in vars(row).items() if name != "point"} for row in group] for group in groups]
-
-
 def weighted_candidates(
     selections: Sequence[CandidateSelection], target: Tilted, tokenizer: Tokenizer
 ) -> list[list[WeightedCandidate]]:
     """For each prompt its different candidates, the largest share first."""
-    groups: dict[int, list[WeightedCandidate]] = {}
-    for group in selections:
-        for prompt, draws, selected in zip(group.prompt.tolist(), per_prompt(group.candidates), group.selected, strict=True):
-            groups[prompt] = _candidates_of_prompt(draws, selected, target, tokenizer)
-    return [groups[prompt] for prompt in sorted(groups)]
+    return [_candidates_of_prompt(draws, selected, target, tokenizer) for _, draws, selected, _ in _by_prompt(selections)]
+
+
+def _by_prompt(selections: Sequence[CandidateSelection]) -> list[tuple[int, Draws, Tensor, bool]]:
+    """Each prompt, its candidates, which of them were selected, and whether they were enough."""
+    parts = [
+        zip(group.prompt.tolist(), per_prompt(group.candidates), group.selected, group.large_enough.tolist(), strict=True)
+        for group in selections
+    ]
+    return sorted(chain.from_iterable(parts), key=lambda part: part[0])
 
 
 def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokenizer: Tokenizer) -> list[WeightedCandidate]:
@@ -233,68 +213,98 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
     return sorted(candidates, key=lambda candidate: -candidate.share)
 
 
-def pool_rows(
-    labels: Sequence[Any], selections: Sequence[CandidateSelection], *, confidence: float = 0.95
-) -> list[dict[str, Any]]:
-    """For each prompt: how many candidates there were, how even their weights are, log Z, and how reliable it is."""
-    rows: dict[int, dict[str, Any]] = {}
-    for group in selections:
-        parts = zip(group.prompt.tolist(), per_prompt(group.candidates), group.large_enough.tolist(), strict=True)
-        for prompt, draws, large_enough in parts:
-            (entry,) = reliability(draws)
-            rows[prompt] = {
-                "prompt": labels[prompt],
-                "candidates": draws.log_weight.shape[1],
-                "ess": entry.ess,
-                "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()),
-                "large_enough": large_enough,
-                "log_z": _log_z(draws, confidence),
-                "verdict": entry.verdict,
-                "advice": entry.advice,
-            }
-    return [rows[prompt] for prompt in sorted(rows)]
+def pool_rows(labels: Sequence[Any], selections: Sequence[CandidateSelection]) -> list[dict[str, Any]]:
+    """For each prompt: how many candidates there were, how even their weights are, log Z, and how reliable it is.
 
-
-def _log_z(draws: Draws, confidence: float) -> Estimate | None:
-    """None where there is no interval: particles depend on each other, and one candidate has no spread."""
-    return log_z(draws, confidence=confidence) if draws.independent and draws.log_weight.shape[1] > 1 else None
+    log Z is None where it has no interval: particles depend on each other, and one candidate has no spread.
+    """
+    rows = []
+    for prompt, draws, _, large_enough in _by_prompt(selections):
+        (entry,), count = reliability(draws), draws.log_weight.shape[1]
+        rows.append({
+            "prompt": labels[prompt], "candidates": count, "ess": entry.ess,
+            "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()), "large_enough": large_enough,
+            "log_z": log_z(draws) if draws.independent and count > 1 else None,
+            "verdict": entry.verdict, "advice": entry.advice,
+        })  # fmt: skip
+    return rows
 
 
 def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables for people, who see the candidates with the largest shares and those chosen, and all rows for JSON."""
-    samples: dict[str, Any] = {"samples": result.samples}
-    if not result.pools:
-        return samples, samples
-    pools = {"prompts": result.pools}
+    rows: dict[str, Any] = {"samples": result.samples} | ({"prompts": result.pools} if result.pools else {})
     if not result.candidates:
-        return samples | pools, samples | pools
+        return rows, rows
     groups = list(zip(labels, result.candidates, strict=True))
-    rows = {"candidates": [{"prompt": label, **row} for label, group in groups for row in group]}
+    rows["candidates"] = [{"prompt": label, **row} for label, group in groups for row in group]
     tables: dict[str, Any] = {"prompts": [{key: row[key] for key in row if key != "advice"} for row in result.pools]}
     for number, (label, group) in enumerate(groups, 1):
         shown = [row for place, row in enumerate(group) if place < show or row["chosen"]]
         tables[f"{number}. candidates after {label!r}, {len(shown)} of {len(group)}"] = shown
-    return tables, samples | pools | rows
+    return tables, rows
 
 
-def _notes_on_pools(pools: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where even the most candidates were too few."""
+def _notes(model: Model, prompts: PromptSet, pools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which prompts have another length than in training, and where even the most candidates were too few."""
+    notes, size = [], model.prompt_tokens
+    other = [length for length in prompts.x.start.tolist() if length != size]
+    if size and other:
+        notes.append(f"The model was made for prompts of {size} tokens; {len(other)} of these have others, such as {other[0]}.")
     few = [row for row in pools if not row["large_enough"]]
-    if not few:
-        return []
-    return [
-        f"After {len(few)} of {len(pools)} prompts, such as {few[0]['prompt']!r}, even {few[0]['candidates']:,} candidates "
-        f"were too few for the weight to be spread as min_ess asks: the draws are biased towards the base. Raise "
-        f"sampler.max_candidates, lower sampler.min_ess, or tilt less."
-    ]
+    if few:
+        notes.append(
+            f"After {len(few)} of {len(pools)} prompts, such as {few[0]['prompt']!r}, even {few[0]['candidates']:,} candidates "
+            f"were too few for the weight to be spread as min_ess asks: the draws are biased towards the base. Raise "
+            f"sampler.max_candidates, lower sampler.min_ess, or tilt less."
+        )
+    return notes
 
 
-def _notes_on_prompts(model: Model, lengths: Sequence[int]) -> list[str]:
-    """A model of chunks was trained after prompts of one length."""
-    other = [length for length in lengths if length != model.prompt_tokens]
-    if not model.prompt_tokens or not other:
-        return []
-    return [
-        f"The model was made for prompts of {model.prompt_tokens} tokens; {len(other)} of these have others, such as "
-        f"{other[0]}."
-    ]
+@dataclass(frozen=True)
+class ScoreResult:
+    """For each text: its tokens (prompt not counted), log a(x) under the base, and the energy E(x), 0 for a base."""
+
+    texts: list[str]
+    prompts: list[str]
+    tokens: list[int]
+    log_base: list[float]
+    energy: list[float]
+    report: Report
+
+    @property
+    def log_unnormalized(self) -> list[float]:
+        """log a(x) - E(x): the log-probability under the tilted model plus log Z of the prompt."""
+        return [log_base - energy for log_base, energy in zip(self.log_base, self.energy, strict=True)]
+
+
+def score_model(model: Model, settings: ScoreConfig) -> ScoreResult:
+    """Score texts under a model, tilted or not, as `Model.score` describes."""
+    texts = list(settings.texts) if settings.file is None else read_lines(Path(settings.file))
+    prompts = list(settings.prompts) * (len(texts) if len(settings.prompts) == 1 else 1) or [""] * len(texts)
+    if len(prompts) != len(texts):
+        raise ValueError(
+            f"There are {len(prompts)} prompts for {len(texts)} texts. Nothing was scored; give a prompt for each text, one "
+            f"for all, or none."
+        )
+    x = _encode(model, texts, prompts)
+    log_base, energy = log_prob(model.base, x).tolist(), (-log_weight(model.target, x)).tolist()
+    rows: list[dict[str, Any]] = []
+    for prompt, text, length, log_a, e in zip(prompts, texts, x.lengths.tolist(), log_base, energy, strict=True):
+        row = {**({"prompt": prompt} if settings.prompts else {}), "text": text, "tokens": length, "log_base": log_a}
+        rows.append({**row, "energy": e, "log_unnormalized": log_a - e} if model.is_tilted else row)
+    facts = {"model": model.name, "energy": model.energy_name}
+    return ScoreResult(texts, prompts, x.lengths.tolist(), log_base, energy, Report("esscher score", facts, {"scores": rows}))
+
+
+def _encode(model: Model, texts: list[str], prompts: list[str]) -> Sequences:
+    """Each text after its prompt, to its end symbol; a sequence of the largest length ends without one."""
+    space, points = model.base.space, model.tokenizer.encode(texts)
+    longest = max(range(len(points)), key=lambda row: len(points[row]))
+    if len(points[longest]) > space.max_length:
+        raise ValueError(
+            f"The text {texts[longest][:40]!r} has {len(points[longest]):,} tokens, and sequences of {model.name} at most "
+            f"{space.max_length:,}. Nothing was scored; load the model with a larger max_length, or leave longer texts out."
+        )
+    end = [] if space.eos is None else [space.eos]
+    ended = [[*tokens, *end][: space.max_length] for tokens in points]
+    return to_device_of(model.base, sequences(ended, model.data.encode_prompts(prompts)))

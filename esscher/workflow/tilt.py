@@ -4,14 +4,13 @@
     tilted = model.tilt(data="my.txt", out="runs/energy")
 
 With features the energy is log-linear in them: weights are fitted by moments, then fresh draws say what the tilt did.
-Without, a network is trained by noise contrast. Negatives are drawn at every step, or once and kept in the folder, so that
-drawing that was interrupted goes on; those of the validation data are always drawn once, so that every evaluation has the
-same. In the end base and tilted model are measured on test data that neither the weights nor the choice among them have
-seen. The folder then also holds `tilt.yaml`, `history.jsonl` and checkpoints to resume from.
+Without, a network is trained by noise contrast. Negatives are drawn at every step, or once and stored in the folder, so that
+drawing that was interrupted goes on; those of the validation data are always stored, so that every evaluation has the same.
+In the end base and tilted model are measured on test data that neither the weights nor the choice among them have seen.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,6 @@ from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig
 from esscher.energies.config import EnergyConfig
 from esscher.energies.declared_features import features_from_specs
-from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.features import Feature, LogLinear, feature_values
 from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.energies.serialization import Origin, SavedLogLinear, base_digest, load_energy, save_energy, save_network_energy
@@ -59,7 +57,7 @@ from esscher.training.evaluation import HeldOut
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws, ResumableByPrompts, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
-from esscher.workflow.model import AnySavedEnergy, Model, load
+from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
 from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, save_settings
 from esscher.workflow.subsets import evenly_spaced, evenly_spaced_rows
@@ -89,25 +87,20 @@ def train_energy(
     digest: str | None = None,
 ) -> ContrastResult:
     """Train the energy in place; the base is not trained. `digest` is that of the base, where it is known."""
-    rng, say = SeededRng(training.seed).stream("contrast"), current_progress().say
-    target = Tilted(base, energy)
+    rng = SeededRng(training.seed).stream("contrast")
+    target, digest = Tilted(base, energy), base_fingerprint(base) if digest is None else digest
     train, held_out = evenly_spaced_rows(splits.train, config.sequences), evenly_spaced_rows(splits.validation, config.held_out)
-    store = _NegativeStore(base, folder, rng, base_fingerprint(base) if digest is None else digest)
-    noise: Sampler = Ancestral() if config.stored is None else store("negatives", train, config.stored)
+    stored = partial(draw_negatives, base, folder=folder, digest=digest, rng=rng)
+    noise: Sampler = Ancestral() if config.stored is None else stored("negatives", train, config.stored)
     objective = NoiseContrast(noise, config.negatives, config.form, config.prefixes)
-    judge = NoiseContrast(store("held-out", held_out, config.negatives), config.negatives, config.form)
+    judge = NoiseContrast(stored("held-out", held_out, config.negatives), config.negatives, config.form)
     record = Trainer(training)(
         objective, target, train, modules=energy, validation=HeldOut(judge, held_out), folder=folder, resume=resume
     )
-    sampler = ResumableByPrompts(Importance(), None if folder is None else folder / "judge", say=say)
-    return ContrastResult(target, record, measure_energy(target, splits, sampler, config.draws, rng=rng.stream("judge")))
-
-
-def measure_energy(target: Tilted, splits: DataSplits, sampler: Sampler, draws: int, *, rng: Rng) -> Measurement:
-    """Base and tilted model on test data, with so many draws in all: of one prompt, or shared by several."""
-    test, units = evaluation_subset(splits, draws)
-    each = draws if len(unique_prompts(test)[0]) == 1 else DRAWS_PER_PROMPT
-    return measure(target, test, sampler, each, units=units, rng=rng)
+    sampler = ResumableByPrompts(Importance(), None if folder is None else folder / "judge", say=current_progress().say)
+    test, units = evaluation_subset(splits, config.draws)
+    draws = config.draws if len(unique_prompts(test)[0]) == 1 else DRAWS_PER_PROMPT
+    return ContrastResult(target, record, measure(target, test, sampler, draws, units=units, rng=rng.stream("judge")))
 
 
 def evaluation_subset(splits: DataSplits, draws: int) -> tuple[Sequences, dict[str, Int[Tensor, "B"]]]:
@@ -117,43 +110,30 @@ def evaluation_subset(splits: DataSplits, draws: int) -> tuple[Sequences, dict[s
     return splits.test.rows(chosen), {name: count[chosen] for name, count in splits.units.items()}
 
 
-@dataclass(frozen=True)
-class _NegativeStore:
-    """Negatives drawn once, in pieces that the folder keeps."""
-
-    base: Base
-    folder: Path | None
-    rng: Rng
-    digest: str  # of the base
-
-    def __call__(self, name: str, data: Sequences, each: int) -> StoredNegatives:
-        """`each` for every sequence of the data; sequences of one prompt share theirs."""
-        prompts, _ = unique_prompts(data)
-        each, known = each * math.ceil(len(data) / len(prompts)), self.digest
-
-        def piece(number: int, part: Sequences, count: int) -> WorkItem[StoredNegatives]:
-            own = partial(store_negatives, self.base, part, count, rng=self.rng.stream(name, number), known=known)
-            return WorkItem(f"{number:05d}", len(part) * count, own)
-
-        tables = run_resumable(
-            [piece(number, *some) for number, some in enumerate(_pieces(prompts, each))],
-            folder=None if self.folder is None else self.folder / name,
-            read=partial(load_negatives, base=self.base, known=known),
-            write=lambda file, table: table.save(file),
-            say=current_progress().say,
-            what=f"{name}: drawn",
-        )
-        return concatenate_negatives(tables)
-
-
-def _pieces(prompts: Sequences, each: int) -> Iterator[tuple[Sequences, int]]:
-    """Some prompts and so many draws of each of them: some of the prompts, or some of the draws of the only one."""
+def draw_negatives(
+    base: Base, name: str, data: Sequences, each: int, *, folder: Path | None, digest: str, rng: Rng
+) -> StoredNegatives:
+    """`each` draws of the base for every sequence of the data, in files that the folder keeps; equal prompts share theirs."""
+    prompts, _ = unique_prompts(data)
+    each *= math.ceil(len(data) / len(prompts))
     if len(prompts) == 1:
-        for first in range(0, each, ROWS_BY_DRAWS):
-            yield prompts, min(ROWS_BY_DRAWS, each - first)
+        pieces = [(prompts, min(ROWS_BY_DRAWS, each - first)) for first in range(0, each, ROWS_BY_DRAWS)]
     else:
-        for first in range(0, len(prompts), PROMPTS_PER_FILE):
-            yield prompts.rows(slice(first, first + PROMPTS_PER_FILE)), each
+        starts = range(0, len(prompts), PROMPTS_PER_FILE)
+        pieces = [(prompts.rows(slice(first, first + PROMPTS_PER_FILE)), each) for first in starts]
+    draw = partial(store_negatives, base, known=digest)
+    tables = run_resumable(
+        [
+            WorkItem(f"{number:05d}", len(part) * count, partial(draw, part, count, rng=rng.stream(name, number)))
+            for number, (part, count) in enumerate(pieces)
+        ],
+        folder=None if folder is None else folder / name,
+        read=partial(load_negatives, base=base, known=digest),
+        write=lambda file, table: table.save(file),
+        say=current_progress().say,
+        what=f"{name}: drawn",
+    )
+    return concatenate_negatives(tables)
 
 
 @dataclass(frozen=True)
@@ -182,29 +162,22 @@ class FitResult:
 
 
 def fit_feature_weights(
-    base: Base,
-    features: Sequence[Feature],
-    data: Sequences | None,
-    wanted: Mapping[str, float],
-    config: FitConfig,
-    *,
-    rng: Rng,
+    base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *, rng: Rng
 ) -> FitResult:
     """Weights under which the base has the features' means of the data, or those wanted; no prompt."""
     names, say = [feature.name for feature in features], current_progress().say
-    seen = None if data is None else feature_values(features, data)
-    nothing = empty_prompts(1)
+    observed = None if data is None else feature_values(features, data)
+    prompt = empty_prompts(1)
     if config.regime == "newton":
-        drawn = ResumableByDraws(Ancestral(), say=say)(Tilted(base), nothing, config.draws, rng=rng.stream("fit"))
-        fit = match_moments(
-            names, feature_values(features, drawn.x), seen, wanted=wanted, prior=config.prior, ridge=config.ridge
-        )
+        drawn = ResumableByDraws(Ancestral(), say=say)(Tilted(base), prompt, config.draws, rng=rng.stream("fit"))
+        values = feature_values(features, drawn.x)
+        fit = match_moments(names, values, observed, wanted=wanted, prior=config.prior, ridge=config.ridge)
     else:
         source = base_feature_sampler(base, features, rng=rng.stream("fit"))
         descent = MomentDescent(config.regime)
-        fit = descent(names, source, seen, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
+        fit = descent(names, source, observed, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
     target = Tilted(base, LogLinear(features, fit.tensor()))
-    fresh = ResumableByDraws(Importance(), say=say)(target, nothing, config.draws, rng=rng.stream("judge"))
+    fresh = ResumableByDraws(Importance(), say=say)(target, prompt, config.draws, rng=rng.stream("judge"))
     under = moments(fresh, feature_values(features, fresh.x).view(1, config.draws, len(names)))
     return FitResult(target, fit, tuple(under), log_z(fresh), divergences(target, fresh), reliability(fresh)[0], fresh)
 
@@ -223,41 +196,40 @@ def tilt_model(model: Model, run: TiltRun) -> TiltResult:
     if not isinstance(run.energy, EnergyConfig):
         tilted = replace(model, target=Tilted(model.base, run.energy), energy=None, energy_folder=None)
         return TiltResult(tilted, None, Report("esscher tilt", {"model": model.name}, {}))
-    specs = run.specs()
-    result = _fit(model, specs, run) if specs else _learn(model, run)
-    if run.out is None:
-        return result
-    return replace(result, report=result.report.save(Path(run.out), {"model": model.name, **to_dict(run)}))
+    folder = None if run.out is None else Path(run.out)
+    details, saved, report = _fit(model, run, folder) if run.specs() else _learn(model, run.energy, run, folder)
+    if folder is not None:
+        report = report.save(folder, {"model": model.name, **to_dict(run)})
+    return TiltResult(replace(model, target=details.target, energy=saved, energy_folder=folder), details, report)
 
 
-def _fit(model: Model, specs: tuple[FeatureSpec, ...], run: TiltRun) -> TiltResult:
-    wanted, rng = run.moments(), SeededRng(run.training.seed).stream("tilt")
+def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, SavedEnergy, Report]:
+    specs, wanted, source = run.specs(), run.moments(), run.source
     features = features_from_specs(specs, model.decode())
-    data = None if len(wanted) == len(specs) else _all_sequences(model, run.source)
+    data = None
+    if len(wanted) != len(specs) and (source is None or isinstance(model.processor, ImageProcessor)):
+        data = model.training_splits(source).train
+    elif len(wanted) != len(specs) and source is not None:
+        data = model.data.read(source, model.trained).x  # all of it: none is held out
+    rng = SeededRng(run.training.seed).stream("tilt")
     result = fit_feature_weights(model.base, features, data, wanted, run.fit, rng=rng)
     saved = SavedLogLinear(
         specs, result.fit.weights, model.name, base_digest(model.base), result.log_z, run.training.seed, model.chunking
     )
-    if run.out is not None:
-        save_energy(run.out, saved)
+    if folder is not None:
+        save_energy(folder, saved)
     facts = {
-        "model": model.name,
-        "energy": run.out,
-        "regime": run.fit.regime,
-        "drawn_from_the_base": result.fit.base_samples + result.draws.cost,
-        "log_z": result.log_z,
-        "kl_to_the_base": result.divergences["kl"],
-        "l1_of_moments": result.fit.l1,
-        "ess": result.reliability.ess,
-        "reliability": result.reliability.verdict,
-        "seed": run.training.seed,
-    }
-    report = Report("esscher tilt", facts, {"features": result.rows()}, result.warnings)
-    return TiltResult(_tilted(model, result.target, saved, run), result, report)
+        "model": model.name, "energy": run.out, "regime": run.fit.regime,
+        "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "log_z": result.log_z,
+        "kl_to_the_base": result.divergences["kl"], "l1_of_moments": result.fit.l1, "ess": result.reliability.ess,
+        "reliability": result.reliability.verdict, "seed": run.training.seed,
+    }  # fmt: skip
+    return result, saved, Report("esscher tilt", facts, {"features": result.rows()}, result.warnings)
 
 
-def _learn(model: Model, run: TiltRun) -> TiltResult:
-    folder = None if run.out is None else Path(run.out)
+def _learn(
+    model: Model, config: EnergyConfig, run: TiltRun, folder: Path | None
+) -> tuple[ContrastResult, SavedEnergy | Origin, Report]:
     if folder is not None and run.resume:
         refuse_other_settings(folder / TILT_SETTINGS, run)
     if run.contrast.prefixes and model.is_translator:
@@ -267,7 +239,7 @@ def _learn(model: Model, run: TiltRun) -> TiltResult:
         )
     splits = model.training_splits(run.source)
     current_progress().say(f"{len(splits.train):,} sequences for training, {len(splits.validation):,} for validation.")
-    energy = build_tilt_energy(model, run, int(splits.train.stop.max()))
+    energy = build_tilt_energy(model, config, run, int(splits.train.stop.max()))
     barrier()  # nobody writes before all have looked
     if folder is not None:
         save_settings(folder / TILT_SETTINGS, run)
@@ -275,58 +247,36 @@ def _learn(model: Model, run: TiltRun) -> TiltResult:
     result = train_energy(
         model.base, energy, splits, run.contrast, run.training, folder=folder, resume=run.resume, digest=digest
     )
-    measured = result.measured
+    record, measured = result.record, result.measured
     assert measured.log_z is not None
-    if folder is not None:
-        save_network_energy(folder, energy, Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking))
-    saved = None if folder is None else load_energy(folder)
-    facts: dict[str, Any] = {
-        "model": model.name,
-        "energy": run.out,
-        "steps": result.record.steps,
-        "best_step": result.record.best_step,
-        "loss_on_held_out_data": result.record.best,
-        "saved_by_tilting": next(iter((measured.reduction or {}).values())),
-        "log_z": measured.log_z,
-        "seed": run.training.seed,
-    }
+    origin = Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking)
+    saved = origin if folder is None else load_energy(save_network_energy(folder, energy, origin))
+    facts = {
+        "model": model.name, "energy": run.out, "steps": record.steps, "best_step": record.best_step,
+        "loss_on_held_out_data": record.best, "saved_by_tilting": next(iter((measured.reduction or {}).values())),
+        "log_z": measured.log_z, "seed": run.training.seed,
+    }  # fmt: skip
     name, rows = model.data.rows({"base": measured.base, "tilted": measured.tilted})
-    report = Report("esscher tilt", facts, {name: rows}, measured.warnings)
-    return TiltResult(_tilted(model, result.target, saved, run), result, report)
+    return result, saved, Report("esscher tilt", facts, {name: rows}, measured.warnings)
 
 
-def _tilted(model: Model, target: Tilted, saved: AnySavedEnergy | None, run: TiltRun) -> Model:
-    return replace(model, target=target, energy=saved, energy_folder=None if run.out is None else Path(run.out))
-
-
-def build_tilt_energy(model: Model, run: TiltRun, longest: int) -> NetworkEnergy:
+def build_tilt_energy(model: Model, config: EnergyConfig, run: TiltRun, longest: int) -> NetworkEnergy:
     """The energy of the settings, which is 0 until it is trained; `longest` tokens are the most it will read."""
-    config = run.energy
-    assert isinstance(config, EnergyConfig)
     if isinstance(config.network, TransformerConfig):
         config = replace(config, network=replace(config.network, max_positions=longest))
     if model.fsdp and config.kind == "shared":
         raise ValueError(
-            "An energy of kind 'shared' is trained on the base's own hidden vectors, which a sharded base does not "
-            "give. Nothing "
-            "was trained; choose another kind, or leave --fsdp out."
+            "An energy of kind 'shared' is trained on the base's own hidden vectors, which a sharded base does not give. "
+            "Nothing was trained; choose another kind, or leave --fsdp out."
         )
     start = None if run.start is None else load(run.start).base
     if start is None and model.fsdp and config.initialised_from_base and model.folder is not None:
         start = load(model.folder).base  # whole, to be copied
-    return build_energy(
-        config, model.base, start=start, decode=model.decode(), rng=SeededRng(run.training.seed).stream("energy")
-    )
+    rng = SeededRng(run.training.seed).stream("energy")
+    return build_energy(config, model.base, start=start, decode=model.decode(), rng=rng)
 
 
 def energy_data(model: Model) -> DataConfig | None:
     """The data that the model's energy was trained on, as its folder says; None means those of its base."""
     run = None if model.energy_folder is None else read_settings(model.energy_folder / TILT_SETTINGS, TiltRun)
     return None if run is None else run.source
-
-
-def _all_sequences(model: Model, data: DataConfig | None) -> Sequences:
-    """All sequences that moments are taken from: of a source, none is held out."""
-    if data is None or isinstance(model.processor, ImageProcessor):
-        return model.training_splits(data).train
-    return model.data.read(data, model.trained).x

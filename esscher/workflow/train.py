@@ -21,21 +21,20 @@ from esscher.core.space import Sequences
 from esscher.core.storage import write_json
 from esscher.core.target import Tilted
 from esscher.data.images import ImageCodec
-from esscher.estimators.perplexity import as_bits, as_perplexity, cross_entropy
+from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, load_base, save_base
 from esscher.networks.network import DataDependentInit
 from esscher.networks.transformer_config import DeqConfig, TransformerConfig
 from esscher.objectives.config import RunContext
-from esscher.reports.report import Report
+from esscher.reports.report import Report, to_json
 from esscher.training.batches import batch_order
 from esscher.training.collectives import barrier
-from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.stream_batches import SegmentSchedule, TokenStream, segmented_length
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.measure import StreamConfig
 from esscher.workflow.config.train import DataRun, TrainRun
-from esscher.workflow.measure_stream import measure_stream
+from esscher.workflow.measure import measure_stream
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import DataSplits, StreamSplits, prepare_data, prepare_stream_data, with_image_shape
 from esscher.workflow.run_folder import RESULTS, TRAIN_SETTINGS, refuse_other_settings, save_settings
@@ -81,24 +80,34 @@ def train_base(run: TrainRun) -> TrainResult:
     base = _initial_base(run, splits)
     save_settings(folder / TRAIN_SETTINGS, run)
     data: Sequences | TokenStream
-    validation = run.objective.validation_objective()
+    validation, training = run.objective.validation_objective(), run.training
     if isinstance(splits, StreamSplits):
-        data, held_out = splits.training_stream(run.length), HeldOut(validation, splits.validation_stream(run.length))
+        data = splits.training_stream(run.length)
+        held_out = HeldOut(validation, TokenStream(splits.validation.tokens, run.length.tokens))
     else:
         data, held_out = splits.train, HeldOut(validation, splits.validation)
+
+    def steps(epochs: int) -> int:
+        if isinstance(data, TokenStream):
+            return SegmentSchedule(data, segmented_length(data, training.batch_size), training.seed).steps(epochs)
+        return batch_order(data, training).steps(epochs)
+
     context = RunContext(
-        lambda epochs: steps_for_epochs(data, run.training, epochs),
-        run.training.label_smoothing,
+        steps,
+        training.label_smoothing,
         None if run.reads_images else splits.tokenizer,
         None if run.length.window is None else run.length.tokens,
         run.length.bidirectional,
     )
-    record = Trainer(run.training)(
+    record = Trainer(training)(
         run.objective.prepare(context), Tilted(base), data, modules=base, validation=held_out, folder=folder, resume=run.resume
     )
-    measured = _measure(base, splits)
-    report = _report(run, record, measured)
-    if is_main_process() or run.training.fsdp:  # sharded weights are gathered by all processes
+    measured = splits.measured(_test_nats(base, splits))
+    facts = {
+        "folder": run.out, "steps": record.steps, "stopped": record.stopped, "best_step": record.best_step,
+        "validation": record.best,
+    }  # fmt: skip
+    if is_main_process() or training.fsdp:  # sharded weights are gathered by all processes
         card = ModelCard(
             title=f"{type(base.config).__name__.removesuffix('Config')} trained on {run.data.source}",
             data=splits.description,
@@ -106,10 +115,13 @@ def train_base(run: TrainRun) -> TrainResult:
             results=list(measured.items()),
         )
         save_base(folder, base, splits.processor.artifact, card)
-        write_json(folder / RESULTS, _results(run, record, measured))
+        write_json(folder / RESULTS, to_json({**facts, "measured": measured}))
     barrier()  # what the main process wrote is there for all
     for name, estimate in measured.items():
         say(f"{name}: {estimate}")
+    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
+    facts["seed"] = training.seed
+    report = Report("esscher train", facts, {"measured": rows}, json_tables={"measured": measured})
     return TrainResult(run, base, splits, record, measured, report.save(folder, to_dict(run)))
 
 
@@ -119,8 +131,7 @@ def train(run: TrainRun) -> Model:
 
     Args:
         run: The fields of `TrainRun`: first `out`, the folder of the model; then `data`, `tokenizer`, `length`, `base`,
-        `training`,
-            `objective`, ...
+            `training`, `objective`, ...
 
     Returns:
         The model, as `esscher.load(out)` gives it.
@@ -131,16 +142,10 @@ def train(run: TrainRun) -> Model:
     return train_base(run).model
 
 
-def steps_for_epochs(data: Sequences | TokenStream, training: TrainingConfig, epochs: int) -> int:
-    """The updates of so many epochs."""
-    if isinstance(data, TokenStream):
-        return SegmentSchedule(data, segmented_length(data, training.batch_size), training.seed).steps(epochs)
-    return batch_order(data, training).steps(epochs)
-
-
-def describe_data(settings: DataRun) -> Any:
+def describe_data(settings: DataRun) -> Report:
     """What training would see of a source: sizes of the splits, some examples."""
-    splits = prepare_data(settings.as_train_run())
+    run = settings.as_train_run()
+    splits = prepare_data(run)
     rows = [
         {
             "set": name,
@@ -152,21 +157,31 @@ def describe_data(settings: DataRun) -> Any:
         for name, x in (("train", splits.train), ("validation", splits.validation), ("test", splits.test))
     ]
     facts: dict[str, Any] = {"source": settings.data.source}
-    examples = []
-    if not settings.as_train_run().reads_images:
+    texts: list[str] = []
+    if not run.reads_images:
         facts["tokenizer"] = splits.tokenizer.name
-        examples = [
-            {"example": text} for text in splits.tokenizer.decode(splits.train.rows(slice(0, settings.examples)).points())
-        ]
+        texts = splits.tokenizer.decode(splits.train.rows(slice(0, settings.examples)).points())
     facts |= {"vocab_size": splits.space.vocab_size, "max_length": splits.space.max_length, "seed": settings.seed}
-    return Report(
-        "esscher data", {**facts, **dict(splits.truth)}, {"sets": rows, "examples": examples}, splits.description.split("\n")
-    )
+    tables: dict[str, Any] = {"sets": rows, "examples": [{"example": text} for text in texts]}
+    return Report("esscher data", {**facts, **dict(splits.truth)}, tables, splits.description.split("\n"))
 
 
 def _initial_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBase:
     """The base before training, new or from a folder; one with too few positions is refused before anything is trained."""
-    base = _new_base(run, splits) if run.start is None else _base_from(run, run.start)
+    if run.start is None:
+        codec = splits.processor.artifact
+        config = with_image_shape(run.base, codec) if isinstance(codec, ImageCodec) else run.base
+        base = build_base(config, splits.space, rng=SeededRng(run.training.seed).stream("base"))
+        if isinstance(base.network, DataDependentInit) and isinstance(splits, DataSplits):
+            base.network.data_dependent_init(splits.train.rows(slice(0, INIT_SEQUENCES)))
+    else:
+        loaded, _ = load_base(run.start)
+        if not isinstance(loaded, NetworkBase):
+            raise ValueError(
+                f"{run.start} holds a Hugging Face model, which is not trained further here. Nothing was trained; use its own "
+                f"library, and bring the result as a base."
+            )
+        base = with_unrolled_layers(loaded, run.base.unrolled) if isinstance(run.base, DeqConfig) else loaded
     base.space = splits.space
     if isinstance(splits, StreamSplits):
         base.init_memory(0)  # refuses a network without a memory
@@ -180,49 +195,8 @@ def _initial_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBa
     return base
 
 
-def _new_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBase:
-    codec = splits.processor.artifact
-    config = with_image_shape(run.base, codec) if isinstance(codec, ImageCodec) else run.base
-    base = build_base(config, splits.space, rng=SeededRng(run.training.seed).stream("base"))
-    if isinstance(base.network, DataDependentInit) and isinstance(splits, DataSplits):
-        base.network.data_dependent_init(splits.train.rows(slice(0, INIT_SEQUENCES)))
-    return base
-
-
-def _base_from(run: TrainRun, folder: str) -> NetworkBase:
-    base, _ = load_base(folder)
-    if not isinstance(base, NetworkBase):
-        raise ValueError(
-            f"{folder} holds a Hugging Face model, which is not trained further here. Nothing was trained; use its own "
-            f"library, and bring the result as a base."
-        )
-    return with_unrolled_layers(base, run.base.unrolled) if isinstance(run.base, DeqConfig) else base
-
-
-def _measure(base: NetworkBase, splits: DataSplits | StreamSplits) -> dict[str, Estimate]:
-    """The usual numbers on the test data by unit, and what is known of the source; for a stream also bits."""
+def _test_nats(base: NetworkBase, splits: DataSplits | StreamSplits) -> Mapping[str, Estimate]:
+    """Cross-entropies on the test data by unit."""
     if isinstance(splits, DataSplits):
-        return splits.measured(cross_entropy(Tilted(base), splits.test, units=splits.units))
-    nats = measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats
-    bits = {f"bits per {unit}": value for unit, value in as_bits(nats).items() if unit in ("character", "byte")}
-    return {**{f"perplexity per {unit}": value for unit, value in as_perplexity(nats).items()}, **bits}
-
-
-def _results(run: TrainRun, record: TrainingRecord, measured: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {
-        "folder": run.out,
-        "steps": record.steps,
-        "stopped": record.stopped,
-        "best_step": record.best_step,
-        "validation": None if record.best is None else record.best.to_dict(),
-        "measured": {name: estimate.to_dict() for name, estimate in measured.items()},
-    }
-
-
-def _report(run: TrainRun, record: TrainingRecord, measured: Mapping[str, Estimate]) -> Report:
-    facts = {
-        "folder": run.out, "steps": record.steps, "stopped": record.stopped, "best_step": record.best_step,
-        "validation": record.best, "seed": run.training.seed,
-    }  # fmt: skip
-    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
-    return Report("esscher train", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
+        return cross_entropy(Tilted(base), splits.test, units=splits.units)
+    return measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats

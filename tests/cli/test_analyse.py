@@ -5,7 +5,6 @@ from calling import answer, call
 
 from esscher.cli import _expanded, build_app, main
 from esscher.cli.binding import settings_from
-from esscher.core.chunking import Chunking
 from esscher.data.config import SourceConfig
 from esscher.workflow.analyses import encode_prompt
 from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
@@ -107,7 +106,7 @@ def test_errors_say_what_to_do(capsys, model, tmp_path):
 
 
 def test_an_empty_prompt_is_an_error_where_one_must_be_given(model):
-    loaded = load(model / "base", chunking=Chunking(prompt_tokens=4))
+    loaded = load(model / "base", prompt_tokens=4)
     with pytest.raises(ValueError, match=r"continues prompts of 4 tokens"):
         encode_prompt(loaded, "")
     tokens, notes = encode_prompt(loaded, "101")

@@ -126,7 +126,7 @@ def test_python_has_the_same_words(folders):
     model = load(base, energy=energy)
     result = model.sample(["1", ""], draws=3, sampler=SIR(20))
     assert len(result.texts) == len(result.tokens) == 6 and result.report.facts["sampler"] == "sir"
-    assert [tokens[:1] for tokens in result.tokens[:3]] == model.encode_prompts(["1"]) * 3
+    assert [tokens[:1] for tokens in result.tokens[:3]] == model.data.encode_prompts(["1"]) * 3
     assert len(model.untilted().sample(draws=2).texts) == 2
 
 

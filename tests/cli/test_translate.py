@@ -121,3 +121,9 @@ def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):
     )
     with pytest.raises(ValueError, match="kind gru, which continues a text and translates none"):
         require_translator(load(plain))
+
+
+def test_the_method_of_a_model_translates_as_the_command_does(folder, lines, tmp_path, capsys):
+    out = tmp_path / "out.txt"
+    assert call(capsys, "translate", folder, "--file", str(lines), "--out", str(out), "--decoder.width", "3")[0] == 0
+    assert load(folder).translate(TEXTS, decoder=BeamSearch(3)).texts == out.read_text().split("\n")[:-1]

@@ -198,7 +198,6 @@ APART = {
     "exact.normalise": "gives a NormalisedAutomaton",
     "objectives.require_any_order": "gives the base it was given",
     "training.require_network_base": "gives the base it was given",
-    "workflow.base_with_span": "gives the base of a model, or a copy by with_attention_span, which the list tries",
     "papers.random_process": "gives an Automaton",
     "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
 }

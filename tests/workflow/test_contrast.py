@@ -19,15 +19,15 @@ from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.distil import DistilConfig, DistilRun, DistilTraining
-from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
+from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, FitConfig, TiltRun
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.distil import DistilResult, distil_model
 from esscher.workflow.model import load
 from esscher.workflow.subsets import evenly_spaced_rows
 from esscher.workflow.tilt import (
     ContrastResult,
-    _NegativeStore,
     build_tilt_energy,
+    draw_negatives,
     evaluation_subset,
     tilt_model,
     train_energy,
@@ -41,7 +41,7 @@ SHORT = ContrastTraining(steps=6, batch_size=8, evaluate_every=3, learning_rate=
 
 def tilt(folder: str, run: TiltRun, *, resume: bool = False, chunking: Chunking | None = None):
     """What `tilt_model` learnt or fitted."""
-    return tilt_model(load(folder, chunking=chunking), replace(run, resume=resume)).details
+    return tilt_model(load(folder, **vars(chunking or Chunking())), replace(run, resume=resume)).details
 
 
 def distil(folder: str, energy: str, run: DistilRun, *, resume: bool = False) -> DistilResult:
@@ -122,7 +122,35 @@ def test_chunks_have_prompts_and_the_energy_remembers_how_text_was_cut(book, tmp
     made = model.data.encode(["the 1 cat saw the 2 dog and sat on the mat"])
     assert made.x.start.tolist() == [16] and made.x.stop.tolist() == [24]
     with pytest.raises(ValueError, match="was fitted on the base"):
-        load(book, run.out, chunking=Chunking(max_length=9))
+        load(book, run.out, max_length=9)
+
+
+def test_a_saved_model_is_loaded_with_its_energy(strings, book, tmp_path):
+    learnt = load(book, **vars(CHUNKS)).tilt(contrast=SMALL, training=SHORT)
+    fitted = load(strings).tilt(want=["contains:11=0.3"], fit=FitConfig(draws=200))
+    for name, tilted in {"learnt": learnt, "fitted": fitted, "self": load(strings, "self")}.items():
+        x, before = tilted.training_splits().test.rows(slice(0, 20)), tilted
+        for copy in (tmp_path / name, tmp_path / f"{name}-again"):  # as tilted, and as loaded
+            before.save(copy)
+            before = load(copy, "self" if name == "self" else copy / "energy")
+            with torch.no_grad():
+                assert torch.equal(before.target.energy(x), tilted.target.energy(x)), name
+                assert torch.equal(before.target.log_score(x), tilted.target.log_score(x)), name
+            assert before.chunking == tilted.chunking
+    rounded = load(tmp_path / "fitted", tmp_path / "fitted" / "energy", dtype="bfloat16")  # the energy knows its base before
+    assert rounded.is_tilted and next(rounded.base.parameters()).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match=r"only energies that `tilt` made can be saved. Nothing was saved"):
+        load(strings).tilt(lambda x: x.lengths.double()).save(tmp_path / "own")
+    assert not (tmp_path / "own").exists()
+
+
+def test_a_model_is_served_with_settings_as_keywords(strings):
+    with pytest.raises(ValueError, match="num_candidates must be above 0, not 0"):
+        load(strings).serve(num_candidates=0)
+    with pytest.raises(ValueError, match=r"Other machines can reach 0.0.0.0, and there is no token"):
+        load(strings).explore(host="0.0.0.0", prompts=["1"])
+    with pytest.raises(TypeError, match="candidates"):
+        load(strings).serve(candidates=1)
 
 
 def test_a_base_of_chunks_remembers_what_was_given(book):
@@ -177,11 +205,11 @@ def test_the_kind_of_energy_that_a_base_allows(strings):
     ):  # fmt: skip
         assert build_energy(config, start, rng=SeededRng(0)).config.kind == kind
     own_run = TiltRun(energy=own)
-    assert build_tilt_energy(load(strings), own_run, 9).config.network.max_positions == 10  # and the beginning
+    assert build_tilt_energy(load(strings), own, own_run, 9).config.network.max_positions == 10  # and the beginning
 
 
 def test_rows_are_chosen_evenly_and_judged_as_draws_allow(book):
-    model = load(book, chunking=CHUNKS)
+    model = load(book, **vars(CHUNKS))
     sets = model.training_splits()
     assert len(evenly_spaced_rows(sets.train, 7)) == 7 and evenly_spaced_rows(sets.train, None) is sets.train
     assert len(evenly_spaced_rows(sets.train, 10**6)) == len(sets.train)
@@ -192,7 +220,7 @@ def test_rows_are_chosen_evenly_and_judged_as_draws_allow(book):
 def test_sequences_without_prompts_have_negatives_of_their_own(strings):
     model = load(strings)
     data = model.training_splits().train.rows(slice(0, 50))
-    table = _NegativeStore(model.base, None, SeededRng(0), "digest")("some", data, 3)
+    table = draw_negatives(model.base, "some", data, 3, folder=None, digest="digest", rng=SeededRng(0))
     assert table.log_base.shape == (1, 150) and len(table.x) == 150
 
 

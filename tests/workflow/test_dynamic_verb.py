@@ -71,7 +71,7 @@ def test_learning_saves_bits_and_statistics_stay(capsys, book):
     assert fixed["perplexity"]["n"] == 0 and fixed["bits_saved"]["value"] == pytest.approx(rows["token"]["bits_saved"]["value"])
     model = load(folder)
     exact = stream_log_probs(
-        model.streaming_base, raw_stream((book / "other.txt").read_bytes(), model.tokenizer).tokens, segment=5
+        model.streaming_base(), raw_stream((book / "other.txt").read_bytes(), model.tokenizer).tokens, segment=5
     )
     assert rows["token"]["static_perplexity"]["value"] == pytest.approx(float((-exact.mean()).exp()), rel=1e-5)
 

@@ -103,9 +103,9 @@ def folders(tmp_path_factory):
     energy = build_energy(EnergyConfig("bidirectional", "mean", bound=2.0), base, rng=SeededRng(1))
     with torch.no_grad():
         energy.head.weight.normal_(0, 0.5, generator=torch.Generator().manual_seed(1))
-    cut = Chunking(max_length=5, prompt_tokens=8)
-    loaded = load(root / "base", chunking=cut)
-    origin = Origin(str(root / "base"), base_digest(loaded.base), Estimate.exact(0.0), 0, cut)
+    chunking = Chunking(max_length=5, prompt_tokens=8)
+    loaded = load(root / "base", **vars(chunking))
+    origin = Origin(str(root / "base"), base_digest(loaded.base), Estimate.exact(0.0), 0, chunking)
     save_network_energy(root / "energy", energy, origin)
     return root
 
@@ -158,7 +158,7 @@ def test_kept_draws_are_used_again_and_belong_to_one_model(folders, tmp_path):
 
 def test_how_many_draws_and_sequences_by_default(folders):
     text = str(folders / "text.txt")
-    model, other = (load(folders / "base", chunking=Chunking(max_length=5, prompt_tokens=tokens)) for tokens in (8, 0))
+    model, other = (load(folders / "base", max_length=5, prompt_tokens=tokens) for tokens in (8, 0))
     base = model.measure(text).measurement
     assert len(base.sequences) == base.available and base.estimates.tilted is None
     assert base.positions == () and base.worst_prompts == ()

@@ -93,7 +93,7 @@ def test_sources_are_not_cut_into_prefixes(pairs, tmp_path):
 def test_a_causal_base_goes_on_from_its_sources(pairs, tmp_path):
     train_base(run_of(tmp_path / "run", pairs, CAUSAL, 4))
     model = require_translator(load(tmp_path / "run"))
-    assert model.encode_prompts(["ab"]) == [[*model.tokenizer.encode(["ab"])[0], model.tokenizer.eos]]
+    assert model.data.encode_prompts(["ab"]) == [[*model.tokenizer.encode(["ab"])[0], model.tokenizer.eos]]
     assert len(list(translate(model, ["ab", "cd"], BeamSearch(), rng=SeededRng(0)))) == 2
     with pytest.raises(ValueError, match="its data are pairs of texts"):
         model.data.encode(["ab"])

@@ -17,9 +17,8 @@ from esscher.networks.recurrent_config import GruConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
-from esscher.workflow.measure_stream import stream_columns
+from esscher.workflow.measure import stream_columns
 from esscher.workflow.model import load
-from esscher.workflow.run_folder import train_settings_of
 from esscher.workflow.train import train_base
 
 BASE = GruConfig(width=8, layers=1)
@@ -60,7 +59,7 @@ def test_raw_bytes_from_a_file_to_a_model(book):
     assert bits.value == pytest.approx(-float(found.mean()) / math.log(2), abs=1e-6)
     base, _ = load_base(run.out)
     assert base.space.eos is None and base.space.max_length == 16
-    assert train_settings_of(run.out) == run
+    assert load(run.out).trained == run
     again = train_base(replace(run, resume=True))
     assert again.measured == result.measured
     assert digest(module_tensors(again.base)) == digest(module_tensors(result.base))
@@ -151,4 +150,4 @@ def test_what_is_refused(capsys, book, tmp_path):
     with pytest.raises(ValueError, match="cutoff is at least 1"):
         TokenizerConfig(min_frequency=0)
     assert stream_columns(5000) == 1 and stream_columns(100_000) == 4 and stream_columns(10**9) == 16
-    assert load(run.out).streaming_base is not None
+    assert load(run.out).streaming_base() is not None

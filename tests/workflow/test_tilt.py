@@ -30,7 +30,7 @@ FIT = FitConfig(draws=2000)
 
 def tilt(folder: str, run: TiltRun, *, resume: bool = False, chunking: Chunking | None = None):
     """What `tilt_model` learnt or fitted."""
-    return tilt_model(load(folder, chunking=chunking), replace(run, resume=resume)).details
+    return tilt_model(load(folder, **vars(chunking or Chunking())), replace(run, resume=resume)).details
 
 
 def distil(folder: str, energy: str, run: DistilRun, *, resume: bool = False) -> DistilResult:

@@ -150,7 +150,7 @@ def energy_row(context: StudyContext, study: StreamStudy, model: str, sequences:
 
     def measure() -> Row:
         energy = SELF if steps is None else residual_energy(run_dir, run_dir / "energy", steps, CONTINUATION)
-        tilted = load(run_dir, energy, chunking=CONTINUATION)
+        tilted = load(run_dir, energy, **vars(CONTINUATION))
         assert isinstance(tilted.data, TextProcessor)
         continuations = tilted.data.encode_set(read_splits(data).test.texts, data.source)
         measured = measure_sequences(tilted, continuations, MeasureConfig(data, sequences=sequences)).estimates
@@ -168,7 +168,7 @@ def residual_energy(run_dir: Path, folder: Path, steps: int, chunking: Chunking 
         training = ContrastTraining(steps=steps, batch_size=64, evaluate_every=max(1, steps // 4))
         contrast = ContrastConfig(draws=64, held_out=min(256, 4 * steps))
         settings = TiltRun(out=str(folder), training=training, contrast=contrast, resume=True)
-        tilt_model(load(run_dir, chunking=chunking), settings)
+        tilt_model(load(run_dir, **vars(chunking or Chunking())), settings)
     return folder
 
 

@@ -95,7 +95,7 @@ def run(context: StudyContext) -> dict[str, Any]:
     for study in studies:
         if isinstance(study.base, TrainRun):
             train_base(replace(study.base, resume=True))
-        model = load(study.base.out if isinstance(study.base, TrainRun) else study.base, chunking=study.chunking)
+        model = load(study.base.out if isinstance(study.base, TrainRun) else study.base, **vars(study.chunking))
         splits = model.training_splits(study.data)
         test, units = evaluation_subset(splits, study.contrast.draws)  # the continuations that all rows are measured on
         splits = replace(splits, test=test, units=units)

@@ -65,10 +65,12 @@ class MeasureConfig:
             check_at_least(self, least, name, note=" Nothing was measured.")
         if self.plot is not None and self.positions == 0:
             raise ValueError("plot shows the perplexity by position. Nothing was measured; set positions, too.")
+        default = StreamConfig()
         if self.dynamic:
-            columns = [f"stream.{name}" for name in ("columns", "segment", "warmup") if self._stream_changed(name)]
+            names = [name for name in ("columns", "segment", "warmup") if getattr(self.stream, name) != getattr(default, name)]
             self.refuse_sequence_settings(
-                "with dynamic, which reads a text once (tokens between two updates: adapt.segment)", columns
+                "with dynamic, which reads a text once (tokens between two updates: adapt.segment)",
+                [f"stream.{name}" for name in names],
             )
         elif self.adapt != DynamicConfig():
             raise ValueError("adapt says how to learn from the text. Nothing was measured; set dynamic, too.")
@@ -88,6 +90,3 @@ class MeasureConfig:
         names = [*(name for name in ("draws", "sequences", "positions") if getattr(self, name)), *others]
         if names:
             raise ValueError(f"{', '.join(names)} has no meaning {where}. Nothing was measured; leave it out.")
-
-    def _stream_changed(self, name: str) -> bool:
-        return getattr(self.stream, name) != getattr(StreamConfig(), name)

@@ -73,9 +73,8 @@ class ContrastTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class TiltRun:
-    """Without features, a network learns to tell data from the base's own draws. With features, each gets a weight
-    under which its
-    mean is that of the data (`feature`), or the one you state (`want`). A feature is written kind:value
+    """Without features, a network learns to tell data from the base's own draws. With features, each gets a weight under which
+    its mean is that of the data (`feature`), or the one you state (`want`). A feature is written kind:value
     (docs/guide/features.md)."""
 
     energy: EnergyConfig | Callable[..., Any] = field(default_factory=EnergyConfig)
@@ -101,8 +100,6 @@ class TiltRun:
     def __post_init__(self) -> None:
         if isinstance(self.want, Mapping):
             object.__setattr__(self, "want", tuple(f"{feature}={moment}" for feature, moment in self.want.items()))
-        elif not isinstance(self.want, tuple):
-            object.__setattr__(self, "want", tuple(self.want))
         if isinstance(self.data, str):
             object.__setattr__(self, "data", DataConfig(self.data))
         self.specs()  # refuses a feature that cannot be parsed

@@ -36,7 +36,7 @@ class DataRun(DataSettings):
 
     def as_train_run(self) -> "TrainRun":
         """A training run on these data."""
-        settings = {one.name: getattr(self, one.name) for one in fields(DataSettings)}
+        settings = {entry.name: getattr(self, entry.name) for entry in fields(DataSettings)}
         return TrainRun("", training=TrainingConfig(seed=self.seed), **settings)
 
 
