@@ -250,7 +250,7 @@ class Model:
             settings: The fields of `TranslateConfig`: first `sentences`, a list; or `file`; then `decoder`, `out`, ...
 
         Returns:
-            `.texts` are the translations in order, `.translations` those with log-probability and notes.
+            `.texts` are the translations in order, `.report` has notes on the lines.
 
         Example:
             >>> model.translate(["Il pleut."], decoder=BeamSearch(5)).texts

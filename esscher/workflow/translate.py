@@ -43,7 +43,14 @@ class TranslatedLine(NamedTuple):
     note: str
 
 
-def translate_model(model: Model, settings: TranslateConfig) -> Report:
+class TranslateResult(NamedTuple):
+    """The translations of all lines in order, and the report."""
+
+    texts: list[str]
+    report: Report
+
+
+def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
     """Translate sentences or the lines of a file.
 
     Args:
@@ -51,7 +58,7 @@ def translate_model(model: Model, settings: TranslateConfig) -> Report:
         settings: What to translate, the decoder, and where to write.
 
     Returns:
-        The report. It shows the translations unless they are written somewhere; its JSON has all lines translated now.
+        The translations. The report shows them unless they are written somewhere; its JSON has all lines translated now.
     """
     if world_size() > 1:
         raise ValueError(
@@ -91,9 +98,9 @@ def translate_model(model: Model, settings: TranslateConfig) -> Report:
         scores["words, of those of the references"] = word_ratio(texts, references)
         tables["scores"] = [{"metric": name, "value": value} for name, value in scores.items()]
     shown = {"translations": rows, **tables} if settings.out is None else tables
-    if settings.out == STANDARD:
-        return Report("esscher translate", {}, shown, json_tables={**facts, "translations": rows, **tables})
-    return Report("esscher translate", facts, shown, json_tables={"translations": rows, **tables})
+    standard = settings.out == STANDARD  # people see the lines alone
+    json_tables = {**(facts if standard else {}), "translations": rows, **tables}
+    return TranslateResult(texts, Report("esscher translate", {} if standard else facts, shown, json_tables=json_tables))
 
 
 def require_translator(model: Model) -> Model:
