@@ -215,9 +215,6 @@ class Model:
             settings: The fields of `TiltRun`: `energy` (a function of sequences, or the settings of a network), `want`
                 (moments to reach), `feature` (features whose moments are those of the data), `data`, `out` (folder), ...
 
-        Returns:
-            The tilted model.
-
         Example:
             >>> tilted = model.tilt(want=["contains:the=0.5"])
         """
@@ -231,9 +228,6 @@ class Model:
 
         Args:
             settings: The fields of `DistilRun`: first `out`, the folder of the student.
-
-        Returns:
-            The student.
 
         Example:
             >>> plain = tilted.distil(out="runs/plain")
@@ -315,9 +309,6 @@ def load(folder: str | Path, energy: str | Path | None = None, **settings: Any) 
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
         **settings: More fields of `LoadConfig`: `device`, `dtype`, `fsdp`; `max_length`, `eos` and `prompt_tokens`, where text
             is not cut as the folders say.
-
-    Returns:
-        The model.
 
     Example:
         >>> model = esscher.load("runs/base", energy="runs/energy")

@@ -351,31 +351,29 @@ def prepare_data(run: TrainRun) -> DataSplits:
         return ImageProcessor(codec).read_splits(data, run)
     if data.motif is not None:
         return motif_splits(data, data.motif, rng=rng)
+    sets: list[TextSet]
     if data.target is not None:
-        return _translation_splits(run)
-    splits = read_splits(data)
-    tokenizer = choose_tokenizer(run.tokenizer_config, splits.train)
+        if length.chunks:
+            raise ValueError("Pairs are whole texts and are not cut into chunks. Nothing was read; leave length.chunks out.")
+        pairs = read_pair_splits(data)
+        tokenizer = choose_tokenizer(
+            run.tokenizer_config, Texts((*pairs.train.sources, *pairs.train.targets), pairs.train.name)
+        )
+        translation = TranslationProcessor(tokenizer, Space(tokenizer.vocab_size, length.tokens, tokenizer.eos))
+        sets = [translation.encode_pairs(split) for split in pairs]
+        lines = [
+            f"{split}; {len(x):,} used ({int(x.tokens.sum()):,} tokens, {int(x.words.sum()):,} words of targets), "
+            f"{x.cut:,} of more than {length.tokens} tokens left out"
+            for split, x in zip(pairs, sets, strict=True)
+        ]
+        return translation._splits(sets, _describe(lines))
+    texts = read_splits(data)
+    tokenizer = choose_tokenizer(run.tokenizer_config, texts.train)
     space = Space(tokenizer.vocab_size, length.tokens - length.prompt_tokens, None if length.chunks else tokenizer.eos)
     processor = TextProcessor(tokenizer, space, length.prompt_tokens)
     points = partial(text_points, tokenizer=tokenizer, max_length=length.tokens, longer=length.longer)
-    sets = [processor.encode(split.texts) if length.chunks else points(split.texts) for split in splits]
-    return processor._splits(sets, _describe([f"{texts}: {split}" for texts, split in zip(splits, sets, strict=True)]))
-
-
-def _translation_splits(run: TrainRun) -> DataSplits:
-    length = run.length
-    if length.chunks:
-        raise ValueError("Pairs are whole texts and are not cut into chunks. Nothing was read; leave length.chunks out.")
-    splits = read_pair_splits(run.data)
-    tokenizer = choose_tokenizer(run.tokenizer_config, Texts((*splits.train.sources, *splits.train.targets), splits.train.name))
-    processor = TranslationProcessor(tokenizer, Space(tokenizer.vocab_size, length.tokens, tokenizer.eos))
-    sets = [processor.encode_pairs(pairs) for pairs in splits]
-    lines = [
-        f"{pairs}; {len(split):,} used ({int(split.tokens.sum()):,} tokens, {int(split.words.sum()):,} words of targets), "
-        f"{split.cut:,} of more than {length.tokens} tokens left out"
-        for pairs, split in zip(splits, sets, strict=True)
-    ]
-    return processor._splits(sets, _describe(lines))
+    sets = [processor.encode(split.texts) if length.chunks else points(split.texts) for split in texts]
+    return processor._splits(sets, _describe([f"{split}: {x}" for split, x in zip(texts, sets, strict=True)]))
 
 
 def motif_splits(data: DataConfig, motif: str, *, rng: Rng) -> DataSplits:
