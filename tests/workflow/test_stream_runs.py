@@ -147,7 +147,7 @@ def test_what_is_refused(capsys, book, tmp_path):
     for swa_start in (1.0, -0.1):
         with pytest.raises(ValueError, match="swa_start is a share of the run"):
             TrainingConfig(swa_start=swa_start)
-    with pytest.raises(ValueError, match="cutoff is at least 1"):
+    with pytest.raises(ValueError, match="min_frequency is at least 1"):
         TokenizerConfig(min_frequency=0)
     assert stream_columns(5000) == 1 and stream_columns(100_000) == 4 and stream_columns(10**9) == 16
     assert load(run.out).streaming_base() is not None
