@@ -338,11 +338,9 @@ def score_stream_positions(
             exposure_bias.self_conditioned_scores(with_memory, segment, greedy=greedy, rng=segment_rng.stream("outputs"))
         )
         current_progress().say(f"{sum(map(len, data)):,} of {len(windows):,} places")
-    rows = torch.arange(len(windows))
+    of_data, of_draws = (  # all rows have one length and count alike: nothing ends in a stream
+        LogSumExps(x, torch.ones_like(x, dtype=torch.bool), torch.ones(len(x)).double(), torch.arange(len(x)) // rows)
+        for x, rows in ((torch.cat(data), 1), (torch.cat(drawn), count))
+    )
     scores = SelfConditionedScores(torch.cat([part.log_prob for part in outputs]), torch.cat([part.valid for part in outputs]))
-    return _logsumexps(torch.cat(data), rows), _logsumexps(torch.cat(drawn), rows.repeat_interleave(count)), scores
-
-
-def _logsumexps(logsumexp: Tensor, replicate: Int[Tensor, "M"]) -> LogSumExps:
-    """Rows that all have one length and count alike: nothing ends in a stream."""
-    return LogSumExps(logsumexp, torch.ones_like(logsumexp, dtype=torch.bool), torch.ones(len(logsumexp)).double(), replicate)
+    return of_data, of_draws, scores

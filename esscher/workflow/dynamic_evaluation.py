@@ -101,14 +101,12 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
 
     def per_unit(total: Float[Tensor, "N"]) -> dict[str, Estimate]:
         """Nats per unit. Replicates are blocks of neighbours, because learning makes sequences depend on each other, too."""
-        estimates = {}
-        for name, size in units.items():
-            unit, confidence = f"nats per {name}", settings.confidence
-            if settings.fixed:
-                estimates[name] = Estimate.exact(float(total.sum() / size.sum()), method="exact, fixed text", unit=unit)
-            else:
-                estimates[name] = ratio_of_sums(total, size.double(), confidence=confidence, counted=counted, unit=unit)
-        return estimates
+        return {
+            name: Estimate.exact(float(total.sum() / size.sum()), method="exact, fixed text", unit=f"nats per {name}")
+            if settings.fixed
+            else ratio_of_sums(total, size.double(), confidence=settings.confidence, counted=counted, unit=f"nats per {name}")
+            for name, size in units.items()
+        }
 
     fixed_scorer, learning_scorer = (
         dynamic.with_progress(scorer, what, tokens, say) for what in ("without learning", "learning")

@@ -134,7 +134,10 @@ def score_candidates(
 ) -> tuple[NBest, ...]:
     """The lists with the scores `log_base` and, with an energy, `log_weight`; those in the lists or in `out` are used again."""
     chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).chunking)
-    wanted = _digests(Path(base), energy, chunking)
+    read_config(Path(base))  # refuses a folder that holds no model
+    wanted = {LOG_BASE: f"{content_digest(base)} {chunking.eos or 'default'}"}  # scores of a base depend on its end symbol
+    if energy is not None:
+        wanted[LOG_WEIGHT] = f"self {wanted[LOG_BASE]}" if is_self_energy(energy) else content_digest(energy)
     file = None if out is None else Path(out)
     finished = {} if file is None else _read_finished(file, lists, wanted)
     done = {nbest.id: finished.get(nbest.id, nbest) for nbest in lists}
@@ -154,16 +157,8 @@ def score_candidates(
     return tuple(done[nbest.id] for nbest in lists)
 
 
-def _digests(base: Path, energy: str | Path | None, chunking: Chunking) -> dict[str, str]:
-    """The digest of the model behind each score; scores of a base depend on its end symbol."""
-    read_config(base)  # refuses a folder that holds no model
-    digests = {LOG_BASE: f"{content_digest(base)} {chunking.eos or 'default'}"}
-    if energy is not None:
-        digests[LOG_WEIGHT] = f"self {digests[LOG_BASE]}" if is_self_energy(energy) else content_digest(energy)
-    return digests
-
-
 def _missing_scores(nbest: NBest, wanted: Mapping[str, str]) -> list[str]:
+    """Scores that the list does not have, or has from another model; `wanted` has the digest of the model of each score."""
     return [name for name, digest in wanted.items() if name not in nbest.names or nbest.scored_by.get(name) != digest]
 
 
