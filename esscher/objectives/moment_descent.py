@@ -1,16 +1,14 @@
 """Weights by stochastic gradient, as in the paper on global autoregressive models (Parshakova et al., 2019).
 
-The gradient of the likelihood is the wanted moments minus the model's; the model's are estimated anew before every
-update, in one of two regimes:
+The gradient of the likelihood is the wanted moments minus the model's, which are estimated anew before every update:
 
     rs      from `ACCEPTED_PER_UPDATE` draws of the base, accepted with probability exp <weights, features> / beta
     snis    from the last `BUFFER_SIZE` draws of the base, weighted by exp <weights, features>, with new ones for each update
 
-The step size is rate / (1 + epoch), with `updates` updates per epoch, for features scaled to range 1. Draws do not depend on
-the weights, so they come in large batches, and each is used once. A run ends when the l1 distance of moments has not fallen by
-1 % for `patience` epochs; the weights are the average over the last half of the epochs. Intervals are those of Newton's method
-on the last `BUFFER_SIZE` draws, widened to contain the weights. `esscher.objectives.moment_matching` needs fewer draws and no
-settings; this is for comparison.
+The step size is rate / (1 + epoch), with `updates` updates per epoch, for features scaled to range 1. Each draw is used once. A
+run ends when the l1 distance of moments has not fallen by 1 % for `patience` epochs; the weights are the average over the last
+half of the epochs. Intervals are those of Newton's method on the last `BUFFER_SIZE` draws, widened to contain the weights. For
+comparison only: `esscher.objectives.moment_matching` needs fewer draws and no settings.
 """
 
 import math
@@ -23,19 +21,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.core.draws import ess
-from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 from esscher.core.space import empty_prompts
 from esscher.core.target import Base
 from esscher.energies.features import Feature, feature_values
-from esscher.objectives.moment_matching import FitStep, FitWarning, MomentFit, match_moments, weighted_features
-from esscher.objectives.moment_solver import MomentTargets, check_feature_values, moment_targets
+from esscher.objectives.moment_matching import FitStep, FitWarning, MomentFit, match_moments
+from esscher.objectives.moment_solver import MomentTargets, check_feature_values, moment_targets, weighted_features
 from esscher.samplers.ancestral import draw
 
 FeatureSampler = Callable[[int], Tensor]
 """Features [n, F] of n new draws of the base."""
 MIN_IMPROVEMENT = 0.99  # an l1 distance is an improvement if it is below this share of the least so far
-MIN_BATCH, MAX_BATCH = 1000, 2**16  # draws per call of the source
+MIN_BATCH, MAX_BATCH = 1000, 2**16  # draws per call of the sampler
 ACCEPTED_PER_UPDATE = 10  # rs
 FRESH_PER_UPDATE = 100  # snis: new draws of the base
 BUFFER_SIZE = 50_000  # draws
@@ -59,7 +56,7 @@ class MomentDescent:
 
     def __post_init__(self) -> None:
         if self.regime not in ("rs", "snis"):
-            raise ValueError(f"No regime named {self.regime!r}. Choose from: rs, snis.")
+            raise ValueError(f"Unknown regime {self.regime!r}; the known ones are rs, snis.")
         for name in ("rate", "updates", "epochs", "patience", "budget"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is more than 0, not {getattr(self, name)}.")
@@ -81,14 +78,15 @@ class MomentDescent:
         `bounds` are the least and greatest value of features, for rs; a draw beyond them is an error. Without them the values
         seen so far are used, and an update with a draw beyond these is repeated with wider ones.
         """
-        goal = moment_targets(names, data, wanted, prior=prior)
-        stream = _DrawBuffer(goal.names, source, self.budget)
-        stream.ensure(MIN_BATCH)
-        walk = _Descent(self, goal, stream, _FeatureBounds(goal.names, bounds or {}, stream.recent()), rng)
-        while not walk.is_done():
-            walk.epoch()
-        exact = match_moments(goal.names, stream.recent(), data, wanted=wanted, prior=prior, confidence=confidence)
-        return walk.described(exact)
+        targets = moment_targets(names, data, wanted, prior=prior)
+        buffer = _DrawBuffer(targets.names, source, self.budget)
+        buffer.ensure(MIN_BATCH)
+        ranges = _FeatureRanges(targets.names, bounds or {}, buffer.recent())
+        descent = _Descent(self, targets, buffer, ranges, rng)
+        while len(descent.history) < self.epochs and descent.epochs_without_improvement < self.patience:
+            descent.run_epoch()
+        newton = match_moments(targets.names, buffer.recent(), data, wanted=wanted, prior=prior, confidence=confidence)
+        return descent.result(newton)
 
 
 class _DrawBuffer:
@@ -96,18 +94,18 @@ class _DrawBuffer:
 
     def __init__(self, names: tuple[str, ...], source: FeatureSampler, budget: int):
         self.names, self.source, self.budget = names, source, budget
-        self.waiting = torch.zeros(0, len(names), dtype=torch.float64)
+        self.unused = torch.zeros(0, len(names), dtype=torch.float64)
         self.recent_batches: deque[Tensor] = deque()
         self.drawn = 0
 
     def ensure(self, count: int) -> None:
-        """Draw until at least `count` unused draws are waiting."""
-        missing = count - len(self.waiting)
+        """Draw until there are at least `count` unused draws."""
+        missing = count - len(self.unused)
         if missing <= 0:
             return
         if self.drawn + missing > self.budget:
             raise RuntimeError(
-                f"The fit used {self.drawn:,} draws of the base and wants {missing:,} more, above its budget of "
+                f"The fit used {self.drawn:,} draws of the base and needs {missing:,} more, above its budget of "
                 f"{self.budget:,}. The weights so far were dropped; raise `budget`, tilt less, or use match_moments, which "
                 f"needs no accepted draws."
             )
@@ -118,30 +116,26 @@ class _DrawBuffer:
         batches = self.recent_batches
         while len(batches) > 1 and sum(map(len, batches)) - len(batches[0]) >= BUFFER_SIZE:
             batches.popleft()
-        self.waiting = torch.cat([self.waiting, new])
-
-    def discard(self, count: int) -> None:
-        """Remove the first waiting draws, which were used."""
-        self.waiting = self.waiting[count:]
+        self.unused = torch.cat([self.unused, new])
 
     def recent(self) -> Float[Tensor, "n F"]:
         """The most recent draws, used or not."""
         return torch.cat(list(self.recent_batches))[-BUFFER_SIZE:]
 
 
-class _FeatureBounds:
+class _FeatureRanges:
     """The range of each feature, as stated or as seen so far."""
 
     def __init__(self, names: tuple[str, ...], bounds: Mapping[str, tuple[float, float]], seen: Float[Tensor, "n F"]):
         unknown = sorted(set(bounds) - set(names))
         if unknown:
             raise ValueError(f"No feature named {unknown[0]!r} to bound. The features are {', '.join(names)}.")
-        self.names, self.stated = names, torch.tensor([name in bounds for name in names])
+        self.names, self.is_stated = names, torch.tensor([name in bounds for name in names])
         ends = seen.amin(0).tolist(), seen.amax(0).tolist()
         ranges = [bounds.get(name, (low, high)) for name, low, high in zip(names, *ends, strict=True)]
         self.low, self.high = torch.tensor(ranges, dtype=torch.float64).T
-        self.raised = 0
-        self.widened(seen)  # refuses stated bounds that the draws exceed
+        self.extensions = 0
+        self.extend(seen)  # refuses stated bounds that the draws exceed
 
     @property
     def width(self) -> Float[Tensor, "F"]:
@@ -152,104 +146,102 @@ class _FeatureBounds:
         """The greatest <weights, features> within the ranges."""
         return float(torch.maximum(weights * self.low, weights * self.high).sum())
 
-    def widened(self, rows: Float[Tensor, "n F"]) -> bool:
-        """Widen the ranges to contain the rows; returns whether that was needed. Beyond a stated bound is an error."""
+    def extend(self, rows: Float[Tensor, "n F"]) -> bool:
+        """Extend the ranges to contain the rows; returns whether that was needed. A row beyond a stated bound is an error."""
         low, high = rows.amin(0), rows.amax(0)
         beyond = (low < self.low) | (high > self.high)
         if not bool(beyond.any()):
             return False
-        for k in (beyond & self.stated).nonzero()[:, 0].tolist():
+        for k in (beyond & self.is_stated).nonzero()[:, 0].tolist():
             raise ValueError(
                 f"Feature {self.names[k]!r} was said to lie between {float(self.low[k]):.4g} and {float(self.high[k]):.4g}, "
                 f"and a draw has {float(low[k] if low[k] < self.low[k] else high[k]):.4g}: draws accepted so far are biased. "
                 f"The weights were dropped; give true bounds, or use the regime snis, which needs none."
             )
-        self.low, self.high, self.raised = torch.minimum(self.low, low), torch.maximum(self.high, high), self.raised + 1
+        self.low, self.high = torch.minimum(self.low, low), torch.maximum(self.high, high)
+        self.extensions += 1
         return True
 
 
 class _Descent:
     """The weights during the descent."""
 
-    def __init__(self, settings: MomentDescent, goal: MomentTargets, stream: _DrawBuffer, box: _FeatureBounds, rng: Rng):
-        self.settings, self.goal, self.stream, self.box, self.rng = settings, goal, stream, box, rng
-        self.weights = torch.zeros(len(goal.names), dtype=torch.float64)
+    def __init__(self, config: MomentDescent, targets: MomentTargets, buffer: _DrawBuffer, ranges: _FeatureRanges, rng: Rng):
+        self.config, self.targets, self.buffer, self.ranges, self.rng = config, targets, buffer, ranges, rng
+        self.weights = torch.zeros(len(targets.names), dtype=torch.float64)
         self.history: list[FitStep] = []
-        self.means: list[Tensor] = []  # of the weights in each epoch
-        self.waited = 0
+        self.epoch_weights: list[Tensor] = []  # the mean of the weights in each epoch
+        self.epochs_without_improvement = 0
         self.acceptance = 1.0  # of the last draws offered; rs only
 
-    def is_done(self) -> bool:
-        return len(self.history) >= self.settings.epochs or self.waited >= self.settings.patience
-
-    def epoch(self) -> None:
+    def run_epoch(self) -> None:
         """Some updates at one step size; records the l1 distance of their mean moments from the wanted ones."""
-        rate, before = self.settings.rate / (1 + len(self.history)), self.weights
-        model_moments, weights = torch.zeros_like(before), torch.zeros_like(before)
-        wanted = self.goal.wanted(self.stream.recent().mean(0))
-        for _ in range(self.settings.updates):
-            model = self._accepted() if self.settings.regime == "rs" else self._weighed()
-            model_moments = model_moments + model / self.settings.updates
-            weights = weights + self.weights / self.settings.updates
-            self.weights = self.weights - rate * (model - wanted) / self.box.width**2
-        l1 = float((model_moments - wanted).abs().sum())
-        self.waited = 0 if all(l1 < MIN_IMPROVEMENT * earlier.l1 for earlier in self.history) else self.waited + 1
-        self.history.append(FitStep(len(self.history), l1, tuple(before.tolist()), self.stream.drawn))
-        self.means.append(weights)
+        rate, before, updates = self.config.rate / (1 + len(self.history)), self.weights, self.config.updates
+        mean_moments, mean_weights = torch.zeros_like(before), torch.zeros_like(before)
+        wanted = self.targets.wanted(self.buffer.recent().mean(0))
+        for _ in range(updates):
+            moments = self._accepted_moments() if self.config.regime == "rs" else self._weighted_moments()
+            mean_moments = mean_moments + moments / updates
+            mean_weights = mean_weights + self.weights / updates
+            self.weights = self.weights - rate * (moments - wanted) / self.ranges.width**2
+        l1 = float((mean_moments - wanted).abs().sum())
+        improved = all(l1 < MIN_IMPROVEMENT * earlier.l1 for earlier in self.history)
+        self.epochs_without_improvement = 0 if improved else self.epochs_without_improvement + 1
+        self.history.append(FitStep(len(self.history), l1, tuple(before.tolist()), self.buffer.drawn))
+        self.epoch_weights.append(mean_weights)
 
-    def _accepted(self) -> Float[Tensor, "F"]:
+    def _accepted_moments(self) -> Float[Tensor, "F"]:
         """Moments of the next accepted draws; the draws after the last accepted one are left for the next update."""
-        missing, seen = ACCEPTED_PER_UPDATE, 0
+        missing, offered = ACCEPTED_PER_UPDATE, 0
         accepted: list[Tensor] = []
         while missing > 0:
             chunk = min(max(32, math.ceil(1.2 * missing / self.acceptance)), MAX_BATCH)
-            self.stream.ensure(chunk)
-            rows = self.stream.waiting[:chunk]
-            if self.box.widened(rows):
+            self.buffer.ensure(chunk)
+            rows = self.buffer.unused[:chunk]
+            if self.ranges.extend(rows):
                 missing, accepted = ACCEPTED_PER_UPDATE, []
-            yes = self.rng.bernoulli(rows @ self.weights - self.box.log_bound(self.weights)).nonzero()[:missing, 0]
-            accepted.append(rows[yes])
-            missing -= len(yes)
-            used = len(rows) if missing > 0 else int(yes[-1]) + 1
-            self.stream.discard(used)
-            seen += used
-            self.acceptance = (ACCEPTED_PER_UPDATE - missing + 0.5) / (seen + 1)
+            log_probability = rows @ self.weights - self.ranges.log_bound(self.weights)
+            chosen = self.rng.bernoulli(log_probability).nonzero()[:missing, 0]
+            accepted.append(rows[chosen])
+            missing -= len(chosen)
+            used = len(rows) if missing > 0 else int(chosen[-1]) + 1
+            self.buffer.unused = self.buffer.unused[used:]
+            offered += used
+            self.acceptance = (ACCEPTED_PER_UPDATE - missing + 0.5) / (offered + 1)
         return torch.cat(accepted).mean(0)
 
-    def _weighed(self) -> Float[Tensor, "F"]:
+    def _weighted_moments(self) -> Float[Tensor, "F"]:
         """Weighted moments of the buffer, after some new draws."""
-        self.stream.ensure(FRESH_PER_UPDATE)
-        self.stream.discard(FRESH_PER_UPDATE)
-        rows = self.stream.recent()
-        self.box.widened(rows[-FRESH_PER_UPDATE:])
+        self.buffer.ensure(FRESH_PER_UPDATE)
+        self.buffer.unused = self.buffer.unused[FRESH_PER_UPDATE:]
+        rows = self.buffer.recent()
+        self.ranges.extend(rows[-FRESH_PER_UPDATE:])
         return torch.softmax(rows @ self.weights, 0) @ rows
 
-    def described(self, exact: MomentFit) -> MomentFit:
-        """The result: that of Newton's method on the last draws, with the weights and moments of this descent."""
-        mean_weights = torch.stack(self.means[len(self.means) // 2 :]).mean(0)
-        sample = weighted_features(self.goal.names, self.stream.recent(), None)
+    def result(self, newton: MomentFit) -> MomentFit:
+        """The fit of Newton's method on the last draws, with the weights and moments of this descent."""
+        mean_weights = torch.stack(self.epoch_weights[len(self.epoch_weights) // 2 :]).mean(0)
+        sample = weighted_features(self.targets.names, self.buffer.recent(), None)
         share = sample.tilted(mean_weights)
-        regime = f"{self.settings.regime}, {self.stream.drawn:,} base draws; interval by Newton, widened to the value"
-        weights = tuple(_widened(one, value, regime) for one, value in zip(exact.weights, mean_weights.tolist(), strict=True))
-        raised = FitWarning(
-            "bound raised",
-            (),
-            f"a draw went beyond the seen range of its feature {self.box.raised} times: updates before that accepted draws by "
-            f"too low a bound; state `bounds`, or use snis",
+        method = f"{self.config.regime}, {self.buffer.drawn:,} base draws; interval by Newton, widened to the value"
+        weights = tuple(
+            replace(
+                weight, value=value, low=min(weight.low, value), high=max(weight.high, value), method=method, n=weight.n or 1
+            )
+            for weight, value in zip(newton.weights, mean_weights.tolist(), strict=True)
         )
+        advice = (
+            f"a draw was beyond the seen range of its feature {self.ranges.extensions} times: updates before that accepted "
+            f"draws by too low a bound; state `bounds`, or use snis"
+        )
+        raised = self.ranges.extensions > 0 and self.config.regime == "rs"
         return replace(
-            exact,
+            newton,
             weights=weights,
             moments_model=tuple((share @ sample.base).tolist()),
             ess=float(ess(share)),
-            iterations=len(self.history) * self.settings.updates,
-            base_samples=self.stream.drawn,
-            warnings=(*exact.warnings, *([raised] if self.box.raised and self.settings.regime == "rs" else [])),
+            iterations=len(self.history) * self.config.updates,
+            base_samples=self.buffer.drawn,
+            warnings=(*newton.warnings, *([FitWarning("bound raised", (), advice)] if raised else [])),
             history=tuple(self.history),
         )
-
-
-def _widened(newton: Estimate, value: float, method: str) -> Estimate:
-    return replace(
-        newton, value=value, low=min(newton.low, value), high=max(newton.high, value), method=method, n=newton.n or 1
-    )

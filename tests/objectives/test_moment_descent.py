@@ -121,7 +121,7 @@ def test_bounds():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"No regime named 'mcmc'. Choose from: rs, snis"):
+    with pytest.raises(ValueError, match=r"Unknown regime 'mcmc'; the known ones are rs, snis"):
         MomentDescent("mcmc")
     with pytest.raises(ValueError, match="patience is more than 0"):
         MomentDescent(patience=0)
