@@ -21,24 +21,16 @@ class ServerConfig:
     """Token of the clients; ESSCHER_TOKEN by default, which process listings do not show."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "token", token_or_environment(self.token))
-        require_token_off_loopback(self.host, self.token)
-
-
-def token_or_environment(token: str | None) -> str | None:
-    """The token, by default that of ESSCHER_TOKEN, which process listings do not show."""
-    return token or os.environ.get("ESSCHER_TOKEN") or None
-
-
-def require_token_off_loopback(host: str, token: str | None) -> None:
-    """Refuse to serve beyond this machine without a token, or with one that is too short."""
-    if token is None and not is_loopback(host):
-        raise ValueError(
-            f"Other machines can reach {host}, and there is no token. Nothing is served; set one (--token or ESSCHER_TOKEN), "
-            f"or serve at {LOOPBACK}."
-        )
-    if token is not None and len(token) < MIN_TOKEN_LENGTH:
-        raise ValueError(f"A token of {len(token)} characters is too short. Nothing is served; use {MIN_TOKEN_LENGTH} or more.")
+        object.__setattr__(self, "token", self.token or os.environ.get("ESSCHER_TOKEN") or None)
+        if self.token is None and not is_loopback(self.host):
+            raise ValueError(
+                f"Other machines can reach {self.host}, and there is no token. Nothing is served; set one (--token or "
+                f"ESSCHER_TOKEN), or serve at {LOOPBACK}."
+            )
+        if self.token is not None and len(self.token) < MIN_TOKEN_LENGTH:
+            raise ValueError(
+                f"A token of {len(self.token)} characters is too short. Nothing is served; use {MIN_TOKEN_LENGTH} or more."
+            )
 
 
 def is_loopback(host: str) -> bool:

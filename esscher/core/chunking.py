@@ -6,6 +6,8 @@ the first `prompt_tokens` of a chunk are its prompt, the next `max_length` its p
 
 from dataclasses import asdict, dataclass, replace
 
+from esscher.core.config import check_at_least
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chunking:
@@ -19,10 +21,8 @@ class Chunking:
     """Cut the text as one stream into chunks with prompts of this many tokens."""
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"A point has at least one token, not {self.max_length}.")
-        if self.prompt_tokens is not None and self.prompt_tokens < 0:
-            raise ValueError(f"A prompt has 0 tokens or more, not {self.prompt_tokens}.")
+        check_at_least(self, 1, "max_length")
+        check_at_least(self, 0, "prompt_tokens")
 
     def with_defaults(self, other: "Chunking") -> "Chunking":
         """These settings, with those of `other` where they are None."""

@@ -105,7 +105,7 @@ def registry_of(annotation: Any) -> Registry | None:
     """The registry in the annotation of a field, if its class depends on a kind."""
     if get_origin(annotation) is Annotated:
         return next((extra for extra in get_args(annotation)[1:] if isinstance(extra, Registry)), None)
-    return next((found for part in get_args(annotation) if (found := registry_of(part)) is not None), None)
+    return next((registry for part in get_args(annotation) if (registry := registry_of(part)) is not None), None)
 
 
 def dataclass_of(annotation: Any) -> Any:
@@ -113,14 +113,15 @@ def dataclass_of(annotation: Any) -> Any:
     if isinstance(annotation, type) and is_dataclass(annotation):
         return annotation
     if get_origin(annotation) in (Annotated, Union, UnionType):
-        return next((found for part in get_args(annotation) if (found := dataclass_of(part)) is not None), None)
+        return next((cls for part in get_args(annotation) if (cls := dataclass_of(part)) is not None), None)
     return None
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """Settings as plain nested values, for YAML and JSON."""
     hints = get_type_hints(type(config), include_extras=True)
-    return {one.name: _plain(getattr(config, one.name), registry_of(hints[one.name])) for one in fields(config) if one.init}
+    names = [field.name for field in fields(config) if field.init]
+    return {name: _plain(getattr(config, name), registry_of(hints[name])) for name in names}
 
 
 def _plain(value: Any, registry: Registry | None = None) -> Any:
@@ -140,14 +141,14 @@ def _plain(value: Any, registry: Registry | None = None) -> Any:
 def from_dict(cls: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
     """The settings of nested plain values; keys left out take their defaults, an unknown or missing key is an error."""
     hints = get_type_hints(cls, include_extras=True)
-    names = [one.name for one in fields(cls) if one.init]  # type: ignore[arg-type]
+    settings = {field.name: field for field in fields(cls) if field.init}  # type: ignore[arg-type]
     for key in values:
-        if key not in names:
-            known = ", ".join(prefix + name for name in names)
+        if key not in settings:
+            known = ", ".join(prefix + name for name in settings)
             raise ValueError(f"Unknown key {prefix + key!r}; the known keys are {known}.")
-    for one in fields(cls):  # type: ignore[arg-type]
-        if one.init and one.name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"The key {prefix + one.name!r} has no default and is missing; name it.")
+    for name, field in settings.items():
+        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"The key {prefix + name!r} has no default and is missing; name it.")
     return cls(**{key: _typed(value, hints[key], f"{prefix}{key}.") for key, value in values.items()})
 
 
@@ -162,13 +163,13 @@ def _typed(value: Any, annotation: Any, prefix: str) -> Any:
 
 def check_choices(config: Any) -> None:
     """Refuse a word that is none of those that the type of its setting lists, None among them where the type allows it."""
-    for one in fields(config):
-        kinds = [one.type] if get_origin(one.type) is Literal else get_args(one.type)
+    for field in fields(config):
+        kinds = [field.type] if get_origin(field.type) is Literal else get_args(field.type)
         known = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
         known += [None] * bool(known and NoneType in kinds)
-        value = getattr(config, one.name)
+        value = getattr(config, field.name)
         if known and value not in known:
-            raise ValueError(f"Unknown {one.name} {value!r}; the known ones are {', '.join(map(str, known))}.")
+            raise ValueError(f"Unknown {field.name} {value!r}; the known ones are {', '.join(map(str, known))}.")
 
 
 RESUMABLE_CHANGES = ("tracker", "fsdp", "gradient_checkpointing", "device")  # settings that may differ when a run is resumed
@@ -223,9 +224,8 @@ def takes(config: Callable[P, C]) -> Callable[[Callable[[M, C], R]], Callable[Co
             named = {key: tuple(value) if isinstance(value, list) else value for key, value in kwargs.items()}
             return method(self, config(*values, **named))  # type: ignore[arg-type]
 
-        own = signature(config).parameters.values()
         first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
-        call.__signature__ = Signature([first, *own])  # type: ignore[attr-defined]
+        call.__signature__ = Signature([first, *signature(config).parameters.values()])  # type: ignore[attr-defined]
         return cast(Callable[Concatenate[M, P], R], call)
 
     return decorate

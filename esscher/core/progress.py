@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -56,9 +56,8 @@ class Throttle:
         return max(0.0, total - done) / max(done, 1e-9) * self.elapsed
 
 
-@runtime_checkable
-class Progress(Protocol):
-    """A display that a run informs of its updates, evaluations and events."""
+class Progress:
+    """A display that a run informs of its updates, evaluations and events; this one shows nothing."""
 
     def begin(self, step: int, steps: int) -> None: ...
 
@@ -84,25 +83,11 @@ def progress_as(form: ProgressForm) -> Iterator[None]:
 def current_progress() -> Progress:
     """A display in the form of `progress_as`; "auto" is a bar on a terminal, else lines. Only the main process shows any."""
     if _FORM.get() == "quiet" or not is_main_process():
-        return NoProgress()
+        return Progress()
     if _FORM.get() == "json-lines":
         return JsonLinesProgress()
     console = Console(stderr=True)
     return ProgressBar(console) if console.is_terminal else LineProgress()
-
-
-class NoProgress:
-    """Shows nothing."""
-
-    def begin(self, step: int, steps: int) -> None: ...
-
-    def update(self, step: int, loss: float, tokens: int) -> None: ...
-
-    def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def end(self) -> None: ...
 
 
 class _Throughput:
@@ -118,7 +103,7 @@ class _Throughput:
         return self.throttle.rate(self.tokens), self.throttle.seconds_left(step - self.first, self.steps - self.first)
 
 
-class LineProgress:
+class LineProgress(Progress):
     """A line for each evaluation, and lines at intervals between, with the last evaluation."""
 
     validation = ""
@@ -139,10 +124,8 @@ class LineProgress:
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def end(self) -> None: ...
 
-
-class JsonLinesProgress:
+class JsonLinesProgress(Progress):
     """The reports of `LineProgress` as JSON objects with an `event`: begin, update, evaluated, said or end."""
 
     def begin(self, step: int, steps: int) -> None:
@@ -170,7 +153,7 @@ class JsonLinesProgress:
         print(json.dumps({"event": event, **values}, ensure_ascii=False), file=sys.stderr, flush=True)
 
 
-class ProgressBar:
+class ProgressBar(Progress):
     """A bar with rate, time left, loss and the last evaluation."""
 
     def __init__(self, console: Console):

@@ -1,6 +1,7 @@
-"""Weighted sums of objectives, with weights that may change as training goes on.
+"""Weighted sums of objectives, with weights that may change during training.
 
-Combine((Part("likelihood", Likelihood()), Part("contrast", other, weight=Ramp(0.0, 0.5, begin=100, end=400))))
+contrast = WeightedObjective("contrast", other, weight=LinearRamp(0.0, 0.5, begin=100, end=400))
+WeightedSum((WeightedObjective("likelihood", Likelihood()), contrast))
 """
 
 from collections.abc import Callable, Mapping
@@ -15,11 +16,6 @@ from esscher.core.target import Tilted
 
 Schedule = Callable[[int], float]
 """A number as a function of the step."""
-
-
-def value_at_step(weight: float | Schedule, step: int) -> float:
-    """The weight at a step, whether it is constant or not."""
-    return weight(step) if callable(weight) else weight
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class WeightedSum:
             raise ValueError(f"A sum needs parts with different names, not {names}.")
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        weights = {part.name: value_at_step(part.weight, step) for part in self.parts}
+        weights = {part.name: part.weight(step) if callable(part.weight) else part.weight for part in self.parts}
         active = [part for part in self.parts if weights[part.name] != 0]
         if not active:
             raise ValueError(f"All parts have weight 0 at step {step}: {', '.join(weights)}. Nothing was computed.")

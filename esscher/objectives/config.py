@@ -1,4 +1,4 @@
-"""Settings of the objectives that a base can be trained with, without torch: one dataclass a kind (see `registry.OBJECTIVES`).
+"""Settings of the objectives that a base can be trained with, without torch: one dataclass a kind, listed in `OBJECTIVES`.
 
 Each kind has two methods:
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from esscher.core.config import check_choices
+from esscher.core.config import Kind, Registry, check_at_least, check_choices
 
 Prepared = Callable[..., Any]
 """An `esscher.core.objective.Objective`, whose module imports torch."""
@@ -50,12 +50,12 @@ class ObjectiveConfig(Protocol):
         ...
 
     def validation_objective(self) -> Prepared:
-        """The objective that held-out data are judged by."""
-        ...
+        """The objective that held-out data are judged by: likelihood, unless the kind has another."""
+        return LikelihoodConfig().prepare(RunContext())
 
 
 @dataclass(frozen=True)
-class LikelihoodConfig:
+class LikelihoodConfig(ObjectiveConfig):
     """Maximum likelihood, from left to right."""
 
     def prepare(self, context: RunContext) -> Prepared:
@@ -63,12 +63,9 @@ class LikelihoodConfig:
 
         return Likelihood(context.label_smoothing)
 
-    def validation_objective(self) -> Prepared:
-        return self.prepare(RunContext())
-
 
 @dataclass(frozen=True)
-class EForcingConfig:
+class EForcingConfig(ObjectiveConfig):
     """Likelihood plus an energy on the model's own prefixes (`esscher.objectives.exposure_bias.EForcing`)."""
 
     weight: float = 0.3
@@ -90,26 +87,21 @@ class EForcingConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_begin(self.after_epochs, self.after_steps)
+        _check_begin(self)
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(f"weight is at least 0, not {self.weight}.")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay lies in (0, 1], not {self.decay}.")
-        if self.max_weight is not None and not self.max_weight >= 1:
-            raise ValueError(f"max_weight is at least 1, not {self.max_weight}.")
-        _check_positive(negatives=self.negatives)
+        check_at_least(self, 1, "max_weight", "negatives")
 
     def prepare(self, context: RunContext) -> Prepared:
         from esscher.objectives.exposure_bias import EForcing
 
-        return EForcing(self, context.label_smoothing, _first_step(self.after_epochs, self.after_steps, context))
-
-    def validation_objective(self) -> Prepared:
-        return LikelihoodConfig().validation_objective()
+        return EForcing(self, context.label_smoothing, _first_step(self, context))
 
 
 @dataclass(frozen=True)
-class ScheduledSamplingConfig:
+class ScheduledSamplingConfig(ObjectiveConfig):
     """Likelihood after prefixes with some of the model's own tokens (`esscher.objectives.exposure_bias.ScheduledSampling`)."""
 
     share: float = 0.25
@@ -125,23 +117,20 @@ class ScheduledSamplingConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_begin(self.after_epochs, self.after_steps)
+        _check_begin(self)
         if not 0 <= self.share <= 1:
             raise ValueError(f"share lies in [0, 1], not {self.share}.")
-        _check_positive(ramp_epochs=self.ramp_epochs)
+        check_at_least(self, 1, "ramp_epochs")
 
     def prepare(self, context: RunContext) -> Prepared:
         from esscher.objectives.exposure_bias import ScheduledSampling
 
-        begin = _first_step(self.after_epochs, self.after_steps, context)
+        begin = _first_step(self, context)
         return ScheduledSampling(self, context.label_smoothing, begin, context.steps(self.ramp_epochs))
-
-    def validation_objective(self) -> Prepared:
-        return LikelihoodConfig().validation_objective()
 
 
 @dataclass(frozen=True)
-class PermutationLMConfig:
+class PermutationLMConfig(ObjectiveConfig):
     """Likelihood of an xlnet in random factorization orders (`esscher.objectives.permutation_lm.PermutationLM`)."""
 
     one_in: float = 6.0
@@ -153,7 +142,7 @@ class PermutationLMConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_positive(one_in=self.one_in, max_span_length=self.max_span_length)
+        check_at_least(self, 1, "one_in", "max_span_length")
 
     def prepare(self, context: RunContext) -> Prepared:
         from esscher.objectives.permutation_lm import PermutationLM, word_boundaries
@@ -166,7 +155,7 @@ class PermutationLMConfig:
 
 
 @dataclass(frozen=True)
-class MaskedLMConfig:
+class MaskedLMConfig(ObjectiveConfig):
     """Likelihood of tokens that are masked in the input of an xlnet (`esscher.objectives.permutation_lm.MaskedLM`)."""
 
     mask_probability: float = 0.15
@@ -185,21 +174,28 @@ class MaskedLMConfig:
         return self.prepare(RunContext())
 
 
-def _first_step(after_epochs: int | None, after_steps: int | None, context: RunContext) -> int:
-    return context.steps(after_epochs) if after_epochs else after_steps or 0
+def _first_step(config: EForcingConfig | ScheduledSamplingConfig, context: RunContext) -> int:
+    """The update at which an objective other than likelihood begins."""
+    return context.steps(config.after_epochs) if config.after_epochs else config.after_steps or 0
 
 
-def _check_begin(after_epochs: int | None, after_steps: int | None) -> None:
-    if after_epochs is not None and after_steps is not None:
+def _check_begin(config: EForcingConfig | ScheduledSamplingConfig) -> None:
+    if config.after_epochs is not None and config.after_steps is not None:
         raise ValueError(
-            f"Plain likelihood lasts after_epochs = {after_epochs}, or after_steps = {after_steps}; give one of them."
+            f"Plain likelihood lasts after_epochs = {config.after_epochs}, or after_steps = {config.after_steps}; give one of "
+            f"them."
         )
-    for name, value in (("after_epochs", after_epochs), ("after_steps", after_steps)):
-        if value is not None and value < 0:
-            raise ValueError(f"{name} is at least 0, not {value}.")
+    check_at_least(config, 0, "after_epochs", "after_steps")
 
 
-def _check_positive(**values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not value >= 1:
-            raise ValueError(f"{name} is at least 1, not {value}.")
+OBJECTIVES = Registry(
+    "objective",
+    "likelihood",
+    {
+        "likelihood": Kind("esscher.objectives.config:LikelihoodConfig"),
+        "eforcing": Kind("esscher.objectives.config:EForcingConfig"),
+        "scheduled-sampling": Kind("esscher.objectives.config:ScheduledSamplingConfig"),
+        "permutation-lm": Kind("esscher.objectives.config:PermutationLMConfig"),
+        "masked-lm": Kind("esscher.objectives.config:MaskedLMConfig"),
+    },
+)

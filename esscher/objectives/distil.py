@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from esscher.bases.logits import LogitBase
-from esscher.core.draws import Draws, Sampler
+from esscher.core.draws import Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -120,16 +120,13 @@ class PolicyGradient:
         else:
             log_z = torch.full((len(share), 1), self.log_z, dtype=torch.float64)
         slope = F_DIVERGENCE_DERIVATIVES[self.divergence](log_z - log_ratio)
-        advantage = slope - _leave_one_out_baseline(slope, share, drawn) if self.baseline else slope
+        advantage = slope
+        if self.baseline:  # over the other draws, if they are independent, so that the gradient is unbiased
+            mean = (share * slope).sum(-1, keepdim=True)
+            advantage = slope - ((mean - share * slope) / (1 - share) if drawn.independent else mean.expand(slope.shape))
         score = target.base.log_probs(drawn.x).sum(-1).view(share.shape)
         value = ((share * advantage).to(score.device) * score).sum(-1).mean()
         return Loss(value, _metrics(log_ratio - log_z, share), len(data))
-
-
-def _leave_one_out_baseline(slope: Float[Tensor, "P N"], share: Float[Tensor, "P N"], drawn: Draws) -> Float[Tensor, "P N"]:
-    """The mean of f' over the other draws if they are independent, so that the gradient is unbiased; else over all."""
-    mean = (share * slope).sum(-1, keepdim=True)
-    return (mean - share * slope) / (1 - share) if drawn.independent else mean.expand(slope.shape)
 
 
 def _metrics(log_weight: Float[Tensor, "P N"], share: Float[Tensor, "P N"]) -> dict[str, float]:

@@ -77,22 +77,16 @@ class ScheduledSampling:
         log_share = torch.full(counted.shape, share, dtype=torch.float64, device=counted.device).log()
         use_own = rng.bernoulli(log_share) & counted
         with torch.no_grad():
-            drawn = (
-                _sample_parallel(base, data, rng)
-                if self.config.form == "passes"
-                else _sample_sequential(base, data, use_own, rng)
-            )
+            if self.config.form == "passes":
+                logits = base.logits(data)
+                drawn = data.tokens.masked_scatter(counted, rng.categorical(logits[counted])[:, 0])
+            else:
+                drawn = _sample_sequential(base, data, use_own, rng)
         mixed = torch.where(use_own, drawn, data.tokens)
         logits, answer = base.logits(Sequences(mixed, data.start, data.stop))[counted], data.tokens[counted]
         value = cross_entropy(logits, answer, label_smoothing=self.label_smoothing)
         nll = float(cross_entropy(logits.detach(), answer)) if self.label_smoothing else float(value.detach())
         return loss_with_penalty(base, value, {"nll": nll, "own": share}, count_tokens(data))
-
-
-def _sample_parallel(base: LogitBase, data: Sequences, rng: Rng) -> Int[Tensor, "B T"]:
-    """Tokens of the model at the positions of the data, each given the data before it."""
-    logits, counted = base.logits(data), data.counted
-    return data.tokens.masked_scatter(counted, rng.categorical(logits[counted])[:, 0])
 
 
 def _sample_sequential(base: LogitBase, data: Sequences, use_own: Tensor, rng: Rng) -> Int[Tensor, "B T"]:

@@ -157,35 +157,24 @@ class PermutationLM:
         return _mean_loss(base, base.log_probs_in_order(data.tokens * inside, order, target_tokens), target_tokens)
 
     def _row(
-        self,
-        tokens: Int[Tensor, "T"],
-        inside: Bool[Tensor, "T"],
-        token: Bool[Tensor, "T"],
-        may: Bool[Tensor, "T"],
-        rng: Rng,
+        self, tokens: Int[Tensor, "T"], inside: Bool[Tensor, "T"], token: Bool[Tensor, "T"], may: Bool[Tensor, "T"], rng: Rng
     ) -> tuple[Int[Tensor, "T"], Bool[Tensor, "T"]]:
         """The rank of each token of a row in the order, and which tokens are targets."""
-        size = self.block or max(1, len(tokens))
+        config, size = self.config, self.block or max(1, len(tokens))
         rank, chosen = torch.full_like(tokens, NEVER_VISIBLE), torch.zeros_like(may)
         for number, first in enumerate(range(0, len(tokens), size)):
             part = slice(first, first + size)
             order = rng.permutation(len(tokens[part])).argsort().to(tokens.device)
-            chosen[part] = self._targets(tokens[part], may[part], order, rng)
+            count = max(1, round(int(may[part].sum()) / config.one_in))
+            if config.spans == "none":
+                last = order.masked_fill(~may[part], NO_TARGET).argsort(descending=True)[:count]
+                chosen[part] = torch.zeros_like(may[part]).index_fill(0, last, True) & may[part]
+            else:
+                spans = SpanSampler(config.spans, config.max_span_length, self.words)
+                chosen[part] = spans.chosen(tokens[part], may[part], count, config.one_in, rng=rng)
             visible = token[part] & ~chosen[part]
             rank[part] = torch.where(visible, -1, order) + number * (size + 1)
         return torch.where(inside, rank, NEVER_VISIBLE), chosen
-
-    def _targets(
-        self, tokens: Int[Tensor, "T"], may: Bool[Tensor, "T"], order: Int[Tensor, "T"], rng: Rng
-    ) -> Bool[Tensor, "T"]:
-        """Which tokens of a block are targets."""
-        config = self.config
-        count = max(1, round(int(may.sum()) / config.one_in))
-        if config.spans != "none":
-            spans = SpanSampler(config.spans, config.max_span_length, self.words)
-            return spans.chosen(tokens, may, count, config.one_in, rng=rng)
-        last = order.masked_fill(~may, NO_TARGET).argsort(descending=True)[:count]
-        return torch.zeros_like(may).index_fill(0, last, True) & may
 
 
 @dataclass(frozen=True)
@@ -203,7 +192,9 @@ class MaskedLM:
         count_tokens(data)
         size, inside = base.space.vocab_size, data.inside
         may = data.counted & (data.tokens < size)
-        masked = _random_mask(may, self.config.mask_probability, rng)
+        place = torch.stack([rng.permutation(may.shape[1]) for _ in range(len(may))]).to(may.device)
+        rank = place.masked_fill(~may, NEVER_VISIBLE).argsort(1).argsort(1)
+        masked = (rank < (may.sum(1) * self.config.mask_probability).round().clamp(min=1)[:, None]) & may  # at least one a row
         shares = torch.tensor(
             [[1 - UNCHANGED_PROBABILITY - RANDOM_PROBABILITY, UNCHANGED_PROBABILITY, RANDOM_PROBABILITY]]
         ).log()
@@ -223,15 +214,6 @@ def require_any_order(base: Base) -> AnyOrderBase:
         raise ValueError(f"A {type(base).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet.")
     assert base.any_order is not None
     return base
-
-
-def _random_mask(may: Bool[Tensor, "B T"], share: float, rng: Rng) -> Bool[Tensor, "B T"]:
-    """A share of the tokens that may be masked, at least one in each row that has any."""
-    place = (
-        torch.stack([rng.permutation(may.shape[1]) for _ in range(len(may))]).to(may.device).masked_fill(~may, NEVER_VISIBLE)
-    )
-    count = (may.sum(1) * share).round().clamp(min=1)
-    return (place.argsort(1).argsort(1) < count[:, None]) & may
 
 
 def _gather_targets(tokens: Int[Tensor, "B T"], chosen: Bool[Tensor, "B T"]) -> tuple[Int[Tensor, "B Q"], Int[Tensor, "B Q"]]:

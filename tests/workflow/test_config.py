@@ -10,7 +10,7 @@ from esscher.core.config import changed_key, from_dict, to_dict
 from esscher.data.config import DataConfig, LengthConfig
 from esscher.networks.recurrent_config import GruConfig
 from esscher.networks.transformer_config import TransformerConfig
-from esscher.objectives.registry import OBJECTIVES
+from esscher.objectives.config import OBJECTIVES
 from esscher.training.config import TrainingConfig, learning_rate
 from esscher.workflow.config.train import TrainRun
 
@@ -97,7 +97,7 @@ def test_first_change_is_named():
 
 UNCHECKED = """
 import sys
-from esscher.objectives.registry import OBJECTIVES
+from esscher.objectives.config import OBJECTIVES
 from esscher.training.config import TrainingConfig
 for name in ("optimizer", "schedule", "device", "tracker"):
     try:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from esscher.data.config import DIGITS, DataConfig, ImageConfig, LengthConfig, TokenizerConfig
 from esscher.networks.registry import NETWORKS
 from esscher.networks.transformer_config import DeqConfig
-from esscher.objectives.registry import OBJECTIVES
+from esscher.objectives.config import OBJECTIVES
 from esscher.training.config import TrainingConfig
 
 ANY_ORDER = ("permutation-lm", "masked-lm")  # objectives of a network that predicts in any order
