@@ -21,7 +21,7 @@ _HOMES = {
     "esscher.exact.exponential_family": ("exact_moment_weights", "exponential_family"),
     "esscher.bases.causal_lm": ("CausalLM", "causal_lm"),
     "esscher.bases.hidden_markov": ("HiddenMarkov", "fit_hidden_markov", "hidden_markov_family"),
-    "esscher.bases.factorization_order": ("with_factorization_order",),
+    "esscher.bases.network": ("with_factorization_order",),
     "esscher.bases.mixture": ("MixtureBase", "mixture_entropy"),
     "esscher.bases.ngram": ("fit_ngram",),
     "esscher.bases.seq2seq_lm": ("Seq2SeqLM", "seq2seq_lm"),

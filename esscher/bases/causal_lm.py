@@ -6,10 +6,9 @@ Its distribution is the plain softmax of its logits: `generate` and its defaults
 prompt and belongs neither to the prompt nor to the point: the model's BOS token, or its EOS token if it has no other, as GPT-2
 was trained. So token ids must come without the BOS token that a tokenizer adds.
 
-Scoring runs right-padded rows without a mask, because causal attention never sees padding. Steps left-pad the prompts, with
-mask and positions, and share the keys and values of a prompt among its rows (`esscher.bases.shared_prompt_cache`); models that
-cannot do that step on the cache of `transformers`. As in `NetworkBase`, dropout acts in training mode and on scoring only.
-Left out: gradients through steps, and models without `past_key_values`.
+Scoring runs right-padded rows without a mask, because causal attention never sees padding. Steps left-pad the prompts and share
+the keys and values of a prompt among its rows (`esscher.bases.shared_prompt_cache`), if the model allows it. As in
+`NetworkBase`, dropout acts in training mode and on scoring only. Left out: gradients through steps.
 """
 
 import inspect
@@ -83,7 +82,9 @@ class CausalLM(nn.Module):
         longest, max_new_tokens = int(prompts.start.max()), self.space.max_length
         what = f"a prompt of {longest} tokens with a point of up to {max_new_tokens}"
         check_length(self.max_positions, longest + max_new_tokens, what)
-        ids, position = _left_padded(prepend_bos(prompts.prompts(), self.bos), prompts.start + 1)
+        ids, column = prepend_bos(prompts.prompts(), self.bos), torch.arange(longest + 1, device=prompts.tokens.device)
+        position = column - (longest - prompts.start)[:, None]  # of left-padded rows; below 0 in padding
+        ids = ids.gather(1, position.clamp(min=0))
         mask = pad((position >= 0).long(), (0, max_new_tokens - 1), value=1)
         cache: Any = DynamicCache(config=self.model.config)
         with step_mode(self.model):
@@ -168,13 +169,9 @@ def causal_lm(
             f"{type(model).__name__} states neither a BOS nor an EOS token, so no token can stand before the first. Nothing "
             f"was made; pass bos=, a token with which it was trained to begin texts."
         )
-    length = default_max_length(getattr(config, "max_position_embeddings", None)) if max_length is None else max_length
+    positions = getattr(config, "max_position_embeddings", None) or DEFAULT_MAX_LENGTH
+    length = min(positions, DEFAULT_MAX_LENGTH) if max_length is None else max_length
     return CausalLM(model, Space(config.vocab_size, length, eos), candidates[0])
-
-
-def default_max_length(positions: int | None) -> int:
-    """The `max_length` of points of a Hugging Face model that states none."""
-    return min(positions or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
 
 
 def forward_parameters(model: nn.Module, required: Sequence[str], alternative: str) -> frozenset[str]:
@@ -205,13 +202,10 @@ def cache_full_error(positions: int) -> ValueError:
 
 
 def special_token_ids(model: Any, name: str) -> list[int]:
-    """The token ids that a model's generation config, or else its config, states under a name such as "eos_token_id"."""
-    return first_token_ids([getattr(model, "generation_config", None), text_config(model), model.config], name)
-
-
-def first_token_ids(configs: Sequence[Any], name: str) -> list[int]:
-    """The token ids under a name in the first config that has it; an empty list if none has."""
-    for stated in (getattr(config, name, None) for config in configs):
+    """The token ids under a name such as "eos_token_id" in the model's generation config, or else in its config."""
+    config = model.config
+    configs = [config, model.get_decoder().config] if config.is_encoder_decoder else [text_config(model), config]
+    for stated in (getattr(config, name, None) for config in (getattr(model, "generation_config", None), *configs)):
         if stated is not None:
             return [int(token) for token in stated] if isinstance(stated, list | tuple) else [int(stated)]
     return []
@@ -232,12 +226,6 @@ def last_log_probs(output: Any) -> Float[Tensor, "B V"]:
     """The log-probabilities of the next token from the output of a step of a model."""
     logits = output.logits[:, -1]
     return log_softmax(logits.to(accumulation_dtype(logits.dtype)), -1)
-
-
-def _left_padded(ids: Int[Tensor, "B T"], length: Int[Tensor, "B"]) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """Right-padded rows as left-padded ones, and the position of each token; padding has positions below 0."""
-    position = torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - length)[:, None]
-    return ids.gather(1, position.clamp(min=0)), position
 
 
 @contextmanager

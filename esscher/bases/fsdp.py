@@ -6,15 +6,13 @@
 
 All processes must take part in gathering a layer, but need layers unequally often: points that they draw have different
 lengths. So they gather in rounds: each process announces the layer it needs next, if any, and all gather the announced layers.
-At the end of `gather_in_lockstep` a process takes part in rounds until no process needs a layer. Outside of it all processes
-must do the same. Gradients are summed over the processes. Networks of esscher draw without a cache (`UncachedDecoding`),
-because their caches hold prepared weights. Weights outside of `transformer_layers` are gathered with the root.
+At the end of `gather_in_lockstep` a process takes part in rounds until no process needs a layer. Gradients are summed over the
+processes. Networks of esscher draw without a cache (`UncachedDecoding`), because their caches hold prepared weights.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
@@ -67,13 +65,8 @@ class GatherSchedule:
         return bool(numbers)
 
     def enter(self, number: int) -> None:
-        """Gather a unit before it computes."""
         self.gather_round(number)
         self.active.add(number)
-
-    def leave(self, number: int) -> None:
-        """Mark the end of a unit's computation."""
-        self.active.discard(number)
 
     def gathering_call(self, number: int, inner: Callable[..., Any], gathered: Callable[..., Any]) -> Callable[..., Any]:
         """A method that gathers its unit, unless it is called by another method of the unit: then `inner` is called."""
@@ -83,9 +76,11 @@ class GatherSchedule:
                 return inner(*args, **kwargs)
             self.enter(number)
             try:
-                return gathered(*args, **kwargs)
+                with warnings.catch_warnings():  # results may be views, which must not be written to; here nothing is
+                    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+                    return gathered(*args, **kwargs)
             finally:
-                self.leave(number)
+                self.active.discard(number)
 
         return call
 
@@ -106,10 +101,7 @@ def shard(module: nn.Module) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     if world_size() == 1:
-        raise ValueError(
-            "There is one process, and weights are sharded over several. Nothing was done; start them with torchrun, or leave "
-            "sharded out."
-        )
+        raise ValueError("Weights are sharded over several processes, and there is one. Nothing was done; start torchrun.")
     root, methods = module, tuple[str, ...]()
     if isinstance(module, CausalLM):
         root, methods = module.model, ("forward",)
@@ -145,21 +137,9 @@ def _shard_unit(module: nn.Module, methods: tuple[str, ...], mesh: Any) -> Any:
     for name in methods:
         if name == "forward":
             module.register_forward_pre_hook(lambda *args: GATHER_SCHEDULE.enter(number), prepend=True)
-            module.register_forward_hook(lambda *args: GATHER_SCHEDULE.leave(number))
+            module.register_forward_hook(lambda *args: GATHER_SCHEDULE.active.discard(number))
         else:
             inner = getattr(module, name)
             register_fsdp_forward_method(module, name)
-            setattr(module, name, GATHER_SCHEDULE.gathering_call(number, inner, _without_view_warning(getattr(module, name))))
+            setattr(module, name, GATHER_SCHEDULE.gathering_call(number, inner, getattr(module, name)))
     return unit
-
-
-def _without_view_warning(method: Any) -> Any:
-    """The method without FSDP's warning about results that are views, which must not be written to; here nothing is."""
-
-    @wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
-            return method(*args, **kwargs)
-
-    return call

@@ -4,15 +4,13 @@ The first hidden state has the distribution `initial`; each hidden state emits o
 another by `transition`. S counts hidden states. A row is read from its prompt on; the end symbol is a token like the others.
 `fit_hidden_markov` is expectation maximisation (Baum and Welch, 1970) over whole rows, with Dirichlet smoothing.
 
-A point has many hidden paths, so the model is no deterministic automaton over tokens. But alternating sequences z1 x1 z2 x2
-... of hidden states and tokens are the points of one over V + S symbols (`path_automaton`; z is symbol V + z), and features of
-the point are features of the sequence (`lift_to_paths`). So sums over points are sums over paths by `esscher.exact`
-(`hidden_markov_family` adds prompts), and draws of paths without their hidden states (`drop_hidden_states`) are draws of
-points. Left out: hidden states with durations, and the entropy of points, which has no closed form (that of `path_automaton`
-is an upper bound).
+Alternating sequences z1 x1 z2 x2 ... of hidden states and tokens are the points of an automaton over V + S symbols
+(`path_automaton`; z is symbol V + z), and features of the point are features of the sequence (`lift_to_paths`), so sums over
+points are sums over paths by `esscher.exact` (`hidden_markov_family`). Left out: hidden states with durations, and the entropy
+of points, which has no closed form.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -64,7 +62,6 @@ class HiddenMarkov:
 
     @property
     def states(self) -> int:
-        """The number of hidden states."""
         return len(self.initial)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B S"]]:
@@ -168,7 +165,7 @@ def fit_hidden_markov(
 
     `smoothing` is added to every expected count. The likelihood has several local optima: try several `rng`.
     """
-    tokens = len(check_tokens(data, space))
+    tokens = len(check_tokens(data, space, data.inside))
     if not 1 <= states <= tokens:
         raise ValueError(
             f"{states} hidden states cannot be fitted to {tokens} tokens: a model has at least 1 and at most as many as there "
@@ -176,7 +173,11 @@ def fit_hidden_markov(
         )
     if not smoothing > 0:
         raise ValueError(f"smoothing is a count above 0, so that no probability is 0, not {smoothing}. Nothing was fitted.")
-    blocks, model = list(_blocks(data, states)), _random_init(data, space, states, rng)
+    order = data.stop.argsort(stable=True)
+    by_length = data.rows(order[data.stop[order] > 0])
+    at_once = max(1, BLOCK_ELEMENTS // (int(data.stop.max()) * states))
+    blocks = [block.without_padding() for block in by_length.split(at_once)]
+    model = _random_init(data, space, states, rng)
     log_likelihood: list[float] = []
     objective: list[float] = []
     while True:
@@ -207,16 +208,6 @@ def _normalised(
 ) -> HiddenMarkov:
     initial, transition, emission = (torch.log_softmax(table, -1) for table in (initial, transition, emission))
     return HiddenMarkov(initial, transition, emission, space)
-
-
-def _blocks(data: Sequences, states: int) -> Iterator[Sequences]:
-    """The rows that have tokens, sorted by length, in blocks of bounded size."""
-    order = data.stop.argsort(stable=True)
-    order = order[data.stop[order] > 0]
-    rows = max(1, BLOCK_ELEMENTS // (int(data.stop.max()) * states))
-    for first in range(0, len(order), rows):
-        block = data.rows(order[first : first + rows])
-        yield block.without_padding()
 
 
 @torch.no_grad()
@@ -323,9 +314,7 @@ def path_automaton(model: HiddenMarkov) -> Automaton:
 def lift_to_paths(feature: AutomatonFeature, model: HiddenMarkov) -> AutomatonFeature:
     """The feature of a path's tokens; it ignores the hidden states."""
     if feature.space != model.space:
-        raise ValueError(
-            f"Feature {feature.name!r} is about {feature.space} and the model about {model.space}. Nothing was made."
-        )
+        raise ValueError(f"Feature {feature.name!r} is about {feature.space}, the model about {model.space}. Nothing was made.")
     stay = torch.arange(len(feature.next_state))[:, None].expand(-1, model.states)
     value = torch.nn.functional.pad(feature.value, (0, model.states))
     return AutomatonFeature(feature.name, _path_space(model), torch.cat([feature.next_state, stay], 1), value, feature.final)

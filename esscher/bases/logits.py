@@ -35,12 +35,17 @@ def log_probs_and_logsumexp(base: Base, x: Sequences) -> tuple[Float[Tensor, "B 
     """log a(x_t | x_<t) and the logsumexp of the logits at t, 0 where x is not counted, for any base with logits."""
     if isinstance(base, LogsumexpBase):
         return base.log_probs_and_logsumexp(x)
-    if not isinstance(base, LogitBase):
-        raise ValueError(
-            f"A {type(base).__name__} has no logits, so there is no logsumexp. Nothing was computed; use a network base, or a "
-            f"Hugging Face model."
-        )
-    return log_probs_from_logits(base.logits(x), x)
+    return log_probs_from_logits(require_logits(base, "A logsumexp").logits(x), x)
+
+
+def require_logits(base: Base, what: str) -> LogitBase:
+    """The base, if it has logits; `what` needs them."""
+    if isinstance(base, LogitBase):
+        return base
+    raise ValueError(
+        f"{what} needs the whole next-token distribution at every position, and a {type(base).__name__} has no `logits`. "
+        f"Nothing was computed; use a network base, or a Hugging Face model."
+    )
 
 
 def log_probs_from_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
@@ -63,12 +68,11 @@ def gather_tokens(values: Float[Tensor, "B T V"], x: Sequences) -> Float[Tensor,
     return torch.where(counted, values.gather(-1, token[..., None])[..., 0], 0.0)
 
 
-def check_length(limit: int | None, length: int, what: str) -> None:
+def check_length(limit: int | None, length: int, what: str, advice: str = "choose a smaller max_length") -> None:
     """Refuse sequences of `length` tokens for a model with fewer positions; None is no limit."""
     if limit is not None and length > limit:
         raise ValueError(
-            f"The model has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, or choose a "
-            f"smaller max_length."
+            f"The model has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, or {advice}."
         )
 
 

@@ -38,9 +38,7 @@ class MixtureBase:
 
     def __post_init__(self) -> None:
         if len(self.components) != len(self.mixture_weights) or not self.components:
-            raise ValueError(
-                f"A mixture needs one weight for each component, not {len(self.mixture_weights)} for {len(self.components)}."
-            )
+            raise ValueError(f"{len(self.components)} components need as many weights, not {len(self.mixture_weights)}.")
         if min(self.mixture_weights) < 0 or abs(sum(self.mixture_weights) - 1) > 1e-9:
             raise ValueError(f"Mixture weights are probabilities that sum to 1, not {list(self.mixture_weights)}.")
         if any(part.space != self.space for part in self.components):

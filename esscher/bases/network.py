@@ -1,8 +1,16 @@
 """Any network as a base: scoring in one pass, decoding steps on the state of the network.
 
 Dropout acts in training mode and on scoring only: `begin` and `advance` never drop anything.
+
+A permutation language model (XLNet) is a base for any fixed order of positions (docs/why/orders.md):
+
+    base = with_factorization_order(xlnet, [2, 0, 1])    # first the token at position 2, then those at positions 0 and 1
+
+Column t of a row is then the t-th token of the order: a prompt holds the first tokens of the order, wherever they stand in the
+text, and a point those that follow. For infilling, put the known positions first (`infilling_order`).
 """
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +19,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, pad
 
-from esscher.core.randomness import Rng, SeededRng
+from esscher.bases.logits import check_length
+from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
 from esscher.networks.deq import DeqNetwork
@@ -19,7 +28,7 @@ from esscher.networks.network import Memory, Network, PenalizedNetwork, Streamin
 from esscher.networks.registry import NETWORKS, NetworkConfig
 from esscher.networks.transformer_config import DeqConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
-from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, prepend_visible_symbol
+from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, XLNetState, prepend_visible_symbol
 
 
 class NetworkBase(nn.Module):
@@ -44,7 +53,6 @@ class NetworkBase(nn.Module):
         return pad(self.network.log_probs(hidden, labels), (0, x.tokens.shape[1] - hidden.shape[1]))
 
     def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs` and the logsumexp of the logits, both 0 where x is not counted."""
         hidden, labels = self._hidden_and_labels(x)
         log_probs, logsumexp = self.network.log_probs_and_logsumexp(hidden, labels)
         rest = (0, x.tokens.shape[1] - hidden.shape[1])
@@ -107,9 +115,7 @@ class NetworkBase(nn.Module):
     @property
     def any_order(self) -> XLNetNetwork:
         if not isinstance(self.network, XLNetNetwork):
-            raise ValueError(
-                f"A {type(self.network).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet."
-            )
+            raise ValueError(f"A {type(self.network).__name__} predicts in one order only; use a base of kind xlnet.")
         return self.network
 
     def _hidden(self, x: Sequences) -> Float[Tensor, "B U D"]:
@@ -125,22 +131,14 @@ class NetworkBase(nn.Module):
         return hidden, x.tokens[:, :used].masked_fill(~x.counted[:, :used], -1)
 
     def _check_length(self, length: int, what: str) -> None:
-        limit = self.network.max_positions
-        if limit is not None and length > limit:
-            raise ValueError(
-                f"The network has {limit} positions and was given {what}. Nothing was computed; shorten the sequences, "
-                f"or train a base with max_positions = {length} or more."
-            )
+        check_length(self.max_positions, length, what, f"train a base with max_positions = {length} or more")
 
 
 def with_attention_span(base: NetworkBase, *, attention_span: int | None = None, clamp_len: int | None = None) -> NetworkBase:
     """A Transformer-XL or DEQ with another attention span, and another largest distinct distance, for scoring and sampling;
     None keeps it. The network is modified in place."""
     if not isinstance(base.network, TransformerXLNetwork):
-        raise ValueError(
-            f"Only a Transformer-XL has an attention span, not a {type(base.network).__name__}. Nothing was computed; "
-            f"leave attention_span and clamp_len out."
-        )
+        raise ValueError(f"A {type(base.network).__name__} has no attention span; leave attention_span and clamp_len out.")
     base.network.set_attention_span(attention_span, clamp_len)
     attention_span, clamp_len = base.network.config.attention_span, base.network.config.clamp_len
     config: Any = base.config
@@ -169,11 +167,61 @@ def with_unrolled_layers(base: NetworkBase, unrolled: int) -> NetworkBase:
     return NetworkBase(base.network, replace(base.config, unrolled=unrolled), base.space).train(base.training)
 
 
+class FixedOrderNetwork(nn.Module):
+    """An XLNet network with a fixed factorization order; it shares the weights."""
+
+    order: Tensor
+
+    def __init__(self, network: XLNetNetwork, order: Int[Tensor, "N"]):
+        super().__init__()
+        self.network, self.max_positions = network, len(order)
+        self.register_buffer("order", order, persistent=False)
+        self.output, self.advance, self.select = network.output, network.advance, network.select
+        self.log_probs, self.log_probs_and_logsumexp = network.log_probs, network.log_probs_and_logsumexp
+
+    def hidden(self, x: Sequences) -> Float[Tensor, "B T W"]:
+        return self.network.hidden(x, self.order)
+
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], XLNetState]:
+        return self.network.begin(prompts, max_new_tokens, self.order)
+
+
+def with_factorization_order(base: NetworkBase, order: Sequence[int]) -> NetworkBase:
+    """The base with an order of the positions 0, 1, ... of the longest prompt and point together; it shares the weights."""
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(f"An order has each position from 0 to {len(order) - 1} once, unlike {list(order)}. Nothing was made.")
+    if len(order) < base.space.max_length:
+        raise ValueError(
+            f"An order of {len(order)} positions is too short for points of {base.space.max_length} tokens. Nothing was made; "
+            f"give an order of all positions, or a base with a smaller max_length."
+        )
+    device = next(base.parameters()).device
+    network = FixedOrderNetwork(base.any_order, torch.tensor(list(order), device=device))
+    return NetworkBase(network, base.config, base.space).train(base.training)
+
+
+def infilling_order(length: int, gaps: Collection[int]) -> list[int]:
+    """The order for infilling: all known positions, which are the prompt, then the gaps from left to right."""
+    last = sorted(set(gaps))
+    if last and not (last[0] >= 0 and last[-1] < length):
+        raise ValueError(f"Gaps are positions of a text of {length} tokens, 0 to {length - 1}, not {last}. Nothing was made.")
+    return [*(position for position in range(length) if position not in last), *last]
+
+
+def to_text_order(x: Sequences, order: Sequence[int]) -> Int[Tensor, "B N"]:
+    """The tokens of whole rows, prompt and point, in the order of the text."""
+    if x.tokens.shape[1] < len(order) or not bool((x.stop == len(order)).all()):
+        raise ValueError(
+            f"Rows of {int(x.stop.min())} to {int(x.stop.max())} tokens do not fill an order of {len(order)} positions. "
+            f"Nothing was reordered."
+        )
+    position, tokens = torch.tensor(list(order), device=x.tokens.device), x.tokens[:, : len(order)]
+    return torch.empty_like(tokens).index_copy(1, position, tokens)
+
+
 def build_base(config: NetworkConfig, space: Space, *, rng: Rng) -> NetworkBase:
     """A base with initial weights drawn from `rng`, which must be a `SeededRng`."""
-    if not isinstance(rng, SeededRng):
-        raise ValueError(f"Initial weights need a SeededRng, not {rng!r}. Nothing was built; pass SeededRng(seed).")
-    with rng.fork_torch_rng():
+    with require_seeded(rng).fork_torch_rng():
         return NetworkBase(build_network(config, space.vocab_size), config, space)
 
 

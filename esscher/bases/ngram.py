@@ -12,7 +12,7 @@ replaced by its longest suffix that was seen. Left out: other smoothings, and vo
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from esscher.core.space import Sequences, Space
@@ -35,9 +35,7 @@ def fit_ngram(data: Sequences, space: Space, order: int) -> Automaton:
     """The n-gram model of the points of `data`, as an automaton whose states are contexts; prompts are context only."""
     if order < 1:
         raise ValueError(f"An n-gram model has order 1 or more, not {order}.")
-    if not bool(data.counted.any()):
-        raise ValueError(f"There is nothing to fit: the {len(data)} sequences have no token. Give sequences with points.")
-    check_tokens(data, space)
+    check_tokens(data, space, data.counted)
     contexts_by_length = _contexts_by_length(data, space, order)
     states = sum(len(contexts.last) for contexts in contexts_by_length)
     if states * space.vocab_size > MAX_TABLE_SIZE:
@@ -48,10 +46,10 @@ def fit_ngram(data: Sequences, space: Space, order: int) -> Automaton:
     return _assemble(data, space, contexts_by_length)
 
 
-def check_tokens(data: Sequences, space: Space) -> Int[Tensor, "K"]:
-    """The tokens of all rows; an error where there is none, or one that is not of the space."""
+def check_tokens(data: Sequences, space: Space, used: Bool[Tensor, "B T"]) -> Int[Tensor, "K"]:
+    """The tokens of all rows; an error where there is none among those `used`, or one that is not of the space."""
     tokens = data.tokens[data.inside]
-    if not len(tokens):
+    if not bool(used.any()):
         raise ValueError(f"There is nothing to fit: the {len(data)} sequences have no token. Give sequences with points.")
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= space.vocab_size:
@@ -72,7 +70,8 @@ def _assemble(data: Sequences, space: Space, contexts_by_length: list[_Contexts]
         place, shape = (data.counted & (contexts.at >= 0)).nonzero(as_tuple=True), (len(contexts.last), space.vocab_size)
         index = contexts.at[place] * space.vocab_size + data.tokens[place]
         counts = torch.bincount(index, minlength=shape[0] * shape[1]).view(shape).double()
-        probs = _witten_bell(counts, probs[contexts.shorter])
+        kinds, total, shorter = (counts > 0).sum(-1, keepdim=True), counts.sum(-1, keepdim=True), probs[contexts.shorter]
+        probs = torch.where(total > 0, (counts + kinds * shorter) / (total + kinds).clamp(min=1), shorter)
         moves = moves[contexts.shorter]  # the longest seen context after each token: that of the shorter context,
         if longer is not None:  # or one token longer than this one
             real = longer.last < space.vocab_size
@@ -106,9 +105,3 @@ def _contexts_by_length(data: Sequences, space: Space, order: int) -> list[_Cont
         shorter = torch.zeros_like(key).index_put((number,), below[place])
         contexts_by_length.append(_Contexts(at, shorter, key // (space.vocab_size + 1), key % (space.vocab_size + 1)))
     return contexts_by_length
-
-
-def _witten_bell(counts: Float[Tensor, "S V"], shorter: Float[Tensor, "S V"]) -> Float[Tensor, "S V"]:
-    """Counts interpolated with the probabilities of the shorter context, whose weight is the number of different tokens."""
-    kinds, total = (counts > 0).sum(-1, keepdim=True), counts.sum(-1, keepdim=True)
-    return torch.where(total > 0, (counts + kinds * shorter) / (total + kinds).clamp(min=1), shorter)

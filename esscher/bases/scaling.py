@@ -50,9 +50,7 @@ def scaled_to(config: NetworkConfig, vocab_size: int, parameters: int) -> Networ
 def with_extra_layers(base: NetworkBase, layers: int, *, rng: Rng) -> NetworkBase:
     """A Transformer base with `layers` further blocks; their outputs start at 0, so it is the same distribution."""
     if not isinstance(base.network, TransformerNetwork) or not isinstance(base.config, TransformerConfig):
-        raise ValueError(
-            f"Only a Transformer takes extra layers, not a {type(base.network).__name__}. Nothing was built; use scaled_to."
-        )
+        raise ValueError(f"A {type(base.network).__name__} takes no extra layers. Nothing was built; use scaled_to.")
     if layers < 1:
         raise ValueError(f"There is at least 1 extra layer, not {layers}. Nothing was built.")
     config = replace(base.config, layers=base.config.layers + layers)
@@ -77,9 +75,6 @@ def causal_lm_with_extra_layers(base: CausalLM, layers: int) -> CausalLM:
                 nn.init.zeros_(last.weight)
             blocks.append(block)  # type: ignore[union-attr]
     except (AttributeError, TypeError, IndexError) as error:
-        raise ValueError(
-            f"{type(base.model).__name__} has no list of blocks with `self_attn.o_proj` and `mlp.down_proj`, so it takes "
-            f"no extra layers. Nothing was built."
-        ) from error
+        raise ValueError(f"{type(base.model).__name__} takes no extra layers: its blocks are not like Llama's.") from error
     model.config.num_hidden_layers += layers
     return CausalLM(model, base.space, base.bos)

@@ -5,11 +5,9 @@
 The encoder reads the prompt as it is: the EOS token that the model's tokenizer appends belongs to the prompt, and an empty
 source is refused. A BOS token, the model's `decoder_start_token_id`, stands before the target and belongs neither to prompt
 nor to point. The distribution is the plain softmax of the logits; tokens that `generate` forces or forbids take no part. The
-space is that of the targets; sources may have another vocabulary. Each different source of a batch is encoded once, and steps
-share its keys and values among its draws (`esscher.bases.shared_source_cache`), if the model allows it. As in `NetworkBase`,
-dropout acts in training mode and on scoring only. Left out: gradients through steps, models without `past_key_values`, and
-models whose steps do not equal their scores, because they derive positions from padding tokens (M2M100, ProphetNet): these are
-refused.
+space is that of the targets; sources may have another vocabulary. Steps share a source among its draws
+(`esscher.bases.shared_source_cache`), if the model allows it. Left out: gradients through steps, models without
+`past_key_values`, and models that derive positions from padding tokens, so that steps do not equal scores (M2M100, ProphetNet).
 """
 
 from dataclasses import dataclass
@@ -21,14 +19,14 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from esscher.bases.causal_lm import (
+    DEFAULT_MAX_LENGTH,
     IGNORE_INDEX,
     cache_full_error,
     check_vocab,
-    default_max_length,
-    first_token_ids,
     forward_parameters,
     label_log_probs,
     last_log_probs,
+    special_token_ids,
     step_mode,
     text_config,
 )
@@ -77,7 +75,6 @@ class Seq2SeqLM(nn.Module):
         return torch.cat([scatter_point_values(piece, label_log_probs(*self._read(piece))) for piece in self._pieces(x)])
 
     def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs`, and the logsumexp of the logits at each position, 0 where x is not counted."""
         log_probs, logsumexps = [], []
         for piece in self._pieces(x):
             logits, labels = self._read(piece)
@@ -181,16 +178,17 @@ def seq2seq_lm(
     that length; `bos` defaults to the model's decoder start token, or its BOS token.
     """
     if eos == "model":
-        ends = decoder_token_ids(model, "eos_token_id")
+        ends = special_token_ids(model, "eos_token_id")
         eos = ends[0] if ends else None
     candidates = [] if bos is None else [bos]
-    candidates += decoder_token_ids(model, "decoder_start_token_id") + decoder_token_ids(model, "bos_token_id")
+    candidates += special_token_ids(model, "decoder_start_token_id") + special_token_ids(model, "bos_token_id")
     if not candidates:
         raise ValueError(
             f"{type(model).__name__} states neither a decoder start token nor a BOS token, so no token can stand before the "
             f"first. Nothing was made; pass bos=, the token with which it was trained to begin targets."
         )
-    length = default_max_length(_max_positions(model.get_decoder(), "decoder")) if max_length is None else max_length
+    positions = _max_positions(model.get_decoder(), "decoder") or DEFAULT_MAX_LENGTH
+    length = min(positions, DEFAULT_MAX_LENGTH) if max_length is None else max_length
     base = Seq2SeqLM(model, Space(int(text_config(model).vocab_size), length, eos), candidates[0])
     check_steps_match_scores(base)
     return base
@@ -231,8 +229,3 @@ def _max_positions(part: Any, side: Literal["encoder", "decoder"]) -> int | None
     """The number of positions of the encoder or the decoder; None is no limit."""
     limit: int | None = getattr(part.config, f"max_{side}_position_embeddings", None)
     return getattr(part.config, "max_position_embeddings", None) if limit is None else limit
-
-
-def decoder_token_ids(model: Any, name: str) -> list[int]:
-    """The token ids that a model's generation config, or else its config, states for the decoder."""
-    return first_token_ids([getattr(model, "generation_config", None), model.config, model.get_decoder().config], name)

@@ -1,14 +1,11 @@
 """A key-value cache that shares prompts among rows, for Transformers of `transformers`.
 
 After `begin` the keys and values of the prompts are frozen; each row has the index of its prompt, so that repeating a prompt,
-resampling and dropping rows copy none of it. Rows write their own keys and values in place, into memory allocated once. A step
-attends to both parts with one softmax; the queries of all rows of a prompt meet its keys in one matrix product. It uses two
-public interfaces of `transformers`: a cache layer, and an attention function named `ATTENTION_NAME`, active during a step
-only. Layers with another kind of cache (a sliding window, a recurrent state) keep it. `step` raises
-`UnsupportedAttentionError` if attention needs anything else.
-
-Letters beside those of `esscher.core.space`: H heads of keys, G queries for each of them, D width of a head, S slots of a
-prompt.
+resampling and dropping rows copy none of it. Rows write their own keys and values in place. A step attends to both parts with
+one softmax; the queries of all rows of a prompt meet its keys in one matrix product. It uses two public interfaces of
+`transformers`: a cache layer, and an attention function named `ATTENTION_NAME`, active during a step only. Layers with another
+kind of cache (a sliding window, a recurrent state) keep it. `step` raises `UnsupportedAttentionError` if attention needs
+anything else. Letters: H heads of keys, G queries for each of them, D width of a head, S slots of a prompt.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,7 +67,6 @@ class SharedPromptLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
     def after_prompt(
         cls, keys: Tensor, values: Tensor, rows_by_prompt: RowsByPrompt, max_new_tokens: int
     ) -> "SharedPromptLayer":
-        """The layer after its prompts were read."""
         slots = keys.shape[2]
         if slots >= MIN_SHARED_TOKENS:
             return cls((keys, values), rows_by_prompt, max_new_tokens)

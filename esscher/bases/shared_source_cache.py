@@ -1,10 +1,8 @@
 """A key-value cache that shares encoded sources among rows, for encoder-decoder models of `transformers`.
 
-After the first step the keys and values of cross-attention are frozen; each row has the index of its source, so that repeating
-a source, resampling and dropping rows copy none of it. A step attends to a source with the queries of all its rows at once.
-Rows write keys and values of the targets in place. The interfaces and errors are those of `esscher.bases.shared_prompt_cache`.
-
-Letters beside those of `esscher.core.space`: H heads of keys, D width of a head, S positions of a source.
+As in `esscher.bases.shared_prompt_cache`: after the first step the keys and values of cross-attention are frozen, each row has
+the index of its source, and rows write keys and values of the targets in place. Letters: H heads of keys, D width of a head, S
+positions of a source.
 """
 
 from dataclasses import dataclass
@@ -81,7 +79,6 @@ class TargetCacheLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
 
     @classmethod
     def after_first_step(cls, keys: Tensor, values: Tensor, max_length: int) -> "TargetCacheLayer":
-        """The layer after its first step."""
         rows, filled = torch.arange(len(keys), device=keys.device), keys.shape[2]
         return cls(copy_rows(keys, rows, filled, max_length), copy_rows(values, rows, filled, max_length), filled)
 
@@ -97,7 +94,6 @@ class TargetCacheLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
         return self.filled
 
     def select(self, index: Int[Tensor, "K"]) -> "TargetCacheLayer":
-        """The chosen rows, copied."""
         assert self.keys is not None and self.values is not None
         keys, values = (copy_rows(part, index, self.filled) for part in (self.keys, self.values))
         return TargetCacheLayer(keys, values, self.filled)

@@ -1,12 +1,10 @@
 """Temperature, top-k and nucleus (top-p) truncation of any base, as a normalised base with exact log-probabilities.
 
 At every step the base's log-probabilities are divided by `temperature`, the `top_k` likeliest tokens are kept, of these the
-fewest that hold `top_p` of the probability, and the kept ones are normalised. A dropped token scores -inf. Scoring and
-stepping keep the same tokens: these are ranked by log-probabilities rounded to `RANK_RESOLUTION` nats, because the last bits
-of a network depend on the shape of the batch, and ties go to the smaller token. Rounding cannot help where a sum of
-probabilities is within those bits of `top_p`: one token more or less may be kept.
-
-It is no proposal for importance sampling of its base: it never draws the tokens it drops.
+fewest that hold `top_p` of the probability, and the kept ones are normalised. A dropped token scores -inf, so it is no proposal
+for importance sampling of its base. Tokens are ranked by log-probabilities rounded to `RANK_RESOLUTION` nats, ties go to the
+smaller token, because the last bits of a network depend on the shape of the batch; scoring and stepping keep the same tokens
+except where a sum of probabilities is within those bits of `top_p`.
 """
 
 from dataclasses import dataclass

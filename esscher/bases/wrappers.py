@@ -168,10 +168,7 @@ class ProductOfExperts(nn.Module):
     def __init__(self, base: LogitBase, correction: LogitBase):
         super().__init__()
         if base.space != correction.space:
-            raise ValueError(
-                f"A base over {base.space} cannot be corrected by one over {correction.space}. Nothing was made; build the "
-                f"correction for the space of the base."
-            )
+            raise ValueError(f"A base over {base.space} cannot be corrected by one over {correction.space}. Nothing was made.")
         self.correction = correction
         self._fixed_base = (base,)  # a tuple, so that its weights are not registered here
 
@@ -180,7 +177,6 @@ class ProductOfExperts(nn.Module):
         return self._fixed_base[0].space
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """Unnormalised log-probabilities of every token at position t, given the tokens before t."""
         with torch.no_grad():
             fixed = log_softmax(self._fixed_base[0].logits(x), -1)
         return fixed + self.correction.logits(x)
@@ -231,12 +227,10 @@ class WithMemory:
         return self.base.network.log_probs(hidden, tokens.masked_fill(~x.counted, -1))
 
     def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        """`log_probs`, and the logsumexp of the logits at each position."""
         hidden, tokens = self._hidden_and_tokens(x)
         return self.base.network.log_probs_and_logsumexp(hidden, tokens.masked_fill(~x.counted, -1))
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
-        """Unnormalised log-probabilities of every token at position t, given the memory and the tokens before t."""
         return self.base.network.output(self._hidden_and_tokens(x)[0])
 
     @property
@@ -246,7 +240,6 @@ class WithMemory:
     def log_probs_in_order(
         self, inputs: Int[Tensor, "B T"], factorization_order: FactorizationOrder, labels: Int[Tensor, "B Q"]
     ) -> Float[Tensor, "B Q"]:
-        """The log-probability of each label at its target, given the memory and the inputs; 0 for labels below 0."""
         (last, *network_memory), network = self._memory(len(inputs)), self.any_order
         memory_tokens = inputs.shape[1] if self.memory_tokens is None else self.memory_tokens
         hidden, after = network.target_hidden(
@@ -257,7 +250,6 @@ class WithMemory:
         return network.log_probs(hidden, labels)
 
     def penalty(self) -> Float[Tensor, ""] | None:
-        """The term that the last training pass adds to the loss; returned once, then cleared."""
         return self.base.penalty()
 
     @torch.no_grad()
@@ -317,9 +309,7 @@ class WithMemory:
     def _memory(self, rows: int) -> Memory:
         """The memory repeated for so many rows, those of a stream next to each other."""
         if self._rows == 0 or rows % self._rows:
-            raise ValueError(
-                f"{rows} rows cannot be divided among {self._rows} streams. Nothing was computed; give each equally many."
-            )
+            raise ValueError(f"{rows} rows cannot be divided equally among {self._rows} streams. Nothing was computed.")
         times = rows // self._rows
         return self.memory if times == 1 else tuple(part.repeat_interleave(times, 0) for part in self.memory)
 

@@ -28,9 +28,7 @@ class ServerConfig:
                 f"ESSCHER_TOKEN), or serve at {LOOPBACK}."
             )
         if self.token is not None and len(self.token) < MIN_TOKEN_LENGTH:
-            raise ValueError(
-                f"A token of {len(self.token)} characters is too short. Nothing is served; use {MIN_TOKEN_LENGTH} or more."
-            )
+            raise ValueError(f"A token has {MIN_TOKEN_LENGTH} characters or more, not {len(self.token)}. Nothing is served.")
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,7 @@ and is written as a mapping with a `kind`: `{"kind": "lstm", "width": 200}`. `to
 other; `from_dict` refuses a kind or a key that it does not know and names the dotted key.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
@@ -41,38 +41,27 @@ class Kind:
 
     @property
     def part_class(self) -> Any:
-        """What is built from the settings."""
         return load_object(self.part or self.config)
 
 
-class Registry(Mapping[str, Kind]):
+class Registry(dict[str, Kind]):
     """The only list of the kinds of one part. Listing the kinds imports nothing."""
 
     def __init__(self, what: str, default: str, kinds: Mapping[str, Kind]):
-        self.what, self.default_kind, self._kinds = what, default, dict(kinds)
+        super().__init__(kinds)
+        self.what, self.default_kind = what, default
 
-    def __getitem__(self, name: Any) -> Kind:  # a file may hold any value, such as `kind: null`
-        if name not in self._kinds:
-            raise ValueError(f"Unknown kind of {self.what} {name!r}; the known kinds are {', '.join(self._kinds)}.")
-        return self._kinds[name]
+    def __missing__(self, name: Any) -> Kind:  # a file may hold any value, such as `kind: null`
+        raise ValueError(f"Unknown kind of {self.what} {name!r}; the known kinds are {', '.join(self)}.")
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._kinds
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
-
-    def __len__(self) -> int:
-        return len(self._kinds)
-
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
     def register(self, name: str, kind: Kind) -> None:
         """Add a kind at run time, such as one of your own package."""
-        if name in self._kinds and self._kinds[name] != kind:
+        if name in self and self[name] != kind:
             raise ValueError(f"There is a kind of {self.what} {name!r} already; choose another name.")
-        self._kinds[name] = kind
+        self[name] = kind
 
     def default(self) -> Any:
         """The settings of the default kind, with their defaults."""
@@ -81,7 +70,7 @@ class Registry(Mapping[str, Kind]):
     def kind_of(self, config: Any) -> str:
         """The name of the kind that settings belong to."""
         path = f"{type(config).__module__}:{type(config).__qualname__}"
-        for name, kind in self._kinds.items():
+        for name, kind in self.items():
             if kind.config == path:
                 return name
         raise ValueError(f"A {type(config).__name__} is no settings of a {self.what}; the known kinds are {', '.join(self)}.")
@@ -91,7 +80,6 @@ class Registry(Mapping[str, Kind]):
         return self[self.kind_of(config)].part_class(config, *arguments, **keywords)
 
     def to_dict(self, config: Any) -> dict[str, Any]:
-        """The settings as plain values under their kind."""
         return {"kind": self.kind_of(config), **to_dict(config)}
 
     def from_dict(self, values: Mapping[str, Any], prefix: str = "") -> Any:

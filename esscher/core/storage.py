@@ -65,9 +65,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise ValueError(f"The file {path} is corrupted: {error}. Nothing was loaded; restore it from a copy.") from error
     if stated is not None and stated != digest(tensors):
-        raise ValueError(
-            f"The file {path} is corrupted: its content changed since it was written. Nothing was loaded; restore it."
-        )
+        raise ValueError(f"The file {path} is corrupted: its content has changed. Nothing was loaded; restore it.")
     return tensors
 
 
@@ -130,9 +128,7 @@ def load_module_tensors(module: nn.Module, tensors: Mapping[str, Tensor], source
     for name in [*expected, *tensors]:
         if name not in tensors or name not in expected:
             where = "is not in the file" if name not in tensors else "is not part of the model"
-            raise ValueError(
-                f"{source} does not fit the model: {name!r} {where}. Nothing was loaded; use the config it came with."
-            )
+            raise ValueError(f"{source} does not fit the model: {name!r} {where}. Nothing was loaded; use its own config.")
         if expected[name].shape != tensors[name].shape:
             raise ValueError(
                 f"{source} does not fit the model: {name!r} has shape {tuple(tensors[name].shape)} in the file and "

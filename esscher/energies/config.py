@@ -8,11 +8,11 @@ Kinds of network energies (`EnergyConfig.kind`):
     shared           the hidden states of the base, frozen; only the head above them is trained
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from esscher.core.config import check_choices
-from esscher.networks.registry import NETWORKS, NetworkConfig
+from esscher.core.config import check_at_least, check_choices
+from esscher.networks.registry import NETWORKS
 
 EncoderKind = Literal["unidirectional", "bidirectional", "encoder", "shared"]
 Pooling = Literal["mean", "sum", "last", "whole", "first"]
@@ -54,11 +54,8 @@ class EnergyConfig:
         if self.bound is not None and not self.bound > 0:
             raise ValueError(f"The bound of an energy is more than 0, not {self.bound}.")
         _check_dropout(self.dropout)
-        if self.window is not None and self.window < 0:
-            raise ValueError(f"A window has 0 tokens of the prompt or more, not {self.window}; None means all.")
-        for name, size in (("hidden", self.hidden), ("lora", self.lora)):
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is at least 1, not {size}; None means none.")
+        check_at_least(self, 0, "window", note=" None reads the whole prompt.")
+        check_at_least(self, 1, "hidden", "lora", note=" None means none.")
         self._check_unused()
 
     @property
@@ -82,11 +79,6 @@ class EnergyConfig:
                 raise ValueError(f"The setting {name} has no effect on an energy {what}; leave it out.")
 
 
-def without_init_settings(config: EnergyConfig, network: NetworkConfig | None) -> EnergyConfig:
-    """The config of an energy once built: the network it has, without the settings of its initialisation."""
-    return replace(config, network=network, dropout=None, lora=None)
-
-
 @dataclass(frozen=True)
 class TaskHeadConfig:
     """A task head on the hidden vectors of an encoder."""
@@ -104,8 +96,7 @@ class TaskHeadConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.outputs < 1:
-            raise ValueError(f"A task head has at least one score, not {self.outputs}.")
+        check_at_least(self, 1, "outputs")
         _check_dropout(self.dropout)
 
 

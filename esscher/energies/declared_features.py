@@ -1,21 +1,19 @@
 """Features made from declarations (`esscher.energies.feature_spec`), with a cache and Hugging Face classifiers.
 
-`feature_from_spec` makes a feature that is evaluated on sequences. Features on tokens need no decoder; features on text share
-one decoding of each batch; classifiers are cached. `tally_from_spec` makes the same feature as an exact tally of an automaton,
-for exact moments and weights (`esscher.exact.exponential_family`); only the kinds in `EXACT`, on tokens, have one.
+`feature_from_spec` makes a feature that is evaluated on sequences; features on text share one decoding of each batch, and
+classifiers are cached. `tally_from_spec` makes the same feature as an exact tally of an automaton, for exact moments and
+weights (`esscher.exact.exponential_family`); only the kinds in `EXACT`, on tokens, have one.
 
-`cached` remembers the values of sequences that were evaluated before. It pays where a feature is slow and sequences repeat:
-weights refitted on one sample, Markov chains, duplicates. A look-up costs some microseconds a row. Never cache a function that
-changes (a network in training) or that is random.
-
-Classifiers are local folders with safetensors; nothing is fetched. A text that is too long is cut at its end. They run on
-torch's default device, in float32.
+`cached` is for slow features of sequences that repeat: weights refitted on one sample, Markov chains. Never cache a function
+that is random or that changes (a network in training). Classifiers are local folders with safetensors; nothing is fetched. A
+text that is too long is cut at its end. They run on torch's default device, in float32.
 """
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -116,7 +114,6 @@ class Classifier:
     batch_size: int
 
     def __call__(self, texts: list[str]) -> Float[Tensor, "B"]:
-        """The score of each text, by the classifier's own tokenizer."""
         if not texts:
             return torch.zeros(0, dtype=torch.float64)
         assert self.tokenizer is not None
@@ -206,10 +203,7 @@ def feature_from_spec(spec: FeatureSpec, decode: Decode | None = None) -> Featur
     if spec.reads == "tokens":
         return _token_feature(spec)
     if decode is None:
-        raise ValueError(
-            f"Feature {spec.title!r} reads text, and there is no tokenizer to decode with. Nothing was computed; give "
-            f"`decode`, or declare the feature on tokens."
-        )
+        raise ValueError(f"Feature {spec.title!r} reads text. Nothing was computed; give `decode`, or declare it on tokens.")
     if spec.kind == "classifier":
         return cached(text_batch_feature(spec.title, decode, _finished(spec, _classifier(spec))))
     score = text_scorer(spec)
@@ -221,17 +215,19 @@ def features_from_specs(specs: Sequence[FeatureSpec], decode: Decode | None = No
     return [feature_from_spec(spec, decode) for spec in specs]
 
 
+MOTIF_FEATURES: Mapping[str, Callable[[Sequence[int]], Feature]] = {
+    "contains": features.contains,
+    "lacks": features.lacks,
+    "starts-with": features.starts_with,
+    "ends-with": features.ends_with,
+    "count": partial(features.count, overlapping=False),
+}
+
+
 def _token_feature(spec: FeatureSpec) -> Feature:
-    builders: dict[str, Callable[[], Feature]] = {
-        "contains": lambda: features.contains(spec.motif),
-        "lacks": lambda: features.lacks(spec.motif),
-        "starts-with": lambda: features.starts_with(spec.motif),
-        "ends-with": lambda: features.ends_with(spec.motif),
-        "count": lambda: features.count(spec.motif, overlapping=False),
-        "tokens": features.length,
-    }
-    if spec.kind in builders:
-        return Feature(spec.title, _finished(spec, builders[spec.kind]().of))
+    if spec.kind in ("tokens", *MOTIF_FEATURES):
+        feature = features.length() if spec.kind == "tokens" else MOTIF_FEATURES[spec.kind](spec.motif)
+        return Feature(spec.title, _finished(spec, feature.of))
     if spec.kind == "classifier":
         return cached(Feature(spec.title, TokenFunction(_finished(spec, _classifier(spec).score))))
     score = token_scorer(spec)
@@ -275,13 +271,8 @@ def tally_from_spec(spec: FeatureSpec, space: Space) -> AutomatonFeature:
         return length(space, name=spec.title)
     if spec.kind == "count":
         ends = acceptors.ends_with(spec.motif, space.vocab_size)
-        return count_accepted_prefixes(spec.title, _restart_after_match(ends), space)
+        next_state = ends.next_state.clone()
+        next_state[-1] = next_state[0]  # start again after each match, so that occurrences do not overlap
+        return count_accepted_prefixes(spec.title, Acceptor(next_state, ends.accepting), space)
     acceptor = ACCEPTORS[spec.kind](spec.motif, space.vocab_size)
     return indicator(spec.title, ~acceptor if spec.negated else acceptor, space)
-
-
-def _restart_after_match(ends: Acceptor) -> Acceptor:
-    """Start again after each match, so that occurrences do not overlap."""
-    next_state = ends.next_state.clone()
-    next_state[-1] = next_state[0]
-    return Acceptor(next_state, ends.accepting)

@@ -6,15 +6,14 @@
     SharedEncoder       the hidden states of the base, frozen
 
 Encoders of tokens put a BOS symbol before each row, so that column t + 1 belongs to token t; an empty point is represented by
-the column before it. Padding is never read. A text encoder decodes prompt and point together and tokenizes them anew; it
-cannot see what decoding drops, such as the end symbol, and a text that is too long loses its beginning. Hugging Face folders
-are local, with safetensors; nothing is ever fetched. How the vectors become one number is in `esscher.energies.network`.
-
-Letters beside those of `esscher.core.space`: U encoded columns, W width of a vector.
+the column before it. A text encoder decodes prompt and point together and tokenizes them anew; it cannot see what decoding
+drops, such as the end symbol, and a text that is too long loses its beginning. Letters beside those of `esscher.core.space`:
+U encoded columns, W width of a vector.
 """
 
 import inspect
 from dataclasses import dataclass
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.causal_lm import CausalLM
+from esscher.bases.logits import check_length, eval_mode
 from esscher.bases.network import NetworkBase
 from esscher.core.space import Sequences
 from esscher.core.target import Base
@@ -96,10 +96,7 @@ class PretrainedEncoder(nn.Module):
         self.vocab_size, self.width = (int(getattr(_config(model), name)) for name in ("vocab_size", "hidden_size"))
         ahead = self._looks_ahead(masked=False)
         if ahead and not bidirectional:
-            raise ValueError(
-                f"{type(model).__name__} looks ahead, so it cannot read from left to right. Nothing was made; choose the kind "
-                f"bidirectional or encoder."
-            )
+            raise ValueError(f"{type(model).__name__} looks ahead. Nothing was made; choose the kind bidirectional or encoder.")
         self._masked = bidirectional and not ahead
         if self._masked and not self._looks_ahead(masked=True):
             raise ValueError(
@@ -132,12 +129,10 @@ class PretrainedEncoder(nn.Module):
     def _looks_ahead(self, *, masked: bool) -> bool:
         """Whether the first vector changes with the second token."""
         padding = getattr(_config(self.model), "pad_token_id", None)
-        one, other = [token for token in range(3) if token != padding][:2]
-        training = self.model.training
-        self.model.eval()
-        ids = torch.tensor([[one, one], [one, other]], device=next(self.model.parameters()).device)
-        first = self._vectors(ids, torch.ones_like(ids, dtype=torch.bool), masked=masked)[:, 0]
-        self.model.train(training)
+        token, other = [token for token in range(3) if token != padding][:2]
+        ids = torch.tensor([[token, token], [token, other]], device=next(self.model.parameters()).device)
+        with eval_mode(self.model):
+            first = self._vectors(ids, torch.ones_like(ids, dtype=torch.bool), masked=masked)[:, 0]
         return not torch.allclose(first[0], first[1], atol=1e-6, rtol=1e-5)
 
 
@@ -153,12 +148,8 @@ class SharedEncoder(nn.Module):
     @torch.no_grad()
     def forward(self, x: Sequences) -> Encoded:
         (encoder,) = self._held
-        states = [(module, module.training) for module in encoder.modules()]
-        encoder.eval()
-        encoded = encoder(x)
-        for module, training in states:
-            module.training = training
-        return encoded
+        with eval_mode(encoder):
+            return encoder(x)
 
 
 def encoder_of_base(base: Base) -> NetworkEncoder | PretrainedEncoder:
@@ -179,11 +170,8 @@ def _config(model: nn.Module) -> Any:
 
 
 def _check_length(length: int, limit: int | None) -> None:
-    if limit is not None and length > limit:
-        raise ValueError(
-            f"The energy's network has {limit} positions and was given {length - 1} tokens, which need {length} with the "
-            f"BOS symbol. Nothing was computed; shorten the sequences, or build the energy with more max_positions."
-        )
+    what = f"{length - 1} tokens, which need {length} with the BOS symbol"
+    check_length(limit, length, what, "build the energy with more max_positions")
 
 
 class TextEncoder(nn.Module):
@@ -208,7 +196,9 @@ class TextEncoder(nn.Module):
         prompts = list(dict.fromkeys(prompt for prompt, _ in pairs))
         prompt_texts = dict(zip(prompts, self.decode([list(prompt) for prompt in prompts]), strict=True))
         texts = self.decode([whole for _, whole in pairs])
-        begins = [_common_prefix_length(prompt_texts[prompt], text) for (prompt, _), text in zip(pairs, texts, strict=True)]
+        # the point begins after the text of the prompt, or earlier if a character is split between both
+        known = [prompt_texts[prompt] for prompt, _ in pairs]
+        prompt_ends = [len(commonprefix(pair)) for pair in zip(known, texts, strict=True)]  # noqa: RUF071 (of characters)
         self.tokenizer.truncation_side = "left"
         tokenized = self.tokenizer(
             texts, padding=True, truncation=self.max_length is not None, max_length=self.max_length, return_tensors="pt",
@@ -217,24 +207,13 @@ class TextEncoder(nn.Module):
         device = next(self.model.parameters()).device
         ids, inside = tokenized["input_ids"].to(device), tokenized["attention_mask"].to(device)
         vectors = self.model(input_ids=ids, attention_mask=inside).last_hidden_state
-        special = tokenized["special_tokens_mask"].bool()
-        point = _point_mask(tokenized["offset_mapping"], special, torch.tensor(begins)).to(device)
+        special, stops = tokenized["special_tokens_mask"].bool(), tokenized["offset_mapping"][..., 1]
+        column = torch.arange(special.shape[1])
+        last = torch.where(special, -1, column).amax(-1, keepdim=True)
+        # columns whose text ends after the prompt's, and the special tokens after the last token; never none
+        point = torch.where(special, column > last, stops > torch.tensor(prompt_ends)[:, None])
+        point = torch.where(point.any(-1, keepdim=True), point, column == last.clamp(min=0)).to(device)
         return Encoded(vectors, inside.bool(), point & inside.bool())
-
-
-def _point_mask(offsets: Tensor, special: Bool[Tensor, "B U"], begins: Tensor) -> Bool[Tensor, "B U"]:
-    """Columns whose text ends after the prompt's, and the special tokens after the last token; never none."""
-    column = torch.arange(special.shape[1])
-    last = torch.where(special, -1, column).amax(-1, keepdim=True)
-    mask = torch.where(special, column > last, offsets[..., 1] > begins[:, None])
-    return torch.where(mask.any(-1, keepdim=True), mask, column == last.clamp(min=0))
-
-
-def _common_prefix_length(prompt: str, text: str) -> int:
-    """Characters that text and prompt share: nearly always the whole prompt, fewer if a character is split between both."""
-    if text.startswith(prompt):
-        return len(prompt)
-    return next((place for place, (one, other) in enumerate(zip(prompt, text, strict=False)) if one != other), len(text))
 
 
 def load_encoder(folder: str | Path) -> nn.Module:

@@ -180,9 +180,7 @@ def _check_value(spec: FeatureSpec) -> None:
         raise ValueError(f"A feature of kind {spec.kind!r} takes a value or a file, not both: {value!r}, {spec.file!r}.")
     if not value and not spec.file:
         or_file = " (or a file)" if "file" in kind.settings else ""
-        raise ValueError(
-            f"A feature of kind {spec.kind!r} needs a value to look for{or_file}, {kind.value}; an empty one is everywhere."
-        )
+        raise ValueError(f"A feature of kind {spec.kind!r} needs a value to look for{or_file}, {kind.value}.")
     if spec.kind == "matches":
         try:
             re.compile(value)

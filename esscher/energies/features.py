@@ -4,18 +4,16 @@
     ConditionalLogLinear   E(x | c) = -<weights(c), features(x, c)>, with weights that a network computes from the prompt c
     Sum                    scale_1 E_1(x) + scale_2 E_2(x) + ...
 
-A feature is a name and a function that gives each sequence a real number. Features of tokens need no decoding (`contains`,
-`starts_with`, `length`, `token_feature`); features of text (`text_feature`, `text_batch_feature`) receive the decoded point.
-The features of a batch share one `DecodedBatch`, so that each row is decoded once. Features that can be written down are in
-`esscher.energies.declared_features`.
-
-Letters beside those of `esscher.core.space`: F features, R chosen rows, W positions where a motif may begin.
+A feature is a name and a function that gives each sequence a real number, from its tokens or from its text. The features of a
+batch share one `DecodedBatch`, so that each row is decoded once. Features that can be written down are in
+`esscher.energies.declared_features`. Letters beside those of `esscher.core.space`: F features, R chosen rows, W positions where
+a motif may begin.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -113,10 +111,7 @@ def evaluate_feature(
     values = of.evaluate(batch, rows) if isinstance(of, BatchFunction) else of(batch.rows(rows))
     column = torch.as_tensor(values).double()
     if column.shape != (len(rows),):
-        raise ValueError(
-            f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. Nothing was kept; "
-            f"return one number for each sequence."
-        )
+        raise ValueError(f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. Nothing was kept.")
     wrong = ~torch.isfinite(column)
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0, 0])
@@ -168,7 +163,6 @@ class LogLinear(nn.Module):
         return -feature_values(self.features, x) @ self.weights
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        """The term of each feature in -E(x)."""
         terms = feature_values(self.features, x) * self.weights
         return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
 
@@ -209,24 +203,12 @@ def length(*, name: str = "length") -> Feature:
 
 def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point begins with the motif, else 0."""
-
-    def of(x: Sequences) -> Tensor:
-        begins = _occurs(x, motif)
-        column = torch.arange(begins.shape[1], device=begins.device)
-        return (begins & (column == x.start[:, None])).any(-1).double()
-
-    return Feature(name or f"starts with {list(motif)}", of)
+    return Feature(name or f"starts with {list(motif)}", lambda x: _occurs(x, motif, "start").any(-1).double())
 
 
 def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point ends with the motif, else 0; the end symbol is part of the point."""
-
-    def of(x: Sequences) -> Tensor:
-        begins = _occurs(x, motif)
-        column = torch.arange(begins.shape[1], device=begins.device)
-        return (begins & (column + len(motif) == x.stop[:, None])).any(-1).double()
-
-    return Feature(name or f"ends with {list(motif)}", of)
+    return Feature(name or f"ends with {list(motif)}", lambda x: _occurs(x, motif, "end").any(-1).double())
 
 
 def text_feature(name: str, decode: Decode, score: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
@@ -258,13 +240,17 @@ def _non_overlapping(begins: Bool[Tensor, "B W"], length: int) -> Bool[Tensor, "
     return kept
 
 
-def _occurs(x: Sequences, motif: Sequence[int]) -> Bool[Tensor, "B W"]:
-    """True in the columns where the motif begins and lies within the point."""
+def _occurs(x: Sequences, motif: Sequence[int], where: Literal["anywhere", "start", "end"] = "anywhere") -> Bool[Tensor, "B W"]:
+    """True in the columns where the motif begins and lies within the point, or at its start or end."""
     if len(motif) == 0:
         raise ValueError("A motif needs at least one token: the empty one is everywhere.")
     width = max(0, x.tokens.shape[1] - len(motif) + 1)
     column = torch.arange(width, device=x.tokens.device)
     begins = (column >= x.start[:, None]) & (column + len(motif) <= x.stop[:, None])
+    if where == "start":
+        begins = begins & (column == x.start[:, None])
+    elif where == "end":
+        begins = begins & (column + len(motif) == x.stop[:, None])
     for offset, token in enumerate(motif if width else ()):
         begins = begins & (x.tokens[:, offset : offset + width] == token)
     return begins
@@ -286,7 +272,6 @@ class ConditionalLogLinear(nn.Module):
             self.vocab_size = size
 
     def weights(self, prompts: Sequences) -> Float[Tensor, "B F"]:
-        """The weight of each feature after each prompt."""
         distinct, which = unique_prompts(prompts)
         weights = self.network(distinct)
         if weights.shape != (len(distinct), len(self.features)):
@@ -300,7 +285,6 @@ class ConditionalLogLinear(nn.Module):
         return -self._terms(x).sum(-1)
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        """The term of each feature in -E(x)."""
         terms = self._terms(x)
         return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
 
@@ -356,5 +340,4 @@ class Sum(nn.Module):
         return -torch.stack(list(self.parts(x).values())).sum(0)
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        """Each term of -E(x)."""
         return {name: -self.scales[name] * term(x).double() for name, term in self.terms.items()}

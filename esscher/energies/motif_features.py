@@ -6,12 +6,9 @@
     d0    the string begins with 0
 
 Each is 0 where its string is present and 1 where it is absent. A bit vector such as "1001111", in the order m, m+0, m/2, d0,
-d1, d2, d3, selects features. The random strings are distractors that should turn out not to matter; each has its own stream of
-`rng`, whichever others are used. None of them contains the motif, or is contained in the motif and the 0 after it. "0" is the
-first symbol of the alphabet; symbols are tokens 0, 1, ... as in `esscher.exact.languages`.
+d1, d2, d3, selects features. The random strings are distractors, each from its own stream of `rng`; none contains the motif, or
+is contained in the motif and the 0 after it. "0" is the first symbol of the alphabet; symbols are tokens 0, 1, ...
 """
-
-from collections.abc import Callable
 
 import torch
 
@@ -41,37 +38,31 @@ def declared_motif_features(
     motif: str, ft: str = "1001111", *, alphabet: str = "01", on: str = "tokens", rng: Rng
 ) -> tuple[FeatureSpec, ...]:
     """The same features as declarations, which can be saved with an energy; on text they read the symbols themselves."""
-    strings = motif_strings(motif, ft, alphabet=alphabet, rng=rng)
-    return tuple(_declared(name, string, alphabet, on) for name, string in strings.items())
+    specs = []
+    for name, string in motif_strings(motif, ft, alphabet=alphabet, rng=rng).items():
+        value = " ".join(str(alphabet.index(symbol)) for symbol in string) if on == "tokens" else string
+        specs.append(FeatureSpec("starts-with" if name == "d0" else "lacks", value, name, on, negated=name == "d0"))
+    return tuple(specs)
 
 
 def motif_strings(motif: str, ft: str = "1001111", *, alphabet: str = "01", rng: Rng) -> dict[str, str]:
     """The string of each selected feature, by its name."""
     check_motif(motif, len(motif), alphabet)
-    _check_bits(ft)
-    makers: dict[str, Callable[[], str]] = {
-        "m": lambda: motif,
-        "m+0": lambda: motif + alphabet[0],
-        "m/2": lambda: _half(motif),
-        "d0": lambda: alphabet[0],
-        "d1": lambda: _distractor("d1", motif, len(motif), alphabet, rng=rng.stream("d1")),
-        "d2": lambda: _distractor("d2", motif, len(motif) + 2, alphabet, rng=rng.stream("d2")),
-        "d3": lambda: _distractor("d3", motif, len(motif) // 2, alphabet, rng=rng.stream("d3")),
-    }
-    return {name: makers[name]() for name, bit in zip(NAMES, ft, strict=True) if bit == "1"}
-
-
-def _declared(name: str, string: str, alphabet: str, on: str) -> FeatureSpec:
-    value = " ".join(str(alphabet.index(symbol)) for symbol in string) if on == "tokens" else string
-    if name == "d0":
-        return FeatureSpec("starts-with", value, name, on, negated=True)
-    return FeatureSpec("lacks", value, name, on)
-
-
-def _half(motif: str) -> str:
-    if len(motif) < 2:
+    if len(ft) != len(NAMES):
+        raise ValueError(f"A bit vector has {len(NAMES)} bits, for {', '.join(NAMES)}; {ft!r} has {len(ft)}.")
+    bits = dict(zip(NAMES, ft, strict=True))
+    for name, bit in bits.items():
+        if bit not in "01":
+            raise ValueError(f"A bit is 0 or 1; in {ft!r} that of {name} is {bit!r}.")
+    if "1" not in ft:
+        raise ValueError(f"The bit vector {ft!r} chooses no feature; set at least one bit to 1.")
+    if bits["m/2"] == "1" and len(motif) < 2:
         raise ValueError(f"The motif {motif!r} is too short to have a half. No features were made; set the bit of m/2 to 0.")
-    return motif[: len(motif) // 2]
+    strings = {"m": motif, "m+0": motif + alphabet[0], "m/2": motif[: len(motif) // 2], "d0": alphabet[0]}
+    for name, length in (("d1", len(motif)), ("d2", len(motif) + 2), ("d3", len(motif) // 2)):
+        if bits[name] == "1":
+            strings[name] = _distractor(name, motif, length, alphabet, rng=rng.stream(name))
+    return {name: strings[name] for name, bit in bits.items() if bit == "1"}
 
 
 def _distractor(name: str, motif: str, length: int, alphabet: str, *, rng: Rng) -> str:
@@ -80,33 +71,20 @@ def _distractor(name: str, motif: str, length: int, alphabet: str, *, rng: Rng) 
     One that should be shorter than the motif grows until there is such a string.
     """
     longest, forbidden = max(length, len(motif) - 1) if length < len(motif) else length, motif + alphabet[0]
+    uniform = torch.zeros(1, len(alphabet), dtype=torch.float64)
     for size in range(max(1, length), longest + 1):
         inside = {forbidden[first : first + size] for first in range(len(forbidden) - size + 1)}
-        if len(alphabet) ** size > len(inside) and (len(alphabet) > 1 or size < len(motif)):
-            return _draw_outside(name, motif, inside, size, alphabet, rng=rng)
+        if not (len(alphabet) ** size > len(inside) and (len(alphabet) > 1 or size < len(motif))):
+            continue
+        for _ in range(TRIES):
+            string = "".join(alphabet[symbol] for symbol in rng.categorical(uniform, size)[0].tolist())
+            if string not in inside and motif not in string:
+                return string
+        raise ValueError(
+            f"No string for {name} without the motif {motif!r} was found in {TRIES:,} tries. No features were made; use a "
+            f"longer motif, or set the bit of {name} to 0."
+        )
     raise ValueError(
         f"There is no string for {name} that is not in the motif {motif!r}: over the alphabet {alphabet!r} it is too short. "
         f"No features were made; set the bit of {name} to 0, or use a longer motif."
     )
-
-
-def _draw_outside(name: str, motif: str, inside: set[str], size: int, alphabet: str, *, rng: Rng) -> str:
-    even = torch.zeros(1, len(alphabet), dtype=torch.float64)
-    for _ in range(TRIES):
-        string = "".join(alphabet[symbol] for symbol in rng.categorical(even, size)[0].tolist())
-        if string not in inside and motif not in string:
-            return string
-    raise ValueError(
-        f"No string for {name} without the motif {motif!r} was found in {TRIES:,} tries. No features were made; use a longer "
-        f"motif, or set the bit of {name} to 0."
-    )
-
-
-def _check_bits(ft: str) -> None:
-    if len(ft) != len(NAMES):
-        raise ValueError(f"A bit vector has {len(NAMES)} bits, for {', '.join(NAMES)}; {ft!r} has {len(ft)}.")
-    for name, bit in zip(NAMES, ft, strict=True):
-        if bit not in "01":
-            raise ValueError(f"A bit is 0 or 1; in {ft!r} that of {name} is {bit!r}.")
-    if "1" not in ft:
-        raise ValueError(f"The bit vector {ft!r} chooses no feature; set at least one bit to 1.")

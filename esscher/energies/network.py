@@ -2,13 +2,9 @@
 
     E(x) = head(pooled vectors)          or, with a bound b,  b tanh(head(pooled vectors) / b)
 
-The last layer of the head starts at 0, so training starts from the base itself, where log Z = 0. With a linear head, the
-poolings `mean` and `sum` are the mean and the sum of one score per token. With a `window` only the end of the prompt is read,
-which costs less. Dropout acts in training mode.
-
-`build_energy` builds an energy from its settings: with a network of its own, from the weights of a base, or from a pretrained
-encoder. An energy reads the last token too, which a base never does: its network has one position more than a base's. Weights
-that are not copied are drawn from `rng`.
+The last layer of the head starts at 0, so training starts from the base itself, where log Z = 0. With a `window` only the end
+of the prompt is read. `build_energy` builds an energy with a network of its own, from the weights of a base, or from a
+pretrained encoder. It reads the last token too, so its network has one more position than a base's.
 """
 
 from copy import deepcopy
@@ -25,7 +21,7 @@ from esscher.bases.network import NetworkBase, build_network
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences
 from esscher.core.target import Base
-from esscher.energies.config import EnergyConfig, Pooling, without_init_settings
+from esscher.energies.config import EnergyConfig, Pooling
 from esscher.energies.encoders import (
     Encoded,
     Encoder,
@@ -111,12 +107,29 @@ def build_energy(
     base. An encoder of text needs `decode`. `rng` must be a `SeededRng`.
     """
     config = resolve_kind(config, base if start is None else start)
-    if start is not None:
-        _check_start(config, base, start)
+    if start is not None and (config.kind in ("encoder", "shared") or config.network is not None):
+        raise ValueError(
+            f"An energy of kind {config.kind!r}, or with a network of its own, does not start from a base. Nothing was built; "
+            f"leave start out."
+        )
+    if start is not None and start.space.vocab_size != base.space.vocab_size:
+        raise ValueError(
+            f"The base has {base.space.vocab_size} tokens, and the model to start from has {start.space.vocab_size}. "
+            f"Nothing was built; start from a model with the base's tokenizer."
+        )
+    bidirectional = config.kind == "bidirectional"
     with require_seeded(rng).fork_torch_rng():
-        encoder = _build_encoder(config, base, base if start is None else start, decode)
+        encoder: AnyEncoder
+        if config.kind == "encoder":
+            encoder = _pretrained_encoder(config, base, decode)
+        elif config.kind == "shared":
+            encoder = SharedEncoder(base)
+        elif config.network is not None:
+            encoder = _initialised(config.network, base.space.vocab_size, bidirectional=bidirectional)
+        else:
+            encoder = encoder_from(base if start is None else start, config, bidirectional=bidirectional)
         network = encoder.network.config if isinstance(encoder, NetworkEncoder) else None
-        energy = NetworkEnergy(encoder, without_init_settings(config, network))
+        energy = NetworkEnergy(encoder, replace(config, network=network, dropout=None, lora=None))
     device = next((weight.device for weight in getattr(base, "parameters", lambda: iter(()))()), None)
     return energy if device is None else energy.to(device)
 
@@ -135,30 +148,6 @@ def resolve_kind(config: EnergyConfig, start: Base) -> EnergyConfig:
 def network_encoder(config: NetworkConfig, vocab_size: int, *, bidirectional: bool) -> NetworkEncoder:
     """An encoder around a newly initialised network."""
     return NetworkEncoder(build_network(config, vocab_size), vocab_size, config.width, bidirectional=bidirectional)
-
-
-def _check_start(config: EnergyConfig, base: Base, start: Base) -> None:
-    if config.kind in ("encoder", "shared") or config.network is not None:
-        raise ValueError(
-            f"An energy of kind {config.kind!r}, or with a network of its own, does not start from a base. Nothing was built; "
-            f"leave start out."
-        )
-    if start.space.vocab_size != base.space.vocab_size:
-        raise ValueError(
-            f"The base has {base.space.vocab_size} tokens, and the model to start from has {start.space.vocab_size}. "
-            f"Nothing was built; start from a model with the base's tokenizer."
-        )
-
-
-def _build_encoder(config: EnergyConfig, base: Base, start: Base, decode: Decode | None) -> AnyEncoder:
-    bidirectional = config.kind == "bidirectional"
-    if config.kind == "encoder":
-        return _pretrained_encoder(config, base, decode)
-    if config.kind == "shared":
-        return SharedEncoder(base)
-    if config.network is not None:
-        return _initialised(config.network, base.space.vocab_size, bidirectional=bidirectional)
-    return encoder_from(start, config, bidirectional=bidirectional)
 
 
 def encoder_from(start: Base, config: EnergyConfig, *, bidirectional: bool) -> NetworkEncoder | PretrainedEncoder:

@@ -1,16 +1,11 @@
 """The self-energy of a base: minus the logsumexp of its logits, which softmax ignores and E-Forcing trains.
 
-With f the logits and lse = logsumexp f, E(x) = -lse before the last token of x, so that
+With f the logits, E(x) = -logsumexp f before the last token of x, so that a(x) exp(-E(x)) = q(x_<T) exp f(x_T | x_<T) is the
+p_T of `esscher.objectives.exposure_bias`. `twist` is the logsumexp after a prefix: where training makes logsumexps log density
+ratios of data and model, exp(logsumexp) is a martingale under the base and no twist is better.
 
-    a(x) exp(-E(x)) = q(x_<T) exp f(x_T | x_<T)
-
-is the p_T of `esscher.objectives.exposure_bias`; it needs no second network and no pass that sampling would not need anyway.
-`twist` is the logsumexp after a prefix: where logsumexps are log density ratios of data and model, as training makes them,
-exp(logsumexp) is a martingale under the base and no twist is better.
-
-A logsumexp that was never trained means nothing. Nor are the logsumexps of different positions tied to each other: each has a
-constant of its own, which the energy also weighs where sequences have different lengths. Dropout acts as in scoring: call
-`eval()` on the base.
+A logsumexp that was never trained means nothing. Each position has a constant of its own, which the energy also weighs where
+sequences have different lengths. Dropout acts as in scoring: call `eval()` on the base.
 """
 
 from dataclasses import dataclass, field
@@ -43,7 +38,6 @@ class SelfEnergy:
         return self.base.space.vocab_size
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
-        """E(x) of each row, differentiable in the base's parameters."""
         return -self._logsumexp_at(x, torch.maximum(x.stop - 1, x.start))
 
     def twist(self, x: Sequences) -> Float[Tensor, "B"]:

@@ -5,12 +5,9 @@
     model.safetensors   of network energies: the weights, LoRA adapters merged, so that loading needs no `peft`
     encoder/            of pretrained encoders: config and tokenizer as Hugging Face writes them, without weights
 
-`load_energy` reads a folder of any kind; the result gives the energy by `.energy(decode, base)` and refuses another base by
-`.check_base(base)`. So does the word `self`, which names the self-energy of any base (`esscher.energies.self_energy`).
-
-An energy trained on one base is meaningless on another, so the base is identified by the digest of its weights and its space.
-Files that features read (word lists, references, classifiers) stay where they are; the folder holds their paths and digests,
-and a changed file is refused. A shared encoder needs its base; otherwise a folder is complete.
+`load_energy` reads a folder of any kind, or the word `self`; the result gives the energy by `.energy(decode, base)` and refuses
+another base by `.check_base(base)`, which compares the digest of weights and space. Files that features read stay where they
+are; the folder holds their paths and digests, and a changed file is refused.
 """
 
 import json
@@ -150,18 +147,14 @@ class SavedNetworkEnergy:
         config, folder = self.config, self.folder / ENCODER_FOLDER
         if config.kind == "shared":
             if base is None:
-                raise ValueError(
-                    f"The energy in {self.folder} reads the states of its base. Nothing was loaded; give the base too."
-                )
+                raise ValueError(f"The energy in {self.folder} reads its base. Nothing was loaded; give the base too.")
             return SharedEncoder(base)
         bidirectional = config.kind != "unidirectional"
         encoder = empty_encoder(self.folder, config.network, self.vocab_size, self.bos, bidirectional=bidirectional)
         if encoder is not None:
             return encoder
         if decode is None:
-            raise ValueError(
-                f"The energy in {self.folder} reads text. Nothing was loaded; give the decoder of the base's tokenizer."
-            )
+            raise ValueError(f"The energy in {self.folder} reads text. Nothing was loaded; give the base's decoder.")
         return TextEncoder(_empty_model(folder), read_tokenizer(folder, "energy"), decode)
 
 

@@ -73,7 +73,6 @@ class SequenceHead(nn.Module):
         return self.of(encode(x))
 
     def of(self, encoded: Encoded) -> Float[Tensor, "B C"]:
-        """The scores of an encoded batch."""
         return self.score(self.dropout(torch.tanh(self.dense(pool_vectors(encoded, self.pooling)))))
 
 

@@ -2,8 +2,7 @@
 
 A word is letters, digits and apostrophes, and case is ignored; n-grams of a reference do not cross an empty line. A text
 without words, or with fewer than n, has share 0. Files are identified by a digest of their content, and a changed one is
-refused, because weights fitted with one word list, reference or classifier are meaningless with another. Of a classifier's
-folder, only the files that determine its scores count (settings, weights, tokenizer).
+refused, because weights fitted with one word list, reference or classifier are meaningless with another.
 """
 
 import hashlib
@@ -50,7 +49,7 @@ def check_content(spec: FeatureSpec) -> None:
     if not (path.is_dir() if what == "folder" else path.is_file()):
         raise FileNotFoundError(
             f"Feature {spec.title!r} reads the {what} {path}, which is not there. Nothing was computed; bring it back, or "
-            f"change the path where the feature is spec."
+            f"change the path in its declaration."
         )
     actual = content_digest(path) if spec.digest else ""
     if actual != spec.digest:

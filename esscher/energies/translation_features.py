@@ -22,9 +22,11 @@ NUMBER = re.compile(r"\d+")
 
 def length_ratio(decode: Decode, *, usual: float = 1.0) -> Feature:
     """Absolute log ratio of the number of words to `usual` times that of the source."""
-    return _pair_feature(
-        "length ratio", decode, lambda source, target: abs(math.log((_size(target) + 1) / (usual * _size(source) + 1)))
-    )
+
+    def score(source: str, target: str) -> float:
+        return abs(math.log((len(target.split()) + 1) / (usual * len(source.split()) + 1)))
+
+    return _pair_feature("length ratio", decode, score)
 
 
 def copied_words(decode: Decode) -> Feature:
@@ -32,7 +34,13 @@ def copied_words(decode: Decode) -> Feature:
 
     A name is a capitalised word that does not start the sentence.
     """
-    return _pair_feature("copied", decode, lambda source, target: _copied_share(source, set(WORD.findall(target))))
+
+    def score(source: str, target: str) -> float:
+        names = (word for word in WORD.findall(source)[1:] if word[0].isupper())
+        wanted, translated = [*NUMBER.findall(source), *names], set(WORD.findall(target))
+        return sum(word in translated for word in wanted) / len(wanted) if wanted else 1.0
+
+    return _pair_feature("copied", decode, score)
 
 
 def coverage(decode: Decode, lexicon: Lexicon) -> Feature:
@@ -71,15 +79,5 @@ def _pair_feature(name: str, decode: Decode, score: Callable[[str, str], float])
     return Feature(name, of)
 
 
-def _size(text: str) -> int:
-    return len(text.split())
-
-
 def _words(text: str) -> list[str]:
     return [word.lower() for word in WORD.findall(text)]
-
-
-def _copied_share(source: str, target: set[str]) -> float:
-    names = (word for word in WORD.findall(source)[1:] if word[0].isupper())
-    wanted = [*NUMBER.findall(source), *names]
-    return sum(word in target for word in wanted) / len(wanted) if wanted else 1.0

@@ -20,7 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from esscher.bases.causal_lm import CausalLM, causal_lm, special_token_ids, text_config
-from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps_match_scores, decoder_token_ids, seq2seq_lm
+from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps_match_scores, seq2seq_lm
 from esscher.core.space import Space
 from esscher.core.storage import fsync_folder, saving_error, write_file, write_json
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
@@ -168,7 +168,7 @@ def load_transformers_base(
     seq2seq = bool(config.get("is_encoder_decoder"))
     model = load_pretrained_model(folder, config, "seq2seq" if seq2seq else "causal", device)
     (_refuse_two_tokenizers if seq2seq else _refuse_bidirectional)(folder, model)
-    ends = (decoder_token_ids if seq2seq else special_token_ids)(model, "eos_token_id")
+    ends = special_token_ids(model, "eos_token_id")
     sidecar, tokenizer = load_space_and_tokenizer(folder, int(text_config(model).vocab_size), ends, eos)
     if sidecar is None:
         return (seq2seq_lm if seq2seq else causal_lm)(model, eos="model" if tokenizer is None else tokenizer.eos), tokenizer

@@ -2,7 +2,7 @@
 
 Two streams share all weights. The content stream of a position sees its token; the query stream, which starts from one learned
 vector, sees the position and the content of what comes before it in the order, never its own token. Queries are computed only
-for predicted positions. As a network it reads from left to right, or in another order (`esscher.bases.factorization_order`):
+for predicted positions. As a network it reads from left to right, or in another order (`esscher.bases.network`):
 column t is then the t-th token of the order, wherever its position is. A BOS symbol before the text is visible to all. Beside
 the tokens it reads symbols that it never predicts (`SPECIAL_SYMBOLS`): a separator after each segment of a text, a summary
 symbol at its end, a blank for a hidden token. Segments are counted by their separators.

@@ -181,10 +181,7 @@ def _first_step(config: EForcingConfig | ScheduledSamplingConfig, context: RunCo
 
 def _check_begin(config: EForcingConfig | ScheduledSamplingConfig) -> None:
     if config.after_epochs is not None and config.after_steps is not None:
-        raise ValueError(
-            f"Plain likelihood lasts after_epochs = {config.after_epochs}, or after_steps = {config.after_steps}; give one of "
-            f"them."
-        )
+        raise ValueError(f"Give after_epochs = {config.after_epochs} or after_steps = {config.after_steps}, not both.")
     check_at_least(config, 0, "after_epochs", "after_steps")
 
 

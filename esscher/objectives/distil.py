@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from esscher.bases.logits import LogitBase
+from esscher.bases.logits import require_logits
 from esscher.core.draws import Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -74,10 +74,7 @@ class ReweightedDistil:
     log_z: float
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
-        student, base = target.base, self.teacher.base
-        if not (isinstance(student, LogitBase) and isinstance(base, LogitBase)):
-            wrong = type(base if isinstance(student, LogitBase) else student).__name__
-            raise ValueError(f"{wrong} has no `logits`, which this needs of both models. Nothing was computed; use Distil.")
+        student, base = (require_logits(base, "ReweightedDistil") for base in (target.base, self.teacher.base))
         with torch.no_grad():
             surplus = (log_weight(self.teacher, data) - self.log_z).exp() - 1
             dense = torch.softmax(base.logits(data), -1)

@@ -1,15 +1,14 @@
 """Objectives against exposure bias: scheduled sampling and E-Forcing, which train on the model's own prefixes.
 
-**Scheduled sampling.** Some tokens before a prediction are the model's own; the answer is still the data's:
+**Scheduled sampling.** Some tokens before a prediction are the model's own; the label is still that of the data:
 
     "steps"     own tokens are drawn one by one, given the mixture before them (Bengio et al. 2015)
     "passes"    own tokens are drawn all at once, given the data before them: one more pass (Mihaylova and Martins 2019)
 
 The loss is -log q(x_k | mixture before k) per token. Draws are not differentiated, and rows end where the data do.
 
-**E-Forcing.** Likelihood, plus the autoregressive model as an energy-based model of its own prefixes (Anonymous, 2023). Softmax
-ignores the logsumexp of the logits f, so lse = logsumexp f can carry an energy. For every position k of a point, with the
-model q, prefixes and next tokens that have not ended before k have the distribution
+**E-Forcing.** Likelihood, plus the model q as an energy-based model of its own prefixes (Anonymous, 2023), because softmax
+ignores the logsumexp of the logits f, lse = logsumexp f. For every position k of a point, with draws that have not ended,
 
     p_k(x_k, x_<k) = q(x_<k) exp f(x_k | x_<k) / Z_k,    Z_k = E_q[exp lse_k],
 
@@ -17,14 +16,10 @@ and the objective is the likelihood plus the sum over k of lambda_k KL(data || p
 
     KL(data || p_k) = const - E_data[log q(x_<=k)] + ( log Z_k - E_data[lse_k] ).
 
-The first part is the likelihood of longer prefixes; the bracket is minus the Donsker-Varadhan bound on KL(data prefixes ||
-model prefixes) with lse as critic. The gradient of log Z_k is E_q[w_k (grad lse_k + grad log q(x_<k))] with weights w_k
-proportional to exp lse_k over fresh draws of the model after the prompts of the data. Weights and draws are not
-differentiated. As E_q[grad log q] = 0, prefixes are weighted by w_k - 1, which has less variance. In data with prompts (or
-streams) the prompt belongs to the prefix: there is one Z_k for all.
-
-A token of the data counts in the likelihood and again, through E_data[log q(x_<=k)], at every later k: early tokens much more
-than late ones. With `counts = "once"` that part is left out, and the objective is likelihood minus the bounds
+The bracket is minus the Donsker-Varadhan bound on KL(data prefixes || model prefixes) with lse as critic. The gradient of
+log Z_k is E_q[w_k (grad lse_k + grad log q(x_<k))], with weights w_k proportional to exp lse_k over fresh draws after the
+prompts of the data; prefixes are weighted by w_k - 1 instead, which has less variance, as E_q[grad log q] = 0. There is one Z_k
+for all prompts. The first part counts a token of the data again at every later k; with `counts = "once"` it is left out
 (`docs/why/eforcing.md`). With the `Exhaustive` sampler the gradient is exact. Left out: positions that no draw reaches.
 """
 
@@ -36,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from esscher.bases.logits import LogitBase, log_probs_and_logsumexp
+from esscher.bases.logits import LogitBase, log_probs_and_logsumexp, require_logits
 from esscher.core.draws import Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -68,12 +63,7 @@ class ScheduledSampling:
         share = LinearRamp(0.0, self.config.share, self.begin, self.begin + self.ramp_steps)(step)
         if share == 0:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
-        base, counted = target.base, data.counted
-        if not isinstance(base, LogitBase):
-            raise ValueError(
-                f"A {type(base).__name__} has no `logits`, which scheduled sampling predicts the data from. Nothing was "
-                f"computed; use a network base, or a model of Hugging Face."
-            )
+        base, counted = require_logits(target.base, "Scheduled sampling"), data.counted
         log_share = torch.full(counted.shape, share, dtype=torch.float64, device=counted.device).log()
         use_own = rng.bernoulli(log_share) & counted
         with torch.no_grad():

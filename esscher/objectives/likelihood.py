@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.bases.logits import LogitBase, log_probs_and_logsumexp, log_probs_from_logits
+from esscher.bases.logits import log_probs_and_logsumexp, log_probs_from_logits, require_logits
 from esscher.core.draws import Draws, Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -57,12 +57,7 @@ class Likelihood:
         if self.label_smoothing == 0:
             score, logsumexp = log_probs_and_logsumexp(base, data)
             return -score.sum() / tokens, score, logsumexp
-        if not isinstance(base, LogitBase):
-            raise ValueError(
-                f"Label smoothing needs the whole distribution at every position, and {type(base).__name__} has "
-                f"no `logits`. Nothing was computed; use label_smoothing=0, or a network base."
-            )
-        logits = base.logits(data)
+        logits = require_logits(base, "Label smoothing").logits(data)
         score, logsumexp = log_probs_from_logits(logits, data)
         uniform = torch.where(data.counted, logits.mean(-1) - logsumexp, 0.0)
         smoothed = (1 - self.label_smoothing) * score + self.label_smoothing * uniform

@@ -90,7 +90,6 @@ class MomentFit:
         return torch.tensor([weight.value for weight in self.weights], dtype=torch.float64)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row of a table for each feature."""
         columns = (self.weights, self.moments_data, self.moments_wanted, self.moments_base, self.moments_model)
         rows = []
         for name, weight, data, want, base, model in zip(self.names, *columns, strict=True):
@@ -167,10 +166,7 @@ def _ridge_precision(targets: MomentTargets, ridge: float | None) -> Float[Tenso
     if not 0 < ridge < math.inf:
         raise ValueError(f"The ridge is a standard deviation of weights, more than 0, not {ridge}. No weight was fitted.")
     if targets.data is None:
-        raise ValueError(
-            "All moments are given, and a ridge is a prior that is weighed against data. No weight was fitted; leave `ridge` "
-            "out, or give softer moments."
-        )
+        raise ValueError("All moments are given, and a ridge needs data. No weight was fitted; leave `ridge` out.")
     return targets.free / (ridge**2 * len(targets.data))
 
 

@@ -126,9 +126,7 @@ def weighted_features(
         raise ValueError("A log-weight of the base's draws is NaN or infinite. No weight was fitted; correct the proposal.")
     positive = log_weight > -torch.inf
     if int(positive.sum()) < 2:
-        raise ValueError(
-            f"{int(positive.sum())} of {len(base)} draws of the base have weight. No weight was fitted; draw more."
-        )
+        raise ValueError(f"{int(positive.sum())} of {len(base)} draws of the base have weight. No weight was fitted.")
     shares = torch.softmax(log_weight[positive].detach().double().cpu(), 0)
     return WeightedFeatures(base[positive].detach().double().cpu(), shares, drawn=len(base))
 

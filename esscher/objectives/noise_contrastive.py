@@ -5,17 +5,12 @@ With K negatives for each sequence of the data, and u(x) = -E(x) the log-ratio t
     binary    -log s(u(x+) - log K) - sum_k log s(log K - u(x_k)),          s the logistic function
     ranking   -log [ exp u(x+) / (exp u(x+) + sum_k exp u(x_k)) ]
 
-At the optimum of the binary form a(x) exp(-E(x)) is the distribution of the data, so log Z = 0; K = 1 is the plain loss
--log s(-E(x+)) - log s(E(x-)). The ranking form leaves E free by a constant for each prompt, so log Z is whatever it is
-(Ma and Collins, 2018). Negatives from a `noise` that is not the base add log a(x) - log noise(x) to u(x).
+At the optimum of the binary form a(x) exp(-E(x)) is the distribution of the data, so log Z = 0. The ranking form determines E
+up to a constant for each prompt (Ma and Collins, 2018). Negatives from a `noise` that is not the base add log a(x) -
+log noise(x) to u(x). The weights of the sampler's draws count: with `Exhaustive` the gradient of the binary form is exact. The
+base is not trained. Negatives can be drawn once and used often, by a sampler that picks K of the stored draws after a prompt:
 
-The weights of the sampler's draws count: with `Exhaustive` the sum over negatives is K times its expectation, and the gradient
-of the binary form is exact. The base is not trained.
-
-Negatives can be drawn once and used often. `StoredNegatives` is a sampler that picks K of the draws that it has after a prompt:
-
-    stored = store_negatives(base, data, each=8, rng=rng)
-    NoiseContrast(stored, negatives=2)
+    NoiseContrast(store_negatives(base, data, each=8, rng=rng), negatives=2)
 """
 
 import math
@@ -77,7 +72,6 @@ class StoredNegatives:
         return torch.tensor(rows)
 
     def save(self, file: str | Path) -> None:
-        """Write a safetensors file."""
         name = torch.tensor(list(self.digest.encode()), dtype=torch.uint8)
         tensors = {"tokens": self.x.tokens, "start": self.x.start, "stop": self.x.stop, "log_base": self.log_base}
         write_tensors(Path(file), {**tensors, "base": name})
@@ -162,23 +156,15 @@ class NoiseContrast:
             log_ratio = log_ratio + self._correction(target.base, self.noise, data, drawn)
         data_ratio, noise_ratio = log_ratio[: len(data)], log_ratio[len(data) :].view(len(data), -1)
         log_weight = drawn.log_weight.to(log_ratio.device) - math.log(noise_ratio.shape[1])  # sums to 1 in expectation
-        loss = self._binary if self.form == "binary" else self._ranking
-        value = loss(data_ratio, noise_ratio, log_weight).mean()
-        metrics = self._metrics(data_ratio.detach(), noise_ratio.detach(), log_weight.exp(), energies)
-        return Loss(value, metrics, len(data))
-
-    def _binary(
-        self, data: Float[Tensor, "B"], noise: Float[Tensor, "B N"], log_weight: Float[Tensor, "B N"]
-    ) -> Float[Tensor, "B"]:
         log_count = math.log(self.negatives)
-        noise_loss = (log_weight.exp() * softplus(noise - log_count)).sum(-1)
-        return softplus(log_count - data) + self.negatives * noise_loss
-
-    def _ranking(
-        self, data: Float[Tensor, "B"], noise: Float[Tensor, "B N"], log_weight: Float[Tensor, "B N"]
-    ) -> Float[Tensor, "B"]:
-        others = torch.logsumexp(noise + log_weight, -1) + math.log(self.negatives)
-        return torch.logaddexp(data, others) - data
+        if self.form == "binary":
+            noise_loss = (log_weight.exp() * softplus(noise_ratio - log_count)).sum(-1)
+            loss = softplus(log_count - data_ratio) + self.negatives * noise_loss
+        else:
+            others = torch.logsumexp(noise_ratio + log_weight, -1) + log_count
+            loss = torch.logaddexp(data_ratio, others) - data_ratio
+        metrics = self._metrics(data_ratio.detach(), noise_ratio.detach(), log_weight.exp(), energies)
+        return Loss(loss.mean(), metrics, len(data))
 
     @torch.no_grad()
     def _correction(self, base: Base, noise: Base, data: Sequences, drawn: Draws) -> Float[Tensor, "B"]:

@@ -4,31 +4,29 @@
     MaskedLM()         -log p(x_t | the text with masked tokens) per masked token (Devlin et al. 2019)
 
 Tokens that are no targets are visible to all tokens; targets follow them in a random order. With blocks, nothing sees a later
-block. Symbols outside the vocabulary (separators, summaries) have a place in the order and are never targets. With every token
-a target, the mean over all orders is the likelihood over all of them.
+block. Symbols outside the vocabulary (separators, summaries) have a place in the order and are never targets.
 
-`SpanSampler` chooses targets in spans: a span has n units, n in 1, ..., `longest` with probability proportional to 1 / n, in a
-stretch of n x `one_in` tokens, a random part of which stands before it, and begins where a word does. The remaining targets
-are single tokens. The published text counts words; the authors' program counts pieces, because it looks for the start of a word
-in the wrong place: that is the unit "pieces".
-
-Letters besides those of `esscher.core.space`: Q targets of a row, T tokens of a row.
+`SpanSampler` chooses targets in spans of n units, with probability proportional to 1 / n, each within a stretch of n x `one_in`
+tokens; the remaining targets are single tokens. The published text counts words; the authors' program counts pieces, because
+it looks for the start of a word in the wrong place. Letters besides those of `esscher.core.space`: Q targets of a row.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from esscher.bases.network import NetworkBase
+from esscher.bases.wrappers import WithMemory
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
 from esscher.networks.relative_attention import NEVER_VISIBLE
-from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork
+from esscher.networks.xlnet import FactorizationOrder
 from esscher.objectives.config import MaskedLMConfig, PermutationLMConfig, TextTokenizer
 from esscher.objectives.likelihood import count_tokens, loss_with_penalty
 
@@ -113,20 +111,7 @@ UNCHANGED_PROBABILITY, RANDOM_PROBABILITY = 0.1, 0.1  # of masked tokens that st
 NO_TARGET = -1
 
 
-@runtime_checkable
-class AnyOrderBase(Base, Protocol):
-    """A base that predicts any tokens of a text given any others."""
-
-    @property
-    def any_order(self) -> XLNetNetwork:
-        """Its network; an error if that predicts in one order only."""
-        ...
-
-    def log_probs_in_order(
-        self, inputs: Int[Tensor, "B T"], factorization_order: FactorizationOrder, asked: Int[Tensor, "B Q"]
-    ) -> Float[Tensor, "B Q"]:
-        """The log-probability of each token of `asked` as a target, given inputs in an order; 0 where it is negative."""
-        ...
+AnyOrderBase = NetworkBase | WithMemory
 
 
 @dataclass(frozen=True)
@@ -212,7 +197,7 @@ def require_any_order(base: Base) -> AnyOrderBase:
     """The base, if it predicts in any order; an error otherwise."""
     if not isinstance(base, AnyOrderBase):
         raise ValueError(f"A {type(base).__name__} predicts in one order only. Nothing was computed; use a base of kind xlnet.")
-    assert base.any_order is not None
+    assert base.any_order is not None  # raises the error for other networks
     return base
 
 

@@ -6,11 +6,9 @@
     SpanLikelihood(30)    -log p(first and last token of the answer, or no answer)
     RankingHinge()        max(0, margin - (score of a better row - score of a worse one)), over all pairs of an example
 
-The target is any function from sequences to scores, such as `esscher.energies.task_heads.TaskModel`: a column for each class,
-or one column; for spans see `span_log_probs`. An example has one row, or several that are judged together: choices, documents
-of a query, windows of a long passage.
-
-Letters besides those of `esscher.core.space`: R rows, C classes, K most rows of an example, U columns of a passage plus 1.
+The target is any function from sequences to scores, such as `esscher.energies.task_heads.TaskModel`. An example has one row, or
+several that are judged together: choices, documents of a query, windows of a long passage. Letters besides those of
+`esscher.core.space`: R rows, C classes, K most rows of an example, U columns of a passage plus 1.
 """
 
 from collections.abc import Callable

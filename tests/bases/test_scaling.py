@@ -107,7 +107,7 @@ def test_a_deepened_base_is_the_same_until_it_learns():
 def test_errors():
     with pytest.raises(ValueError, match="parameters already, more than 10"):
         scaled_to(TransformerConfig(64, 3, 4, 256), 500, 10)
-    with pytest.raises(ValueError, match="Only a Transformer takes extra layers"):
+    with pytest.raises(ValueError, match="takes no extra layers"):
         with_extra_layers(lively(CONFIGS["gru, tied"], SPACE), 1, rng=SeededRng(0))
     with pytest.raises(ValueError, match="at least 1 extra layer"):
         with_extra_layers(lively(CONFIGS["transformer, rotary"], SPACE), 0, rng=SeededRng(0))

@@ -201,7 +201,7 @@ def test_draws_go_on_from_their_streams():
     expected = base.log_probs(Sequences(long, torch.full((100,), 3), torch.full((100,), 7)))[:, 3:]
     assert torch.allclose(carried.log_probs(draws.x), expected, atol=1e-5)
     assert torch.allclose(draws.log_base.view(-1), expected.double().sum(-1), atol=1e-5)
-    with pytest.raises(ValueError, match="3 rows cannot be divided among 2 streams"):
+    with pytest.raises(ValueError, match="3 rows cannot be divided equally among 2 streams"):
         carried.begin(empty_prompts(3))
     with pytest.raises(ValueError, match=r"all prompts have one length, not 0 to 1"):
         carried.begin(Sequences(torch.tensor([[1], [1]]), torch.tensor([0, 1]), torch.tensor([0, 1])))

@@ -160,7 +160,7 @@ def test_what_has_no_tally_or_no_text_says_so():
             ValueError, match=r"has no exact tally. Declare it on tokens, without a threshold, as one of: contains"
         ):
             tally_from_spec(parse_feature(short), SPACE)
-    with pytest.raises(ValueError, match="'contains a' reads text, and there is no tokenizer"):
+    with pytest.raises(ValueError, match=r"'contains a' reads text.*give `decode`"):
         feature_from_spec(FeatureSpec("contains", "a"))
 
 

@@ -205,7 +205,7 @@ def test_errors(root, tmp_path):
     refused("needs the base's decoder", automaton, kind="encoder", encoder=encoder_folder(root))
     refused("has 9 tokens and the base has 3", automaton, kind="encoder", encoder=encoder_folder(root), on="tokens")
     encoder = load_encoder(encoder_folder(root))
-    with pytest.raises(ValueError, match="looks ahead, so it cannot read from left to right"):
+    with pytest.raises(ValueError, match="looks ahead"):
         PretrainedEncoder(encoder, 2, bidirectional=False)
     with pytest.raises(ValueError, match="cannot be made to look ahead"):
         PretrainedEncoder(_Deaf(tiny_model("gpt2").base_model), 1, bidirectional=True)

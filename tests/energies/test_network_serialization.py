@@ -47,10 +47,10 @@ def test_another_base_is_refused(tmp_path):
 def test_what_an_energy_needs_is_named(tmp_path):
     base = own_base("gru, tied")
     shared = save_network_energy(tmp_path / "shared", built(base, kind="shared"), origin(base))
-    with pytest.raises(ValueError, match=r"reads the states of its base.*give the base too"):
+    with pytest.raises(ValueError, match=r"reads its base.*give the base too"):
         load_energy(shared).energy(decode)
     text = built(base, kind="encoder", encoder=encoder_folder(tmp_path))
-    with pytest.raises(ValueError, match=r"reads text.*give the decoder"):
+    with pytest.raises(ValueError, match=r"reads text.*give the base's decoder"):
         load_energy(save_network_energy(tmp_path / "text", text, origin(base))).energy()
 
 

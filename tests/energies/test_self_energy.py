@@ -102,7 +102,7 @@ def test_dropout_is_caught_and_a_base_without_logits_refused():
     noisy = lively(replace(CONFIGS["transformer, rotary"], dropout=0.5), SPACES["fixed length"]).train()
     with SeededRng(0).fork_torch_rng(), pytest.raises(AssertionError, match="dropout"):
         check_energy(SelfEnergy(noisy), x)
-    with pytest.raises(ValueError, match="has no logits"):
+    with pytest.raises(ValueError, match="has no `logits`"):
         SelfEnergy(random_automaton(SPACES["fixed length"]))(x)
 
 

@@ -82,7 +82,7 @@ def test_lower_layers_learn_less():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({"outputs": 0}, "one score"), ({"dropout": 1.0}, "dropout rate")],
+    [({"outputs": 0}, "outputs is at least 1"), ({"dropout": 1.0}, "dropout rate")],
 )
 def test_what_makes_no_sense_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):

@@ -174,7 +174,7 @@ def test_mixture_of_motif_and_antimotif_is_the_mixture_process():
 
 def test_mixture_refuses_what_is_no_mixture():
     noise = white_noise(2, 3)
-    with pytest.raises(ValueError, match="one weight for each"):
+    with pytest.raises(ValueError, match="need as many weights"):
         MixtureBase((noise,), (0.5, 0.5))
     with pytest.raises(ValueError, match="sum to 1"):
         MixtureBase((noise, noise), (0.5, 0.6))

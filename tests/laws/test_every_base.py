@@ -18,10 +18,9 @@ from heads_on_networks import NETWORKS as HEADED
 from languages import random_automaton
 from networks import CONFIGS, SPACES, lively
 
-from esscher.bases.factorization_order import with_factorization_order
 from esscher.bases.hidden_markov import path_automaton
 from esscher.bases.mixture import MixtureBase
-from esscher.bases.network import with_attention_span, with_prompt_tokens, with_unrolled_layers
+from esscher.bases.network import with_attention_span, with_factorization_order, with_prompt_tokens, with_unrolled_layers
 from esscher.bases.ngram import fit_ngram
 from esscher.bases.scaling import causal_lm_with_extra_layers, with_extra_layers
 from esscher.bases.truncated import Truncated

@@ -17,8 +17,7 @@ from objectives.test_tilted_likelihood import exact_loss, points_after
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 
-from esscher.bases.factorization_order import with_factorization_order
-from esscher.bases.network import build_base
+from esscher.bases.network import build_base, with_factorization_order
 from esscher.core.objective import Loss
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences

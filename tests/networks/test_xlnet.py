@@ -9,9 +9,8 @@ import torch
 from languages import PROMPTS
 from networks import CONFIGS, lively
 
-from esscher.bases import factorization_order as module
-from esscher.bases.factorization_order import infilling_order, to_text_order, with_factorization_order
-from esscher.bases.network import NetworkBase, build_base
+from esscher.bases import network as module
+from esscher.bases.network import NetworkBase, build_base, infilling_order, to_text_order, with_factorization_order
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.energies.config import EnergyConfig
@@ -216,7 +215,7 @@ def test_what_is_no_order_is_refused():
         with_factorization_order(base, [0, 1, 1, 3])
     with pytest.raises(ValueError, match="too short for points of 4"):
         with_factorization_order(base, [1, 0])
-    with pytest.raises(ValueError, match="from left to right only"):
+    with pytest.raises(ValueError, match="predicts in one order only"):
         with_factorization_order(build_base(TransformerXLConfig(8, 1, 2), Space(3, 4), rng=SeededRng(0)), [0, 1, 2, 3])
     with pytest.raises(ValueError, match="4 positions and was given a prompt of 2"):
         with_factorization_order(base, [0, 1, 2, 3]).begin(prompts_of([[1, 1]]))

@@ -334,5 +334,5 @@ def test_impossible_objectives_are_refused():
 
 
 def test_a_base_without_logits_is_refused():
-    with pytest.raises(ValueError, match="has no logits"):
+    with pytest.raises(ValueError, match="has no `logits`"):
         EForcing()(Tilted(random_automaton(SPACES["end symbol"])), some_data(SPACES["end symbol"]), rng=SeededRng(0))

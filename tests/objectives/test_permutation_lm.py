@@ -7,8 +7,7 @@ import pytest
 import torch
 from networks import CONFIGS, lively
 
-from esscher.bases.factorization_order import infilling_order, with_factorization_order
-from esscher.bases.network import build_base
+from esscher.bases.network import build_base, infilling_order, with_factorization_order
 from esscher.bases.wrappers import WithMemory
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, sequences

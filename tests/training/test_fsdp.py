@@ -148,7 +148,7 @@ def test_what_cannot_be_shared_among_processes_is_refused(monkeypatch, tmp_path)
 
 
 def test_what_cannot_be_shared_out_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match="There is one process, and weights are sharded over several"):
+    with pytest.raises(ValueError, match="sharded over several processes, and there is one"):
         shard(torch.nn.Linear(2, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="A Linear cannot be sharded"):

@@ -231,7 +231,7 @@ def test_bad_settings_are_refused(strings, tmp_path):
         ContrastConfig(stored=2, prefixes=(1,))
     with pytest.raises(ValueError, match="held_out is at least 1"):
         ContrastConfig(held_out=0)
-    with pytest.raises(ValueError, match="0 tokens or more"):
+    with pytest.raises(ValueError, match="prompt_tokens is at least 0"):
         Chunking(prompt_tokens=-1)
     base, _ = load_base(strings)
     tokenizer = train_tokenizer("character", ["01"])

@@ -161,7 +161,7 @@ def test_what_is_refused(capsys, book):
         (["--prompt-tokens", "3"], "learns from one stream"),
         (["--adapt.epsilon", "0"], "epsilon is more than 0"),
         (["--adapt.columns", "100000"], "cannot be read in 100000 columns"),
-        (["--stream.attention-span", "3"], "Only a Transformer-XL"),
+        (["--stream.attention-span", "3"], "has no attention span"),
     ):
         code, _, err = call(capsys, folder, "--data", text, *flags)
         assert code == 1 and message in " ".join(err.split()), err
