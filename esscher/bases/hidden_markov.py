@@ -24,7 +24,7 @@ from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequ
 from esscher.exact.automaton import Automaton, NormalisedAutomaton
 from esscher.exact.expectation import backward_expectations
 from esscher.exact.exponential_family import ExponentialFamily, exponential_family
-from esscher.exact.features import AutomatonFeature, length
+from esscher.exact.features import AutomatonFeature
 from esscher.exact.partition import safe_logsumexp
 
 UNDERFLOW = 1e-250  # a sum of products below it may lack terms that underflowed
@@ -108,11 +108,8 @@ class HiddenMarkov:
 
 
 class ForwardBackward(NamedTuple):
-    """log p(hidden state | tokens before), the same given this token, too (`filtered`), and the backward sums; padding is
-    arbitrary.
-
-    `before + log_backward` is the log-posterior given the whole row.
-    """
+    """log p(hidden state | tokens before), the same given this token, too (`filtered`), and the backward sums; arbitrary in
+    padding. `before + log_backward` is the log-posterior given the whole row."""
 
     log_prob: Float[Tensor, "B T"]
     before: Float[Tensor, "B T S"]
@@ -188,8 +185,7 @@ def fit_hidden_markov(
         converged = len(objective) > 1 and objective[-1] - objective[-2] < tolerance * tokens
         if converged or len(objective) > iterations:
             return HiddenMarkovFit(model, log_likelihood, objective)
-        initial, transition, emission = ((table + smoothing).log() for table in counts)
-        model = _normalised(initial, transition, emission, space)
+        model = _normalised([(table + smoothing).log() for table in counts], space)
 
 
 def _random_init(data: Sequences, space: Space, states: int, rng: Rng) -> HiddenMarkov:
@@ -200,13 +196,12 @@ def _random_init(data: Sequences, space: Space, states: int, rng: Rng) -> Hidden
         return (-((place.double() + 0.5) / GRAIN).log()).log()
 
     frequency = torch.bincount(data.tokens[data.inside], minlength=space.vocab_size).double() + 1
-    return _normalised(random(1, states)[0], random(states, states), random(states, space.vocab_size) + frequency.log(), space)
+    tables = [random(1, states)[0], random(states, states), random(states, space.vocab_size) + frequency.log()]
+    return _normalised(tables, space)
 
 
-def _normalised(
-    initial: Float[Tensor, "S"], transition: Float[Tensor, "S S"], emission: Float[Tensor, "S V"], space: Space
-) -> HiddenMarkov:
-    initial, transition, emission = (torch.log_softmax(table, -1) for table in (initial, transition, emission))
+def _normalised(tables: Sequence[Float[Tensor, "..."]], space: Space) -> HiddenMarkov:
+    initial, transition, emission = (torch.log_softmax(table, -1) for table in tables)
     return HiddenMarkov(initial, transition, emission, space)
 
 
@@ -285,12 +280,6 @@ def hidden_markov_family(model: HiddenMarkov, features: Sequence[AutomatonFeatur
     """The exponential family of a hidden Markov model and features of its points."""
     lifted = [lift_to_paths(feature, model) for feature in features]
     return HiddenMarkovFamily(model, exponential_family(path_automaton(model), lifted))
-
-
-def hidden_markov_mean_length(model: HiddenMarkov, prompts: Sequences | None = None) -> Float[Tensor, "P"]:
-    """The expected number of tokens of a point, the end symbol included."""
-    no_tilt = torch.zeros(1, dtype=torch.float64)
-    return hidden_markov_family(model, [length(model.space)]).moments(no_tilt, prompts)[:, 0]
 
 
 def path_automaton(model: HiddenMarkov) -> Automaton:

@@ -58,7 +58,7 @@ def log_probs_from_logits(logits: Float[Tensor, "B T V"], x: Sequences) -> tuple
 def split_rows(x: Sequences, vocab_size: int, length: int) -> list[Sequences]:
     """The rows in parts whose logits, `length` positions of each row, stay small; an empty batch is one part."""
     at_once = max(1, LOGITS_PER_CHUNK // (vocab_size * max(1, length)))
-    return [x.rows(slice(first, first + at_once)) for first in range(0, max(1, len(x)), at_once)]
+    return x.split(at_once) or [x]
 
 
 def gather_tokens(values: Float[Tensor, "B T V"], x: Sequences) -> Float[Tensor, "B T"]:

@@ -201,13 +201,19 @@ def _label_number(model: Any, label: str, folder: str | Path) -> int:
 def feature_from_spec(spec: FeatureSpec, decode: Decode | None = None) -> Feature:
     """The feature of a declaration; one that reads text needs `decode`, which turns tokens into text."""
     if spec.reads == "tokens":
-        return _token_feature(spec)
+        if spec.kind in ("tokens", *MOTIF_FEATURES):
+            feature = features.length() if spec.kind == "tokens" else MOTIF_FEATURES[spec.kind](spec.motif)
+            return Feature(spec.title, _finished(spec, feature.of))
+        if spec.kind == "classifier":
+            return cached(Feature(spec.title, TokenFunction(_finished(spec, _classifier(spec).score))))
+        of_tokens = token_scorer(spec)
+        return Feature(spec.title, TokenFunction(_finished(spec, lambda points: [of_tokens(point) for point in points])))
     if decode is None:
         raise ValueError(f"Feature {spec.title!r} reads text. Nothing was computed; give `decode`, or declare it on tokens.")
     if spec.kind == "classifier":
         return cached(text_batch_feature(spec.title, decode, _finished(spec, _classifier(spec))))
-    score = text_scorer(spec)
-    return text_batch_feature(spec.title, decode, _finished(spec, lambda texts: [score(text) for text in texts]))
+    of_text = text_scorer(spec)
+    return text_batch_feature(spec.title, decode, _finished(spec, lambda texts: [of_text(text) for text in texts]))
 
 
 def features_from_specs(specs: Sequence[FeatureSpec], decode: Decode | None = None) -> list[Feature]:
@@ -222,16 +228,6 @@ MOTIF_FEATURES: Mapping[str, Callable[[Sequence[int]], Feature]] = {
     "ends-with": features.ends_with,
     "count": partial(features.count, overlapping=False),
 }
-
-
-def _token_feature(spec: FeatureSpec) -> Feature:
-    if spec.kind in ("tokens", *MOTIF_FEATURES):
-        feature = features.length() if spec.kind == "tokens" else MOTIF_FEATURES[spec.kind](spec.motif)
-        return Feature(spec.title, _finished(spec, feature.of))
-    if spec.kind == "classifier":
-        return cached(Feature(spec.title, TokenFunction(_finished(spec, _classifier(spec).score))))
-    score = token_scorer(spec)
-    return Feature(spec.title, TokenFunction(_finished(spec, lambda points: [score(point) for point in points])))
 
 
 def _classifier(spec: FeatureSpec) -> Classifier:

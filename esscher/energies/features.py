@@ -38,11 +38,6 @@ class DecodedBatch:
     def points(self) -> list[list[int]]:
         return self.x.points()
 
-    @cached_property
-    def prompts_and_points(self) -> list[list[int]]:
-        """Prompt and point of each row, concatenated."""
-        return [row[:stop] for row, stop in zip(self.x.tokens.tolist(), self.x.stop.tolist(), strict=True)]
-
     def rows(self, rows: Sequence[int]) -> Sequences:
         """The chosen rows, which are distinct and in order."""
         return self.x if len(rows) == len(self.x) else self.x.rows(torch.tensor(rows, dtype=torch.long))
@@ -55,8 +50,8 @@ class DecodedBatch:
             self._texts.append((decode, with_prompt, known))
         missing = [row for row in rows if row not in known]
         if missing:
-            source = self.prompts_and_points if with_prompt else self.points
-            texts = decode([source[row] for row in missing])
+            source, stop = (self.x.tokens.tolist(), self.x.stop.tolist()) if with_prompt else (self.points, None)
+            texts = decode([source[row] if stop is None else source[row][: stop[row]] for row in missing])
             if len(texts) != len(missing):
                 raise ValueError(f"The decoder gave {len(texts)} texts for {len(missing)} points. Nothing was kept.")
             known.update(zip(missing, texts, strict=True))
@@ -191,7 +186,11 @@ def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = 
 
     def of(x: Sequences) -> Tensor:
         begins = _occurs(x, motif)
-        return (begins if overlapping else _non_overlapping(begins, len(motif))).sum(-1).double()
+        free = torch.zeros(len(begins), dtype=torch.long, device=begins.device)  # the first column after the last occurrence
+        for column in range(0 if overlapping else begins.shape[1]):
+            begins[:, column] &= free <= column
+            free = torch.where(begins[:, column], column + len(motif), free)
+        return begins.sum(-1).double()
 
     return Feature(name or f"count {list(motif)}", of)
 
@@ -229,15 +228,6 @@ def text_batch_feature(
 def token_feature(name: str, score: Callable[[list[int]], float]) -> Feature:
     """Any function of the point as a list of token ids, the end symbol included."""
     return Feature(name, TokenFunction(lambda points: [float(score(point)) for point in points]))
-
-
-def _non_overlapping(begins: Bool[Tensor, "B W"], length: int) -> Bool[Tensor, "B W"]:
-    """The occurrences of a motif of `length` tokens that remain, from left to right, without overlaps."""
-    kept, free = torch.zeros_like(begins), torch.zeros(len(begins), dtype=torch.long, device=begins.device)
-    for column in range(begins.shape[1]):
-        kept[:, column] = begins[:, column] & (free <= column)
-        free = torch.where(kept[:, column], column + length, free)
-    return kept
 
 
 def _occurs(x: Sequences, motif: Sequence[int], where: Literal["anywhere", "start", "end"] = "anywhere") -> Bool[Tensor, "B W"]:

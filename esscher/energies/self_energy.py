@@ -48,11 +48,8 @@ class SelfEnergy:
     def _logsumexp_at(self, x: Sequences, column: Int[Tensor, "B"]) -> Float[Tensor, "B"]:
         """The logsumexp of one column of each row; 0 where the column is not inside the row."""
         inside, width = column < x.stop, x.tokens.shape[1]
-        at_once = rows_per_pass(self.base, width)
-        logsumexps = [
-            log_probs_and_logsumexp(self.base, x.rows(slice(first, first + at_once)))[1]
-            for first in range(0, max(1, len(x)), at_once)
-        ]
+        pieces = x.split(rows_per_pass(self.base, width)) or [x]
+        logsumexps = [log_probs_and_logsumexp(self.base, piece)[1] for piece in pieces]
         if width == 0:
             return torch.cat(logsumexps).sum(-1)
         at_column = torch.cat(logsumexps).gather(1, column.clamp(max=width - 1)[:, None])[:, 0]

@@ -150,10 +150,14 @@ class NoiseContrast:
         refuse_foreign(data, target.space)
         noise = target.base if self.noise is None else self.noise
         drawn = self.sampler(Tilted(noise), data.prompts(), self.negatives, rng=rng)
-        log_ratio = -target.energy(concatenate([data, drawn.x])).double()
+        both = concatenate([data, drawn.x])
+        log_ratio = -target.energy(both).double()
         energies = -log_ratio.detach()
         if self.noise is not None:
-            log_ratio = log_ratio + self._correction(target.base, self.noise, data, drawn)
+            with torch.no_grad():
+                log_noise = torch.cat([noise.log_probs(data).double().sum(-1), drawn.log_base.view(-1).to(data.tokens.device)])
+                correction = target.base.log_probs(both).double().sum(-1) - log_noise
+            log_ratio = log_ratio + correction
         data_ratio, noise_ratio = log_ratio[: len(data)], log_ratio[len(data) :].view(len(data), -1)
         log_weight = drawn.log_weight.to(log_ratio.device) - math.log(noise_ratio.shape[1])  # sums to 1 in expectation
         log_count = math.log(self.negatives)
@@ -165,13 +169,6 @@ class NoiseContrast:
             loss = torch.logaddexp(data_ratio, others) - data_ratio
         metrics = self._metrics(data_ratio.detach(), noise_ratio.detach(), log_weight.exp(), energies)
         return Loss(loss.mean(), metrics, len(data))
-
-    @torch.no_grad()
-    def _correction(self, base: Base, noise: Base, data: Sequences, drawn: Draws) -> Float[Tensor, "B"]:
-        """log a(x) - log noise(x) of the data, then of the negatives."""
-        both = concatenate([data, drawn.x])
-        log_noise = torch.cat([noise.log_probs(data).double().sum(-1), drawn.log_base.view(-1).to(data.tokens.device)])
-        return base.log_probs(both).double().sum(-1) - log_noise
 
     def _metrics(
         self, data: Float[Tensor, "B"], noise: Float[Tensor, "B N"], weight: Float[Tensor, "B N"], energies: Float[Tensor, "M"]
