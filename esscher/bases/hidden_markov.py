@@ -159,9 +159,7 @@ def fit_hidden_markov(
     smoothing: float = 0.01,
 ) -> HiddenMarkovFit:
     """Fit a model to whole rows, from a random initial model, until an iteration gains less than `tolerance` nats a token.
-
-    `smoothing` is added to every expected count. The likelihood has several local optima: try several `rng`.
-    """
+    `smoothing` is added to every expected count. The likelihood has several local optima: try several `rng`."""
     tokens = len(check_tokens(data, space, data.inside))
     if not 1 <= states <= tokens:
         raise ValueError(
@@ -283,10 +281,8 @@ def hidden_markov_family(model: HiddenMarkov, features: Sequence[AutomatonFeatur
 
 
 def path_automaton(model: HiddenMarkov) -> Automaton:
-    """The distribution of alternating hidden states and tokens; a prompt of one hidden state is the first one.
-
-    State 0 is the start, state 1 + z emits a token in z, state 1 + S + z leaves z.
-    """
+    """The distribution of alternating hidden states and tokens; a prompt of one hidden state is the first one. State 0 is the
+    start, state 1 + z emits a token in z, state 1 + S + z leaves z."""
     count, vocab_size = model.states, model.space.vocab_size
     hidden = torch.arange(count)
     log_emission = torch.full((1 + 2 * count, vocab_size + count), -torch.inf, dtype=torch.float64)

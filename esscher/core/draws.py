@@ -69,14 +69,12 @@ class Draws:
 
     @classmethod
     def cat(cls, parts: "Sequence[Draws]", dim: int) -> "Draws":
-        """Concatenate along prompts (`dim=0`, without `info`) or along draws of the same prompts (`dim=1`).
-
-        Along draws, `info` keeps the names that all parts have.
-        """
+        """Concatenate along prompts (`dim=0`, without `info`) or along draws of the same prompts (`dim=1`). Along draws, `info`
+        keeps the names that all parts have."""
         x, info = concatenate([part.x for part in parts]), {}
         if dim == 1:
             rows = torch.split(torch.arange(len(x)), [len(part.x) for part in parts])
-            x = x.rows(torch.cat([own.view(len(parts[0].log_weight), -1) for own in rows], 1).reshape(-1))
+            x = x.rows(torch.cat([part_rows.view(len(parts[0].log_weight), -1) for part_rows in rows], 1).reshape(-1))
             shared = set.intersection(*(set(part.info) for part in parts))
             info = {name: torch.cat([part.info[name] for part in parts]) for name in sorted(shared)}
         return cls(

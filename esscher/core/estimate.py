@@ -8,10 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with an interval that covers the truth at the rate `confidence`.
-
-    `n` is the size of the sample and `counted` says of what ("draws", "test sequences"); an exact number has `n` = 0.
-    """
+    """A value with an interval that covers the truth at the rate `confidence`. `n` is the size of the sample and `counted` says
+    of what ("draws", "test sequences"); an exact number has `n` = 0."""
 
     value: float
     low: float

@@ -13,10 +13,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar to minimise, or one for each of several modules by name, and numbers to log.
-
-    `count` is the number of units that the value is a mean over: the weight of this part of a batch among the others.
-    """
+    """A scalar to minimise, or one for each of several modules by name, and numbers to log. `count` is the number of units that
+    the value is a mean over: the weight of this part of a batch among the others."""
 
     value: Tensor | Mapping[str, Tensor]
     metrics: Mapping[str, float] = field(default_factory=dict)

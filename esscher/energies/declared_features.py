@@ -44,10 +44,8 @@ MAX_CACHED = 2**17  # about 25 MB, whatever the length of the sequences
 
 
 class CachedFeature:
-    """A least-recently-used cache of `of`, which is called once for each batch, on its new and distinct sequences.
-
-    With `reads_prompt=False` the value depends on the point alone, and different prompts share it.
-    """
+    """A least-recently-used cache of `of`, which is called once for each batch, on its new and distinct sequences. With
+    `reads_prompt=False` the value depends on the point alone, and different prompts share it."""
 
     def __init__(
         self, name: str, of: Callable[[Sequences], Tensor], *, reads_prompt: bool = True, max_cached: int = MAX_CACHED
@@ -160,10 +158,8 @@ class Classifier:
 def load_classifier(
     folder: str | Path, label: str = "", measure: str = "probability", *, texts: bool = True, batch_size: int = 32
 ) -> Classifier:
-    """The classifier of a folder (`AutoModelForSequenceClassification`); `label` is one of its labels, by name or number.
-
-    With `texts=False` it scores tokens only, and needs no tokenizer.
-    """
+    """The classifier of a folder (`AutoModelForSequenceClassification`); `label` is one of its labels, by name or number. With
+    `texts=False` it scores tokens only, and needs no tokenizer."""
     if measure not in MEASURES:
         raise ValueError(f"A classifier has no measure {measure!r}. Choose from: {', '.join(MEASURES)}.")
     if batch_size < 1:

@@ -83,10 +83,8 @@ class NetworkEncoder(nn.Module):
 
 
 class PretrainedEncoder(nn.Module):
-    """A Hugging Face model that reads the base's tokens after a BOS token.
-
-    With `bidirectional` an encoder is used as it is, and a decoder gets a mask that lets it look ahead.
-    """
+    """A Hugging Face model that reads the base's tokens after a BOS token. With `bidirectional` an encoder is used as it is,
+    and a decoder gets a mask that lets it look ahead."""
 
     model: Any
 

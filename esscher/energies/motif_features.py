@@ -66,10 +66,8 @@ def motif_strings(motif: str, ft: str = "1001111", *, alphabet: str = "01", rng:
 
 
 def _distractor(name: str, motif: str, length: int, alphabet: str, *, rng: Rng) -> str:
-    """A random string that neither contains the motif nor is contained in the motif and the 0 after it.
-
-    One that should be shorter than the motif grows until there is such a string.
-    """
+    """A random string that neither contains the motif nor is contained in the motif and the 0 after it. One that should be
+    shorter than the motif grows until there is such a string."""
     longest, forbidden = max(length, len(motif) - 1) if length < len(motif) else length, motif + alphabet[0]
     uniform = torch.zeros(1, len(alphabet), dtype=torch.float64)
     for size in range(max(1, length), longest + 1):

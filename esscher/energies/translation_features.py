@@ -30,10 +30,8 @@ def length_ratio(decode: Decode, *, usual: float = 1.0) -> Feature:
 
 
 def copied_words(decode: Decode) -> Feature:
-    """The share of the source's numbers and names that the translation also has; 1 if there are none.
-
-    A name is a capitalised word that does not start the sentence.
-    """
+    """The share of the source's numbers and names that the translation also has; 1 if there are none. A name is a capitalised
+    word that does not start the sentence."""
 
     def score(source: str, target: str) -> float:
         names = (word for word in WORD.findall(source)[1:] if word[0].isupper())

@@ -50,9 +50,7 @@ class WeightedObjective:
 @dataclass(frozen=True)
 class WeightedSum:
     """The weighted sum of its parts, for each module by itself where they have several losses; parts of weight 0 are skipped.
-
-    If the parts count different units, the sum counts the rows of the batch.
-    """
+    If the parts count different units, the sum counts the rows of the batch."""
 
     parts: tuple[WeightedObjective, ...]
 

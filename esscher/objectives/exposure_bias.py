@@ -45,11 +45,8 @@ from esscher.samplers.ancestral import Ancestral
 
 @dataclass(frozen=True)
 class ScheduledSampling:
-    """Likelihood after prefixes in which a share of the tokens, at random, are the model's own.
-
-    The share is 0 before step `begin` and rises linearly to `config.share` within `ramp_steps` updates; while it is 0 this is
-    `Likelihood` itself.
-    """
+    """Likelihood after prefixes in which a share of the tokens, at random, are the model's own. The share is 0 before step
+    `begin` and rises linearly to `config.share` within `ramp_steps` updates; while it is 0 this is `Likelihood` itself."""
 
     config: ScheduledSamplingConfig = field(default_factory=ScheduledSamplingConfig)
     label_smoothing: float = 0.0

@@ -28,11 +28,8 @@ from esscher.samplers.importance import Importance
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean negative log-likelihood per counted token.
-
-    `label_smoothing` is the share of the target distribution that is uniform over the vocabulary. The penalty of a base that
-    penalises its activations is added.
-    """
+    """Mean negative log-likelihood per counted token. `label_smoothing` is the share of the target distribution that is uniform
+    over the vocabulary. The penalty of a base that penalises its activations is added."""
 
     label_smoothing: float = 0.0
 
@@ -82,10 +79,8 @@ def loss_with_penalty(base: Base, value: Float[Tensor, ""], metrics: dict[str, f
 
 @dataclass(frozen=True)
 class TiltedLikelihood:
-    """The mean over sequences of E(x) + log Z; with `train_base` also of -log a(x), so that the base learns, too.
-
-    `draws` are made after each distinct prompt.
-    """
+    """The mean over sequences of E(x) + log Z; with `train_base` also of -log a(x), so that the base learns, too. `draws` are
+    made after each distinct prompt."""
 
     sampler: Sampler = field(default_factory=Importance)
     draws: int = 64
@@ -111,10 +106,8 @@ class TiltedLikelihood:
         return Loss(value, metrics, len(data))
 
     def _log_z(self, target: Tilted, drawn: Draws) -> Float[Tensor, "P"]:
-        """log of the mean weight; its gradient is that of the log score, averaged with the normalised weights.
-
-        Draws of weight 0 are left out, because an infinite energy has no gradient.
-        """
+        """log of the mean weight; its gradient is that of the log score, averaged with the normalised weights. Draws of weight
+        0 are left out, because an infinite energy has no gradient."""
         device = drawn.x.tokens.device
         log_weight = drawn.log_weight.to(device)
         has_weight = (log_weight > -torch.inf).view(-1)

@@ -164,9 +164,7 @@ def infeasible_error(
     names: Sequence[str], base: Float[Tensor, "N F"], wanted: Float[Tensor, "F"], direction: Float[Tensor, "F"]
 ) -> ValueError:
     """The error for moments that are possible alone, not together: the features in conflict, and the nearest feasible moments.
-
-    `direction` is the one in which the weights diverged.
-    """
+    `direction` is the one in which the weights diverged."""
     width = base.amax(0) - base.amin(0)
     width = torch.where(width > 0, width, 1.0)
     nearest, plane = _nearest_feasible(base / width, wanted / width)

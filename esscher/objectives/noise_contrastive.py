@@ -189,10 +189,8 @@ class NoiseContrast:
 
 
 def shorter_prompts(x: Sequences, lengths: tuple[int, ...], space: Space, *, rng: Rng) -> Sequences:
-    """Rows whose prompts are shortened to a random one of `lengths`, and whose points begin there.
-
-    Lengths above that of a row's prompt are not considered; a row without any stays as it is.
-    """
+    """Rows whose prompts are shortened to a random one of `lengths`, and whose points begin there. Lengths above that of a
+    row's prompt are not considered; a row without any stays as it is."""
     choice = torch.tensor(sorted(set(lengths)), device=x.tokens.device)
     fits = (choice <= x.start[:, None]) & (choice < x.stop[:, None])
     pick = choice[rng.categorical(torch.where(fits, 0.0, -torch.inf).double())[:, 0]]

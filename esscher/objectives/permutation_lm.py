@@ -164,10 +164,8 @@ class PermutationLM:
 
 @dataclass(frozen=True)
 class MaskedLM:
-    """Mean negative log-likelihood per masked token; some of these stay visible, or become a random token.
-
-    With `reversed_half` the second half of the rows runs from right to left.
-    """
+    """Mean negative log-likelihood per masked token; some of these stay visible, or become a random token. With `reversed_half`
+    the second half of the rows runs from right to left."""
 
     config: MaskedLMConfig = field(default_factory=MaskedLMConfig)
     reversed_half: bool = False
