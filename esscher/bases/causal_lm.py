@@ -179,10 +179,7 @@ def forward_parameters(model: nn.Module, required: Sequence[str], alternative: s
     parameters = inspect.signature(model.forward).parameters
     missing = [name for name in required if name not in parameters]
     if missing:
-        raise ValueError(
-            f"{type(model).__name__} takes no {missing[0]}, so it cannot step token by token. Nothing was made; use "
-            f"{alternative}."
-        )
+        raise ValueError(f"{type(model).__name__} takes no {missing[0]}, so it cannot step token by token; use {alternative}.")
     return frozenset(parameters)
 
 

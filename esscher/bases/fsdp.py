@@ -109,10 +109,7 @@ def shard(module: nn.Module) -> None:
         root = module.network
         methods = tuple(method.__name__ for method in FORWARD_METHODS if hasattr(root, method.__name__))
     else:
-        raise ValueError(
-            f"A {type(module).__name__} cannot be sharded: only network bases and causal language models can. Nothing was "
-            f"done; leave sharded out."
-        )
+        raise ValueError(f"A {type(module).__name__} cannot be sharded: only a NetworkBase or CausalLM can. Nothing was done.")
     mesh = init_device_mesh(next(root.parameters()).device.type, (world_size(),))
     for layer in transformer_layers(root):
         _shard_unit(layer.module, layer.methods, mesh)

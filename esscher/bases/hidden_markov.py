@@ -47,9 +47,7 @@ class HiddenMarkov:
 
     def __post_init__(self) -> None:
         if self.emission.shape[1] != self.space.vocab_size:
-            raise ValueError(
-                f"The model emits {self.emission.shape[1]} tokens and its space has {self.space.vocab_size}. No base was made."
-            )
+            raise ValueError(f"The model emits {self.emission.shape[1]} tokens and its space has {self.space.vocab_size}.")
         for name in ("initial", "transition", "emission"):
             rows = getattr(self, name).detach()
             total = torch.logsumexp(rows, -1).exp().flatten().nan_to_num(nan=torch.inf)

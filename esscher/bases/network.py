@@ -211,10 +211,7 @@ def infilling_order(length: int, gaps: Collection[int]) -> list[int]:
 def to_text_order(x: Sequences, order: Sequence[int]) -> Int[Tensor, "B N"]:
     """The tokens of whole rows, prompt and point, in the order of the text."""
     if x.tokens.shape[1] < len(order) or not bool((x.stop == len(order)).all()):
-        raise ValueError(
-            f"Rows of {int(x.stop.min())} to {int(x.stop.max())} tokens do not fill an order of {len(order)} positions. "
-            f"Nothing was reordered."
-        )
+        raise ValueError(f"Rows of {int(x.stop.min())} to {int(x.stop.max())} tokens do not fill an order of {len(order)}.")
     position, tokens = torch.tensor(list(order), device=x.tokens.device), x.tokens[:, : len(order)]
     return torch.empty_like(tokens).index_copy(1, position, tokens)
 

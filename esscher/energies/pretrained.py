@@ -22,10 +22,7 @@ def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
                 str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(
-            f"The folder {folder} holds no {what} that can be read: {error}. Nothing was loaded; save one there with "
-            f"save_pretrained, its weights in safetensors."
-        ) from error
+        raise ValueError(f"{folder} holds no readable {what} with safetensors: {error}. Nothing was loaded.") from error
     return model, sorted(report["missing_keys"])
 
 

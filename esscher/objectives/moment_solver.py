@@ -91,10 +91,7 @@ def check_feature_values(what: str, names: Sequence[str], values: Float[Tensor, 
     wrong = ~torch.isfinite(values)
     if bool(wrong.any()):
         row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(
-            f"Feature {names[column]!r} is {float(values[row, column])} in row {row} of the {what}. No weight was fitted; a "
-            f"feature must be finite."
-        )
+        raise ValueError(f"Feature {names[column]!r} is {float(values[row, column])} in row {row} of the {what}, not finite.")
 
 
 @dataclass(frozen=True)

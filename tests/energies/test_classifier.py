@@ -98,7 +98,7 @@ def test_what_is_no_classifier_says_so(folder, tmp_path):
         load_classifier("org/name", "good")
     with pytest.raises(FileNotFoundError, match="reads the folder org/name, which is not there"):
         feature_from_spec(FeatureSpec("classifier", "org/name", label="good"), decode)
-    with pytest.raises(ValueError, match="holds no classifier that can be read"):
+    with pytest.raises(ValueError, match="holds no readable classifier"):
         load_classifier(tmp_path, "good")
     write_classifier(tmp_path / "encoder", head=False)
     with pytest.raises(ValueError, match=r"never trained to classify: it has no weights \['classifier.bias'"):

@@ -201,7 +201,7 @@ def test_errors(root, tmp_path):
     refused("LoRA adapters are for pretrained", own_base("transformer, rotary"), lora=2)
     refused("needs the folder of one", automaton, kind="encoder")
     refused("no encoder folder", automaton, kind="encoder", encoder=str(tmp_path / "none"))
-    refused("holds no encoder that can be read", automaton, kind="encoder", encoder=str(tmp_path))
+    refused("holds no readable encoder", automaton, kind="encoder", encoder=str(tmp_path))
     refused("needs the base's decoder", automaton, kind="encoder", encoder=encoder_folder(root))
     refused("has 9 tokens and the base has 3", automaton, kind="encoder", encoder=encoder_folder(root), on="tokens")
     encoder = load_encoder(encoder_folder(root))
