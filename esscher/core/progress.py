@@ -90,32 +90,23 @@ def current_progress() -> Progress:
     return ProgressBar(console) if console.is_terminal else LineProgress()
 
 
-class _Throughput:
-    """Tokens per second and seconds left of a run, reported at intervals and at the last step."""
-
-    def __init__(self, step: int, steps: int):
-        self.first, self.steps, self.tokens, self.throttle = step, steps, 0, Throttle()
-
-    def report(self, step: int, tokens: int) -> tuple[float, float] | None:
-        self.tokens += tokens
-        if not self.throttle.due(force=step == self.steps):
-            return None
-        return self.throttle.rate(self.tokens), self.throttle.seconds_left(step - self.first, self.steps - self.first)
-
-
 class LineProgress(Progress):
-    """A line for each evaluation, and lines at intervals between, with the last evaluation."""
+    """A line for each evaluation, and lines at intervals and at the last step, with the last evaluation."""
 
     validation = ""
 
     def begin(self, step: int, steps: int) -> None:
-        self.steps, self.throughput = steps, _Throughput(step, steps)
+        self.first, self.steps, self.tokens, self.throttle = step, steps, 0, Throttle()
 
     def update(self, step: int, loss: float, tokens: int) -> None:
-        report = self.throughput.report(step, tokens)
-        if report is not None:
-            rate, left = f"{report[0]:,.0f} tokens/s", f"{_format_duration(report[1])} left"
-            self.say(f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {left}{self.validation}")
+        self.tokens += tokens
+        if self.throttle.due(force=step == self.steps):
+            left = self.throttle.seconds_left(step - self.first, self.steps - self.first)
+            self.report(step, loss, self.throttle.rate(self.tokens), left)
+
+    def report(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        rate, left = f"{tokens_per_second:,.0f} tokens/s", f"{_format_duration(seconds_left)} left"
+        self.say(f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {left}{self.validation}")
 
     def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
         self.validation = f"  validation {_format_estimate(estimate)}"
@@ -125,18 +116,16 @@ class LineProgress(Progress):
         print(text, file=sys.stderr, flush=True)
 
 
-class JsonLinesProgress(Progress):
+class JsonLinesProgress(LineProgress):
     """The reports of `LineProgress` as JSON objects with an `event`: begin, update, evaluated, said or end."""
 
     def begin(self, step: int, steps: int) -> None:
-        self.steps, self.throughput = steps, _Throughput(step, steps)
+        super().begin(step, steps)
         self._write("begin", step=step, steps=steps)
 
-    def update(self, step: int, loss: float, tokens: int) -> None:
-        report = self.throughput.report(step, tokens)
-        if report is not None:
-            rate, left = report
-            self._write("update", step=step, steps=self.steps, loss=loss, tokens_per_second=rate, seconds_left=left)
+    def report(self, step: int, loss: float, tokens_per_second: float, seconds_left: float) -> None:
+        speed = {"tokens_per_second": tokens_per_second, "seconds_left": seconds_left}
+        self._write("update", step=step, steps=self.steps, loss=loss, **speed)
 
     def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
         validation = {name: _finite(value) for name, value in estimate.to_dict().items()}
