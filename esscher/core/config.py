@@ -16,7 +16,7 @@ from importlib import import_module
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 C = TypeVar("C")
 
@@ -199,35 +199,27 @@ def check_at_least(config: Any, least: float, *names: str, note: str = "") -> No
 P = ParamSpec("P")
 M = TypeVar("M")
 R = TypeVar("R")
+SELF = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def takes(config: Callable[P, C]) -> Callable[[Callable[[M, C], R]], Callable[Concatenate[M, P], R]]:
-    """Decorator of a method whose arguments are the fields of a settings dataclass, lists for tuples: it is called with the
-    settings made."""
-
-    def decorate(method: Callable[[M, C], R]) -> Callable[Concatenate[M, P], R]:
-        @wraps(method)
-        def call(self: M, *args: P.args, **kwargs: P.kwargs) -> R:
-            values = [tuple(value) if isinstance(value, list) else value for value in args]
-            named = {key: tuple(value) if isinstance(value, list) else value for key, value in kwargs.items()}
-            return method(self, config(*values, **named))  # type: ignore[arg-type]
-
-        first = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
-        call.__signature__ = Signature([first, *signature(config).parameters.values()])  # type: ignore[attr-defined]
-        return cast(Callable[Concatenate[M, P], R], call)
-
-    return decorate
+    """Decorator of a method of settings: its callers give the fields of the settings dataclass, lists for tuples."""
+    return lambda method: _from_fields(config, method, [SELF])
 
 
 def takes_settings(config: Callable[P, C]) -> Callable[[Callable[[C], R]], Callable[P, R]]:
-    """The same for a function: it is called with the fields of a settings dataclass, and gets the settings made."""
+    """The same for a function."""
+    return lambda function: _from_fields(config, function, [])
 
-    def decorate(function: Callable[[C], R]) -> Callable[P, R]:
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            return function(config(*args, **kwargs))
 
-        call.__signature__ = signature(config)  # type: ignore[attr-defined]
-        return cast(Callable[P, R], call)
+def _from_fields(config: Callable[..., Any], function: Callable[..., Any], first: list[Parameter]) -> Any:
+    """A function that makes settings of its arguments and calls another with them, after the parameters `first`."""
 
-    return decorate
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = [tuple(value) if isinstance(value, list) else value for value in args[len(first) :]]
+        named = {key: tuple(value) if isinstance(value, list) else value for key, value in kwargs.items()}
+        return function(*args[: len(first)], config(*values, **named))
+
+    call.__signature__ = Signature([*first, *signature(config).parameters.values()])  # type: ignore[attr-defined]
+    return call

@@ -77,9 +77,9 @@ def toy(tmp_path, monkeypatch):
     for name, text in (("toy_config", CONFIG), ("toy_network", NETWORK)):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(NETWORKS, "_kinds", dict(NETWORKS._kinds))
     NETWORKS.register("toy", Kind("toy_config:ToyConfig", "toy_network:ToyNetwork"))
     yield
+    del NETWORKS["toy"]
     for name in ("toy_config", "toy_network"):
         sys.modules.pop(name, None)
 

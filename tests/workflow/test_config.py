@@ -54,7 +54,7 @@ def test_other_bad_settings():
         ({"kind": "scheduled-sampling", "decay": 0.5}, "Unknown key 'decay'"),
         ({"kind": "permutation-lm", "mask_probability": 0.5}, "Unknown key 'mask_probability'"),
         ({"kind": "permuted"}, "Unknown kind of objective 'permuted'"),
-        ({"kind": "eforcing", "after_steps": 3, "after_epochs": 1}, "give one of them"),
+        ({"kind": "eforcing", "after_steps": 3, "after_epochs": 1}, "not both"),
         ({"kind": "eforcing", "weight": -1.0}, "weight is at least 0"),
         ({"kind": "eforcing", "decay": 0.0}, "decay lies in"),
         ({"kind": "eforcing", "negatives": 0}, "negatives is at least 1"),
