@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -35,30 +35,12 @@ class UnsupportedAttentionError(Exception):
     """A model's attention that a shared cache cannot replace."""
 
 
-class GrowingCacheLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """The part of the cache interface of `transformers` that layers of any number of positions share."""
-
-    is_sliding = False
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is left to initialise."""
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
-
-    def get_max_length(self) -> int:
-        return -1
-
-
-class SharedPromptLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
+class SharedPromptLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values of one layer: `prompt`, never written to, and `row_kv`. Short prompts are copied into `row_kv`."""
 
     def __init__(self, prompt: tuple[Tensor, Tensor], rows_by_prompt: RowsByPrompt, max_new_tokens: int):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_initialized = True
         self.prompt, self.rows_by_prompt, self.max_new_tokens = prompt, rows_by_prompt, max_new_tokens
         self.row_kv: tuple[Tensor, Tensor] | None = None  # [B H, max_new_tokens, D] each, allocated by the first step
         self.filled = self.read = 0  # slots of `row_kv` that were written, and that attention has read

@@ -19,7 +19,6 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 
 from esscher.bases.shared_prompt_cache import (
-    GrowingCacheLayer,
     UnsupportedAttentionError,
     attention_implementation,
     copy_rows,
@@ -45,11 +44,12 @@ class SourceIndex:
         return SourceIndex(rows_by_prompt, inside), used
 
 
-class SharedSourceLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
+class SharedSourceLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values of the sources in one layer, never written to; the keys carry the source index, for `attend`."""
 
     def __init__(self, keys: Float[Tensor, "P H S D"], values: Float[Tensor, "P H S E"], source_index: SourceIndex):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_initialized = True
         self.keys, self.values = keys.detach(), values  # a new tensor object on the same memory, to carry the attribute
         self.keys.esscher_source_index = source_index  # type: ignore[attr-defined]
 
@@ -70,11 +70,12 @@ class SharedSourceLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
         return SharedSourceLayer(keys, values, source_index)
 
 
-class TargetCacheLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
+class TargetCacheLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values of the targets in one layer, in memory for all positions."""
 
     def __init__(self, keys: Float[Tensor, "B H R D"], values: Float[Tensor, "B H R E"], filled: int):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_initialized = True
         self.keys, self.values, self.filled = keys, values, filled
 
     @classmethod

@@ -81,12 +81,8 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor; if it is sharded, all processes must call this."""
-    if not is_sharded(tensor):
-        return tensor
-    from torch.distributed.tensor import DTensor
-
-    assert isinstance(tensor, DTensor)
-    return tensor.full_tensor()
+    sharded: Any = tensor
+    return sharded.full_tensor() if is_sharded(tensor) else tensor
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -102,10 +98,10 @@ def shard_like(other: Tensor, tensor: Tensor) -> Tensor:
     """Shard a whole tensor like `other`; move it to its device otherwise."""
     if not is_sharded(other):
         return tensor.to(other.device)
-    from torch.distributed.tensor import DTensor, distribute_tensor
+    from torch.distributed.tensor import distribute_tensor
 
-    assert isinstance(other, DTensor)
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+    sharded: Any = other
+    return distribute_tensor(tensor.to(other.device), sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 def module_tensors(module: nn.Module) -> dict[str, Tensor]:

@@ -96,8 +96,7 @@ class EForcing:
     """Likelihood plus weight decay^k KL(data || p_k), summed over the positions k of a point, per token.
 
     Before step `begin`, and with weight 0, it is `Likelihood` itself. `draws` are made after each row of the data: by default
-    by ancestral sampling, no further than the data go, or by `sampler`. Weights of draws above `max_weight` times their mean
-    are cut to it, then normalised again. With `counts` "once" the divergences are without the likelihood of their prefixes.
+    by ancestral sampling, no further than the data go, or by `sampler`. Weights above `max_weight` times their mean are cut.
     """
 
     config: EForcingConfig = field(default_factory=EForcingConfig)
