@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicLayer
 
 from esscher.bases.logits import check_length
-from esscher.bases.shared_prompt_cache import GrowingCacheLayer
 from esscher.core.space import Sequences
 from esscher.core.target import State
 from esscher.networks.network import Network
@@ -32,14 +31,14 @@ class _CachedState:
     steps_left: int
 
 
-class NetworkCacheLayer(GrowingCacheLayer):  # type: ignore[no-untyped-call]
+class NetworkCacheLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """The state of a whole network as one cache layer."""
 
-    is_croppable = True
     supports_early_init = False
 
     def __init__(self, network: Network, bos: int):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.is_initialized = True
         self.network, self.bos = network, bos
         self.columns: Int[Tensor, "B T"] | None = None
         self.cached_state: _CachedState | None = None
