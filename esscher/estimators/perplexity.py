@@ -41,6 +41,12 @@ from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
 from esscher.estimators.log_z import betting_mean_log_z, bias_of_log_mean, leave_one_out_bounds
 from esscher.samplers.scoring import log_prob, log_weight
 
+TestSetMode = Literal["sample", "fixed"]
+Units = Mapping[str, Int[Tensor, "B"]]
+"""For each kind of unit, its number in every test sequence."""
+
+COUNTING_NOTE = "end symbols counted, prompts not"
+
 
 @dataclass(frozen=True)
 class SequenceScores:
@@ -70,33 +76,20 @@ def score_sequences(target: Tilted, x: Sequences, draws: Draws) -> SequenceScore
     """Score the test sequences `x`; `draws` are of the same prompts, in any order."""
     draws.log_z()  # raises where the sampler discards its normaliser
     require_weights(draws)
-    context, of_draws = _contexts(x, draws)
-    rows, order = of_draws.bincount(), of_draws.argsort(stable=True)
-    runs, (p, n) = int(rows.min()), draws.log_weight.shape
-    place = torch.arange(p) - (rows.cumsum(0) - rows)[of_draws[order]]  # the run of its prompt
-    drawn = draws.log_weight.detach().double().cpu()[order[place < runs]].view(len(rows), runs * n)
-    return SequenceScores(log_prob(target.base, x), log_weight(target, x), context, drawn, runs, draws.independent)
-
-
-def _contexts(x: Sequences, draws: Draws) -> tuple[Int[Tensor, "B"], Int[Tensor, "P"]]:
-    """The context of each test sequence and of each row of draws."""
     test, drawn = x.prompt_keys(), draws.prompts().prompt_keys()
     number = {key: place for place, key in enumerate(dict.fromkeys(drawn))}
-    missing = [key for key in test if key not in number]
-    unused = set(drawn) - set(test)
+    missing, unused = [key for key in test if key not in number], set(drawn) - set(test)
     if missing or unused:
         raise ValueError(
             f"{len(missing)} of {len(test)} test sequences have a prompt without draws, and {len(unused)} prompts have draws "
             f"but no test sequence. Nothing was measured; draw with `x.prompts()` of the test set."
         )
-    return torch.tensor([number[key] for key in test]), torch.tensor([number[key] for key in drawn])
-
-
-TestSetMode = Literal["sample", "fixed"]
-Units = Mapping[str, Int[Tensor, "B"]]
-"""For each kind of unit, its number in every test sequence."""
-
-COUNTING_NOTE = "end symbols counted, prompts not"
+    context, of_draws = (torch.tensor([number[key] for key in keys]) for keys in (test, drawn))
+    rows, order = of_draws.bincount(), of_draws.argsort(stable=True)
+    runs, (p, n) = int(rows.min()), draws.log_weight.shape
+    place = torch.arange(p) - (rows.cumsum(0) - rows)[of_draws[order]]  # the run of its prompt
+    log_weights = draws.log_weight.detach().double().cpu()[order[place < runs]].view(len(rows), runs * n)
+    return SequenceScores(log_prob(target.base, x), log_weight(target, x), context, log_weights, runs, draws.independent)
 
 
 def perplexity(
@@ -155,16 +148,24 @@ def base_cross_entropy(
 ) -> dict[str, Estimate]:
     """`cross_entropy` of a base, from log-probabilities of the test sequences."""
     check_test(test)
-    return {name: _base_estimate(-log_base, count.double(), name, test, confidence) for name, count in units.items()}
+    nll, n, estimates = -log_base, len(log_base), {}
+    for name, count in units.items():
+        size, unit = count.double(), f"nats per {name}"
+        if test == "fixed":
+            method = f"exact, fixed test set, {COUNTING_NOTE}"
+            estimates[name] = Estimate.exact(float(nll.sum() / size.sum()), method=method, unit=unit)
+        else:
+            method, counted = f"infinitesimal jackknife, {COUNTING_NOTE}", "test sequences"
+            statistic, sources = ratio(nll, size), [(1, n)]
+            estimate = interval(statistic, sources, confidence=confidence, n=n, method=method, unit=unit, counted=counted)
+            estimates[name] = nonnegative(estimate)
+    return estimates
 
 
 def tilted_cross_entropy(score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float) -> dict[str, Estimate]:
     """`cross_entropy` of a tilted model, from scores of the test sequences."""
-    check_test(test)
-    return {
-        name: nonnegative(_tilted_estimate(score, score.nll, count.double(), name, test, confidence))
-        for name, count in units.items()
-    }
+    nats = _tilted_nats(score, score.nll, units, test, confidence)
+    return {name: nonnegative(estimate) for name, estimate in nats.items()}
 
 
 def cross_entropy_reduction(
@@ -174,77 +175,47 @@ def cross_entropy_reduction(
 
     Both models are scored on the same sequences, so on real text the difference has a far shorter interval than either.
     """
+    return {name: -nats for name, nats in _tilted_nats(score, -score.log_weight, units, test, confidence).items()}
+
+
+def _tilted_nats(
+    score: SequenceScores, nll: Float[Tensor, "B"], units: Units, test: TestSetMode, confidence: float
+) -> dict[str, Estimate]:
+    """(sum of `nll` and log Z of its context) / units; the replicates of log Z are draws, or runs of dependent draws."""
     check_test(test)
-    return {
-        name: -_tilted_estimate(score, -score.log_weight, count.double(), name, test, confidence)
-        for name, count in units.items()
-    }
+    contexts, each = score.drawn.shape
+    replicates = each if score.independent else score.runs
+    bias, method = torch.zeros(contexts, dtype=torch.float64), f"{each} draws each"
+    if not score.independent:
+        method = f"{score.runs} runs of {each // score.runs} dependent draws each"
+    elif contexts > 1:
+        bias, method = bias_of_log_mean(score.drawn), f"{method}, bias of each log Z corrected"
+    if replicates < 2 and not score.independent and (test == "fixed" or contexts == 1):
+        raise ValueError(DEPENDENT.format(p=contexts, n=each))
+    prompts = "1 prompt" if contexts == 1 else f"{contexts} prompts"
+    method = f"{len(nll)} test sequences ({test}) after {prompts}, {method}, {COUNTING_NOTE}"
 
+    def log_z(count: Float[Tensor, "C R"]) -> Float[Tensor, "C"]:
+        every = count.repeat_interleave(each // count.shape[1], 1)
+        return log_mean(every, score.drawn, floor=(1 - confidence) / 2) - bias
 
-def _base_estimate(nll: Tensor, unit: Tensor, name: str, test: TestSetMode, confidence: float) -> Estimate:
-    n, per = len(unit), f"nats per {name}"
-    if test == "fixed":
-        value = float(nll.sum() / unit.sum())
-        return Estimate.exact(value, method=f"exact, fixed test set, {COUNTING_NOTE}", unit=per)
-    estimate = interval(
-        ratio(nll, unit),
-        [(1, n)],
-        confidence=confidence,
-        n=n,
-        method=f"infinitesimal jackknife, {COUNTING_NOTE}",
-        unit=per,
-        counted="test sequences",
-    )
-    return nonnegative(estimate)
+    def estimate(name: str, size: Float[Tensor, "B"]) -> Estimate:
+        def nats(sequences: Tensor, log_z: Tensor) -> Tensor:
+            return (sequences * (nll + log_z[score.context])).sum() / (sequences * size).sum()
 
+        statistic: Statistic
+        if test == "fixed":
+            once = torch.ones_like(size)
+            statistic, sources = (lambda count: nats(once, log_z(count))), [(contexts, replicates)]
+        elif contexts == 1:
+            statistic, sources = (lambda test, count: nats(test[0], log_z(count))), [(1, len(size)), (1, replicates)]
+        else:
+            known = log_z(torch.ones(contexts, replicates, dtype=torch.float64))
+            statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, contexts)]
+        unit = f"nats per {name}"
+        return interval(statistic, sources, confidence=confidence, n=score.drawn.numel(), method=method, unit=unit)
 
-def _tilted_estimate(
-    score: SequenceScores, nll: Tensor, unit: Tensor, name: str, test: TestSetMode, confidence: float
-) -> Estimate:
-    shared = score.contexts == 1
-    log_z = _LogZ(score, floor=(1 - confidence) / 2)
-
-    def nats(sequences: Tensor, log_z: Tensor) -> Tensor:
-        return (sequences * (nll + log_z[score.context])).sum() / (sequences * unit).sum()
-
-    statistic: Statistic
-    if test == "fixed":
-        once = torch.ones_like(unit)
-        statistic, sources = (lambda count: nats(once, log_z(count))), [log_z.sources()]
-    elif shared:
-        statistic, sources = (lambda test, count: nats(test[0], log_z(count))), [(1, len(unit)), log_z.sources()]
-    else:
-        known = log_z(torch.ones(log_z.shape, dtype=torch.float64))
-        statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, score.contexts)]
-    prompts = "1 prompt" if shared else f"{score.contexts} prompts"
-    method = f"{len(unit)} test sequences ({test}) after {prompts}, {log_z.method}, {COUNTING_NOTE}"
-    return interval(statistic, sources, confidence=confidence, n=score.drawn.numel(), method=method, unit=f"nats per {name}")
-
-
-class _LogZ:
-    """log Z of every context as a function of the counts of its draws, or of its runs where draws are dependent."""
-
-    def __init__(self, score: SequenceScores, *, floor: float):
-        contexts, size = score.drawn.shape
-        self.log_weight, self.independent, self.floor = score.drawn, score.independent, floor
-        self.shape = (contexts, size if score.independent else score.runs)
-        self.bias = torch.zeros(contexts, dtype=torch.float64)
-        self.method = f"{size} draws each"
-        if not score.independent:
-            self.method = f"{score.runs} runs of {size // score.runs} dependent draws each"
-        elif contexts > 1:
-            self.bias = bias_of_log_mean(self.log_weight)
-            self.method += ", bias of each log Z corrected"
-
-    def sources(self) -> tuple[int, int]:
-        """The shape of the counts; raises where the draws show no error of their own."""
-        if not self.independent and self.shape[1] < 2:
-            raise ValueError(DEPENDENT.format(p=self.shape[0], n=self.log_weight.shape[1]))
-        return self.shape
-
-    def __call__(self, count: Float[Tensor, "C R"]) -> Float[Tensor, "C"]:
-        every = count.repeat_interleave(self.log_weight.shape[1] // count.shape[1], 1)
-        return log_mean(every, self.log_weight, floor=self.floor) - self.bias
+    return {name: estimate(name, count.double()) for name, count in units.items()}
 
 
 def unit_counts(x: Sequences, units: Units | None) -> dict[str, Int[Tensor, "B"]]:
@@ -272,14 +243,12 @@ def nonnegative(nats: Estimate) -> Estimate:
     return replace(nats, low=max(nats.low, min(0.0, nats.value)))
 
 
-BOUNDS = "bounds of the residual paper, in expectation and asymptotically: no stated rate"
-
-
 def bounded_cross_entropy(score: SequenceScores, units: Units) -> dict[str, Estimate]:
     """Nats per unit between the paper's lower and upper bound of every log Z."""
     check_independent("Leave-one-out", score.independent, score.drawn.shape[1])
     lower, upper = leave_one_out_bounds(score.drawn)
-    method = f"{BOUNDS}; {score.drawn.shape[1]} draws for each of {score.contexts} fixed prompts, {COUNTING_NOTE}"
+    rate = "bounds of the residual paper, in expectation and asymptotically: no stated rate"
+    method = f"{rate}; {score.drawn.shape[1]} draws for each of {score.contexts} fixed prompts, {COUNTING_NOTE}"
     estimates = {}
     for name, count in units.items():
         low, high = (float((score.nll + log_z[score.context]).sum() / count.double().sum()) for log_z in (lower, upper))
@@ -295,14 +264,10 @@ def guaranteed_cross_entropy(
     check_independent("The guarantee", score.independent, score.drawn.shape[1], fewest=1)
     sequences = score.context.bincount(minlength=score.contexts).double()
     log_z = betting_mean_log_z(score.drawn, low=bounds[0], high=bounds[1], weights=sequences, confidence=confidence)
-
     method = f"{log_z.method}; fixed test set, {COUNTING_NOTE}"
-
-    def nats(mean_log_z: float, count: Tensor) -> float:
-        return (float(score.nll.sum()) + len(score.nll) * mean_log_z) / float(count.sum())
-
+    total = [float(score.nll.sum()) + len(score.nll) * end for end in (log_z.value, log_z.low, log_z.high)]
     estimates = {}
     for name, count in units.items():
-        value, low, high = (nats(end, count) for end in (log_z.value, log_z.low, log_z.high))
+        value, low, high = (nats / float(count.sum()) for nats in total)
         estimates[name] = Estimate(value, low, high, confidence, score.drawn.numel(), method, f"nats per {name}")
     return estimates
