@@ -1,4 +1,4 @@
-"""Expectations under the target from weighted draws, and which part of `Draws` is an independent replicate.
+"""Expectations under the target and divergences from weighted draws, and which part of `Draws` is an independent replicate.
 
 A per-prompt statistic becomes one number in one of three ways, chosen by `prompts`:
 
@@ -7,27 +7,39 @@ A per-prompt statistic becomes one number in one of three ways, chosen by `promp
     "sample"   the mean over all prompts like these: replicates are the prompts, whose spread includes the error of the draws
 
 Dependent draws of one run (particles) are never replicates. Letters: P prompts, N or n draws of each, F features.
+
+`divergences` compares two distributions that the draws cover. Each enters by its log density relative to the law of the draws,
+known up to a constant, so that target, base and any other model are treated alike. In nats, except the total variation:
+
+    kl          KL(first || second) = E_first[log first - log second]
+    reverse_kl  KL(second || first)
+    tv          total variation, half the absolute difference, between 0 and 1
+    js          Jensen-Shannon, between 0 and log 2
+
+A KL divergence is infinite, and reported so, where a draw has probability 0 under its second distribution only. Draws of the
+target itself (SIR, Rejection, Metropolis) serve only as far as the target covers the other distribution.
 """
 
+import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
-from esscher.estimators.intervals import Statistic, interval, ratio
+from esscher.core.target import Base, Tilted
+from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
+from esscher.samplers.scoring import log_prob, log_weight
 
 Prompts = Literal["same", "fixed", "sample"]
-
 PerPrompt = Callable[..., Tensor]
-"""`statistic(count [P, n], *columns [P, n]) -> [P]`."""
-
-Bias = Callable[..., Tensor]
-"""`bias(*columns [P, n]) -> [P]`, at counts of 1."""
-
+"""`statistic(count [P, n], *columns [P, n]) -> [P]`; its bias is a function of the columns."""
+Columns = Float[Tensor, "P n"]
+METHOD = "weighted draws, skewness-corrected infinitesimal jackknife"
 DEPENDENT = (
     "The {n} draws of each prompt depend on each other (particles of one run), so their spread does not show their error, and "
     "{p} prompts give no other replicates. Nothing was estimated; repeat the prompt in at least 2 rows, better 10 "
@@ -56,7 +68,7 @@ def estimate_from_draws(
     statistic: PerPrompt,
     columns: list[Tensor],
     *,
-    bias: Bias | None = None,
+    bias: PerPrompt | None = None,
     prompts: Prompts,
     confidence: float,
     method: str,
@@ -154,17 +166,128 @@ def moments(
     ]
 
 
-def weighted_mean(
-    count: Float[Tensor, "P n"], log_weight: Float[Tensor, "P n"], values: Float[Tensor, "P n"]
-) -> Float[Tensor, "P"]:
+def weighted_mean(count: Columns, log_weight: Columns, values: Columns) -> Float[Tensor, "P"]:
     """The weighted mean of the values, with each draw counted `count` times; values of weight 0 may be NaN or infinite."""
     weight = (log_weight.double() - log_weight.amax(-1, keepdim=True)).exp()
     values = torch.where(weight > 0, values, 0.0).double()
     return (count * weight * values).sum(-1) / (count * weight).sum(-1)
 
 
-def bias_of_weighted_mean(log_weight: Float[Tensor, "P n"], values: Float[Tensor, "P n"]) -> Float[Tensor, "P"]:
+def bias_of_weighted_mean(log_weight: Columns, values: Columns) -> Float[Tensor, "P"]:
     """First-order bias of the weighted mean: a draw of large weight also enlarges its own normaliser."""
     share = torch.softmax(log_weight.double(), -1)
     values = torch.where(share > 0, values, 0.0).double()
     return -(share**2 * (values - (share * values).sum(-1, keepdim=True))).sum(-1)
+
+
+def bias_of_log_mean(log_weight: Columns) -> Float[Tensor, "P"]:
+    """First-order bias of the log of a mean weight: minus half its squared relative error.
+
+    Leave-one-out agrees to first order but diverges when one draw holds most of the weight; this stays above -1/2.
+    """
+    n = log_weight.shape[1]
+    share = torch.softmax(log_weight.double(), -1)
+    return -((share**2).sum(-1) - 1 / n) * n / (2 * max(n - 1, 1))
+
+
+def kullback_leibler(count: Columns, first: Columns, second: Columns) -> Float[Tensor, "P"]:
+    """KL(first || second) from log densities relative to the law of the draws."""
+    return weighted_mean(count, first, first - second) - log_mean(count, first) + log_mean(count, second)
+
+
+def bias_of_kullback_leibler(first: Columns, second: Columns) -> Float[Tensor, "P"]:
+    """First-order bias of `kullback_leibler`."""
+    return bias_of_weighted_mean(first, first - second) - bias_of_log_mean(first) + bias_of_log_mean(second)
+
+
+def total_variation(count: Columns, first: Columns, second: Columns) -> Float[Tensor, "P"]:
+    """Half the mean absolute difference of the normalised weights, in [0, 1]."""
+    p, q = ((side - log_mean(count, side)[..., None]).exp() for side in (first, second))
+    return ((count * (p - q).abs()).sum(-1) / count.sum(-1) / 2).clamp(0, 1)
+
+
+def jensen_shannon(count: Columns, first: Columns, second: Columns) -> Float[Tensor, "P"]:
+    """The mean divergence of both from their mixture, in [0, log 2]."""
+    log_p, log_q = (side - log_mean(count, side)[..., None] for side in (first, second))
+
+    def to_mixture(log_density: Tensor, log_other: Tensor) -> Tensor:
+        gap = torch.where(log_density > -torch.inf, log_other - log_density, 0.0)
+        return (count * log_density.exp() * (math.log(2) - softplus(gap))).sum(-1) / count.sum(-1)
+
+    return ((to_mixture(log_p, log_q) + to_mixture(log_q, log_p)) / 2).clamp(0, math.log(2))
+
+
+DIVERGENCES: dict[str, tuple[PerPrompt, PerPrompt | None, str]] = {  # statistic, bias, unit
+    "kl": (kullback_leibler, bias_of_kullback_leibler, "nats"),
+    "reverse_kl": (kullback_leibler, bias_of_kullback_leibler, "nats"),
+    "tv": (total_variation, None, ""),
+    "js": (jensen_shannon, None, "nats"),
+}
+
+
+def divergences(
+    target: Tilted, draws: Draws, *, other: Base | None = None, prompts: Prompts = "same", confidence: float = 0.95
+) -> dict[str, Estimate]:
+    """The four divergences between the target (first) and `other` (second; by default the target's base)."""
+    shape = draws.log_weight.shape
+    negative_energy = log_weight(target, draws.x).view(shape)
+    first = draws.log_weight.detach().double().cpu()
+    base = torch.where(negative_energy == -torch.inf, torch.nan, first - negative_energy)  # log a - log q
+    forbidden = base.isnan()
+    if bool(forbidden.any()):  # their log a - log q is lost; it is 0 for all draws if it is 0 for the others
+        if not draws.estimates_z or bool((base[~forbidden].abs() > 1e-3).any()):
+            raise ValueError(
+                f"The energy forbids {int(forbidden.sum())} draws that were not proposed by the base, so their share under the "
+                f"base is unknown. Nothing was estimated; draw with Importance() from the base."
+            )
+        base = torch.zeros_like(base)
+    second = base if other is None else base + log_prob(other, draws.x).view(shape) - draws.log_base.double().cpu()
+    estimates = {}
+    for name, (statistic, bias, unit) in DIVERGENCES.items():
+        left, right = (second, first) if name == "reverse_kl" else (first, second)
+        if bias is not None and bool(((right == -torch.inf) & (left > -torch.inf)).any()):
+            method = "one distribution forbids a draw that the other allows"
+            estimates[name] = Estimate(math.inf, math.inf, math.inf, confidence, first.numel(), method, unit)
+        else:
+            estimates[name] = estimate_from_draws(
+                draws, statistic, [left, right], bias=bias, prompts=prompts, confidence=confidence, method=METHOD, unit=unit
+            )
+    return estimates
+
+
+def quasi_rejection_gap(
+    draws: Draws, log_bound: float, *, prompts: Prompts = "same", confidence: float = 0.95
+) -> dict[str, Estimate]:
+    """The four divergences between the target (first) and the law of `QuasiRejection(log_bound)` (second).
+
+    They come from all proposed candidates, so a bound can be judged before any sampling with it.
+    """
+    if "proposed_log_weight" not in draws.info:
+        raise ValueError(
+            "These draws do not hold their proposed candidates. Nothing was estimated; draw with QuasiRejection or Rejection."
+        )
+    proposed, prompt = draws.info["proposed_log_weight"].double().cpu(), draws.info["proposed_prompt"].cpu()
+    rows = [proposed[prompt == row][None] for row in range(len(draws.log_weight))]  # prompts differ in their candidates
+    if prompts == "same":
+        require_one_prompt(draws)
+        rows = [torch.cat(rows, 1)]
+    sizes = [row.shape[1] for row in rows]
+
+    def estimate(name: str) -> Estimate:
+        statistic, bias, unit = DIVERGENCES[name]
+        pairs = [(row, row.clamp(max=log_bound))[:: -1 if name == "reverse_kl" else 1] for row in rows]
+        offsets = [0.0 if bias is None else bias(*pair) for pair in pairs]
+
+        def each(*counts: Tensor) -> Tensor:
+            parts = zip(counts, pairs, offsets, strict=True)
+            return torch.cat([statistic(count, *pair) - offset for count, pair, offset in parts])
+
+        mean: Statistic
+        if prompts == "sample":
+            mean = ratio(each(*[torch.ones(1, size, dtype=torch.float64) for size in sizes]))
+            sources, method = [(1, len(sizes))], f"{METHOD}, {len(sizes)} prompts as a sample"
+        else:
+            mean, sources, method = (lambda *counts: each(*counts).mean()), [(1, size) for size in sizes], METHOD
+        return interval(mean, sources, confidence=confidence, n=sum(sizes), method=method, unit=unit, counted="candidates")
+
+    return {name: estimate(name) for name in DIVERGENCES}

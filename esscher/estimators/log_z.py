@@ -30,7 +30,13 @@ from torch import Tensor
 
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
-from esscher.estimators.expectations import Prompts, check_independent, estimate_from_draws, independent_log_weights
+from esscher.estimators.expectations import (
+    Prompts,
+    bias_of_log_mean,
+    check_independent,
+    estimate_from_draws,
+    independent_log_weights,
+)
 from esscher.estimators.intervals import interval, log_mean
 
 METHOD = "log of the mean weight, skewness-corrected infinitesimal jackknife"
@@ -49,16 +55,6 @@ def log_z(draws: Draws, *, prompts: Prompts = "same", confidence: float = 0.95) 
         method=METHOD,
         unit="nats",
     )
-
-
-def bias_of_log_mean(log_weight: Float[Tensor, "P n"]) -> Float[Tensor, "P"]:
-    """First-order bias of the log of a mean weight: minus half its squared relative error.
-
-    Leave-one-out agrees to first order but diverges when one draw holds most of the weight; this stays above -1/2.
-    """
-    n = log_weight.shape[1]
-    share = torch.softmax(log_weight.double(), -1)
-    return -((share**2).sum(-1) - 1 / n) * n / (2 * max(n - 1, 1))
 
 
 def log_z_std(draws: Draws, *, confidence: float = 0.95) -> Estimate:

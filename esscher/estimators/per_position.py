@@ -25,9 +25,9 @@ from esscher.core.progress import Throttle
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, point_values, refuse_foreign, unique_prompts
 from esscher.core.target import Base, Tilted
-from esscher.estimators.expectations import independent_log_weights
+from esscher.estimators.expectations import bias_of_log_mean, independent_log_weights
 from esscher.estimators.intervals import interval, log_mean
-from esscher.estimators.log_z import LogZBounds, bias_of_log_mean, leave_one_out_bounds
+from esscher.estimators.log_z import LogZBounds, leave_one_out_bounds
 from esscher.estimators.perplexity import TestSetMode, check_test, nonnegative
 from esscher.samplers.ancestral import rows_at_once
 from esscher.samplers.scoring import log_weight, max_rows

@@ -36,9 +36,9 @@ from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted, flat
-from esscher.estimators.expectations import DEPENDENT, check_independent, require_weights
+from esscher.estimators.expectations import DEPENDENT, bias_of_log_mean, check_independent, require_weights
 from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
-from esscher.estimators.log_z import betting_mean_log_z, bias_of_log_mean, leave_one_out_bounds
+from esscher.estimators.log_z import betting_mean_log_z, leave_one_out_bounds
 from esscher.samplers.scoring import log_prob, log_weight
 
 TestSetMode = Literal["sample", "fixed"]

@@ -2,7 +2,7 @@
 
 Rejection keeps a candidate with probability min(1, weight / bound). With a true bound the draws follow the target exactly.
 Quasi-rejection (Eikema et al., 2022) allows any bound: the draws follow q(x) min(w(x), bound), and `info` holds the weights of
-all candidates, from which `esscher.estimators.divergences.quasi_rejection_gap` estimates the distance to the target.
+all candidates, from which `esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target.
 Letters beside those of `esscher.core.space`: W prompts that still need draws, M candidates of a round, K accepted ones.
 """
 

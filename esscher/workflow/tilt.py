@@ -32,8 +32,7 @@ from esscher.energies.declared_features import features_from_specs
 from esscher.energies.features import Feature, LogLinear, feature_values
 from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.energies.serialization import Origin, SavedLogLinear, base_digest, load_energy, save_energy, save_network_energy
-from esscher.estimators.divergences import divergences
-from esscher.estimators.expectations import moments
+from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.measure import Measurement, measure
 from esscher.estimators.reliability import Reliability, reliability

@@ -12,13 +12,12 @@ from esscher.core.draws import Draws
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
-from esscher.estimators.expectations import per_prompt
+from esscher.estimators.expectations import bias_of_log_mean, per_prompt
 from esscher.estimators.log_z import (
     LARGEST_STAKE,
     _log_capital,
     _stakes,
     betting_log_z,
-    bias_of_log_mean,
     leave_one_out_bounds,
     log_z,
     log_z_bounds,

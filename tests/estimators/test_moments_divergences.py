@@ -9,8 +9,7 @@ from languages import PROMPTS, random_automaton, random_target
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
-from esscher.estimators.divergences import bias_of_kullback_leibler, divergences, quasi_rejection_gap
-from esscher.estimators.expectations import moments, per_prompt
+from esscher.estimators.expectations import bias_of_kullback_leibler, divergences, moments, per_prompt, quasi_rejection_gap
 from esscher.exact.enumeration import enumerate_points
 from esscher.samplers.accept_reject import QuasiRejection
 from esscher.samplers.importance import Exhaustive, Importance

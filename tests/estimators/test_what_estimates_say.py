@@ -12,8 +12,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of, sequences
 from esscher.core.target import Tilted
 from esscher.estimators.continuations import next_tokens, prefix_log_probs
-from esscher.estimators.divergences import divergences, quasi_rejection_gap
-from esscher.estimators.expectations import moments
+from esscher.estimators.expectations import divergences, moments, quasi_rejection_gap
 from esscher.estimators.exposure_bias import LogSumExps, SelfConditionedScores, exposure_of, ratio_of
 from esscher.estimators.intervals import interval, proportion, ratio_of_sums
 from esscher.estimators.log_prob_rank import log_prob_spectrum, mean_divergence

@@ -26,8 +26,7 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
-from esscher.estimators.divergences import divergences
-from esscher.estimators.expectations import moments, per_prompt
+from esscher.estimators.expectations import divergences, moments, per_prompt
 from esscher.estimators.log_z import betting_log_z, log_z
 from esscher.estimators.perplexity import cross_entropy
 from esscher.estimators.reliability import reliability
