@@ -19,6 +19,7 @@ The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,45 +55,34 @@ def prefix_log_probs(target: Tilted, x: Sequences, draws: int, *, confidence: fl
     """log p of the points in `x`, complete or not, given their prompts; `draws` follow each prompt and each row."""
     if len(x) == 0 or draws < 2:
         raise ValueError(f"Got {len(x)} rows and {draws} draws; nothing was estimated. Give at least 1 row and 2 draws.")
-    base = log_prob(target.base, x)
+    log_base = log_prob(target.base, x)
     if target.energy is flat:
-        return PrefixLogProbs(tuple(map(_exact_nats, base.tolist())), _exact_nats(float(base.sum())), _exact_nats(0.0))
+        exact = partial(Estimate.exact, unit="nats")
+        return PrefixLogProbs(tuple(map(exact, log_base.tolist())), exact(float(log_base.sum())), exact(0.0))
     prompts, which = unique_prompts(x)
-    drawn = Importance()(target, prompts, draws, rng=rng.stream("prompts"))
-    rest = _continuation_log_weights(target, x, draws, rng)
-    weights = _Weights(base, which.cpu(), drawn.log_weight.double().cpu(), rest, confidence)
-    if bool((weights.before == -torch.inf).all(-1).any()):
+    which, drawn = which.cpu(), Importance()(target, prompts, draws, rng=rng.stream("prompts"))
+    log_before, log_after = drawn.log_weight.double().cpu(), _continuation_log_weights(target, x, draws, rng)
+    if bool((log_before == -torch.inf).all(-1).any()):
         raise ValueError(f"The energy forbids all {draws} draws after a prompt. Nothing was estimated; raise draws.")
-    normaliser = log_z(drawn, prompts="same" if len(prompts) == 1 else "fixed", confidence=confidence)
-    rows = torch.arange(len(x))
-    return PrefixLogProbs(tuple(weights.log_p(row[None]) for row in rows), weights.log_p(rows), normaliser)
+    floor, method = (1 - confidence) / 2, f"{draws} draws after each prompt and each row"
 
+    def log_p(rows: Int[Tensor, "K"]) -> Estimate:
+        """The sum of log p over these rows."""
+        chosen, place = torch.unique(which[rows], return_inverse=True)
+        base, before, after = log_base[rows], log_before[chosen], log_after[rows]
+        if not bool((base > -torch.inf).all() & (after > -torch.inf).any(-1).all()):
+            return Estimate(-torch.inf, -torch.inf, -torch.inf, confidence, draws, f"{method}, all forbidden", "nats")
 
-@dataclass(frozen=True)
-class _Weights:
-    """log a and the prompt of each row, and log weights of draws after the prompts (`before`) and after the rows (`rest`)."""
-
-    base: Float[Tensor, "B"]
-    which: Int[Tensor, "B"]
-    before: Float[Tensor, "P N"]
-    rest: Float[Tensor, "B N"]
-    confidence: float
-
-    def log_p(self, rows: Int[Tensor, "K"]) -> Estimate:
-        """The sum of log p over the given rows."""
-        chosen, place = torch.unique(self.which[rows], return_inverse=True)
-        base, before, rest, floor = self.base[rows], self.before[chosen], self.rest[rows], (1 - self.confidence) / 2
-        draws = before.shape[1]
-        method = f"{draws} draws after each prompt and each row"
-        if not bool((base > -torch.inf).all() & (rest > -torch.inf).any(-1).all()):
-            return Estimate(-torch.inf, -torch.inf, -torch.inf, self.confidence, draws, f"{method}, all forbidden", "nats")
-
-        def total(count_before: Tensor, count_rest: Tensor) -> Tensor:
-            each = log_mean(count_rest, rest, floor=floor) - log_mean(count_before, before, floor=floor)[place]
+        def total(count_before: Tensor, count_after: Tensor) -> Tensor:
+            each = log_mean(count_after, after, floor=floor) - log_mean(count_before, before, floor=floor)[place]
             return (base + each).sum()
 
-        sources = [(len(before), draws), (len(rest), draws)]
-        return interval(total, sources, confidence=self.confidence, n=draws, method=method, unit="nats")
+        sources = [(len(before), draws), (len(after), draws)]
+        return interval(total, sources, confidence=confidence, n=draws, method=method, unit="nats")
+
+    normaliser = log_z(drawn, prompts="same" if len(prompts) == 1 else "fixed", confidence=confidence)
+    rows = torch.arange(len(x))
+    return PrefixLogProbs(tuple(log_p(row[None]) for row in rows), log_p(rows), normaliser)
 
 
 def is_complete(x: Sequences, space: Space) -> Bool[Tensor, "B"]:
@@ -113,10 +103,6 @@ def _continuation_log_weights(target: Tilted, x: Sequences, draws: int, rng: Rng
         drawn = Importance()(tilted_continuation(target, length), prefixes, draws, rng=rng.stream("after", length))
         log_weights[here.cpu()] = drawn.log_weight.double().cpu()
     return log_weights
-
-
-def _exact_nats(value: float) -> Estimate:
-    return Estimate.exact(value, method="exact", unit="nats")
 
 
 @dataclass(frozen=True)
@@ -162,8 +148,10 @@ def next_tokens(
     if target.space.max_length == 1:
         return _exact_table(share, target, prompt, top)
     pilot = Importance()(target, prompt, PILOT * draws, rng=rng.stream("pilot"))
-    shown = _likeliest_tokens(share, _first_tokens(pilot, target.space), top)
-    strata = [_one_token_mask(token, target.space) for token in shown]
+    first_token = pilot.x.tokens.gather(1, pilot.x.start[:, None])[:, 0].cpu()
+    pilot_share = torch.softmax(pilot.log_weight[0].double(), -1).nan_to_num(nan=0.0)
+    shown = _likeliest_tokens(share, torch.bincount(first_token, pilot_share, minlength=len(share)), top)
+    strata = [torch.arange(len(share)) == token for token in shown]
     others = ~torch.stack(strata).any(0)
     if float(share[others].sum()) > 0:
         strata.append(others)
@@ -210,7 +198,7 @@ def _exact_table(share: Float[Tensor, "V"], target: Tilted, prompt: Sequences, t
     if bool(joint.isnan().any()):
         raise ValueError("The energy forbids every token after this prompt, so nothing can follow. Nothing was computed.")
     shown = _likeliest_tokens(share, joint, top)
-    others = ~torch.stack([_one_token_mask(token, target.space) for token in shown]).any(0)
+    others = torch.tensor([token not in shown for token in range(len(share))])
     rows = [NextToken(token, Estimate.exact(float(share[token])), Estimate.exact(float(joint[token]))) for token in shown]
     if bool(others.any()):
         rows.append(NextToken(None, Estimate.exact(float(share[others].sum())), Estimate.exact(float(joint[others].sum()))))
@@ -221,14 +209,3 @@ def _likeliest_tokens(base: Float[Tensor, "V"], joint: Float[Tensor, "V"], top: 
     """The `top` tokens of either distribution, sorted by the base; tokens of probability 0 are left out."""
     chosen = {int(token) for share in (base, joint) for token in share.topk(min(top, len(share))).indices if share[token] > 0}
     return sorted(chosen, key=lambda token: (-float(base[token]), token))
-
-
-def _first_tokens(pilot: Draws, space: Space) -> Float[Tensor, "V"]:
-    """The weight of each first token among the draws."""
-    token = pilot.x.tokens.gather(1, pilot.x.start[:, None])[:, 0].cpu()
-    share = torch.softmax(pilot.log_weight[0].double(), -1).nan_to_num(nan=0.0)
-    return torch.bincount(token, share, minlength=space.vocab_size)
-
-
-def _one_token_mask(token: int, space: Space) -> Bool[Tensor, "V"]:
-    return torch.arange(space.vocab_size) == token

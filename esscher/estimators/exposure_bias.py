@@ -58,12 +58,8 @@ class LogSumExps:
 
     def sums(self, values: Float[Tensor, "M L"], replicates: int) -> Float[Tensor, "R L"]:
         """The sum of weighted valid values of each replicate."""
-        each = self.weight[:, None] * torch.where(self.valid, values, 0.0)
+        each = self.weight[:, None] * torch.where(self.valid[:, : values.shape[1]], values, 0.0)
         return torch.zeros(replicates, values.shape[1], dtype=torch.float64).index_add(0, self.replicate, each)
-
-    def truncated(self, length: int) -> "LogSumExps":
-        """The first `length` positions."""
-        return LogSumExps(self.logsumexp[:, :length], self.valid[:, :length], self.weight, self.replicate)
 
 
 @dataclass(frozen=True)
@@ -84,27 +80,23 @@ class Exposure:
     mean: Estimate
 
 
+@torch.no_grad()
 def exposure(base: Base, x: Sequences, draws: Draws, *, confidence: float = 0.95) -> Exposure:
     """The bound for data `x` and unweighted draws of the base after `unique_prompts(x)[0]`."""
     if bool((draws.log_weight != 0).any()):
         raise ValueError(
             "Exposure needs unweighted draws of the base, and these are weighted. Nothing was measured; use Ancestral()."
         )
-    both = populations(x, draws)
-    sides = [logsumexps_of(base, side) for side in (both.data, both.base)]
-    return exposure_of(*sides, sources=both.sources, confidence=confidence)
+    pops = populations(x, draws)
 
+    def logsumexps(population: Population) -> LogSumExps:
+        rows, width = population.x, int(population.x.lengths.max())
+        parts = rows.split(rows_per_pass(base, rows.tokens.shape[1]))
+        values = [point_values(part, log_probs_and_logsumexp(base, part)[1].double(), width).cpu() for part in parts]
+        valid = torch.arange(width) < rows.lengths.cpu()[:, None]
+        return LogSumExps(torch.cat(values), valid, population.weight, population.replicate)
 
-@torch.no_grad()
-def logsumexps_of(base: Base, rows: Population) -> LogSumExps:
-    """The logsumexps of a population, a few rows at a time."""
-    x = rows.x
-    at_once = rows_per_pass(base, x.tokens.shape[1])
-    width = int(x.lengths.max())
-    logsumexp = torch.cat(
-        [point_values(part, log_probs_and_logsumexp(base, part)[1].double(), width).cpu() for part in x.split(at_once)]
-    )
-    return LogSumExps(logsumexp, torch.arange(width) < x.lengths.cpu()[:, None], rows.weight, rows.replicate)
+    return exposure_of(logsumexps(pops.data), logsumexps(pops.base), sources=pops.sources, confidence=confidence)
 
 
 def exposure_of(
@@ -112,7 +104,6 @@ def exposure_of(
 ) -> Exposure:
     """The bound from logsumexps; data and draws share the replicates of a single source, or have one source each."""
     length = min(data.logsumexp.shape[1], drawn.logsumexp.shape[1])
-    sums = _Sums.of(data.truncated(length), drawn.truncated(length), sources, (1 - confidence) / 2)
     sequences, draws = data.valid[:, :length].sum(0), drawn.valid[:, :length].sum(0)
     positions = ((sequences >= MIN_REACHED) & (draws >= MIN_REACHED)).nonzero()[:, 0]
     if len(positions) == 0:
@@ -120,55 +111,32 @@ def exposure_of(
             f"No position is reached by {MIN_REACHED} sequences and {MIN_REACHED} draws: there are {len(data.logsumexp)} and "
             f"{len(drawn.logsumexp)}. Nothing was measured; give more."
         )
-    replicates = f"{len(sums.logsumexp)} replicates of the data, {len(sums.weight)} of the draws"
+    (_, rows), (_, others) = sources[0], sources[-1]
+    lse, lse_of_draws = data.logsumexp[:, :length], drawn.logsumexp[:, :length]
+    top = torch.where(drawn.valid[:, :length], lse_of_draws, -torch.inf).amax(0).clamp(min=-1e300)
+    of_data = data.sums(lse, rows), data.sums(torch.ones_like(lse), rows)
+    of_draws = drawn.sums((lse_of_draws - top).exp(), others), drawn.sums(torch.ones_like(lse_of_draws), others)
+    replicates = f"{rows} replicates of the data, {others} of the draws"
     method = f"logsumexp as critic, bias corrected, skewness-corrected infinitesimal jackknife; {replicates}"
-    rows = len(data.logsumexp) + len(drawn.logsumexp)
+    n, counted = len(lse) + len(lse_of_draws), "sequences and draws"
 
     def estimate(at: Int[Tensor, "k"]) -> Estimate:
-        return interval(
-            lambda *counts: sums.mean(counts, at),
-            sources,
-            confidence=confidence,
-            n=rows,
-            method=method,
-            unit="nats",
-            counted="sequences and draws",
-        )
+        """The bound averaged over the tokens of the data at these positions."""
+        total, size, weight, number = (column[:, at] for column in (*of_data, *of_draws))
+        least = (1 - confidence) / 2 * weight.sum(0) / number.sum(0)  # by Markov's inequality, as in `log_mean`
+        effect = weight / weight.sum(0) - number / number.sum(0)
+        bias = effect.square().sum(0) * others / (2 * (others - 1))  # first order: half the squared relative error
+
+        def mean(*counts: Tensor) -> Tensor:
+            first, last = counts[0][0], counts[-1][0]
+            tokens = (first @ size).clamp(min=1e-12)
+            log_mean = torch.maximum((last @ weight) / (last @ number).clamp(min=1e-12), least).log() + top[at]
+            return (tokens * ((first @ total) / tokens - log_mean - bias)).sum() / tokens.sum()
+
+        return interval(mean, sources, confidence=confidence, n=n, method=method, unit="nats", counted=counted)
 
     at = tuple(ExposureAt(int(k) + 1, int(sequences[k]), int(draws[k]), estimate(k[None])) for k in positions)
     return Exposure(at, estimate(positions))
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Sums of each replicate for both expectations, by position; exp lse is relative to the largest at its position."""
-
-    logsumexp: Float[Tensor, "R L"]
-    tokens: Float[Tensor, "R L"]
-    weight: Float[Tensor, "S L"]
-    drawn: Float[Tensor, "S L"]
-    top: Float[Tensor, "L"]
-    floor: float
-
-    @classmethod
-    def of(cls, data: LogSumExps, drawn: LogSumExps, sources: Sequence[tuple[int, int]], floor: float) -> "_Sums":
-        (_, rows), (_, others) = sources[0], sources[-1]
-        top = torch.where(drawn.valid, drawn.logsumexp, -torch.inf).amax(0).clamp(min=-1e300)
-        weight, once = (drawn.logsumexp - top).exp(), torch.ones_like(drawn.logsumexp)
-        of_data = data.sums(data.logsumexp, rows), data.sums(torch.ones_like(data.logsumexp), rows)
-        return cls(*of_data, drawn.sums(weight, others), drawn.sums(once, others), top, floor)
-
-    def mean(self, counts: Sequence[Tensor], positions: Int[Tensor, "k"]) -> Float[Tensor, ""]:
-        """The bound averaged over the tokens of the data at these positions."""
-        first, last = counts[0][0], counts[-1][0]
-        tokens = (first @ self.tokens[:, positions]).clamp(min=1e-12)
-        logsumexp = (first @ self.logsumexp[:, positions]) / tokens
-        weight, drawn = self.weight[:, positions], self.drawn[:, positions]
-        least = self.floor * weight.sum(0) / drawn.sum(0)  # by Markov's inequality, as in `log_mean`
-        log_mean = torch.maximum((last @ weight) / (last @ drawn).clamp(min=1e-12), least).log() + self.top[positions]
-        effect, n = weight / weight.sum(0) - drawn / drawn.sum(0), len(weight)
-        bias = effect.square().sum(0) * n / (2 * (n - 1))  # first order: half the squared relative error of the ratio
-        return (tokens * (logsumexp - log_mean - bias)).sum() / tokens.sum()
 
 
 @dataclass(frozen=True)
