@@ -176,41 +176,28 @@ class _Position:
         lost = self._change(self.before.at(), self.after.at())
         (low_before, high_before), (low_after, high_after) = self.before.lower_and_upper(), self.after.lower_and_upper()
         lower, upper = self._change(low_before, high_after), self._change(high_before, low_after)
-        by_test = self._sampled if self.test == "sample" else self._fixed
-        base, tilted, reduction, low, high = by_test(lost, lower, upper)
-        bounds = LogZBounds(low, high)
-        return PositionEstimates(self.number, len(self.here), nonnegative(base), nonnegative(tilted), reduction, bounds)
+        draws = f"{self.before.log_weight.shape[1]} draws after each prefix"
+        how, low, high = f"{draws}, bias corrected", f"lower bound in expectation, {draws}", f"asymptotic upper bound, {draws}"
+        if self._exact:
+            how = low = high = "the rest summed up"
+        nll, ends = self.nll, ((lower, low), (upper, high))
+        if self.test == "sample":
+            columns = ((nll, "base"), (nll + lost, how), (-lost, how), *((nll + end, name) for end, name in ends))
+            base, tilted, reduction, *bounds = (self._over_contexts(values, method) for values, method in columns)
+        else:  # all but the base share one interval, moved by constants
+            base = Estimate.exact(float(nll.mean()), method="exact, fixed test set", unit=UNIT)
+            change = self._over_draws(lost, f"{how}, fixed test set")
+            tilted, reduction, bounds = change, change, [change, change]
+            if bool(lost.isfinite().all()):
+                tilted, reduction = _moved(change, base.value), -change
+                moved = ((_moved(tilted, float((end - lost).mean())), f"{name}, fixed test set") for end, name in ends)
+                bounds = [replace(bound, method=method) for bound, method in moved]
+        tilted, base = nonnegative(tilted), nonnegative(base)
+        return PositionEstimates(self.number, len(self.here), base, tilted, reduction, LogZBounds(*bounds))
 
     @property
     def _exact(self) -> bool:
         return len(self.before.drawn) + len(self.after.drawn) == 0
-
-    @property
-    def _methods(self) -> tuple[str, str, str]:
-        """The methods of the value and of its two bounds."""
-        if self._exact:
-            return ("the rest summed up",) * 3
-        draws = f"{self.before.log_weight.shape[1]} draws after each prefix"
-        return f"{draws}, bias corrected", f"lower bound in expectation, {draws}", f"asymptotic upper bound, {draws}"
-
-    def _sampled(self, lost: Tensor, lower: Tensor, upper: Tensor) -> list[Estimate]:
-        """Base, tilted, reduction and the bounds, with the contexts as replicates."""
-        how, low, high = self._methods
-        nll = self.nll
-        columns = ((nll, "base"), (nll + lost, how), (-lost, how), (nll + lower, low), (nll + upper, high))
-        return [self._over_contexts(values, method) for values, method in columns]
-
-    def _fixed(self, lost: Tensor, lower: Tensor, upper: Tensor) -> list[Estimate]:
-        """The same for exactly these sequences: all but the base share one interval, moved by constants."""
-        how, low, high = self._methods
-        base = Estimate.exact(float(self.nll.mean()), method="exact, fixed test set", unit=UNIT)
-        if not bool(lost.isfinite().all()):
-            return [base, *([self._infinite()] * 4)]
-        exact = Estimate.exact(float(lost.mean()), method=f"{how}, fixed test set", unit=UNIT)
-        change = exact if self._exact else self._over_draws(how)
-        tilted = _moved(change, base.value)
-        bounds = [_moved(tilted, float((end - lost).mean()), name) for end, name in ((lower, low), (upper, high))]
-        return [base, tilted, -change, *bounds]
 
     def _change(self, before: Float[Tensor, "B"], after: Float[Tensor, "B"]) -> Float[Tensor, "K"]:
         return before[self.here] - after[self.here]
@@ -234,8 +221,12 @@ class _Position:
             mean, [(1, replicates)], confidence=self.confidence, n=n, method=method, unit=UNIT, counted="test sequences"
         )
 
-    def _over_draws(self, how: str) -> Estimate:
+    def _over_draws(self, lost: Float[Tensor, "K"], method: str) -> Estimate:
         """The mean change of R over exactly these rows."""
+        if not bool(lost.isfinite().all()):
+            return self._infinite()
+        if self._exact:
+            return Estimate.exact(float(lost.mean()), method=method, unit=UNIT)
         sides = [side for side in (self.before, self.after) if len(side.drawn)]
         floor = (1 - self.confidence) / 2
 
@@ -246,17 +237,16 @@ class _Position:
 
         shapes = [(side.log_weight.shape[0], side.log_weight.shape[1]) for side in sides]
         total = sum(side.log_weight.numel() for side in sides)
-        return interval(mean, shapes, confidence=self.confidence, n=total, method=f"{how}, fixed test set", unit=UNIT)
+        return interval(mean, shapes, confidence=self.confidence, n=total, method=method, unit=UNIT)
 
     def _infinite(self) -> Estimate:
         method = "no bound: one draw has all the weight after some prefix, or the energy forbids a test sequence"
         return Estimate(math.inf, -math.inf, math.inf, self.confidence, len(self.here), method, UNIT, "test sequences")
 
 
-def _moved(estimate: Estimate, by: float, method: str | None = None) -> Estimate:
+def _moved(estimate: Estimate, by: float) -> Estimate:
     """The estimate of a number that differs by a constant."""
-    moved = estimate.map(lambda value: value + by)
-    return moved if method is None else replace(moved, method=f"{method}, fixed test set")
+    return estimate.map(lambda value: value + by)
 
 
 @torch.no_grad()
