@@ -22,6 +22,7 @@ target itself (SIR, Rejection, Metropolis) serve only as far as the target cover
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -50,17 +51,9 @@ DEPENDENT = (
 def per_prompt(draws: Draws) -> list[Draws]:
     """The draws of each prompt as separate `Draws`, without `info`."""
     prompts, n = draws.log_weight.shape
-    return [
-        Draws(
-            draws.x.rows(slice(row * n, row * n + n)),
-            draws.log_weight[row : row + 1],
-            draws.log_base[row : row + 1],
-            draws.estimates_z,
-            draws.independent,
-            cost=draws.cost // prompts,
-        )
-        for row in range(prompts)
-    ]
+    parts = zip(draws.x.split(n), draws.log_weight.split(1), draws.log_base.split(1), strict=True)
+    alone = replace(draws, cost=draws.cost // prompts, info={})
+    return [replace(alone, x=x, log_weight=log_weight, log_base=log_base) for x, log_weight, log_base in parts]
 
 
 def estimate_from_draws(

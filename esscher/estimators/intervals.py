@@ -161,6 +161,8 @@ def proportion(
     With `binary`, replicates consist of `n` outcomes 0 or 1 in all and are worth at most `n` trials. Otherwise they may agree
     on a number between 0 and 1 because it is the truth, and vary less than binary outcomes would.
     """
+    from scipy.special import ndtri, stdtrit
+
     plain = interval(statistic, sources, confidence=confidence, n=n, method=method, counted=counted)  # checks the arguments
     value = plain.value
     if not -1e-9 < value < 1 + 1e-9:
@@ -175,19 +177,12 @@ def proportion(
     if variance <= ROUNDING and 0 < value < 1 and not binary:
         return replace(plain, low=value, high=value)
     if variance > ROUNDING and 0 < value < 1:
-        most = float(n) if binary else math.inf
-        trials = min(value * (1 - value) / variance, most) * _design_df_correction(replicates, confidence)
+        most, tail = float(n) if binary else math.inf, (1 + confidence) / 2
+        design = float((ndtri(tail) / stdtrit(replicates - 1, tail)) ** 2)  # for the degrees of freedom of the variance
+        trials = min(value * (1 - value) / variance, most) * design
     low, high = _clopper_pearson(value * trials, trials, confidence)
     method = f"{method}; as a binomial share of {trials:.0f}"
     return replace(plain, value=value, low=min(value, low), high=max(value, high), method=method)
-
-
-def _design_df_correction(replicates: int, confidence: float) -> float:
-    """The squared ratio of the normal to Student's quantile."""
-    from scipy.special import ndtri, stdtrit
-
-    tail = (1 + confidence) / 2
-    return float((ndtri(tail) / stdtrit(replicates - 1, tail)) ** 2)
 
 
 def _clopper_pearson(successes: float, trials: float, confidence: float) -> tuple[float, float]:

@@ -95,16 +95,14 @@ def log_z_bounds(draws: Draws, *, confidence: float = 0.95) -> LogZBounds:
     p, n = log_weight.shape
     lower, upper = leave_one_out_bounds(log_weight)
 
-    def bound(shift: Tensor, name: str) -> Estimate:
+    def bound(shift: Tensor, method: str) -> Estimate:
         def statistic(count: Tensor) -> Tensor:
             return log_mean(count, log_weight, floor=(1 - confidence) / 2).mean() + shift.mean()
 
-        return interval(statistic, [(p, n)], confidence=confidence, n=p * n, method=name, unit="nats")
+        return interval(statistic, [(p, n)], confidence=confidence, n=p * n, method=method, unit="nats")
 
-    return LogZBounds(
-        bound(torch.zeros_like(lower), f"lower bound in expectation, T_{n}"),
-        bound(upper - lower, f"asymptotic upper bound, leave-one-out at n = {n}"),
-    )
+    low = bound(torch.zeros_like(lower), f"lower bound in expectation, T_{n}")
+    return LogZBounds(low, bound(upper - lower, f"asymptotic upper bound, leave-one-out at n = {n}"))
 
 
 def leave_one_out_bounds(log_weight: Float[Tensor, "P N"]) -> tuple[Float[Tensor, "P"], Float[Tensor, "P"]]:

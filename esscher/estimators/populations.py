@@ -234,11 +234,16 @@ def wasserstein(
     """
     places = torch.unique(torch.cat([values["data"], values[name]]))
     width = places.diff()
-    columns = {who: torch.searchsorted(places, values[who]) for who in ("data", name)}
+    columns = [(pops[who], torch.searchsorted(places, values[who])) for who in ("data", name)]
 
     def gap(counts: list[Tensor]) -> Tensor:
-        of_data, of_other = (_cumulative(pops[who], counts, column, len(places)) for who, column in columns.items())
-        return (of_data - of_other)[:, :-1]
+        """F - G at each place, for R vectors of counts."""
+        cumulative = []
+        for population, column in columns:
+            weight = population.weight * counts[population.source][:, population.replicate]
+            total = torch.zeros(len(weight), len(places), dtype=torch.float64).index_add(1, column, weight)
+            cumulative.append(total.cumsum(-1) / weight.sum(-1, keepdim=True))
+        return (cumulative[0] - cumulative[1])[:, :-1]
 
     seen = gap([torch.ones(1, size, dtype=torch.float64) for _, size in pops.sources])
     distance = float((seen.abs() * width).sum())
@@ -251,15 +256,6 @@ def wasserstein(
     half = sorted(errors)[min(resamples, math.ceil(confidence * (resamples + 1))) - 1]
     method = pops.describe(f"Wasserstein distance, half-width from {resamples} bootstraps of its error")
     return Estimate(distance, max(0.0, distance - half), distance + half, confidence, pops.size, method, unit, COUNTED)
-
-
-def _cumulative(
-    population: Population, counts: list[Tensor], column: Int[Tensor, "M"], places: int
-) -> Float[Tensor, "R {places}"]:
-    """The distribution function at each place, for R vectors of counts."""
-    weight = population.weight * counts[population.source][:, population.replicate]
-    total = torch.zeros(len(weight), places, dtype=torch.float64).index_add(1, column, weight)
-    return total.cumsum(-1) / weight.sum(-1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -275,7 +271,21 @@ def unique_ngrams(pops: Populations, sizes: Sequence[int] = (1, 2, 3, 4), *, con
     """The ratio of unique n-grams within a point, for each n in `sizes`."""
     if not sizes or min(sizes) < 1:
         raise ValueError(f"An n-gram has at least one token, and at least one n is needed: {list(sizes)}. Nothing was counted.")
-    return [_of_size(pops, n, confidence) for n in sizes]
+    results = []
+    for n in sizes:
+        drawn = count_ngrams(pops.draws.x, n)
+        counts = {"data": count_ngrams(pops.data.x, n), "base": drawn, "joint": drawn}
+        ratios: dict[Name, Statistic] = {}
+        for name in NAMES:
+            different, every = counts[name]
+            if int(every.sum()) == 0:
+                raise ValueError(f"No point of the {name} has {n} tokens, so no {n}-gram. Nothing was counted; lower n.")
+            ratios[name] = pops.ratio(name, different, every)
+        method = f"different {n}-grams of a point over all of them"
+        share = {name: pops.share(ratios[name], confidence=confidence, method=method, binary=False) for name in NAMES}
+        above = pops.above_data(ratios, confidence=confidence, method=f"difference of {method}")
+        results.append(UniqueNgrams(n, share, above))
+    return results
 
 
 def count_ngrams(x: Sequences, n: int) -> tuple[Int[Tensor, "B"], Int[Tensor, "B"]]:
@@ -283,17 +293,3 @@ def count_ngrams(x: Sequences, n: int) -> tuple[Int[Tensor, "B"], Int[Tensor, "B
     grams = [[tuple(point[first : first + n]) for first in range(len(point) - n + 1)] for point in x.points()]
     different, total = [len(set(point)) for point in grams], [len(point) for point in grams]
     return torch.tensor(different, dtype=torch.long), torch.tensor(total, dtype=torch.long)
-
-
-def _of_size(pops: Populations, n: int, confidence: float) -> UniqueNgrams:
-    drawn = count_ngrams(pops.draws.x, n)
-    counts = {"data": count_ngrams(pops.data.x, n), "base": drawn, "joint": drawn}
-    ratios: dict[Name, Statistic] = {}
-    for name in NAMES:
-        different, every = counts[name]
-        if int(every.sum()) == 0:
-            raise ValueError(f"No point of the {name} has {n} tokens, so there is no {n}-gram. Nothing was counted; lower n.")
-        ratios[name] = pops.ratio(name, different, every)
-    method = f"different {n}-grams of a point over all of them"
-    ratio = {name: pops.share(ratios[name], confidence=confidence, method=method, binary=False) for name in NAMES}
-    return UniqueNgrams(n, ratio, pops.above_data(ratios, confidence=confidence, method=f"difference of {method}"))

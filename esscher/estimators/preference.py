@@ -57,8 +57,8 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, confidenc
     by_pair: dict[str, list[Choice]] = defaultdict(list)
     for vote in kept:
         by_pair[vote.pair].append(vote.choice)
-    winners = [_majority(choices) for choices in by_pair.values()]
-    for_b, decided = winners.count("b"), sum(winner is not None for winner in winners)
+    leads = [choices.count("b") - choices.count("a") for choices in by_pair.values()]
+    for_b, decided = sum(lead > 0 for lead in leads), sum(lead != 0 for lead in leads)
     rate = p_value = None
     if decided:
         test = binomtest(for_b, decided)
@@ -68,7 +68,7 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, confidenc
         p_value = float(test.pvalue)
     agreement, alpha = agreement_of(list(by_pair.values()), confidence=confidence)
     counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in CHOICES}
-    return Preference(rate, p_value, decided, len(winners) - decided, counted, agreement, alpha, left_out)
+    return Preference(rate, p_value, decided, len(leads) - decided, counted, agreement, alpha, left_out)
 
 
 def attention(votes: Sequence[Vote], checks: Mapping[str, Choice]) -> dict[str, float]:
@@ -113,9 +113,3 @@ def agreement_of(votes: Sequence[Sequence[Choice]], *, confidence: float = 0.95)
     if agreed.value == 1:
         return agreed, replace(agreed, low=1 - (1 - agreed.low) / chance)
     return agreed, estimate(alpha)
-
-
-def _majority(choices: Sequence[Choice]) -> Choice | None:
-    """The model that more voters prefer; None for a tie."""
-    for_a, for_b = choices.count("a"), choices.count("b")
-    return None if for_a == for_b else "a" if for_a > for_b else "b"
