@@ -17,8 +17,7 @@ from torch import Tensor
 from esscher.core.space import Sequences, Space
 from esscher.core.target import Base, State
 from esscher.exact.automaton import FiniteState, intersect
-from esscher.exact.expectation import entropy
-from esscher.exact.partition import log_partition
+from esscher.exact.dynamic_programming import entropy, log_partition
 
 
 class _MixtureState(NamedTuple):

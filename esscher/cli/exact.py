@@ -76,7 +76,7 @@ def motif(settings: MotifConfig) -> Report:
 
 def language(settings: LanguageConfig) -> Report:
     """Number, share and entropy of the strings that match a pattern."""
-    from esscher.exact.expectation import entropy
+    from esscher.exact.dynamic_programming import entropy
     from esscher.exact.languages import matching_strings
 
     match = "search" if settings.search else "full"
@@ -94,7 +94,7 @@ def ngram(settings: NgramConfig) -> Report:
     from esscher.bases.ngram import fit_ngram
     from esscher.core.target import Tilted
     from esscher.estimators.perplexity import cross_entropy
-    from esscher.exact.expectation import entropy, mean_length
+    from esscher.exact.dynamic_programming import entropy, mean_length
     from esscher.workflow.config.train import TrainRun
     from esscher.workflow.processors import prepare_data
 

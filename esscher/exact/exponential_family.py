@@ -19,9 +19,15 @@ from torch import Tensor
 
 from esscher.core.space import Sequences
 from esscher.exact.automaton import FiniteState, NormalisedAutomaton, WeightedAutomaton, product_states
-from esscher.exact.expectation import backward_expectations, ignore_prompt, step_probs
+from esscher.exact.dynamic_programming import (
+    backward_expectations,
+    gather_next,
+    ignore_prompt,
+    normalise,
+    step_probs,
+    transitions_with_end,
+)
 from esscher.exact.features import AutomatonFeature
-from esscher.exact.partition import gather_next, normalise, transitions_with_end
 
 MAX_STEPS = 200
 MAX_STEP = 20.0  # in log-weight: a rare feature would otherwise take a step of 1 / its variance

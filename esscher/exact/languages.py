@@ -17,7 +17,7 @@ from esscher.core.space import Sequences, Space, sequences
 from esscher.exact.acceptors import Acceptor, alphabet_symbols, contains, regex_acceptor
 from esscher.exact.automaton import Automaton, NormalisedAutomaton, WeightedAutomaton, intersect
 from esscher.exact.counting import check_motif, count_strings, motif_entropy
-from esscher.exact.partition import normalise
+from esscher.exact.dynamic_programming import normalise
 
 
 def white_noise(symbols: int, length: int) -> Automaton:

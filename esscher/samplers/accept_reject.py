@@ -3,14 +3,12 @@
 Rejection keeps a candidate with probability min(1, weight / bound). With a true bound the draws follow the target exactly.
 Quasi-rejection (Eikema et al., 2022) allows any bound: the draws follow q(x) min(w(x), bound), and `info` holds the weights of
 all candidates, from which `esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target.
-Letters beside those of `esscher.core.space`: W prompts that still need draws, M candidates of a round, K accepted ones.
 """
 
 import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.core.draws import Draws
@@ -48,33 +46,14 @@ class QuasiRejection:
         return _reject(target, prompts, draws, self.log_bound, self.patience, strict=False, rng=rng)
 
 
-@dataclass(frozen=True)
-class _Round:
-    """The candidates of one round, for the prompts that still need draws, and which of them become draws."""
-
-    waiting: Int[Tensor, "W"]
-    batch: Draws
-    take: Bool[Tensor, "W N"]
-    accepted: int  # accepted candidates, surplus ones included
-
-    @property
-    def rows(self) -> Int[Tensor, "K"]:
-        return self.take.view(-1).nonzero()[:, 0]
-
-    @property
-    def prompt(self) -> Int[Tensor, "M"]:
-        """The prompt of each candidate."""
-        return self.waiting.repeat_interleave(self.take.shape[1])
-
-
 def _reject(
     target: Tilted, prompts: Sequences, draws: int, log_bound: float, patience: int, *, strict: bool, rng: Rng
 ) -> Draws:
     """Rounds of candidates for the prompts that still need draws; the acceptance rate so far sets the size of a round."""
     missing = torch.full((len(prompts),), draws)
-    rounds: list[_Round] = []
+    rounds: list[tuple[Draws, Tensor, Tensor]] = []  # the candidates, the prompt of each, and which become draws
+    proposed = accepted = 0  # surplus candidates included
     while bool((missing > 0).any()):
-        proposed, accepted = sum(past.batch.cost for past in rounds), sum(past.accepted for past in rounds)
         if proposed > patience * draws * len(prompts):
             raise RuntimeError(
                 f"{int(missing.sum())} of {draws * len(prompts)} draws are still missing after {proposed:,} candidates "
@@ -84,32 +63,26 @@ def _reject(
         wanted = 1.1 * int(missing.max()) * (proposed + 1) / (accepted + 1)
         size = math.ceil(min(wanted, max(1, MAX_CANDIDATES_PER_ROUND // len(waiting))))
         batch = Importance()(target, prompts.rows(waiting), size, rng=rng)
-        if strict:
-            _check_bound(batch.log_weight, log_bound)
+        largest = float(batch.log_weight.max())
+        if strict and largest > log_bound + 1e-5 * max(1.0, abs(log_bound)):
+            raise ValueError(
+                f"Rejection(log_bound={log_bound:.4g}) is not a bound: a draw has log weight {largest:.4g}. The draws "
+                f"kept so far are biased and were dropped; raise log_bound, or use Metropolis, which needs none, or "
+                f"QuasiRejection, which measures its error."
+            )
         take = rng.bernoulli(batch.log_weight - log_bound)
-        accepted = int(take.sum())
+        proposed, accepted = proposed + batch.cost, accepted + int(take.sum())
         take &= take.cumsum(-1) <= missing[waiting, None]  # the first ones, in the order drawn
         missing[waiting] -= take.sum(-1)
-        rounds.append(_Round(waiting, batch, take, accepted))
-    order = torch.cat([past.prompt[past.rows] for past in rounds]).argsort(stable=True)
-    x = concatenate([past.batch.x.rows(past.rows) for past in rounds]).rows(order)
-    log_base = torch.cat([past.batch.log_base.view(-1)[past.rows] for past in rounds])[order].view(len(prompts), draws)
+        rounds.append((batch, waiting.repeat_interleave(size), take.view(-1).nonzero()[:, 0]))
+    order = torch.cat([prompt[rows] for _, prompt, rows in rounds]).argsort(stable=True)
+    x = concatenate([batch.x.rows(rows) for batch, _, rows in rounds]).rows(order)
+    log_base = torch.cat([batch.log_base.view(-1)[rows] for batch, _, rows in rounds])[order].view(len(prompts), draws)
     info = {
-        "proposed_prompt": torch.cat([past.prompt for past in rounds]),
-        "proposed_log_weight": torch.cat([past.batch.log_weight.view(-1) for past in rounds]),
+        "proposed_prompt": torch.cat([prompt for _, prompt, _ in rounds]),
+        "proposed_log_weight": torch.cat([batch.log_weight.view(-1) for batch, _, _ in rounds]),
     }
-    cost = sum(past.batch.cost for past in rounds)
-    return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=True, cost=cost, info=info)
-
-
-def _check_bound(log_weight: Float[Tensor, "W N"], log_bound: float) -> None:
-    largest = float(log_weight.max())
-    if largest > log_bound + 1e-5 * max(1.0, abs(log_bound)):
-        raise ValueError(
-            f"Rejection(log_bound={log_bound:.4g}) is not a bound: a draw has log weight {largest:.4g}. The draws "
-            f"kept so far are biased and were dropped; raise log_bound, or use Metropolis, which needs none, or "
-            f"QuasiRejection, which measures its error."
-        )
+    return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=True, cost=proposed, info=info)
 
 
 @dataclass(frozen=True)

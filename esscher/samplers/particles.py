@@ -138,7 +138,13 @@ class _ParticleCloud:
         if bool(self.closing.any()):
             log_twist[self.closing] = log_weight(self.target, self.points(self.closing)).to(log_twist.device)
         if twist is not None and bool(self.open_.any()):
-            log_twist[self.open_] = _finite(score_in_batches(twist, self.points(self.open_))).to(log_twist.device)
+            guess = score_in_batches(twist, self.points(self.open_))
+            if not bool(torch.isfinite(guess).all()):
+                raise ValueError(
+                    "A twist must be finite: it gave infinity or NaN for a prefix, which would forbid sequences that the "
+                    "target allows. The draws were dropped; return a large negative number instead."
+                )
+            log_twist[self.open_] = guess.to(log_twist.device)
         change = torch.where(log_twist == -torch.inf, log_twist, log_twist - self.log_twist)
         self.log_weight = self.log_weight + change.view(self.shape)
         self.log_twist, self.closing = log_twist, torch.zeros_like(self.closing)
@@ -193,12 +199,3 @@ class _ParticleCloud:
         weights, log_base = self.log_weight.cpu(), self.log_base.view(self.shape).cpu()
         dropped = math.ceil(self.lost * len(every) / int((self.stop - self.start).sum()))
         return Draws(self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + dropped)
-
-
-def _finite(twist: Tensor) -> Tensor:
-    if not bool(torch.isfinite(twist).all()):
-        raise ValueError(
-            "A twist must be finite: it gave infinity or NaN for a prefix, which would forbid sequences that the target "
-            "allows. The draws were dropped; return a large negative number instead."
-        )
-    return twist

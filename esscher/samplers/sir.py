@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.core.draws import Draws, Sampler
+from esscher.core.draws import Draws, Sampler, ess
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Tilted
@@ -70,18 +70,10 @@ class SIR:
             )
         selected = rng.categorical(log_weight, draws // sets).view(len(prompts), draws)
         column = selected if self.shared else torch.arange(draws) * self.num_candidates + selected
-        ess = 1 / (torch.softmax(log_weight, -1) ** 2).sum(-1).view(len(prompts), sets)
-        return [
-            CandidateSelection(
-                torch.arange(len(prompts)),
-                candidates,
-                column,
-                self.num_candidates,
-                ess.expand(-1, draws),
-                large_enough=torch.ones(len(prompts), dtype=torch.bool),
-                independent=candidates.independent and (draws == 1 or not self.shared),
-            )
-        ]
+        ess_of_draw = ess(torch.softmax(log_weight, -1)).view(len(prompts), sets).expand(-1, draws)
+        every, enough = torch.arange(len(prompts)), torch.ones(len(prompts), dtype=torch.bool)
+        independent = candidates.independent and (draws == 1 or not self.shared)
+        return [CandidateSelection(every, candidates, column, self.num_candidates, ess_of_draw, enough, independent)]
 
 
 @dataclass(frozen=True)
@@ -150,25 +142,16 @@ def selected_draws(selections: Sequence[CandidateSelection]) -> Draws:
     """The selected candidates as draws of equal weight, in the order of the prompts."""
     order = torch.cat([group.prompt for group in selections]).argsort()
     draws, device = selections[0].selected.shape[1], selections[0].candidates.x.tokens.device
-
-    def rows(group: CandidateSelection) -> Sequences:
+    points = []
+    for group in selections:
         first = torch.arange(len(group.selected))[:, None] * group.candidates.log_weight.shape[1]
-        return group.candidates.x.rows((first + group.selected).view(-1).to(device))
-
+        points.append(group.candidates.x.rows((first + group.selected).view(-1).to(device)))
+    x = concatenate(points).rows((order[:, None] * draws + torch.arange(draws)).view(-1).to(device))
     log_base = torch.cat([group.candidates.log_base.gather(1, group.selected) for group in selections])[order]
     info = {
         "ess": torch.cat([group.ess for group in selections])[order],
         "num_candidates": torch.cat([torch.full_like(group.prompt, group.num_candidates) for group in selections])[order],
         "large_enough": torch.cat([group.large_enough for group in selections])[order],
     }
-    return Draws(
-        concatenate([rows(group) for group in selections]).rows(
-            (order[:, None] * draws + torch.arange(draws)).view(-1).to(device)
-        ),
-        torch.zeros_like(log_base),
-        log_base,
-        estimates_z=False,
-        independent=all(group.independent for group in selections),
-        cost=sum(group.candidates.cost for group in selections),
-        info=info,
-    )
+    independent, cost = all(group.independent for group in selections), sum(group.candidates.cost for group in selections)
+    return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=independent, cost=cost, info=info)

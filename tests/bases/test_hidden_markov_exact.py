@@ -21,8 +21,8 @@ from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
 from esscher.exact import features
 from esscher.exact.automaton import Automaton
+from esscher.exact.dynamic_programming import entropy, expectation
 from esscher.exact.enumeration import tabulate
-from esscher.exact.expectation import entropy, expectation
 from esscher.exact.exponential_family import exact_moment_weights, exponential_family, tilt
 from esscher.samplers.ancestral import draw
 from esscher.testing import assert_draws_follow

@@ -13,7 +13,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, sequences
 from esscher.exact import features
 from esscher.exact.automaton import Automaton
-from esscher.exact.expectation import entropy, expectation, kl
+from esscher.exact.dynamic_programming import entropy, expectation, kl
 from esscher.exact.exponential_family import exact_moment_weights, tilt
 from esscher.samplers.ancestral import draw
 

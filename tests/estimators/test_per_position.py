@@ -16,8 +16,8 @@ from esscher.estimators import per_position as per_position_module
 from esscher.estimators.per_position import per_position
 from esscher.estimators.perplexity import cross_entropy
 from esscher.exact.automaton import Automaton, WeightedAutomaton
+from esscher.exact.dynamic_programming import normalise
 from esscher.exact.enumeration import tabulate
-from esscher.exact.partition import normalise
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles

@@ -9,8 +9,8 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.core.target import Tilted
 from esscher.exact.automaton import Automaton, NormalisedAutomaton, WeightedAutomaton
+from esscher.exact.dynamic_programming import normalise, normalise_unbounded
 from esscher.exact.enumeration import enumerate_points
-from esscher.exact.partition import normalise, normalise_unbounded
 from esscher.samplers.ancestral import Ancestral
 from esscher.testing import assert_draws_follow, check_base
 

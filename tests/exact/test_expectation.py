@@ -12,9 +12,8 @@ from esscher.core.target import Tilted
 from esscher.exact import features
 from esscher.exact.acceptors import accept_all
 from esscher.exact.automaton import Automaton, WeightedAutomaton
+from esscher.exact.dynamic_programming import cross_entropy, entropy, expectation, kl, mean_length, normalise
 from esscher.exact.enumeration import tabulate
-from esscher.exact.expectation import cross_entropy, entropy, expectation, kl, mean_length
-from esscher.exact.partition import normalise
 
 
 def pair(space: Space) -> tuple[WeightedAutomaton, WeightedAutomaton]:

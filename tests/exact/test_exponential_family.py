@@ -11,11 +11,10 @@ from esscher.core.space import Sequences, Space, prompts_of
 from esscher.core.target import Tilted
 from esscher.exact import features
 from esscher.exact.acceptors import accept_all
+from esscher.exact.dynamic_programming import entropy, expectation, normalise
 from esscher.exact.enumeration import tabulate
-from esscher.exact.expectation import entropy, expectation
 from esscher.exact.exponential_family import exact_moment_weights, exponential_family
 from esscher.exact.languages import motif_process, white_noise
-from esscher.exact.partition import normalise
 from esscher.testing import check_energy
 
 WEIGHTS = torch.tensor([0.8, -1.1, 0.3, 1.7], dtype=torch.float64)

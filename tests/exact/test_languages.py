@@ -13,11 +13,10 @@ from esscher.core.space import empty_prompts, prompts_of
 from esscher.core.target import Tilted
 from esscher.exact.acceptors import contains, ends_with, starts_with
 from esscher.exact.automaton import intersect
+from esscher.exact.dynamic_programming import entropy, expectation, kl, log_partition, mean_length, normalise
 from esscher.exact.enumeration import tabulate
-from esscher.exact.expectation import entropy, expectation, kl, mean_length
 from esscher.exact.features import indicator
 from esscher.exact.languages import motif_process, white_noise
-from esscher.exact.partition import log_partition, normalise
 from esscher.samplers.ancestral import draw
 from esscher.testing import check_base
 

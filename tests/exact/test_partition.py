@@ -9,8 +9,8 @@ from languages import PROMPTS, random_automaton
 
 from esscher.core.space import Space, prompts_of
 from esscher.exact.automaton import WeightedAutomaton
+from esscher.exact.dynamic_programming import log_backward_weights, log_partition, normalise, normalise_unbounded
 from esscher.exact.enumeration import enumerate_points
-from esscher.exact.partition import log_backward_weights, log_partition, normalise, normalise_unbounded
 
 
 def enumerated_log_z(weights: WeightedAutomaton, prompts: list[list[int]]) -> torch.Tensor:

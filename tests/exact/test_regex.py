@@ -8,7 +8,7 @@ import torch
 
 from esscher.core.space import Space, sequences
 from esscher.exact.acceptors import Acceptor, alphabet_symbols, regex_acceptor
-from esscher.exact.expectation import expectation
+from esscher.exact.dynamic_programming import expectation
 from esscher.exact.features import count_accepted_prefixes, indicator
 from esscher.exact.languages import white_noise
 

@@ -29,9 +29,9 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of, sequences
 from esscher.exact import features
 from esscher.exact.automaton import WeightedAutomaton
+from esscher.exact.dynamic_programming import normalise, normalise_unbounded
 from esscher.exact.exponential_family import tilt
 from esscher.exact.languages import matching_strings, white_noise
-from esscher.exact.partition import normalise, normalise_unbounded
 from esscher.networks.pixelcnn_config import PixelCnnConfig
 from esscher.networks.registry import NETWORKS
 from esscher.samplers.progress import CountingBase, ProgressCounter
