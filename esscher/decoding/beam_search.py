@@ -8,8 +8,8 @@ scored by
 with the end symbol in the length, and the best are kept. A prompt is done when no unfinished prefix can still be among them,
 however long, so stopping loses nothing; a wide enough beam is exhaustive search. A prompt that is done costs nothing.
 
-Letters beside those of `esscher.core.space`: A prompts that are not done, W beams, U those that go on, C their candidates, L
-tokens of the longest sequence.
+Letters beside those of `esscher.core.space`: A prompts that are not done, W beams, C their candidates, L tokens of the longest
+sequence.
 """
 
 from dataclasses import dataclass, replace
@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.config import check_at_least
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Base, State, Tilted, flat
-from esscher.decoding.decoders import DecoderOutput
+from esscher.decoding.decoders import NOT_DECODED, DecoderOutput
 from esscher.samplers.ancestral import rows_at_once
 
 
@@ -46,12 +47,11 @@ class BeamSearch:
     """Stop after so many tokens; by default at the length limit of the base."""
 
     def __post_init__(self) -> None:
-        check_beam(self.width, self.length_penalty, self.max_new_tokens)
+        check_at_least(self, 1, "width", "max_new_tokens", note=NOT_DECODED)
+        check_at_least(self, 0, "length_penalty", note=NOT_DECODED)
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
-        beams = beam_search(
-            target.base, prompts, self.width, length_penalty=self.length_penalty, max_new_tokens=self.max_new_tokens
-        )
+        beams = self.candidates(target.base, prompts)
         score, device = beams.score, beams.x.tokens.device
         if target.energy is not flat:
             present = score.isfinite()
@@ -60,6 +60,17 @@ class BeamSearch:
         best, rows = score.argmax(1), torch.arange(len(score))
         x = beams.x.rows((rows * self.width + best).to(device))
         return DecoderOutput(x, beams.log_base[rows, best], score[rows, best])
+
+    @torch.no_grad()
+    def candidates(self, base: Base, prompts: Sequences) -> BeamCandidates:
+        """The candidates of each prompt, without an energy."""
+        length = base.space.max_length if self.max_new_tokens is None else min(self.max_new_tokens, base.space.max_length)
+        prompts_at_once = max(1, rows_at_once(base.space) // self.width)
+        parts = [_search(base, group, self.width, self.length_penalty, length) for group in prompts.split(prompts_at_once)]
+        if not parts:
+            return BeamCandidates(prompts, torch.zeros(0, self.width), torch.zeros(0, self.width))
+        log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))
+        return BeamCandidates(concatenate([part.x for part in parts]), log_base, score)
 
 
 @dataclass(frozen=True)
@@ -73,29 +84,11 @@ class Greedy:
         return BeamSearch(1, 0.0, self.max_new_tokens)(target, prompts, rng=rng)
 
 
-def check_beam(width: int, length_penalty: float, max_new_tokens: int | None) -> None:
-    """Refuse impossible settings."""
-    if width < 1:
-        raise ValueError(f"A beam has at least one prefix, not {width}. Nothing was decoded.")
-    if not length_penalty >= 0:
-        raise ValueError(f"The length penalty is at least 0, not {length_penalty}. Nothing was decoded.")
-    if max_new_tokens is not None and max_new_tokens < 1:
-        raise ValueError(f"A sequence has at least one token, not max_new_tokens = {max_new_tokens}. Nothing was decoded.")
-
-
-@torch.no_grad()
 def beam_search(
     base: Base, prompts: Sequences, width: int, *, length_penalty: float = 1.0, max_new_tokens: int | None = None
 ) -> BeamCandidates:
     """The candidates of each prompt, by `BeamSearch` without an energy."""
-    check_beam(width, length_penalty, max_new_tokens)
-    length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
-    prompts_at_once = max(1, rows_at_once(base.space) // width)
-    parts = [_search(base, group, width, length_penalty, length) for group in prompts.split(prompts_at_once)]
-    if not parts:
-        return BeamCandidates(prompts, torch.zeros(0, width), torch.zeros(0, width))
-    log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))
-    return BeamCandidates(concatenate([part.x for part in parts]), log_base, score)
+    return BeamSearch(width, length_penalty, max_new_tokens).candidates(base, prompts)
 
 
 @dataclass(frozen=True)
@@ -160,8 +153,12 @@ def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: 
         going = (~over).nonzero()[:, 0]
         if len(going) == 0:
             break
-        finished = finished.rows(going)
-        open_ = _advance(base, open_, grown.tokens, beam, token, going, best, kept)
+        finished, kept = finished.rows(going), kept[going]
+        beam, token = beam[going].gather(1, kept), token[going].gather(1, kept)
+        rows = (going[:, None] * open_.log_prob.shape[1] + beam).flatten()
+        following, state = base.advance(base.select(open_.state, rows), token.flatten())
+        prefixes = grown.tokens[going].gather(1, kept[..., None].expand(-1, -1, length))
+        open_ = _OpenBeams(open_.prompt[going], best[going], prefixes, following, state)
     return _candidates(prompts, done)
 
 
@@ -176,25 +173,6 @@ def _expand(open_: _OpenBeams, width: int, step: int) -> tuple[_FinishedBeams, I
     tokens = open_.tokens.gather(1, beam[..., None].expand(-1, -1, open_.tokens.shape[2]))
     tokens[:, :, step] = chosen
     return _FinishedBeams(best, best, tokens, torch.full_like(chosen, step + 1)), beam, chosen
-
-
-def _advance(
-    base: Base,
-    open_: _OpenBeams,
-    tokens: Int[Tensor, "A C L"],
-    beam: Int[Tensor, "A C"],
-    token: Int[Tensor, "A C"],
-    going: Int[Tensor, "K"],
-    best: Float[Tensor, "A U"],
-    kept: Int[Tensor, "A U"],
-) -> _OpenBeams:
-    """The prompts that go on, with their chosen prefixes, after one step of the base."""
-    kept, beams = kept[going], open_.log_prob.shape[1]
-    beam, token = beam[going].gather(1, kept), token[going].gather(1, kept)
-    rows = (going[:, None] * beams + beam).flatten()
-    following, state = base.advance(base.select(open_.state, rows), token.flatten())
-    chosen = tokens[going].gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
-    return _OpenBeams(open_.prompt[going], best[going], chosen, following, state)
 
 
 def _candidates(prompts: Sequences, done: _FinishedBeams) -> BeamCandidates:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.config import check_at_least
 from esscher.core.draws import Draws, Sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -21,6 +22,8 @@ from esscher.core.target import Tilted, flat
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
 from esscher.samplers.sir import SIR
+
+NOT_DECODED = " Nothing was decoded."
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,7 @@ class RandomDraw:
     """Candidates of SIR for a tilted target."""
 
     def __post_init__(self) -> None:
-        if self.num_candidates < 1:
-            raise ValueError(f"num_candidates is at least 1, not {self.num_candidates}. Nothing was decoded.")
+        check_at_least(self, 1, "num_candidates", note=NOT_DECODED)
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
         default = Ancestral() if target.energy is flat else SIR(self.num_candidates)
@@ -74,9 +76,8 @@ class BestOfN:
     """The power of the length that log-probabilities are divided by; 0 leaves them."""
 
     def __post_init__(self) -> None:
-        _check_draws(self.draws)
-        if not self.length_penalty >= 0:
-            raise ValueError(f"The length penalty is at least 0, not {self.length_penalty}. Nothing was decoded.")
+        check_at_least(self, 1, "draws", note=NOT_DECODED)
+        check_at_least(self, 0, "length_penalty", note=NOT_DECODED)
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
         draws = Importance()(target, prompts, self.draws, rng=rng)
@@ -99,7 +100,7 @@ class MinimumBayesRisk:
     """The sampler of the draws; None is `Importance()`."""
 
     def __post_init__(self) -> None:
-        _check_draws(self.draws)
+        check_at_least(self, 1, "draws", note=NOT_DECODED)
 
     def __call__(self, target: Tilted, prompts: Sequences, *, rng: Rng) -> DecoderOutput:
         if self.gain is None:
@@ -128,11 +129,6 @@ def _mean_gain(gain: PairwiseUtility, x: Sequences, share: Float[Tensor, "N"]) -
     first = torch.tensor([which.tolist().index(number) for number in range(len(keys))])
     weight = torch.zeros(len(keys), dtype=share.dtype).index_add(0, which, share)
     return (gain(x.rows(first.to(x.tokens.device))).to(weight) @ weight)[which]
-
-
-def _check_draws(draws: int) -> None:
-    if draws < 1:
-        raise ValueError(f"A decoder chooses among at least 1 draw, not {draws}. Nothing was decoded.")
 
 
 def _pick_draws(draws: Draws, pick: Int[Tensor, "P"], score: Float[Tensor, "P N"]) -> DecoderOutput:

@@ -69,10 +69,10 @@ def tune_weights(
 
     A common factor of all weights changes nothing, so they are scaled to make the first one 1, -1 or 0.
     """
-    spread = _spread(lists.scores)
+    spread = (lists.scores - lists.scores.mean(1, keepdim=True)).square().mean((0, 1)).sqrt()  # within lists
+    spread = torch.where(spread > 0, spread, 1.0)
     scaled = NBestScores(lists.scores / spread, lists.counts)
-    features = len(start)
-    starts = [start.double() * spread, *_random(rng.stream("starts"), restarts, features)]
+    starts = [start.double() * spread, *_random(rng.stream("starts"), restarts, len(start))]
     best, best_loss = starts[0], torch.inf
     for number, weights in enumerate(starts):
         weights, loss = _descend(scaled, metric, weights, rng.stream("start", number))
@@ -147,12 +147,6 @@ def _envelopes(
 
 def _loss(lists: NBestScores, metric: TextMetric, weights: Float[Tensor, "F"]) -> float:
     return float(-metric.sign * metric.value(lists.counts_of(lists.chosen(weights)).sum(0)))
-
-
-def _spread(scores: Float[Tensor, "L N F"]) -> Float[Tensor, "F"]:
-    """Standard deviation of each score within lists; 1 for a constant one."""
-    spread = (scores - scores.mean(1, keepdim=True)).square().mean((0, 1)).sqrt()
-    return torch.where(spread > 0, spread, 1.0)
 
 
 def _random(rng: Rng, count: int, features: int) -> Float[Tensor, "{count} {features}"]:

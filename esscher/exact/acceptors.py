@@ -84,11 +84,11 @@ def starts_with(motif: Sequence[int], vocab_size: int) -> Acceptor:
 
 
 def _check_motif(motif: Sequence[int], vocab_size: int) -> None:
-    if len(motif) == 0:
-        raise ValueError("A motif needs at least one token: every string contains the empty one.")
     wrong = [token for token in motif if not 0 <= token < vocab_size]
     if wrong:
         raise ValueError(f"The motif {list(motif)} has tokens {wrong} that are not among the {vocab_size} of the vocabulary.")
+    if not motif:
+        raise ValueError("A motif needs at least one token: every string contains the empty one.")
 
 
 _WRAP = {"full": "{}", "search": ".*{}.*", "end": ".*{}"}
@@ -125,7 +125,11 @@ def regex_acceptor(pattern: str, symbols: Sequence[str], *, match: str = "full")
             column = [step[char][state] for state in column]
         columns.append(column)
     accepting = torch.tensor([state in machine.finals for state in states])
-    return _drop_unreachable(torch.tensor(columns, dtype=torch.long).T.contiguous(), accepting)
+    next_state = torch.tensor(columns, dtype=torch.long).T.contiguous()
+    used = reachable(torch.tensor([0]), lambda states: next_state[states])
+    renumbered = torch.zeros(len(next_state), dtype=torch.long)
+    renumbered[used] = torch.arange(len(used))
+    return Acceptor(renumbered[next_state[used]], accepting[used])
 
 
 def alphabet_symbols(alphabet: Sequence[str], space: Space) -> list[str]:
@@ -179,11 +183,3 @@ def _expanded(atom: str, characters: list[str]) -> str:
     """The class of all characters of the alphabet that this atom matches in `re`; `[]` matches nothing."""
     matcher = re.compile(atom)
     return "[" + "".join(re.sub(r"([\\\[\]^-])", r"\\\1", char) for char in characters if matcher.fullmatch(char)) + "]"
-
-
-def _drop_unreachable(next_state: Int[Tensor, "S V"], accepting: Tensor) -> Acceptor:
-    """The acceptor without its unreachable states."""
-    states = reachable(torch.tensor([0]), lambda states: next_state[states])
-    number = torch.zeros(len(next_state), dtype=torch.long)
-    number[states] = torch.arange(len(states))
-    return Acceptor(number[next_state[states]], accepting[states])

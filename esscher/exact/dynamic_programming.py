@@ -11,6 +11,8 @@ space needs an end symbol. The entropy is log Z - E[log weight], so its gain doe
 each prompt (by default one empty prompt); F counts gains.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -208,16 +210,24 @@ def _prepare(process: FiniteState, prompts: Sequences | None, unbounded: bool) -
     return NormalisedAutomaton(steady, torch.zeros(1, len(steady.log_emission), dtype=torch.float64))
 
 
+def product_with_tables(
+    weights: WeightedAutomaton, tables: Sequence[Int[Tensor, "_ V"]], prompt_tables: Sequence[Int[Tensor, "_ V"]]
+) -> tuple[WeightedAutomaton, Int[Tensor, "S K"]]:
+    """The automaton run in parallel with transition tables, and the state of each part for each state of the product."""
+    next_states, prompt_next_states = [weights.next_state, *tables], [weights.prompt_transitions, *prompt_tables]
+    states = product_states(next_states, prompt_next_states, eos=weights.space.eos)
+    s = states.parts[:, 0]
+    log_emission, log_final = weights.log_emission[s], weights.log_final[s]
+    product = WeightedAutomaton(log_emission, states.next_state, weights.space, log_final, states.prompt_next_state)
+    return product, states.parts
+
+
 def _product(
     base: NormalisedAutomaton, next_state: Int[Tensor, "Q V"], prompt_next_state: Int[Tensor, "Q V"]
 ) -> tuple[NormalisedAutomaton, Int[Tensor, "S"], Int[Tensor, "S"]]:
     """The base run in parallel with a transition table; for each state of the product, the state of either."""
-    weights, tables = base.weights, [base.weights.prompt_transitions, prompt_next_state]
-    states = product_states([weights.next_state, next_state], tables, eos=base.space.eos)
-    s, t = states.parts.unbind(1)
-    product = WeightedAutomaton(
-        weights.log_emission[s], states.next_state, base.space, weights.log_final[s], states.prompt_next_state
-    )
+    product, parts = product_with_tables(base.weights, [next_state], [prompt_next_state])
+    s, t = parts.unbind(1)
     return NormalisedAutomaton(product, base.log_backward[:, s]), s, t
 
 

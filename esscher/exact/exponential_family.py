@@ -18,12 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.core.space import Sequences
-from esscher.exact.automaton import FiniteState, NormalisedAutomaton, WeightedAutomaton, product_states
+from esscher.exact.automaton import FiniteState, NormalisedAutomaton, WeightedAutomaton
 from esscher.exact.dynamic_programming import (
     backward_expectations,
     gather_next,
     ignore_prompt,
     normalise,
+    product_with_tables,
     step_probs,
     transitions_with_end,
 )
@@ -109,18 +110,11 @@ def exponential_family(base: FiniteState, features: Sequence[AutomatonFeature]) 
     for feature in features:
         if feature.space != weights.space:
             raise ValueError(f"Feature {feature.name!r} is about {feature.space} and the base about {weights.space}.")
-    next_states = [weights.next_state, *(feature.next_state for feature in features)]
-    prompt_tables = [weights.prompt_transitions, *(ignore_prompt(feature.next_state) for feature in features)]
-    states = product_states(next_states, prompt_tables, eos=weights.space.eos)
-    s = states.parts[:, 0]
-    product = WeightedAutomaton(
-        weights.log_emission[s], states.next_state, weights.space, weights.log_final[s], states.prompt_next_state
-    )
-    shape = (len(features), *states.next_state.shape)
-    value, final = torch.zeros(shape, dtype=torch.float64), torch.zeros(shape[:2], dtype=torch.float64)
-    for k, feature in enumerate(features):
-        value[k] = feature.value[states.parts[:, k + 1]]
-        final[k] = feature.final[states.parts[:, k + 1]]
+    tables = [feature.next_state for feature in features]
+    product, parts = product_with_tables(weights, tables, [ignore_prompt(table) for table in tables])
+    columns = list(zip(features, parts.unbind(1)[1:], strict=True))
+    value = torch.stack([feature.value[states] for feature, states in columns])
+    final = torch.stack([feature.final[states] for feature, states in columns])
     return ExponentialFamily(tuple(features), normalise(product), value, final)
 
 

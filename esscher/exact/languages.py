@@ -71,11 +71,6 @@ class MotifProcess:
         return math.log(self.count)
 
     @property
-    def log_share(self) -> float:
-        """The log of the share of strings that contain the motif: log Z of white noise restricted to them."""
-        return self.log_z - self.length * math.log(len(self.alphabet))
-
-    @property
     def entropy(self) -> float:
         """The entropy of a string; see `motif_entropy`."""
         return motif_entropy(self.counts, self.mixture)
@@ -86,18 +81,17 @@ class MotifProcess:
 
     @cached_property
     def base(self) -> NormalisedAutomaton:
-        """The process as a base; a prompt is the beginning of the string."""
-        return normalise(intersect(white_noise(len(self.alphabet), self.length), self._class_weights()))
+        """The process as a base; a prompt is the beginning of the string.
 
-    def _class_weights(self) -> WeightedAutomaton:
-        """The weight of a string: the share of its class, with or without the motif, divided by the size of the class."""
-        acceptor, eos = self.acceptor, len(self.alphabet)
-        pure = 1.0 if self.mixture is None else self.mixture
+        The weight of a string is the share of its class, with or without the motif, divided by the size of the class.
+        """
+        acceptor, pure = self.acceptor, 1.0 if self.mixture is None else self.mixture
         parts = [(1 - pure, self.counts[1]), (pure, self.counts[0])]
         weight = [math.log(share) - math.log(count) if share > 0 else -math.inf for share, count in parts]
         log_emission = torch.zeros(acceptor.next_state.shape, dtype=torch.float64)
-        log_emission[:, eos] = torch.tensor(weight, dtype=torch.float64)[acceptor.accepting.long()]
-        return WeightedAutomaton(log_emission, acceptor.next_state, self.space)
+        log_emission[:, self.space.eos] = torch.tensor(weight, dtype=torch.float64)[acceptor.accepting.long()]
+        weights = WeightedAutomaton(log_emission, acceptor.next_state, self.space)
+        return normalise(intersect(white_noise(len(self.alphabet), self.length), weights))
 
     def encode(self, strings: Sequence[str]) -> Sequences:
         """Strings as points, the end symbol added."""

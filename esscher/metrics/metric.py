@@ -11,7 +11,7 @@ in tuning a system. Letters: L lines, N candidates, S counts, R resamples.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -46,6 +46,10 @@ class TextMetric(Protocol):
 
     def value(self, sums: Float[Tensor, "*R S"]) -> Float[Tensor, "*R"]:
         """The metric of a corpus whose counts have these sums."""
+        ...
+
+    def signature(self, references: Sequence[Sequence[str]]) -> str:
+        """The settings that reproduce the value, given the references of each line."""
         ...
 
 
@@ -98,26 +102,29 @@ References = Sequence[str] | Sequence[Sequence[str]]
 """One reference text for each line, or several."""
 
 
-class Measure(TextMetric, Protocol):
-    """A `TextMetric` with a signature that makes its values reproducible."""
-
-    def signature(self, references: Sequence[Sequence[str]]) -> str:
-        """The settings that reproduce the value, given the references of each line."""
-        ...
-
-
 @dataclass(frozen=True)
 class Metric:
     """A named metric of a whole translation; a mean over lines unless `resampled`."""
 
     name: str
-    measure: Measure
+    measure: TextMetric
     resampled: bool = True
 
     def count(self, hypotheses: Sequence[str], references: References) -> "LineCounts":
         """The counts of each line, from which the values of all, some or resampled lines follow."""
         answers = [[line] if isinstance(line, str) else list(line) for line in references]
-        _check_lines(hypotheses, answers)
+        if len(hypotheses) != len(answers):
+            raise ValueError(
+                f"There are {len(hypotheses):,} hypotheses and references for {len(answers):,} lines. Nothing was computed; "
+                f"line k of both must belong together, empty lines too."
+            )
+        if not hypotheses:
+            raise ValueError("There is no line at all. Nothing was computed; give hypotheses and their references.")
+        if [] in answers:
+            number = answers.index([]) + 1
+            raise ValueError(
+                f"Line {number} has no reference. Nothing was computed; give each line one, or leave the line out."
+            )
         rows = [self.measure.counts([ours], theirs) for ours, theirs in zip(hypotheses, answers, strict=True)]
         return LineCounts(self, torch.cat(rows), self.measure.signature(answers))
 
@@ -144,35 +151,34 @@ class LineCounts:
         """The value of all lines."""
         measure, rows = self.metric.measure, self.rows
         if len(rows) < 2:
-            return self._unbounded(float(measure.value(rows.sum(0))), confidence)
+            return self._unbounded(measure.value(rows.sum(0)), confidence)
         if self.metric.resampled:
             return self._signed(corpus_value(measure, rows, confidence=confidence, resamples=resamples, rng=rng))
-        mean = self._mean(lambda times: measure.value((times[0, :, None] * rows).sum(0)), confidence)
+        mean = self._mean(rows, confidence)
         return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 100.0))
 
     def minus(self, other: "LineCounts", *, confidence: float = 0.95, resamples: int = 1_000, rng: Rng) -> Estimate:
         """The value minus that of another translation of the same lines, resampled together."""
         measure, rows, others = self.metric.measure, self.rows, other.rows
         if len(rows) < 2:
-            return self._unbounded(float(measure.value(rows.sum(0)) - measure.value(others.sum(0))), confidence)
+            return self._unbounded(measure.value(rows.sum(0)) - measure.value(others.sum(0)), confidence)
         if self.metric.resampled:
-            difference = corpus_difference(measure, rows, others, confidence=confidence, resamples=resamples, rng=rng)
-            return self._signed(difference)
-        differences = torch.stack([rows[:, 0] - others[:, 0], rows[:, 1]], -1)
-        return self._mean(lambda times: measure.value((times[0, :, None] * differences).sum(0)), confidence)
+            return self._signed(corpus_difference(measure, rows, others, confidence=confidence, resamples=resamples, rng=rng))
+        return self._mean(torch.stack([rows[:, 0] - others[:, 0], rows[:, 1]], -1), confidence)
 
-    def _mean(self, statistic: Callable[[Tensor], Tensor], confidence: float) -> Estimate:
-        n, unit = len(self.rows), self.metric.measure.unit
-        return self._signed(
-            interval(statistic, [(1, n)], confidence=confidence, n=n, method="interval of a mean", unit=unit, counted="texts")
-        )
+    def _mean(self, rows: Float[Tensor, "L S"], confidence: float) -> Estimate:
+        def statistic(times: Tensor) -> Tensor:
+            return self.metric.measure.value((times[0, :, None] * rows).sum(0))
 
-    def _unbounded(self, value: float, confidence: float) -> Estimate:
-        method, unit = "one text has no interval", self.metric.measure.unit
-        return self._signed(Estimate(value, -math.inf, math.inf, confidence, len(self.rows), method, unit, "texts"))
+        n, unit, method = len(rows), self.metric.measure.unit, f"{self.signature}; interval of a mean"
+        return interval(statistic, [(1, n)], confidence=confidence, n=n, method=method, unit=unit, counted="texts")
 
     def _signed(self, estimate: Estimate) -> Estimate:
         return replace(estimate, method=f"{self.signature}; {estimate.method}")
+
+    def _unbounded(self, value: Tensor, confidence: float) -> Estimate:
+        method, unit = f"{self.signature}; one text has no interval", self.metric.measure.unit
+        return Estimate(float(value), -math.inf, math.inf, confidence, len(self.rows), method, unit, "texts")
 
 
 METRICS = {
@@ -193,16 +199,3 @@ def get_metric(name: str) -> Metric:
     if name not in METRICS:
         raise ValueError(f"No metric named {name!r}. Nothing was computed; choose from: {', '.join(METRICS)}.")
     return METRICS[name]
-
-
-def _check_lines(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> None:
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"There are {len(hypotheses):,} hypotheses and references for {len(references):,} lines. Nothing was computed; "
-            f"line k of both must belong together, empty lines too."
-        )
-    if not hypotheses:
-        raise ValueError("There is no line at all. Nothing was computed; give hypotheses and their references.")
-    empty = next((number for number, line in enumerate(references) if not line), None)
-    if empty is not None:
-        raise ValueError(f"Line {empty + 1} has no reference. Nothing was computed; give each line one, or leave the line out.")

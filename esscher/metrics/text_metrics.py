@@ -120,9 +120,8 @@ class Bleu:
     sign: ClassVar[int] = 1
 
     def counts(self, candidates: Sequence[str], references: Sequence[str]) -> Float[Tensor, "N 10"]:
-        scorer = require_library("sacrebleu.metrics", "BLEU").BLEU(
-            effective_order=True
-        )  # without a warning; the counts are the same
+        bleu = require_library("sacrebleu.metrics", "BLEU").BLEU
+        scorer = bleu(effective_order=True)  # without a warning; the counts are the same
         scores = [scorer.sentence_score(candidate, list(references)) for candidate in candidates]
         rows = [[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores]
         return torch.tensor(rows, dtype=torch.float64).view(-1, 2 + 2 * ORDERS)
