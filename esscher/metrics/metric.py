@@ -121,10 +121,8 @@ class Metric:
         if not hypotheses:
             raise ValueError("There is no line at all. Nothing was computed; give hypotheses and their references.")
         if [] in answers:
-            number = answers.index([]) + 1
-            raise ValueError(
-                f"Line {number} has no reference. Nothing was computed; give each line one, or leave the line out."
-            )
+            line = answers.index([]) + 1
+            raise ValueError(f"Line {line} has no reference. Nothing was computed; give each line one, or leave the line out.")
         rows = [self.measure.counts([ours], theirs) for ours, theirs in zip(hypotheses, answers, strict=True)]
         return LineCounts(self, torch.cat(rows), self.measure.signature(answers))
 

@@ -111,7 +111,7 @@ def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):
     for arguments, message in (
         ((folder,), "Either sentences or a file are translated"),
         ((folder, "abc", "--file", str(lines)), "Either sentences or a file are translated"),
-        ((folder, "abc", "--decoder.width", "0"), "at least one prefix, not 0"),
+        ((folder, "abc", "--decoder.width", "0"), "width is at least 1, not 0"),
     ):
         code, _, err = call(capsys, "translate", *arguments)
         assert code != 0 and message in " ".join(err.split())

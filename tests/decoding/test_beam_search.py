@@ -137,7 +137,11 @@ def test_points_end_at_the_longest_length_asked_for():
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [((0, 1.0), "at least one prefix, not 0"), ((2, -1.0), "at least 0, not -1"), ((2, 1.0, 0), "not max_new_tokens = 0")],
+    [
+        ((0, 1.0), "width is at least 1, not 0"),
+        ((2, -1.0), "at least 0, not -1"),
+        ((2, 1.0, 0), "max_new_tokens is at least 1, not 0"),
+    ],
 )
 def test_settings_that_are_no_beam(settings, message):
     with pytest.raises(ValueError, match=message):

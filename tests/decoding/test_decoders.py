@@ -76,5 +76,5 @@ def test_weighted_draws_and_no_draws_are_refused(base):
         with pytest.raises(ValueError, match="weighted"):
             RandomDraw(sampler)(Tilted(base, short), prompts_of(PROMPTS), rng=SeededRng(0))
     for make in (lambda: BestOfN(0), lambda: MinimumBayesRisk(0, gain=overlap)):
-        with pytest.raises(ValueError, match="at least 1 draw, not 0"):
+        with pytest.raises(ValueError, match="draws is at least 1, not 0"):
             make()
