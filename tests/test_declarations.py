@@ -82,7 +82,7 @@ EXCEPTIONS = [
             "esscher.decoding.decoders:DecoderOutput",
             "esscher.estimators.*:*",
             "esscher.exact.enumeration:ExactTable",
-            "esscher.metrics.comparison:LengthGroup",
+            "esscher.metrics.metric:LengthGroup",
             "esscher.workflow.*:*Result",
             "esscher.workflow.*:*Measurement",
             "esscher.papers.*:*Result",

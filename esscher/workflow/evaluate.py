@@ -5,7 +5,7 @@ from typing import Any
 
 from esscher.core.randomness import SeededRng
 from esscher.data.sources import read_lines
-from esscher.metrics.comparison import score_translation
+from esscher.metrics.metric import score_translation
 from esscher.reports.report import Report
 from esscher.workflow.config.translate import EvaluateConfig
 

@@ -46,8 +46,7 @@ from esscher.data.text import (
 )
 from esscher.data.tokenizers import Tokenizer, character_tokenizer
 from esscher.data.translation_pairs import Pairs, encode_sources, pair_points
-from esscher.estimators.measure import Measurement
-from esscher.estimators.perplexity import as_bits, as_perplexity
+from esscher.estimators.perplexity import Measurement, as_bits, as_perplexity
 from esscher.exact.languages import motif_process
 from esscher.networks.xlnet import SPECIAL_SYMBOLS
 from esscher.reports.plots import save_image_grid

@@ -34,7 +34,7 @@ from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.energies.serialization import Origin, SavedLogLinear, base_digest, load_energy, save_energy, save_network_energy
 from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
-from esscher.estimators.measure import Measurement, measure
+from esscher.estimators.perplexity import Measurement, measure
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler

@@ -23,8 +23,7 @@ from esscher.data.translation_pairs import decode_targets, encode_sources
 from esscher.decoding.beam_search import BeamSearch, Greedy
 from esscher.decoding.decoders import Decoder, MinimumBayesRisk, texts_utility
 from esscher.decoding.registry import DECODERS
-from esscher.metrics.comparison import word_ratio
-from esscher.metrics.metric import get_metric
+from esscher.metrics.metric import get_metric, word_ratio
 from esscher.networks.registry import NETWORKS, kinds_of
 from esscher.reports.report import Report
 from esscher.workflow.config.translate import TranslateConfig

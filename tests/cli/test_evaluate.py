@@ -7,7 +7,7 @@ import pytest
 from metrics.translations import made_references, translated
 
 from esscher.core.randomness import SeededRng
-from esscher.metrics.comparison import score_translation
+from esscher.metrics.metric import score_translation
 
 pytest.importorskip("sacrebleu")
 REFERENCES = made_references(30)

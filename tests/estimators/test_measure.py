@@ -14,12 +14,14 @@ from esscher.core.space import Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
 from esscher.estimators import log_z as log_z_module
 from esscher.estimators.log_z import betting_log_z, betting_mean_log_z, leave_one_out_bounds, log_z, log_z_std
-from esscher.estimators.measure import Measurement, measure, measure_with_draws
 from esscher.estimators.perplexity import (
+    Measurement,
     bounded_cross_entropy,
     cross_entropy,
     cross_entropy_reduction,
     guaranteed_cross_entropy,
+    measure,
+    measure_with_draws,
     score_sequences,
     unit_counts,
 )

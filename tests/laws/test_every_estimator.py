@@ -16,8 +16,8 @@ from laws.parts import annotation, check_complete, parts
 
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
-from esscher.metrics.comparison import word_ratio
 from esscher.metrics.labels import accuracy, macro_f1, matthews, pearson, share, spearman
+from esscher.metrics.metric import word_ratio
 from esscher.papers.games.evaluation import error_rate, mean_image_rmse
 from esscher.papers.games.points import Points
 from esscher.testing import assert_covers
@@ -29,7 +29,7 @@ SHOWN = {  # where coverage is asserted
     "papers.divergence": "papers/test_games_plane.py::test_the_interval_of_a_counted_divergence_covers",
     "estimators.prefix_log_probs": "estimators/test_continuations.py::test_intervals_cover_at_their_rate",
     "estimators.ratio_of_sums": "estimators/test_stream_estimators.py::test_blocks_cover_and_single_tokens_do_not",
-    "estimators.divergences": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
+    "estimators.expectations": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.moments": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.quasi_rejection_gap": "estimators/test_moments_divergences.py::test_quasi_rejection_gap_covers",
     "estimators.wasserstein": "estimators/test_populations.py::test_the_distance_covers_zero_where_joint_and_data_are_equal",

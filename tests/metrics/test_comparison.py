@@ -8,8 +8,15 @@ import torch
 from metrics.translations import made_references, translated
 
 from esscher.core.randomness import SeededRng
-from esscher.metrics.comparison import by_length, paired_comparison, randomisation_p_value, score_translation, word_ratio
-from esscher.metrics.metric import LineCounts, get_metric
+from esscher.metrics.metric import (
+    LineCounts,
+    by_length,
+    get_metric,
+    paired_comparison,
+    randomisation_p_value,
+    score_translation,
+    word_ratio,
+)
 from esscher.metrics.text_metrics import WordErrorRate
 from esscher.testing import assert_covers
 

@@ -33,8 +33,7 @@ from esscher.decoding.beam_search import BeamSearch, Greedy
 from esscher.decoding.decoders import BestOfN, Decoder, RandomDraw
 from esscher.energies.features import ConditionalLogLinear, prompt_network
 from esscher.energies.translation_features import copied_words, coverage, length_ratio, lexicon_of
-from esscher.metrics.comparison import by_length, paired_comparison, word_ratio
-from esscher.metrics.metric import get_metric
+from esscher.metrics.metric import by_length, get_metric, paired_comparison, word_ratio
 from esscher.networks.registry import NetworkConfig
 from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
 from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig

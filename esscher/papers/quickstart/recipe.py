@@ -25,8 +25,7 @@ from esscher.data.config import MOTIF, DataConfig, LengthConfig, TokenizerConfig
 from esscher.energies.declared_features import features_from_specs
 from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.serialization import SavedLogLinear, base_digest, save_energy
-from esscher.estimators.measure import Measurement, measure_with_draws
-from esscher.estimators.perplexity import as_perplexity, cross_entropy
+from esscher.estimators.perplexity import Measurement, as_perplexity, cross_entropy, measure_with_draws
 from esscher.estimators.reliability import Reliability
 from esscher.hub import ModelCard, save_base
 from esscher.networks.recurrent_config import LstmConfig
