@@ -7,8 +7,7 @@ rate training, 2003): along a line in weight space each candidate's sum is a str
 envelope, and merging the corners of all envelopes gives the metric exactly everywhere on the line. Lines along each weight and
 along random directions are searched until none helps, from several starts.
 
-Left out: a penalty on weights. A few weights and some hundred lists need none; a hundred weights would.
-Letters: L lists, N candidates, F scores (features), S counts of the metric, K corners.
+Left out: a penalty on weights. Letters: L lists, N candidates, F scores (features), S counts of the metric, K corners.
 """
 
 from collections.abc import Sequence

@@ -5,17 +5,13 @@
     log p(b | c) = log a(b | c) + R(c b) - R(c),      R = log E[exp(-E(x))], the rest of the point drawn from the base
 
 R of the prompt alone is log Z, R of a complete point is -E(x). The draws after a prompt are shared by all its continuations, so
-their order does not depend on the error of log Z.
-
-`next_tokens` is a table of the likeliest next tokens under the base and under the tilted model (the joint):
+their order does not depend on the error of log Z. `next_tokens` is a table of the likeliest next tokens:
 
     p(t | c) = a(t | c) W(t) / sum over u of a(u | c) W(u),      W(t) = E[exp(-E(x))] over x ~ a that begin with t
 
-a(t | c) is exact. W is a mean over draws of each token's stratum, and over one more stratum of all tokens that are not shown,
-so the probabilities of a table sum to one. The shown tokens are chosen beforehand: the likeliest of the base, and the likeliest
-of the joint in a pilot sample that is not used again. Where a point is a single token, all is exact, by enumeration.
-
-The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws.
+a(t | c) is exact. W is a mean over draws of each token's stratum, and over one more stratum of all tokens that are not shown.
+The shown tokens are chosen beforehand, by the base and by a pilot sample of the joint that is not used again. Where a point is
+a single token, all is exact. The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws.
 """
 
 from dataclasses import dataclass

@@ -51,7 +51,7 @@ DEPENDENT = (
 def per_prompt(draws: Draws) -> list[Draws]:
     """The draws of each prompt as separate `Draws`, without `info`."""
     prompts, n = draws.log_weight.shape
-    parts = zip(draws.x.split(n), draws.log_weight.split(1), draws.log_base.split(1), strict=True)
+    parts = zip(draws.x.split(n), torch.split(draws.log_weight, 1), torch.split(draws.log_base, 1), strict=True)
     alone = replace(draws, cost=draws.cost // prompts, info={})
     return [replace(alone, x=x, log_weight=log_weight, log_base=log_base) for x, log_weight, log_base in parts]
 

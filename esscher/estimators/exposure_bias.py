@@ -1,28 +1,19 @@
 """Exposure bias: how far prefixes that a model generates lie from those of the data, and which of two models suffers less.
 
-A model is trained on prefixes of the data and generates from its own. `exposure` bounds the gap at each position k: with lse_k
-the logsumexp of the logits before token k (`esscher.energies.self_energy`),
+`exposure` bounds the gap at each position k: with lse_k the logsumexp of the logits before token k,
 
     E_data[lse_k] - log E_q[exp lse_k]        over prefixes that have not ended before k
 
 is a lower bound on KL(data prefixes || model prefixes) (Donsker and Varadhan), with any function in place of lse. No classifier
 is trained and no density of the data is needed. The logsumexp is a good critic after E-Forcing; otherwise the bound may be 0 or
-negative, which says nothing. Both expectations are over prefixes that go on; a prompt belongs to the prefix.
-
-    result = exposure(base, x, Ancestral()(Tilted(base), unique_prompts(x)[0], 8, rng=rng))
-
-Replicates are those of `esscher.estimators.populations`: rows, never tokens, since positions of a sequence are dependent. The
-bias of the log mean is corrected to first order. Left out: heavy tails of exp lse_k that few draws do not show, and positions
-that fewer than `MIN_REACHED` sequences or draws reach.
+negative, which says nothing. A prompt belongs to the prefix. Replicates are those of `esscher.estimators.populations`: rows,
+never tokens, since positions of a sequence are dependent. The bias of the log mean is corrected to first order. Left out: heavy
+tails of exp lse_k that few draws do not show, and positions that fewer than `MIN_REACHED` sequences or draws reach.
 
 `exposure_ratio` compares two models (Zhang et al. 2019). Each continues the prompt of every sequence by itself, greedily or by
-sampling, and the true token at each position is scored given the model's own outputs before it:
-
-    log a(x_k | y_<k),       y_<k ~ a
-
-The ratio is the share of positions where the model scores higher than the baseline, ties counting half; above one half the
-model is better. A position counts while neither the sequence nor either output has ended before it. Decoding and scoring
-share one run of steps, so any base will do. Replicates are sequences, or the prompts that several share.
+sampling, and the true token at each position is scored given the model's own outputs before it: log a(x_k | y_<k), y_<k ~ a. The
+ratio is the share of positions where the model scores higher than the baseline, ties counting half. A position counts while
+neither the sequence nor either output has ended before it. Replicates are sequences, or the prompts that several share.
 """
 
 from collections.abc import Sequence

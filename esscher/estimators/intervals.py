@@ -12,9 +12,8 @@ The ends of the interval are the statistic at counts moved along d, so that they
 the logarithms of the ends for Z. `docs/why/intervals.md` compares the alternatives, with measured coverage.
 
 `proportion` is for means in [0, 1]: Clopper and Pearson's interval at the effective number of trials, at which a binomial share
-has the variance of this one (Korn and Graubard, Survey Methodology, 1998). It stays inside [0, 1] and has positive width when
-all replicates agree. `bootstrap_counts` draws replicates with replacement (Efron, 1979). `ratio_of_sums` is for one long series
-of dependent entries: blocks of neighbours are the replicates, 40 of them, or 20 or 10 while neighbouring blocks correlate
+has the variance of this one (Korn and Graubard, Survey Methodology, 1998). `ratio_of_sums` is for one long series of dependent
+entries: blocks of neighbours are the replicates, 40 of them, or 20 or 10 while neighbouring blocks correlate
 (`docs/why/streams.md` has the coverage).
 
 Counts come in *sources* of independent chance, each a table [strata, n]: replicates of a stratum are drawn alike (the draws of
@@ -126,10 +125,7 @@ def _scaled(effect: Float[Tensor, "G n"]) -> Float[Tensor, "G n"]:
 
 
 def _degrees_of_freedom(directions: Sequence[Tensor]) -> float:
-    """Satterthwaite's degrees of freedom of a sum of squares: from its fourth moments, at most those of its sizes.
-
-    `reliability.degrees_of_freedom` has the formula for the mean weight of one prompt.
-    """
+    """Satterthwaite's degrees of freedom of a sum of squares: from its fourth moments, at most those of its sizes."""
     spread, sizes = 0.0, 0.0
     for direction in directions:
         n = direction.shape[1]
@@ -196,7 +192,7 @@ def _clopper_pearson(successes: float, trials: float, confidence: float) -> tupl
 
 
 def bootstrap_counts(size: int, samples: int, *, rng: Rng) -> Float[Tensor, "{samples} {size}"]:
-    """How often each of `size` replicates occurs in each of `samples` draws of `size` with replacement."""
+    """How often each of `size` replicates occurs in each of `samples` bootstrap samples (Efron, 1979)."""
     chosen = rng.categorical(torch.zeros(1, size, dtype=torch.float64), samples * size).view(samples, size)
     return torch.zeros(samples, size, dtype=torch.float64).scatter_add(1, chosen, torch.ones_like(chosen, dtype=torch.float64))
 

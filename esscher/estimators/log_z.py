@@ -6,9 +6,7 @@ so it is corrected. `reliability` says whether to trust the interval.
 `betting_log_z` covers at any number of draws, for energies with known bounds (Waudby-Smith and Ramdas, J. R. Stat. Soc. B,
 2024). For every candidate mean m, one gambler bets that the weights exceed m and one that they fall short; each multiplies its
 capital by 1 +- lambda (y - m) at every draw, with lambda fixed before the draw is seen. If m is the true mean, a capital
-exceeds 2 / (1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out. The
-only assumption is the bounds; the price is a wider interval than `log_z`, the more so the further the bounds lie from the
-weights.
+exceeds 2 / (1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out.
 
 `betting_mean_log_z` is for the mean over several prompts, where a guarantee for each prompt at once would be wide. It bounds
 

@@ -4,23 +4,15 @@
     pops.estimate(pops.ratio("joint", values), confidence=0.95, method="mean")
 
 The same base draws serve both models by their weights: equal ones for the base, and for the joint the share s of exp(-E) within
-the prompt, corrected to first order for the bias of self-normalisation:
-
-    s_n (1 + s_n - sum_m s_m^2)          which sum to 1 and are no less than 0
-
-Means under these weights are the expectation of resampling by them, without its noise. Prompts weigh as often as they occur in
-the data. Replicates are the prompts, each with its data and draws, or, with one prompt for all, the sequences of the data and
+the prompt, corrected to first order for the bias of self-normalisation: s_n (1 + s_n - sum_m s_m^2), which sum to 1. Means
+under these weights are the expectation of resampling by them, without its noise. Prompts weigh as often as they occur in the
+data. Replicates are the prompts, each with its data and draws, or, with one prompt for all, the sequences of the data and
 separately the draws. Left out: the higher-order bias, which matters where few draws hold the weight (`Populations.ess`).
 
 `compare_energies` has means, Wasserstein distances to the data and histograms of the energies. A joint that equals the
 distribution of the data has the data's energies; the converse does not hold, since the energy sees only what it was trained on.
-
-`unique_ngrams` measures repetition within a point:
-
-    ratio(n) = sum over points of different n-grams in the point / sum over points of n-grams in the point
-
-End symbols count as tokens, prompts do not; a point shorter than n has no n-gram. The ratio falls with the length of points, so
-compare models on points of equal length.
+`unique_ngrams` measures repetition: the different n-grams of each point, summed over points, over the sum of all its n-grams.
+End symbols count as tokens, prompts do not. The ratio falls with the length of points, so compare points of equal length.
 """
 
 import math

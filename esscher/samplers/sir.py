@@ -80,11 +80,9 @@ class SIR:
 class AdaptiveSIR:
     """SIR with as many candidates as each prompt needs, found by a pilot run.
 
-    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight, which is stricter than an
-    effective sample size of `min_ess`. It only decides the number n: the draws are chosen from fresh candidates, so their law
-    is that of `SIR(n)` averaged over n. Choosing from the pilot itself would add bias, because a pilot that happens to lack
-    the rare heavy candidates looks even and stops too soon. `info["large_enough"]` is False where `max_candidates` did not
-    suffice.
+    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight. It only decides the number n: the
+    draws are chosen from fresh candidates, because a pilot that happens to lack the rare heavy candidates looks even and stops
+    too soon. `info["large_enough"]` is False where `max_candidates` did not suffice.
     """
 
     min_ess: float = 16.0

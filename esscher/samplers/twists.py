@@ -7,8 +7,7 @@ base (slopes near 0 where a prefix predicts nothing), and `FittedParticles` fits
 own (`HasTwist`, such as `esscher.energies.self_energy`) replaces -E(prefix) by it; `logsumexp_twist` uses it unscaled.
 
 A twist never biases a sampler, but a poor one gives more variance than independent draws, which the effective sample size does
-not show. Energies trained on whole sequences gave poor twists where this was measured (`docs/guide/sampling.md`); energies that
-add up over tokens give good ones.
+not show: energies trained on whole sequences gave poor twists where this was measured (`docs/guide/sampling.md`).
 """
 
 from dataclasses import dataclass, replace
