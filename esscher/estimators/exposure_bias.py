@@ -11,8 +11,8 @@ never tokens, since positions of a sequence are dependent. The bias of the log m
 tails of exp lse_k that few draws do not show, and positions that fewer than `MIN_REACHED` sequences or draws reach.
 
 `exposure_ratio` compares two models (Zhang et al. 2019). Each continues the prompt of every sequence by itself, greedily or by
-sampling, and the true token at each position is scored given the model's own outputs before it: log a(x_k | y_<k), y_<k ~ a. The
-ratio is the share of positions where the model scores higher than the baseline, ties counting half. A position counts while
+sampling, and the true token at each position is scored given the model's own outputs before it: log a(x_k | y_<k), y_<k ~ a.
+The ratio is the share of positions where the model scores higher than the baseline, ties counting half. A position counts while
 neither the sequence nor either output has ended before it. Replicates are sequences, or the prompts that several share.
 """
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.core.estimate import Estimate
-from esscher.estimators.intervals import Statistic, interval, proportion
+from esscher.estimators.intervals import interval, proportion
 
 CONFIDENCE = 0.95
 COUNTED = "examples"
@@ -33,17 +33,16 @@ def accuracy(right: Sequence[bool], groups: Sequence[str]) -> Estimate:
 
 def share(values: Sequence[float], groups: Sequence[str], *, method: str, binary: bool = True) -> Estimate:
     """The mean of numbers in [0, 1]; `binary` if each is 0 or 1."""
-    number, count = _numbered(groups)
+    number, count, method = _numbered(groups, method)
     x = torch.tensor(list(values), dtype=torch.float64)
 
     def mean(times: Float[Tensor, "1 G"]) -> Tensor:
         weight = times[0][number]
         return (weight * x).sum() / weight.sum()
 
-    n, method = len(x), _method(method, len(x), count)
     if count < 2:
-        return Estimate(float(x.mean()), 0.0, 1.0, CONFIDENCE, n, f"{method}: no interval", counted=COUNTED)
-    return proportion(mean, [(1, count)], confidence=CONFIDENCE, n=n, method=method, binary=binary, counted=COUNTED)
+        return Estimate(float(x.mean()), 0.0, 1.0, CONFIDENCE, len(x), f"{method}: no interval", counted=COUNTED)
+    return proportion(mean, [(1, count)], confidence=CONFIDENCE, n=len(x), method=method, binary=binary, counted=COUNTED)
 
 
 def macro_f1(predicted: Sequence[int], right: Sequence[int], groups: Sequence[str]) -> Estimate:
@@ -127,58 +126,52 @@ def _of_table(
     value: Callable[[Tensor], Tensor], predicted: Sequence[int], right: Sequence[int], groups: Sequence[str], method: str
 ) -> Estimate:
     """The estimate of a function of the table of predicted and right classes."""
-    number, count = _numbered(groups)
     ours, theirs = torch.tensor(list(predicted)), torch.tensor(list(right))
-    classes = int(max(ours.max(), theirs.max())) + 1
-    cell = ours * classes + theirs
+    classes = int(max(ours.max(), theirs.max())) + 1 if groups else 0
 
-    def statistic(times: Float[Tensor, "1 G"]) -> Tensor:
+    def statistic(weight: Float[Tensor, "N"]) -> Tensor:
         empty = torch.zeros(classes * classes, dtype=torch.float64)
-        return value(empty.index_add(0, cell, times[0][number]).view(classes, classes))
+        return value(empty.index_add(0, ours * classes + theirs, weight).view(classes, classes))
 
-    return _bounded(statistic, count, len(ours), method)
+    return _bounded(statistic, groups, method)
 
 
 def _correlation(
-    predicted: Sequence[float],
-    right: Sequence[float],
-    groups: Sequence[str],
-    method: str,
-    transform: Callable[[Tensor, Tensor], Tensor],
+    predicted: Sequence[float], right: Sequence[float], groups: Sequence[str], method: str, transform: Callable[..., Tensor]
 ) -> Estimate:
     """The weighted correlation of both columns after `transform(weight, column)`."""
-    number, count = _numbered(groups)
     columns = [torch.tensor(list(values), dtype=torch.float64) for values in (predicted, right)]
 
-    def statistic(times: Float[Tensor, "1 G"]) -> Tensor:
-        weight = times[0][number]
+    def statistic(weight: Float[Tensor, "N"]) -> Tensor:
         x, y = (transform(weight, column) for column in columns)
         x, y = (values - (weight * values).sum() / weight.sum() for values in (x, y))
         spread = ((weight * x * x).sum() * (weight * y * y).sum()).clamp(min=1e-300).sqrt()
         return (weight * x * y).sum() / spread
 
-    return _bounded(statistic, count, len(columns[0]), method)
+    return _bounded(statistic, groups, method)
 
 
-def _bounded(statistic: Statistic, count: int, n: int, method: str) -> Estimate:
-    """The estimate of a number in [-1, 1]; a single group has no interval."""
-    method = _method(method, n, count)
+def _bounded(value: Callable[[Tensor], Tensor], groups: Sequence[str], method: str) -> Estimate:
+    """The estimate of a function in [-1, 1] of the weights of the examples; a single group has no interval."""
+    number, count, method = _numbered(groups, method)
+    n = len(number)
+
+    def statistic(times: Float[Tensor, "1 G"]) -> Tensor:
+        return value(times[0][number])
+
     if count < 2:
-        value = float(statistic(torch.ones(1, count, dtype=torch.float64)))
-        return Estimate(value, -1.0, 1.0, CONFIDENCE, n, f"{method}: no interval", counted=COUNTED)
+        only = float(statistic(torch.ones(1, count, dtype=torch.float64)))
+        return Estimate(only, -1.0, 1.0, CONFIDENCE, n, f"{method}: no interval", counted=COUNTED)
     estimate = interval(statistic, [(1, count)], confidence=CONFIDENCE, n=n, method=method, counted=COUNTED)
     low, high = (end if math.isfinite(end) else edge for end, edge in ((estimate.low, -1.0), (estimate.high, 1.0)))
     return replace(estimate, low=max(low, -1.0), high=min(high, 1.0))
 
 
-def _numbered(groups: Sequence[str]) -> tuple[Int[Tensor, "N"], int]:
-    """The number of the group of each example, and the number of groups."""
+def _numbered(groups: Sequence[str], method: str) -> tuple[Int[Tensor, "N"], int, str]:
+    """The number of the group of each example, the number of groups, and the method with it."""
     known: dict[str, int] = {}
     numbers = [known.setdefault(group, len(known)) for group in groups]
     if not numbers:
         raise ValueError("There are no predictions. Nothing was measured; give examples with labels.")
-    return torch.tensor(numbers), len(known)
-
-
-def _method(what: str, examples: int, groups: int) -> str:
-    return what if groups == examples else f"{what}, in {groups:,} groups"
+    count = len(known)
+    return torch.tensor(numbers), count, method if count == len(numbers) else f"{method}, in {count:,} groups"
