@@ -116,7 +116,7 @@ def count_parameters(model: nn.Module) -> int:
 def mean_estimate(values: Tensor, *, method: str, unit: str = "") -> Estimate:
     """The mean of independent values, with a 95 % interval for the mean of their distribution."""
     n = len(values)
-    return interval(ratio(values.double()), [(1, n)], confidence=0.95, n=n, method=method, unit=unit)
+    return interval(ratio(values.double()), [(1, n)], confidence=0.95, n=n, method=method, unit=unit, counted="values")
 
 
 def means_over_seeds(rows: Rows, by: Sequence[str], columns: Sequence[str] | None = None) -> list[Row]:
@@ -143,7 +143,7 @@ def _mean_over_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, 0.975)) * error
     method = f"Student's t over {len(values)} seeds"
-    return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit)
+    return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit, "seeds")
 
 
 def table_rows(columns: Sequence[str], *rows: Sequence[Any]) -> list[Row]:

@@ -81,7 +81,7 @@ def _block_means(losses: Sequence[tuple[float, int]]) -> list[tuple[float, int]]
     return means
 
 
-def mean_loss(losses: Sequence[tuple[float, int]], *, draws: int) -> Estimate:
+def mean_loss(losses: Sequence[tuple[float, int]], *, n: int, counted: str = "examples") -> Estimate:
     """The mean over all counted units; its interval is that of a ratio of sums over batches."""
     value = torch.tensor([loss for loss, _ in losses], dtype=torch.float64)
     count = torch.tensor([count for _, count in losses], dtype=torch.float64)
@@ -91,5 +91,5 @@ def mean_loss(losses: Sequence[tuple[float, int]], *, draws: int) -> Estimate:
 
     if len(losses) < 2:
         only = float(ratio(torch.ones(1, len(losses), dtype=torch.float64)))
-        return Estimate(only, -math.inf, math.inf, CONFIDENCE, draws, "one batch: no interval")
-    return interval(ratio, [(1, len(losses))], confidence=CONFIDENCE, n=draws, method="ratio over batches")
+        return Estimate(only, -math.inf, math.inf, CONFIDENCE, n, "one batch: no interval", counted=counted)
+    return interval(ratio, [(1, len(losses))], confidence=CONFIDENCE, n=n, method="ratio over batches", counted=counted)

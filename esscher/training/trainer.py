@@ -247,7 +247,8 @@ class TrainingLoop:
                 rng=SeededRng(self.config.seed).stream("validation"),
             )
         all_losses = [loss for process_losses in all_gather_objects(losses) for loss in process_losses]
-        return mean_loss(all_losses, draws=len(validation.data))
+        counted = "tokens" if isinstance(validation.data, TokenStream) else "examples"
+        return mean_loss(all_losses, n=len(validation.data), counted=counted)
 
     def _save(self, better: bool) -> None:
         if self.checkpoints is not None:

@@ -149,11 +149,11 @@ def test_a_stream_is_validated_with_memory_and_blocks():
     losses = held_out.losses(Tilted(base), only=slice(None), **shared)
     full = torch.full((3,), 1000)
     whole = -base.log_probs(Sequences(tokens.view(3, 1000), torch.zeros_like(full), full)).detach()
-    found = mean_loss(losses, draws=3000)
+    found = mean_loss(losses, n=3000)
     assert len(losses) == 34 and sum(count for _, count in losses) == 3000
     assert found.value == pytest.approx(float(whole.mean()), abs=1e-5) and found.low < found.value < found.high
     parts = [held_out.losses(Tilted(base), only=slice(rank, None, 2), **shared) for rank in (0, 1)]
-    assert mean_loss([*parts[0], *parts[1]], draws=3000).value == pytest.approx(found.value, abs=1e-5)
+    assert mean_loss([*parts[0], *parts[1]], n=3000).value == pytest.approx(found.value, abs=1e-5)
     assert held_out.losses(Tilted(base), only=slice(5, None, 6), **shared) == []
     short = HeldOut(Likelihood(), TokenStream(tokens[:15], 10))
     assert len(short.losses(Tilted(base), only=slice(None), **shared)) == 2
@@ -188,7 +188,7 @@ def test_the_average_is_what_is_evaluated_and_kept(tmp_path):
         shared = {"batch_size": 8, "device": "cpu", "step": record.best_step, "only": slice(None)}
         rng = SeededRng(config.seed).stream("validation")
         losses = HeldOut(Likelihood(), TokenStream(text(700, seed=3), 9)).losses(Tilted(base), rng=rng, **shared)
-        assert mean_loss(losses, draws=700).value == pytest.approx(record.best.value, abs=1e-9)
+        assert mean_loss(losses, n=700).value == pytest.approx(record.best.value, abs=1e-9)
 
 
 # resuming

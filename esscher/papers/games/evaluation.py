@@ -103,7 +103,9 @@ def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
         return _divergence(p, q if right.cell_indices is None else q.clamp(min=PSEUDOCOUNT / len(right.cell_indices)))
 
     sources = [(1, size) for size in sizes]
-    return interval(statistic, sources, confidence=CONFIDENCE, n=sum(sizes), method="points counted in cells", unit="nats")
+    return interval(
+        statistic, sources, confidence=CONFIDENCE, n=sum(sizes), method="points counted in cells", unit="nats", counted="points"
+    )
 
 
 def _divergence(left: Float[Tensor, "C"], right: Float[Tensor, "C"]) -> Tensor:
@@ -130,7 +132,7 @@ def probe_error(game: Game, train: Points, test: Points) -> Estimate:
 def error_rate(wrong: Tensor) -> Estimate:
     """The share of wrong answers in percent, with an interval for other points."""
     n, mean = len(wrong), ratio(wrong.double())
-    share = proportion(mean, [(1, n)], confidence=CONFIDENCE, n=n, method="points as a sample")
+    share = proportion(mean, [(1, n)], confidence=CONFIDENCE, n=n, method="points as a sample", counted="points")
     return share.map(lambda value: 100 * value, unit="%")
 
 
@@ -167,7 +169,7 @@ def mean_image_rmse(generated: Points, real: Points) -> Estimate:
         return (_squared_mean(left[0], x) + _squared_mean(right[0], y) - 2 * between).mean()
 
     sources, draws = [(1, len(x)), (1, len(y))], len(x) + len(y)
-    estimate = interval(square, sources, confidence=CONFIDENCE, n=draws, method="images as samples")
+    estimate = interval(square, sources, confidence=CONFIDENCE, n=draws, method="images as samples", counted="images")
     return estimate.map(lambda value: max(0.0, value) ** 0.5)
 
 
