@@ -64,10 +64,7 @@ def nbest_scores(scores: Sequence[Float[Tensor, "_ F"]], counts: Sequence[Float[
 def tune_weights(
     lists: NBestScores, metric: TextMetric, *, start: Float[Tensor, "F"], restarts: int = 8, rng: Rng
 ) -> Float[Tensor, "F"]:
-    """Weights whose choices have the best metric found, never worse than that of `start`.
-
-    A common factor of all weights changes nothing, so they are scaled to make the first one 1, -1 or 0.
-    """
+    """Weights, scaled to make the first one 1, -1 or 0, with the best metric of their choices; never worse than `start`."""
     spread = (lists.scores - lists.scores.mean(1, keepdim=True)).square().mean((0, 1)).sqrt()  # within lists
     spread = torch.where(spread > 0, spread, 1.0)
     scaled = NBestScores(lists.scores / spread, lists.counts)
@@ -117,16 +114,13 @@ def best_step(lists: NBestScores, metric: TextMetric, weights: Float[Tensor, "F"
 def _envelopes(
     height: Float[Tensor, "L N"], slope: Float[Tensor, "L N"], counts: Float[Tensor, "L N S"]
 ) -> tuple[Float[Tensor, "K"], Float[Tensor, "K S"], Float[Tensor, "S"]]:
-    """Corners of the upper envelopes of all lists, the change of the summed counts at each, and the sums before the first.
-
-    All lists are traversed together from the far left of the line, each from corner to corner.
-    """
+    """Corners of the upper envelopes of all lists, the change of the summed counts at each, and the sums before the first."""
     rows = torch.arange(len(height))
     lowest = slope == slope.amin(-1, keepdim=True)
     now = torch.where(lowest, height, -torch.inf).argmax(-1)
     first = counts[rows, now].sum(0)
     corners, changes = [], []
-    while True:
+    while True:  # all lists together, from the far left of the line, each from corner to corner
         faster = slope - slope[rows, now][:, None]
         behind = height[rows, now][:, None] - height
         meets = torch.where(faster > 0, behind / faster, torch.inf)

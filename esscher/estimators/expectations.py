@@ -174,10 +174,7 @@ def bias_of_weighted_mean(log_weight: Columns, values: Columns) -> Float[Tensor,
 
 
 def bias_of_log_mean(log_weight: Columns) -> Float[Tensor, "P"]:
-    """First-order bias of the log of a mean weight: minus half its squared relative error.
-
-    Leave-one-out agrees to first order but diverges when one draw holds most of the weight; this stays above -1/2.
-    """
+    """First-order bias of the log of a mean weight: minus half its squared relative error; above -1/2, unlike leave-one-out."""
     n = log_weight.shape[1]
     share = torch.softmax(log_weight.double(), -1)
     return -((share**2).sum(-1) - 1 / n) * n / (2 * max(n - 1, 1))
@@ -251,10 +248,7 @@ def divergences(
 def quasi_rejection_gap(
     draws: Draws, log_bound: float, *, prompts: Prompts = "same", confidence: float = 0.95
 ) -> dict[str, Estimate]:
-    """The four divergences between the target (first) and the law of `QuasiRejection(log_bound)` (second).
-
-    They come from all proposed candidates, so a bound can be judged before any sampling with it.
-    """
+    """The four divergences between the target (first) and `QuasiRejection(log_bound)` (second), from all candidates."""
     if "proposed_log_weight" not in draws.info:
         raise ValueError(
             "These draws do not hold their proposed candidates. Nothing was estimated; draw with QuasiRejection or Rejection."

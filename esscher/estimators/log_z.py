@@ -56,10 +56,7 @@ def log_z(draws: Draws, *, prompts: Prompts = "same", confidence: float = 0.95) 
 
 
 def log_z_std(draws: Draws, *, confidence: float = 0.95) -> Estimate:
-    """The standard deviation of log Z over prompts like these, without the part that the error of the draws adds.
-
-    It is 0 where log Z is the same after every prompt, so that the energy needs no constant that depends on the prompt.
-    """
+    """The standard deviation of log Z over prompts like these, without the part that the error of the draws adds."""
     log_weight = independent_log_weights(draws, "The error of each log Z")
     p, n = log_weight.shape
     noise = -2 * bias_of_log_mean(log_weight)  # its variance, to first order
@@ -104,10 +101,7 @@ def log_z_bounds(draws: Draws, *, confidence: float = 0.95) -> LogZBounds:
 
 
 def leave_one_out_bounds(log_weight: Float[Tensor, "P N"]) -> tuple[Float[Tensor, "P"], Float[Tensor, "P"]]:
-    """T_n and (2n-1) T_n - 2(n-1) mean_j T_{n-1}^(-j) for each prompt, in O(n) and log space.
-
-    The upper bound is infinite where a single draw has positive weight.
-    """
+    """T_n and (2n-1) T_n - 2(n-1) mean_j T_{n-1}^(-j) for each prompt; the latter is inf where only one draw has weight."""
     n = log_weight.shape[1]
     check_independent("Leave-one-out", True, n)
     ordered = log_weight.double().sort(-1, descending=True).values
@@ -141,10 +135,7 @@ def betting_mean_log_z(
     weights: Float[Tensor, "C"] | None = None,
     confidence: float = 0.95,
 ) -> Estimate:
-    """The mean of log Z over exactly these prompts, in proportion to `weights`, from n independent draws of each.
-
-    [low, high] bound the log weights of all points, drawn or not.
-    """
+    """The mean of log Z over exactly these prompts, by `weights`; [low, high] bound the log weights of all points."""
     contexts, n = log_weight.shape
     _check_bounds(log_weight, low, high)
     if contexts == 1:
@@ -190,15 +181,12 @@ def _mean_from_above(log_weight: Float[Tensor, "C n"], share: Float[Tensor, "C"]
 
 
 def _least_mean(y: Float[Tensor, "n"], alpha: float) -> float:
-    """A lower bound at level `alpha` on the average of the means of independent y in [0, 1].
-
-    The capital at a candidate m is the mean over stakes s of prod(1 - s + s y / m), which decreases in m.
-    """
+    """A lower bound at level `alpha` on the average of the means of independent y in [0, 1]."""
     limit = math.log(1 / alpha)
     smallest = min(0.5, math.sqrt(2 * limit / len(y)) / 4)
     stake = torch.linspace(math.log(smallest), math.log(0.95), STAKES, dtype=torch.float64).exp()[:, None]
 
-    def allowed(m: float) -> bool:
+    def allowed(m: float) -> bool:  # the mean over stakes s of prod(1 - s + s y / m) decreases in m
         capital = torch.log1p(stake * (y / m - 1)).sum(-1)
         return float(torch.logsumexp(capital, 0)) - math.log(STAKES) < limit
 

@@ -174,10 +174,7 @@ def tilted_cross_entropy(score: SequenceScores, units: Units, *, test: TestSetMo
 def cross_entropy_reduction(
     score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float
 ) -> dict[str, Estimate]:
-    """Nats per unit by which tilting lowers the cross-entropy of the base.
-
-    Both models are scored on the same sequences, so on real text the difference has a far shorter interval than either.
-    """
+    """Nats per unit by which tilting lowers the cross-entropy of the base on the same sequences."""
     return {name: -nats for name, nats in _tilted_nats(score, -score.log_weight, units, test, confidence).items()}
 
 
@@ -280,8 +277,7 @@ def guaranteed_cross_entropy(
 class Measurement:
     """Cross-entropies in nats by unit (see `as_perplexity`); all fields but `base` are empty for a model without an energy.
 
-    `bounds`, `guaranteed` and `log_z_std` need independent draws; `guaranteed` also an energy with known bounds. `log_z_std` is
-    the standard deviation of log Z over several prompts.
+    `bounds`, `guaranteed` and `log_z_std` need independent draws; `guaranteed` also an energy with known bounds.
     """
 
     base: Mapping[str, Estimate]
@@ -292,7 +288,7 @@ class Measurement:
     draws: Draws | None = None
     bounds: Mapping[str, Estimate] | None = None
     guaranteed: Mapping[str, Estimate] | None = None
-    log_z_std: Estimate | None = None
+    log_z_std: Estimate | None = None  # over several prompts
 
     @property
     def warnings(self) -> list[str]:
@@ -338,10 +334,7 @@ def measure(
     confidence: float = 0.95,
     rng: Rng,
 ) -> Measurement:
-    """Measure on the test sequences `x`, with `draws` for each different prompt to estimate its log Z.
-
-    `bounds` are bounds of -E(x) over all points, drawn or not.
-    """
+    """Measure on test sequences `x`, with `draws` for each different prompt; `bounds` bound -E(x) over all points."""
     if target.energy is flat:
         return Measurement(cross_entropy(Tilted(target.base), x, units=units, test=test, confidence=confidence))
     first = torch.tensor(list({key: row for row, key in reversed(list(enumerate(x.prompt_keys())))}.values()))

@@ -86,15 +86,11 @@ def pareto_k(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:
 
 
 def _tail_index(log_weight: Float[Tensor, "n"]) -> float:
-    """The index of the tail above the largest weight strictly below it, so that equal weights fall on one side.
-
-    A largest weight that was drawn `SEEN_OFTEN` times bounds the tail: weights of a few features take few values, to which no
-    Pareto law applies.
-    """
+    """The index of the tail above the largest weight strictly below it, so that equal weights fall on one side."""
     n = len(log_weight)
     tail = math.ceil(min(0.2 * n, 3 * math.sqrt(n)))
     weight = (log_weight - log_weight.max()).exp().sort().values
-    if int((weight > 1 - 1e-9).sum()) >= SEEN_OFTEN:
+    if int((weight > 1 - 1e-9).sum()) >= SEEN_OFTEN:  # weights of a few features take few values: no Pareto law applies
         return -math.inf
     below = weight[weight < weight[-tail]]
     excess = weight[-tail:] - (below[-1] if len(below) else 0.0)

@@ -24,8 +24,7 @@ def count_points(space: Space) -> int:
     """The number of points of a space."""
     if space.eos is None:
         return space.vocab_size**space.max_length
-    symbols = space.vocab_size - 1
-    return sum(symbols**length for length in range(space.max_length)) + symbols**space.max_length
+    return sum((space.vocab_size - 1) ** length for length in range(space.max_length + 1))
 
 
 def enumerate_points(space: Space, prompts: Sequences | None = None) -> Sequences:
@@ -108,8 +107,7 @@ class ExactTable:
         return (self.log_prob.exp() - other.log_prob.exp()).abs().sum(-1) / 2
 
     def log_next(self, length: int) -> Float[Tensor, "P M V"]:
-        """log p(next token | prefix) for all prefixes of `length` tokens, in lexicographic order; -inf if the prefix has p =
-        0."""
+        """log p(next token | prefix) for all prefixes of `length` tokens, in lexicographic order; -inf where p(prefix) = 0."""
         if not 0 <= length < self.space.max_length:
             raise ValueError(
                 f"A prefix leaves room for a token: its length is from 0 to {self.space.max_length - 1}, not {length}."
@@ -118,8 +116,7 @@ class ExactTable:
         return torch.where(total > -torch.inf, self._join(length, self._log_prefix[length + 1]) - total, -torch.inf)
 
     def log_probs(self, x: Sequences, prompt: Int[Tensor, "B"] | None = None) -> Float[Tensor, "B T"]:
-        """The tilted model's log p(x_t | x_<t) where x is counted; `prompt` is the index of each row's prompt (None: the
-        first)."""
+        """The tilted model's log p(x_t | x_<t); `prompt` is the index of each row's prompt (None: the first)."""
         row = torch.zeros(len(x), dtype=torch.long) if prompt is None else prompt
         digit, number = self._digits, torch.zeros(len(x), dtype=torch.long)
         log_probs = torch.zeros(x.tokens.shape, dtype=torch.float64)

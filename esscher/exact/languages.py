@@ -81,13 +81,10 @@ class MotifProcess:
 
     @cached_property
     def base(self) -> NormalisedAutomaton:
-        """The process as a base; a prompt is the beginning of the string.
-
-        The weight of a string is the share of its class, with or without the motif, divided by the size of the class.
-        """
+        """The process as a base; a prompt is the beginning of the string."""
         acceptor, pure = self.acceptor, 1.0 if self.mixture is None else self.mixture
         parts = [(1 - pure, self.counts[1]), (pure, self.counts[0])]
-        weight = [math.log(share) - math.log(count) if share > 0 else -math.inf for share, count in parts]
+        weight = [math.log(share) - math.log(count) if share > 0 else -math.inf for share, count in parts]  # of a string
         log_emission = torch.zeros(acceptor.next_state.shape, dtype=torch.float64)
         log_emission[:, self.space.eos] = torch.tensor(weight, dtype=torch.float64)[acceptor.accepting.long()]
         weights = WeightedAutomaton(log_emission, acceptor.next_state, self.space)

@@ -61,12 +61,9 @@ def shared(hypothesis: Counter[str], reference: Counter[str]) -> int:
 
 
 def f_score(orders: Iterable[Triplet]) -> Float[Tensor, "*R"]:
-    """chrF from the numbers of n-grams of the hypothesis, of the reference and of both, for each order.
-
-    Orders are added one after the other, since a sum over a table would round differently than `sacrebleu`.
-    """
+    """chrF from the numbers of n-grams of the hypothesis, of the reference and of both, for each order."""
     precision = recall = valid_orders = torch.zeros((), dtype=torch.float64)
-    for ours, theirs, both in orders:
+    for ours, theirs, both in orders:  # one after the other: a sum over a table would round differently than `sacrebleu`
         valid = (ours > 0) & (theirs > 0)
         precision = precision + torch.where(valid, both / ours, 0.0)
         recall = recall + torch.where(valid, both / theirs, 0.0)

@@ -96,10 +96,9 @@ def _continue(
 def _branch(
     base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"] | None
 ) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"] | None]:
-    """One row of the state for each different prefix, if that saves much; otherwise one for each draw.
+    """The state with a row for each different prefix, if that saves much, else for each draw; its next tokens; the new `place`.
 
-    `place` is the row of the state of each draw; None if each draw has its own. Returns the state, the next token of each of
-    its rows, and the new `place`.
+    `place` is the row of the state of each draw; None if each draw has its own.
     """
     if place is None:
         return state, token, None

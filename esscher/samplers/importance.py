@@ -36,10 +36,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class Exhaustive:
-    """Every point after each prompt, weighted by its exact probability; `draws` and `rng` are ignored.
-
-    In an objective it turns the stochastic gradient into the exact one.
-    """
+    """Every point after each prompt, weighted by its exact probability; `draws` and `rng` are ignored."""
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:

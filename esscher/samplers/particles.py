@@ -56,10 +56,7 @@ def resample(draws: Draws, count: int, *, rng: Rng) -> Sequences:
 
 @dataclass(frozen=True)
 class Particles:
-    """Weighted draws by sequential Monte Carlo; the draws of a prompt depend on each other.
-
-    A pruned prefix counts in `cost` as the fraction of a sequence that was drawn.
-    """
+    """Weighted draws by sequential Monte Carlo, dependent within a prompt; a pruned prefix counts in `cost` as far as drawn."""
 
     twist: Callable[[Sequences], Tensor] | None = None
     """Guess of -E(x) from a prefix of x; None weighs finished sequences only."""

@@ -38,10 +38,7 @@ class CandidateSelection:
 
 @dataclass(frozen=True)
 class SIR:
-    """Sampling-importance-resampling with a fixed number of candidates.
-
-    Each draw is biased towards the base; the bias vanishes as `num_candidates` grows.
-    """
+    """SIR with a fixed number of candidates: biased towards the base, less so as `num_candidates` grows."""
 
     num_candidates: int = 64
     """Candidates of each draw; with `shared`, of each prompt."""
