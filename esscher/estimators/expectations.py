@@ -262,7 +262,9 @@ def quasi_rejection_gap(
 
     def estimate(name: str) -> Estimate:
         statistic, bias, unit = DIVERGENCES[name]
-        pairs = [(row, row.clamp(max=log_bound))[:: -1 if name == "reverse_kl" else 1] for row in rows]
+        pairs = [(row, row.clamp(max=log_bound)) for row in rows]
+        if name == "reverse_kl":
+            pairs = [(second, first) for first, second in pairs]
         offsets = [0.0 if bias is None else bias(*pair) for pair in pairs]
 
         def each(*counts: Tensor) -> Tensor:

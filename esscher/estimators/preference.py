@@ -53,9 +53,9 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, confidenc
 
     right = attention(votes, checks)
     left_out = {rater: share for rater, share in right.items() if share < MIN_ATTENTION}
-    kept = [vote for vote in votes if vote.pair not in checks and vote.rater not in left_out]
+    valid = [vote for vote in votes if vote.pair not in checks and vote.rater not in left_out]
     by_pair: dict[str, list[Choice]] = defaultdict(list)
-    for vote in kept:
+    for vote in valid:
         by_pair[vote.pair].append(vote.choice)
     leads = [choices.count("b") - choices.count("a") for choices in by_pair.values()]
     for_b, decided = sum(lead > 0 for lead in leads), sum(lead != 0 for lead in leads)
@@ -67,7 +67,7 @@ def preference(votes: Sequence[Vote], checks: Mapping[str, Choice], *, confidenc
         rate = Estimate(for_b / decided, float(low), float(high), confidence, decided, method, counted="pairs")
         p_value = float(test.pvalue)
     agreement, alpha = agreement_of(list(by_pair.values()), confidence=confidence)
-    counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in kept) for choice in CHOICES}
+    counted: dict[str, int] = {choice: sum(vote.choice == choice for vote in valid) for choice in CHOICES}
     return Preference(rate, p_value, decided, len(leads) - decided, counted, agreement, alpha, left_out)
 
 
