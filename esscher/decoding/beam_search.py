@@ -145,7 +145,7 @@ def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: 
         log_prob = torch.where(ends & in_beam, grown.log_prob, -torch.inf)
         finished = finished.best_of(replace(grown, score=log_prob / (step + 1) ** penalty, log_prob=log_prob))
         rest = torch.where(ends, -torch.inf, grown.log_prob)
-        best, kept = rest.topk(min(width, rest.shape[1]))
+        best, column = rest.topk(min(width, rest.shape[1]))
         # log-probabilities only fall, and no sequence is longer than `length`: this bounds the scores of unfinished prefixes
         over = (best[:, 0] == -torch.inf) | (finished.score[:, -1] >= best[:, 0] / length**penalty)
         for part, whole in zip(vars(finished).values(), vars(done).values(), strict=True):
@@ -153,11 +153,11 @@ def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: 
         going = (~over).nonzero()[:, 0]
         if len(going) == 0:
             break
-        finished, kept = finished.rows(going), kept[going]
-        beam, token = beam[going].gather(1, kept), token[going].gather(1, kept)
+        finished, column = finished.rows(going), column[going]
+        beam, token = beam[going].gather(1, column), token[going].gather(1, column)
         rows = (going[:, None] * open_.log_prob.shape[1] + beam).flatten()
         following, state = base.advance(base.select(open_.state, rows), token.flatten())
-        prefixes = grown.tokens[going].gather(1, kept[..., None].expand(-1, -1, length))
+        prefixes = grown.tokens[going].gather(1, column[..., None].expand(-1, -1, length))
         open_ = _OpenBeams(open_.prompt[going], best[going], prefixes, following, state)
     return _candidates(prompts, done)
 
