@@ -29,7 +29,7 @@ SHOWN = {  # where coverage is asserted
     "papers.divergence": "papers/test_games_plane.py::test_the_interval_of_a_counted_divergence_covers",
     "estimators.prefix_log_probs": "estimators/test_continuations.py::test_intervals_cover_at_their_rate",
     "estimators.ratio_of_sums": "estimators/test_stream_estimators.py::test_blocks_cover_and_single_tokens_do_not",
-    "estimators.expectations": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
+    "estimators.divergences": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.moments": "estimators/test_moments_divergences.py::test_moments_and_divergences_cover",
     "estimators.quasi_rejection_gap": "estimators/test_moments_divergences.py::test_quasi_rejection_gap_covers",
     "estimators.wasserstein": "estimators/test_populations.py::test_the_distance_covers_zero_where_joint_and_data_are_equal",
