@@ -71,6 +71,11 @@ class MotifProcess:
         return math.log(self.count)
 
     @property
+    def log_share(self) -> float:
+        """The log of the share of strings that contain the motif: log Z of white noise restricted to them."""
+        return self.log_z - self.length * math.log(len(self.alphabet))
+
+    @property
     def entropy(self) -> float:
         """The entropy of a string; see `motif_entropy`."""
         return motif_entropy(self.counts, self.mixture)

@@ -119,7 +119,7 @@ def test_lambda_of_the_motif_in_white_noise_has_a_closed_form():
     for motif, length in (("10001011111000", 30), ("0110" * 10, 50)):
         process = motif_process(motif, length)
         noise = white_noise(2, length)
-        share = math.exp(process.log_z - process.length * math.log(len(process.alphabet)))
+        share = math.exp(process.log_share)
         (weight,) = exact_moment_weights(noise, [features.contains(process.tokens, noise.space)], torch.tensor([0.9])).tolist()
         assert weight == pytest.approx(math.log(0.9 / 0.1) - math.log(share / (1 - share)), rel=1e-6)
 
