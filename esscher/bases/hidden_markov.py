@@ -22,10 +22,9 @@ from esscher.bases.ngram import check_tokens
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.exact.automaton import Automaton, NormalisedAutomaton
-from esscher.exact.expectation import backward_expectations
+from esscher.exact.dynamic_programming import backward_expectations, safe_logsumexp
 from esscher.exact.exponential_family import ExponentialFamily, exponential_family
 from esscher.exact.features import AutomatonFeature
-from esscher.exact.partition import safe_logsumexp
 
 UNDERFLOW = 1e-250  # a sum of products below it may lack terms that underflowed
 BLOCK_ELEMENTS = 2**21  # rows times positions times hidden states of a block: 16 megabytes of float64

@@ -28,8 +28,7 @@ from esscher.core.storage import write_json
 from esscher.core.target import Base, Tilted
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
-from esscher.estimators.divergences import divergences, quasi_rejection_gap
-from esscher.estimators.expectations import Prompts, moments
+from esscher.estimators.expectations import Prompts, divergences, moments, quasi_rejection_gap
 from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.hub import ModelCard, save_base
@@ -219,7 +218,7 @@ class _Distillation:
         def validation() -> Estimate:
             device, rng = next(self.student.parameters()).device, self.rng.stream("held-out")
             losses = held_out.losses(target, batch_size=size, device=device, step=0, only=slice(None), rng=rng)
-            return mean_loss(losses, draws=len(held_out.data))
+            return mean_loss(losses, n=len(held_out.data), counted="draws")
 
         folder = None if self.folder is None else self.folder / name
         return Trainer(training)(

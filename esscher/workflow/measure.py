@@ -30,9 +30,8 @@ from esscher.data.text import TextStream
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.serialization import base_digest
 from esscher.estimators.long_context import SEGMENT, WARM, stream_cross_entropy, stream_log_probs, stream_warnings
-from esscher.estimators.measure import Measurement, measure
 from esscher.estimators.per_position import PositionEstimates, per_position
-from esscher.estimators.perplexity import TestSetMode, as_bits, as_perplexity
+from esscher.estimators.perplexity import Measurement, TestSetMode, as_bits, as_perplexity, measure
 from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
 from esscher.reports.report import Report
 from esscher.samplers.importance import Importance

@@ -33,8 +33,7 @@ from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.energies.config import EnergyConfig
 from esscher.energies.pretrained import quiet_transformers
 from esscher.estimators.intervals import interval, ratio
-from esscher.estimators.measure import measure_with_draws
-from esscher.estimators.perplexity import as_perplexity, cross_entropy
+from esscher.estimators.perplexity import as_perplexity, cross_entropy, measure_with_draws
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
@@ -183,14 +182,11 @@ def _normalised_columns(model: Base, base: Base, splits: DataSplits, parameters:
     columns = {"parameters": parameters, **_perplexities(nats, fixed)}
     if model is base:
         return columns
-    difference, n = log_prob(model, test) - log_prob(base, test), len(test)
-    method = f"{n} test sequences as a sample, paired with the base"
-    saved = {
-        unit: interval(
-            ratio(difference, units[unit].double()), [(1, n)], confidence=0.95, n=n, method=method, unit=f"nats per {unit}"
-        )
-        for unit in ("token", "word")
-    }
+    difference, n, counted = log_prob(model, test) - log_prob(base, test), len(test), "test sequences"
+    method, saved = f"{n} test sequences as a sample, paired with the base", {}
+    for unit in ("token", "word"):
+        mean, per = ratio(difference, units[unit].double()), f"nats per {unit}"
+        saved[unit] = interval(mean, [(1, n)], confidence=0.95, n=n, method=method, unit=per, counted=counted)
     return {**columns, **_gains(saved)}
 
 
