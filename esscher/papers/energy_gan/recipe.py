@@ -34,22 +34,20 @@ from esscher.papers.games.points import (
     with_unit_covariance,
 )
 from esscher.papers.sources import CIFAR, MNIST, local_or_hub
-from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, select
+from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, select, table_rows
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_figure, save_image_grid
 from esscher.training.config import OptimizerConfig, TrainingConfig
 
-PAPER = [
-    dict(zip(("process", "model", "KL(disc||data)", "KL(gen||data)"), row, strict=True))
-    for row in (
-        ("four Gaussians", "GAN", 6.20, 0.25), ("four Gaussians", "EGAN-Const", 6.22, 0.22),
-        ("four Gaussians", "EGAN-Ent-VI", 0.72, 0.090), ("four Gaussians", "EGAN-Ent-NN", 0.090, 0.062),
-        ("biased pair", "GAN", 6.49, 0.041), ("biased pair", "EGAN-Const", 6.50, 0.12),
-        ("biased pair", "EGAN-Ent-VI", 2.99, 0.030), ("biased pair", "EGAN-Ent-NN", 0.52, 0.033),
-        ("two spirals", "GAN", 4.38, 0.38), ("two spirals", "EGAN-Const", 3.97, 0.72),
-        ("two spirals", "EGAN-Ent-VI", 0.31, 0.43), ("two spirals", "EGAN-Ent-NN", 0.41, 0.45),
-    )
-]  # fmt: skip
+PAPER = table_rows(
+    ("process", "model", "KL(disc||data)", "KL(gen||data)"),
+    ("four Gaussians", "GAN", 6.20, 0.25), ("four Gaussians", "EGAN-Const", 6.22, 0.22),
+    ("four Gaussians", "EGAN-Ent-VI", 0.72, 0.090), ("four Gaussians", "EGAN-Ent-NN", 0.090, 0.062),
+    ("biased pair", "GAN", 6.49, 0.041), ("biased pair", "EGAN-Const", 6.50, 0.12),
+    ("biased pair", "EGAN-Ent-VI", 2.99, 0.030), ("biased pair", "EGAN-Ent-NN", 0.52, 0.033),
+    ("two spirals", "GAN", 4.38, 0.38), ("two spirals", "EGAN-Const", 3.97, 0.72),
+    ("two spirals", "EGAN-Ent-VI", 0.31, 0.43), ("two spirals", "EGAN-Ent-NN", 0.41, 0.45),
+)  # fmt: skip
 PROBES = [
     {"model": model, "probe": error}
     for model, error in (("EGAN-Ent-NN", 1.19), ("EGAN-Const", 1.34), ("GAN", 1.26), ("random", 3.41))

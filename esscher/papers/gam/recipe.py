@@ -33,7 +33,6 @@ RATIOS = (
 ROWS = "Cross-entropies in nats per symbol on 5,000 fresh strings; motif frequencies of each model; intervals of 95 %."
 ENTROPIES_PAPER = [{"motif": "10001011111000", "entropy_per_symbol": 0.449, "mixture_entropy_per_symbol": 0.482}]
 ENTROPIES_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "10001010001", "100010100011")
-ENTROPIES_LENGTH, ENTROPIES_MIXTURE = 30, 0.9
 
 
 def run_gam(context: StudyContext) -> dict[str, Any]:
@@ -150,11 +149,11 @@ def _by_size(rows: Sequence[Row]) -> Any:
 
 def run_entropies(context: StudyContext) -> dict[str, Any]:
     """Sizes and entropies of the motif processes; exact, so the same at every scale and for every seed."""
-    pure = {motif: motif_process(motif, ENTROPIES_LENGTH) for motif in ENTROPIES_MOTIFS}
+    pure = {motif: motif_process(motif, 30) for motif in ENTROPIES_MOTIFS}
     rows = [
         {
             "motif": motif, "count": process.count, "log_z": process.log_z, "entropy_per_symbol": process.entropy_per_symbol,
-            "mixture_entropy_per_symbol": replace(process, mixture=ENTROPIES_MIXTURE).entropy_per_symbol,
+            "mixture_entropy_per_symbol": replace(process, mixture=0.9).entropy_per_symbol,
         }
         for motif, process in pure.items()
     ]  # fmt: skip

@@ -28,7 +28,7 @@ from esscher.papers.streams import (
     stream_sections,
     with_perplexity,
 )
-from esscher.papers.study import Row, Rows, StudyContext, cached_json
+from esscher.papers.study import Row, Rows, StudyContext, cached_json, table_rows
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import cumulative_distribution
 from esscher.training.config import DynamicConfig, TrainingConfig
@@ -36,17 +36,15 @@ from esscher.workflow.base_analyses import measure_rank
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.processors import prepare_stream_data
 
-PAPER = [
-    dict(zip(("text", "model", "rank", "perplexity"), row, strict=True))
-    for row in (
-        ("Penn Treebank", "softmax (AWD-LSTM), 24M", 400, "58.8"),
-        ("Penn Treebank", "MoC, 22M", 280, "-"),
-        ("Penn Treebank", "MoS of 15, 22M", 9_981, "55.97; fine-tuned 54.44; learning from it 47.69"),
-        ("Penn Treebank", "MoS of 3, 5, 10, 20", "6,467, 8,930, 9,973, 9,981", "58.62, 57.36, 56.33, 56.17"),
-        ("WikiText-2", "softmax (AWD-LSTM), 33M", "-", "65.8"),
-        ("WikiText-2", "MoS of 15, 35M", "-", "61.45 fine-tuned; learning from it 40.68"),
-    )
-]
+PAPER = table_rows(
+    ("text", "model", "rank", "perplexity"),
+    ("Penn Treebank", "softmax (AWD-LSTM), 24M", 400, "58.8"),
+    ("Penn Treebank", "MoC, 22M", 280, "-"),
+    ("Penn Treebank", "MoS of 15, 22M", 9_981, "55.97; fine-tuned 54.44; learning from it 47.69"),
+    ("Penn Treebank", "MoS of 3, 5, 10, 20", "6,467, 8,930, 9,973, 9,981", "58.62, 57.36, 56.33, 56.17"),
+    ("WikiText-2", "softmax (AWD-LSTM), 33M", "-", "65.8"),
+    ("WikiText-2", "MoS of 15, 35M", "-", "61.45 fine-tuned; learning from it 40.68"),
+)
 RANK, SINGULAR = "rank.json", "singular.safetensors"
 LARGE = "singular values above 1e-4 of the largest"
 MEANING = (

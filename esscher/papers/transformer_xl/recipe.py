@@ -13,20 +13,18 @@ from esscher.data.config import DataConfig, TokenizerConfig
 from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import EvaluationMode, StreamStudy, over_seeds, stream_rows, stream_run, stream_sections
-from esscher.papers.study import Rows, StudyContext
+from esscher.papers.study import Rows, StudyContext, table_rows
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 
-PAPER = [
-    dict(zip(("text", "model", "result"), row, strict=True))
-    for row in (
-        ("enwik8", "12 layers, 41M", "1.06 bits per byte"), ("enwik8", "18 layers, 88M", "1.03 bits per byte"),
-        ("enwik8", "24 layers, 277M", "0.99 bits per byte"), ("text8", "24 layers, 277M", "1.08 bits per character"),
-        ("WikiText-103", "16 layers, 151M", "24.0 perplexity"), ("WikiText-103", "18 layers, 257M", "18.3 perplexity"),
-        ("One Billion Word", "base, 0.46B", "23.5 perplexity"), ("One Billion Word", "large, 0.8B", "21.8 perplexity"),
-        ("Penn Treebank", "24M", "54.5 perplexity"),
-    )
-]  # fmt: skip
+PAPER = table_rows(
+    ("text", "model", "result"),
+    ("enwik8", "12 layers, 41M", "1.06 bits per byte"), ("enwik8", "18 layers, 88M", "1.03 bits per byte"),
+    ("enwik8", "24 layers, 277M", "0.99 bits per byte"), ("text8", "24 layers, 277M", "1.08 bits per character"),
+    ("WikiText-103", "16 layers, 151M", "24.0 perplexity"), ("WikiText-103", "18 layers, 257M", "18.3 perplexity"),
+    ("One Billion Word", "base, 0.46B", "23.5 perplexity"), ("One Billion Word", "large, 0.8B", "21.8 perplexity"),
+    ("Penn Treebank", "24M", "54.5 perplexity"),
+)  # fmt: skip
 LOCAL_XL_PAPER = [
     {"task": "fine-tuning with chunks of 64", "result": "about 2 times faster"},
     {"task": "classification", "result": "unchanged"},

@@ -17,7 +17,7 @@ from esscher.core.space import Space
 from esscher.data.tokenizers import load_tokenizer
 from esscher.hub import save_base
 from esscher.hub.folder import CONFIG
-from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed
+from esscher.papers.study import Row, StudyContext, means_over_seeds, run_with_seed, table_rows
 from esscher.papers.xlnet.studies import ENERGY_STARTS, NO_PRETRAINING, XLNetStudy, local_studies, xlnet_studies
 from esscher.reports.document import Section, Table
 from esscher.training.collectives import exists_on_main_process
@@ -27,17 +27,15 @@ from esscher.workflow.run_folder import RESULTS
 from esscher.workflow.tilt import ContrastResult, tilt_model
 from esscher.workflow.train import train_base
 
-PAPER = [
-    dict(zip(("model", "RACE", "SQuAD 2.0 F1", "MNLI", "SST-2"), row, strict=True))
-    for row in (
-        ("BERT", "64.3", "76.3", "84.3", "92.8"),
-        ("denoising, Transformer-XL", "65.0", "79.6", "84.9", "92.6"),
-        ("XLNet, K = 6", "66.7", "81.0", "85.6", "93.4"),
-        ("without memory", "65.6", "80.2", "-", "-"),
-        ("without spans", "66.0", "80.6", "-", "-"),
-        ("without bidirectional data", "66.3", "80.7", "-", "-"),
-    )
-]
+PAPER = table_rows(
+    ("model", "RACE", "SQuAD 2.0 F1", "MNLI", "SST-2"),
+    ("BERT", "64.3", "76.3", "84.3", "92.8"),
+    ("denoising, Transformer-XL", "65.0", "79.6", "84.9", "92.6"),
+    ("XLNet, K = 6", "66.7", "81.0", "85.6", "93.4"),
+    ("without memory", "65.6", "80.2", "-", "-"),
+    ("without spans", "66.0", "80.6", "-", "-"),
+    ("without bidirectional data", "66.3", "80.7", "-", "-"),
+)
 LOCAL_XLNET_PAPER = [
     {"task": "SQuAD 2.0, F1", "full attention": "87.8", "local attention": "86.9"},
     {"task": "SST-2", "full attention": "94.9", "local attention": "94.8"},
