@@ -23,8 +23,7 @@ from esscher.core.space import prompts_of
 from esscher.core.storage import write_file
 from esscher.estimators.preference import Choice, Vote, attention, preference
 from esscher.explorer import markup
-from esscher.explorer.config import CompareConfig
-from esscher.explorer.launch import launch, load_gradio
+from esscher.explorer.config import CompareConfig, launch, load_gradio
 from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.sir import AdaptiveSIR

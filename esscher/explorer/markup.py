@@ -5,9 +5,11 @@ meaning, so these become entities.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from esscher.estimators.continuations import NextTokens
 from esscher.estimators.populations import EnergyComparison
@@ -18,6 +20,7 @@ from esscher.reports.plots import step_histograms
 if TYPE_CHECKING:
     from jinja2 import Template
 
+BINS = 30  # of a histogram
 FULL_COLOUR_NATS = 2.0  # change at which the colour is deepest
 UP, DOWN = "31, 95, 168", "194, 65, 12"
 MEANING = "Energies in nats: a tilted model that fits the data has the energies of the data; those of the base are higher."
@@ -62,8 +65,14 @@ def _colour(change: float) -> str:
 def pool_energies(view: CandidatesView) -> str:
     """Histograms of the candidates' energies: unweighted (the base) and by share of the weight (the tilted model)."""
     rows = [row for row in view.rows if math.isfinite(row.energy)]
+    energies = [row.energy for row in rows]
+    low, high, bins = min(energies), max(energies), BINS
+    if high - low < 1e-9:
+        low, high, bins = low - 0.5, high + 0.5, 1  # one bin around a single value
     weights = {"base": [float(row.times) for row in rows], "joint": [row.share for row in rows]}
-    edges, shares = _histogram([row.energy for row in rows], weights)
+    counts = {name: np.histogram(energies, bins, (low, high), weights=series)[0] for name, series in weights.items()}
+    shares = {name: (count / count.sum()).tolist() for name, count in counts.items()}
+    edges = np.linspace(low, high, bins + 1).tolist()
     return render("picture", figure_svg(step_histograms(edges, shares, label="energy after this prompt (nats)")), MEANING)
 
 
@@ -73,21 +82,3 @@ def data_energies(comparison: EnergyComparison) -> str:
     means = "; ".join(f"{name} {value}" for name, value in comparison.mean.items())
     picture = figure_svg(step_histograms(edges, shares, label="energy (nats)"))
     return render("picture", picture, f"{MEANING} Means: {means}.")
-
-
-def _histogram(
-    values: Sequence[float], weights: Mapping[str, Sequence[float]], bins: int = 30
-) -> tuple[list[float], dict[str, list[float]]]:
-    """Edges of equal bins, and the share of each series in each bin; a single value gets one bin around it."""
-    low, high = min(values), max(values)
-    if high - low < 1e-9:
-        low, high, bins = low - 0.5, high + 0.5, 1
-    width = (high - low) / bins
-    columns = [min(bins - 1, int((value - low) / width)) for value in values]
-    shares = {name: [0.0] * bins for name in weights}
-    for name, series in weights.items():
-        for column, weight in zip(columns, series, strict=True):
-            shares[name][column] += weight
-        total = sum(shares[name])
-        shares[name] = [share / total for share in shares[name]]
-    return [low + width * edge for edge in range(bins + 1)], shares

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from esscher.core.randomness import SeededRng
 from esscher.core.space import empty_prompts
 from esscher.explorer import markup
-from esscher.explorer.config import ExploreConfig, ExploreRun
-from esscher.explorer.launch import launch, load_gradio
+from esscher.explorer.config import ExploreConfig, ExploreRun, launch, load_gradio
 from esscher.explorer.views import SAMPLERS, CandidatesView, Controls, Explorer
 from esscher.hub.folder import CONFIG
 from esscher.samplers.ancestral import draw
@@ -53,7 +52,8 @@ def build_explorer_page(explorer: Explorer) -> "Blocks":
     gr, handlers = load_gradio(), ExplorerHandlers(explorer)
     source = "Source" if explorer.model.is_translator else "Prompt"
     with gr.Blocks(title="Esscher explorer", analytics_enabled=False) as page:
-        gr.HTML(handlers.title())
+        tilt = f", tilted by {explorer.model.energy_name}" if explorer.model.is_tilted else ""
+        gr.HTML(markup.render("waiting", f"{explorer.model.name}{tilt}"))
         with gr.Row():
             with gr.Column(scale=1, min_width=280):
                 prompt = gr.Textbox(
@@ -75,11 +75,11 @@ def build_explorer_page(explorer: Explorer) -> "Blocks":
                 with gr.Tab("Next token"):
                     ask_tokens = gr.Button("Compare base and joint", elem_id="ask-tokens")
                     tokens = gr.HTML(elem_id="tokens")
-                with gr.Tab("Token by token", visible=explorer.tilted):
+                with gr.Tab("Token by token", visible=explorer.model.is_tilted):
                     rank = gr.Number(1, label="Rank of the candidate", precision=0, minimum=1, elem_id="rank")
                     ask_changes = gr.Button("Colour its tokens", elem_id="ask-changes")
                     changes = gr.HTML(elem_id="changes")
-                with gr.Tab("Energies", visible=explorer.tilted):
+                with gr.Tab("Energies", visible=explorer.model.is_tilted):
                     energies = gr.HTML(elem_id="energies")
                     ask_data = gr.Button("Beside held-out data", elem_id="ask-data")
                     data = gr.HTML(elem_id="data-energies")
@@ -113,18 +113,13 @@ class ExplorerHandlers:
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
 
-    def title(self) -> str:
-        model = self.explorer.model
-        tilt = f", tilted by {model.energy_name}" if model.is_tilted else ""
-        return markup.render("waiting", f"{model.name}{tilt}")
-
     def about(self) -> str:
         model, student = self.explorer.model, self.explorer.student
         space = model.base.space
         return markup.render("about", {
             "base": model.name,
             "energy": model.energy_name or "none (base only)",
-            "kind of energy": type(model.target.energy).__name__ if self.explorer.tilted else "",
+            "kind of energy": type(model.target.energy).__name__ if self.explorer.model.is_tilted else "",
             "student": "" if student is None else student.name,
             "vocabulary": f"{space.vocab_size:,} tokens",
             "longest sequence": f"{space.max_length:,} tokens",
@@ -138,10 +133,10 @@ class ExplorerHandlers:
         try:
             controls = parse_controls(sampler, pool, temperature, top_k, seed)
             for view in self.explorer.draw(prompt or "", controls):
-                verdict = markup.verdict(view, tilted=self.explorer.tilted)
+                verdict = markup.verdict(view, tilted=self.explorer.model.is_tilted)
                 energies, sides = "", ""
                 if view.complete:
-                    energies = markup.pool_energies(view) if self.explorer.tilted else ""
+                    energies = markup.pool_energies(view) if self.explorer.model.is_tilted else ""
                     sides = markup.render("sides", self.explorer.draws_by_model(view, controls))
                 yield verdict, markup.render("candidates", view, MAX_ROWS), energies, sides, view
         except ValueError as error:

@@ -6,7 +6,8 @@ the same candidates, and a larger pool starts with those of a smaller one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -93,11 +94,6 @@ class Explorer:
     model: Model
     student: Model | None = None
     examples: Sequence[str] = ()
-    cache: dict[str, Sequences] = field(default_factory=dict)
-
-    @property
-    def tilted(self) -> bool:
-        return self.model.is_tilted
 
     def prompt(self, text: str) -> Sequences:
         """The prompt, encoded; an empty one is refused by a model that was trained with prompts."""
@@ -138,7 +134,7 @@ class Explorer:
     def next_tokens(self, text: str, controls: Controls, *, top: int = 8, draws: int = 64) -> tuple[list[str], NextTokens]:
         """Names and probabilities of the likeliest next tokens under base and tilted model, which may be the base itself."""
         prompt, target = self.prompt(text), controls.target(self.model.target)
-        if self.tilted:
+        if self.model.is_tilted:
             table = next_tokens(target, prompt, top=top, draws=draws, rng=SeededRng(controls.seed).stream("next tokens"))
         else:
             table = _base_next_tokens(target, prompt, top)
@@ -164,12 +160,10 @@ class Explorer:
         populations = draw_populations(target, x, DATA_DRAWS, rng=rng.stream("draws"))
         return compare_energies(target, populations, rng=rng.stream("resamples"))
 
-    @property
+    @cached_property
     def held_out(self) -> Sequences:
-        """Test data of the energy or else of the base, from the source that its folder names; read once."""
-        if "data" not in self.cache:
-            self.cache["data"] = self.model.training_splits(energy_data(self.model)).test
-        return self.cache["data"]
+        """Test data of the energy or else of the base, from the source that its folder names."""
+        return self.model.training_splits(energy_data(self.model)).test
 
     def draws_by_model(self, view: CandidatesView, controls: Controls) -> dict[str, list[dict[str, Any]]]:
         """Texts of base, tilted model and student after the same prompt, with their log-probability and energy."""

@@ -181,11 +181,7 @@ class EsscherLM(LM):
             raise ValueError(f"All {num_candidates} candidates after {context!r} have weight 0. Raise num_candidates.")
         pick = int(rng.stream("pick").categorical(joint[None], 1)) if do_sample else int(joint.argmax())
         (text,) = self.model.tokenizer.decode([drawn.x.points()[pick]])
-        return _truncate_at_stop(text, settings.get("until", ()))
-
-
-def _truncate_at_stop(text: str, stops: str | Sequence[str]) -> str:
-    """The text before the first stop string."""
-    for stop in [stops] if isinstance(stops, str) else stops:
-        text = text.partition(stop)[0] if stop else text
-    return text
+        stops = settings.get("until", ())
+        for stop in [stops] if isinstance(stops, str) else stops:
+            text = text.partition(stop)[0] if stop else text
+        return text

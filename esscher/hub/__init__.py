@@ -22,8 +22,7 @@ from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
-from esscher.hub.folder import CONFIG, PREFIX, read_config
-from esscher.hub.model_card import ModelCard
+from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config
 from esscher.hub.network_folder import load_network, save_network
 
 __all__ = ["CONFIG", "ModelCard", "SavedBase", "load_base", "read_config", "save_base"]

@@ -2,7 +2,7 @@
 
     model.generate(ids, custom_generate=TiltedGenerate(energy, num_candidates=64), do_sample=True, top_k=0, max_new_tokens=40)
 
-It works for any causal language model and for networks of esscher (`esscher.hub.network_lm`), with temperature, top_k, top_p,
+It works for any causal language model and for networks of esscher (`esscher.hub.auto`), with temperature, top_k, top_p,
 maximum lengths, one EOS token, padding and num_return_sequences. The base that is tilted is the model truncated by these
 settings: without top_k=0 that is the model with the default top_k of 50. Each sequence has its own candidates, and follows
 p(x) ~ a(x) exp(-E(x)) in the limit of many candidates. The model reads exactly the given input ids; the energy sees the same
@@ -10,7 +10,7 @@ tokens without a BOS token in front. Other decoding strategies, logits processor
 never ignored; an assistant and a streamer have no effect, because `transformers` does not pass them on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,10 @@ from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.bases.truncated import truncated
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences
-from esscher.core.target import Base, Energy, Tilted
+from esscher.core.target import Energy, Tilted
 from esscher.energies.serialization import load_energy
 from esscher.hub import load_base
-from esscher.hub.network_lm import NetworkLM, network_lm
+from esscher.hub.auto import NetworkLM, network_lm
 from esscher.hub.transformers_folder import generation_settings_of
 from esscher.samplers.sir import SIR
 
@@ -50,13 +50,7 @@ WARPERS = {  # in the order in which `Truncated` applies them, with the setting 
     TopPLogitsWarper: "top_p",
     LogitNormalization: None,
 }
-PREPARED_INPUTS = (
-    "attention_mask",
-    "position_ids",
-    "use_cache",
-    "logits_to_keep",
-    "past_key_values",
-)  # prepared by `generate` itself
+PREPARED_INPUTS = ("attention_mask", "position_ids", "use_cache", "logits_to_keep", "past_key_values")  # by `generate` itself
 UNSUPPORTED_OUTPUTS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
 
 
@@ -179,53 +173,43 @@ class TiltedGenerate:
         seed = int(torch.randint(2**62, ())) if self.seed is None else self.seed
         points: dict[int, list[int]] = {}
         log_base_and_ess = torch.zeros(2, len(input_ids), dtype=torch.float64)
-        for group in self._groups(model, call, prompts):
-            base = truncated(group.base, top_k=call.top_k, top_p=call.top_p, temperature=call.temperature)
-            target, rng = Tilted(base, group.energy), SeededRng(seed).stream("first", group.rows[0])
-            draws = SIR(self.num_candidates, shared=False)(target, group.prompts.to(model.device), repeats, rng=rng)
-            rows = [row * repeats + copy for row in group.rows for copy in range(repeats)]
+        for target, group, after in self._groups(model, call, prompts):
+            base = truncated(target.base, top_k=call.top_k, top_p=call.top_p, temperature=call.temperature)
+            target, rng = Tilted(base, target.energy), SeededRng(seed).stream("first", group[0])
+            draws = SIR(self.num_candidates, shared=False)(target, after.to(model.device), repeats, rng=rng)
+            rows = [row * repeats + copy for row in group for copy in range(repeats)]
             points.update(zip(rows, draws.x.points(), strict=True))
             log_base_and_ess[:, rows] = torch.stack([draws.log_base.flatten(), draws.info["ess"].flatten()])
         drawn = sequences([points[row] for row in range(len(input_ids))])
         ids = torch.cat([input_ids, torch.where(drawn.inside, drawn.tokens, call.pad).to(input_ids)], 1)
         return TiltedOutput(ids, *log_base_and_ess) if generation_config.return_dict_in_generate else ids
 
-    def _groups(self, model: Any, call: GenerateCall, prompts: Sequence[list[int]]) -> "list[_PromptGroup]":
-        """The rows grouped by the BOS token of their base, with their prompts after it."""
+    def _groups(
+        self, model: Any, call: GenerateCall, prompts: Sequence[list[int]]
+    ) -> Iterator[tuple[Tilted, list[int], Sequences]]:
+        """The rows grouped by the BOS token of their base: the target, the rows, and their prompts after that token."""
         all_rows = list(range(len(prompts)))
         if isinstance(model, NetworkLM):
             base = model.base
             base.space = replace(base.space, max_length=call.length, eos=call.eos)
             tokens = [[token for token in prompt if token != model.bos] for prompt in prompts]
-            return [_PromptGroup(base, self.energy, all_rows, prompts_of(tokens))]
+            yield Tilted(base, self.energy), all_rows, prompts_of(tokens)
+            return
         space = Space(text_config(model).vocab_size, call.length, call.eos)
         if self.bos is not None:
             tokens = [prompt[1:] if prompt[:1] == [self.bos] else prompt for prompt in prompts]
-            return [_PromptGroup(CausalLM(model, space, self.bos), self.energy, all_rows, prompts_of(tokens))]
+            yield Tilted(CausalLM(model, space, self.bos), self.energy), all_rows, prompts_of(tokens)
+            return
         if not all(prompts):
             row = prompts.index([])
             raise ValueError(
                 f"Prompt {row} has no token. Nothing was drawn; begin prompts with the BOS token, or pass it as bos=."
             )
-        return [
-            _PromptGroup(
-                CausalLM(model, space, first),
-                self.energy if first in special_token_ids(model, "bos_token_id") else _with_first_token(first, self.energy),
-                rows := [row for row in all_rows if prompts[row][0] == first],
-                prompts_of([prompts[row][1:] for row in rows]),
-            )
-            for first in dict.fromkeys(prompt[0] for prompt in prompts)
-        ]
-
-
-@dataclass(frozen=True)
-class _PromptGroup:
-    """Rows that share a base, with their prompts after its BOS token."""
-
-    base: Base
-    energy: Energy
-    rows: list[int]
-    prompts: Sequences
+        for first in dict.fromkeys(prompt[0] for prompt in prompts):
+            is_bos = first in special_token_ids(model, "bos_token_id")
+            energy = self.energy if is_bos else _with_first_token(first, self.energy)
+            rows = [row for row, prompt in enumerate(prompts) if prompt[0] == first]
+            yield Tilted(CausalLM(model, space, first), energy), rows, prompts_of([prompts[row][1:] for row in rows])
 
 
 def load_tilted(base: str | Path, energy: str | Path, *, num_candidates: int = 64, device: str = "cpu") -> PreTrainedModel:

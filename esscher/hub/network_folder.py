@@ -1,6 +1,6 @@
 """Folders of networks of esscher: config.json has the model_type "esscher-lstm" ..., the network's config and the space.
 
-The other keys of config.json are those that `transformers` needs (`esscher.hub.network_lm`). A network reads a BOS token
+The other keys of config.json are those that `transformers` needs (`esscher.hub.auto`). A network reads a BOS token
 before the first token. It is no token of the space; its id is the one after the last token. In a folder it is a special token
 of the tokenizer, BOS token and padding token in one: no text is encoded to it, and `AutoTokenizer` puts it before every text.
 `Tokenizer` leaves it out.
@@ -20,8 +20,17 @@ from esscher.core.space import Space
 from esscher.core.storage import load_module_tensors, module_tensors, read_tensors, write_file, write_json, write_tensors
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
-from esscher.hub.folder import CARD, CONFIG, GENERATION, PREFIX, WEIGHTS, generation_settings, write_tokenizer
-from esscher.hub.model_card import ModelCard, model_card_text
+from esscher.hub.folder import (
+    CARD,
+    CONFIG,
+    GENERATION,
+    PREFIX,
+    WEIGHTS,
+    ModelCard,
+    generation_settings,
+    model_card_text,
+    write_tokenizer,
+)
 from esscher.networks.registry import NETWORKS
 
 BOS = "<bos>"

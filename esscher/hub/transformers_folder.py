@@ -25,8 +25,16 @@ from esscher.core.space import Space
 from esscher.core.storage import fsync_folder, saving_error, write_file, write_json
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
 from esscher.energies.pretrained import quiet_transformers
-from esscher.hub.folder import CARD, CONFIG, GENERATION, generation_settings, read_json, write_tokenizer
-from esscher.hub.model_card import ModelCard, model_card_text
+from esscher.hub.folder import (
+    CARD,
+    CONFIG,
+    GENERATION,
+    ModelCard,
+    generation_settings,
+    model_card_text,
+    read_json,
+    write_tokenizer,
+)
 
 SIDECAR = "esscher.json"
 SIDECAR_KEYS = ("space", "bos", "esscher_version")

@@ -22,8 +22,7 @@ from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space
 from esscher.data.tokenizers import Tokenizer
-from esscher.hub.folder import generation_settings
-from esscher.hub.model_card import ModelCard, model_card_text
+from esscher.hub.folder import ModelCard, generation_settings, model_card_text
 from esscher.hub.transformers_folder import load_pretrained_model, load_space_and_tokenizer, write_transformers_folder
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.networks.transformer_xl import XLBlock

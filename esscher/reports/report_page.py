@@ -107,10 +107,9 @@ def _results_section(report: Report) -> Section:
 
 
 def _method_of(value: Any) -> str:
-    if not isinstance(value, Estimate):
-        return ""
-    sample = f"{100 * value.confidence:.4g} % interval, {value.n:,} {value.counted}, {value.method}"
-    return "exact" if value.n == 0 else sample
+    if not isinstance(value, Estimate) or value.n == 0:
+        return "exact" if isinstance(value, Estimate) else ""
+    return f"{100 * value.confidence:.4g} % interval, {value.n:,} {value.counted}, {value.method}"
 
 
 def _estimates_by_unit(report: Report) -> dict[str, dict[str, Estimate]]:

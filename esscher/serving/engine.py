@@ -1,4 +1,4 @@
-"""Draws for one request: candidates of the base, chosen among by the energy; cancelled when the client is gone."""
+"""Draws for the requests of a server: candidates of the base, chosen among by the energy; `serve_model` serves a model."""
 
 import threading
 import time
@@ -10,6 +10,7 @@ import torch
 
 from esscher.bases.truncated import truncated
 from esscher.bases.wrappers import with_max_length
+from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of
 from esscher.core.target import Tilted, flat
@@ -84,3 +85,25 @@ class Engine:
         read, written = sum(map(len, tokens)), sum(map(len, points))
         usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}}
+
+
+def serve_model(model: Model, settings: ServeConfig | None = None) -> None:
+    """Serve a model of text, tilted or not.
+
+    Args:
+        model: The model; one without a tokenizer is refused.
+        settings: Address and limits; the defaults if None.
+    """
+    try:
+        import uvicorn
+
+        from esscher.serving.server import create_app
+    except ImportError as error:
+        raise ImportError("Serving needs uvicorn and starlette. Nothing is served; pip install 'esscher[serve]'.") from error
+    config = ServeConfig() if settings is None else settings
+    model.tokenizer  # noqa: B018 (refuses a model without text)
+    current_progress().say(f"{model.name} at http://{config.host}:{config.port}/v1/completions; Ctrl-C ends it.")
+    uvicorn.run(
+        create_app(Engine(model, config)), host=config.host, port=config.port, log_level="warning", access_log=False,
+        timeout_keep_alive=5, limit_concurrency=None, h11_max_incomplete_event_size=65_536,
+    )  # fmt: skip

@@ -13,18 +13,10 @@
 Each raises AssertionError with the law and the numbers. The statistical ones state their false-alarm rate.
 """
 
-from esscher.testing.laws import check_base, check_energy, check_head, check_objective, check_stream
-from esscher.testing.outcomes import every_outcome
+from esscher.testing.laws import check_base, check_energy, check_head, check_objective, check_stream, every_outcome
 from esscher.testing.statistics import assert_covers, assert_draws_follow, check_sampler
 
 __all__ = [
-    "assert_covers",
-    "assert_draws_follow",
-    "check_base",
-    "check_energy",
-    "check_head",
-    "check_objective",
-    "check_sampler",
-    "check_stream",
-    "every_outcome",
-]
+    "assert_covers", "assert_draws_follow", "check_base", "check_energy", "check_head", "check_objective", "check_sampler",
+    "check_stream", "every_outcome",
+]  # fmt: skip

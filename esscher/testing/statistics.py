@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from esscher.core.draws import Draws, Sampler
@@ -61,7 +61,10 @@ def assert_draws_follow(
     points, rng = count_points(target.space), SeededRng(0, "events") if rng is None else rng
     order = torch.stack([rng.permutation(points) for _ in range(events)])
     inside = (order < max(1, points // 2)).double()  # [events, points]
-    which, mass = _exact_mass(target, prompts, normalised=not draws.estimates_z)
+    distinct, which = unique_prompts(prompts)
+    with torch.no_grad():
+        log_score = target.log_score(enumerate_points(target.space, distinct)).double().view(len(distinct), -1)
+    mass = log_score.exp() if draws.estimates_z else torch.softmax(log_score, -1)  # [different prompts, points]
     number = point_number(target.space, draws.x).view(draws.log_weight.shape)
     weight = draws.log_weight.double().exp()
     means = torch.stack([(weight * event[number]).mean(-1) for event in inside])  # [events, P]
@@ -108,12 +111,3 @@ def _keys(space: Space, x: Sequences) -> Int[Tensor, "B"]:
     """An integer for each point, equal if and only if the points are equal."""
     power = (space.vocab_size + 1) ** (torch.arange(x.tokens.shape[1]) - x.start[:, None]).clamp(min=0)
     return (torch.where(x.counted, x.tokens + 1, 0) * power).sum(-1)
-
-
-def _exact_mass(target: Tilted, prompts: Sequences, *, normalised: bool) -> tuple[Int[Tensor, "P"], Float[Tensor, "Q K"]]:
-    """The exact masses of all points after each of Q different prompts, and which of them each prompt is."""
-    distinct, which = unique_prompts(prompts)
-    x = enumerate_points(target.space, distinct)
-    with torch.no_grad():
-        log_score = target.log_score(x).double().view(len(distinct), -1)
-    return which, torch.softmax(log_score, -1) if normalised else log_score.exp()

@@ -64,8 +64,8 @@ class CheckpointManager:
 
     def save(self, step: int, saved: CheckpointData, *, best: bool) -> Path:
         """Write the checkpoint of a step, mark it as the last one, and as the best if it is; then delete old ones."""
-        place = self.folder / _name(step)
-        beside = self.folder / f".writing-{_name(step)}-{os.getpid()}"
+        place = self.folder / f"step-{step:08d}"
+        beside = self.folder / f".writing-{place.name}-{os.getpid()}"
         try:
             for leftover in self.folder.glob(".writing-*"):  # of a process that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -85,7 +85,10 @@ class CheckpointManager:
             write_json(self.folder / CURRENT, current)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(beside, ignore_errors=True)
-            raise self._explain(step, error) from error
+            cause, last = saving_error(place, error, 0), self.last()
+            earlier = "There was none before it" if last is None else f"The checkpoint {last.name} survives"
+            what = f"Step {step} could not be saved, and training stopped. {cause.what}"
+            raise SavingError(cause.errno or 0, what, f"{earlier} in {self.folder}; make room and resume.") from error
         for old in self._all()[:-KEEP_LAST]:
             if old.name not in current.values():
                 shutil.rmtree(old, ignore_errors=True)
@@ -120,20 +123,13 @@ class CheckpointManager:
             extra = read_tensors(place / EXTRA) if EXTRA in manifest else {}
             return CheckpointData(read_tensors(place / WEIGHTS), read_tensors(place / OPTIMIZER), state, extra)
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise ValueError(self._corrupted(place, error)) from error
-
-    def _corrupted(self, place: Path, error: Exception) -> str:
-        reason = f"{Path(error.filename).name} is missing" if isinstance(error, FileNotFoundError) and error.filename else error
-        others = [other for other in self._all() if other != place]
-        then = f"training then goes on from {others[-1].name}" if others else "training then starts anew"
-        return f"The checkpoint {place} is corrupted: {reason}. Nothing was loaded; delete that folder and resume: {then}."
-
-    def _explain(self, step: int, error: Exception) -> SavingError:
-        cause = saving_error(self.folder / _name(step), error, 0)
-        last = self.last()
-        earlier = "There was none before it" if last is None else f"The checkpoint {last.name} survives"
-        what = f"Step {step} could not be saved, and training stopped. {cause.what}"
-        return SavingError(cause.errno or 0, what, f"{earlier} in {self.folder}; make room and resume.")
+            missing = error.filename if isinstance(error, FileNotFoundError) else None
+            reason = f"{Path(missing).name} is missing" if missing else error
+            others = [other for other in self._all() if other != place]
+            then = f"training then goes on from {others[-1].name}" if others else "training then starts anew"
+            raise ValueError(
+                f"The checkpoint {place} is corrupted: {reason}. Nothing was loaded; delete that folder and resume: {then}."
+            ) from error
 
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
@@ -147,8 +143,7 @@ def collect_state(
 ) -> CheckpointData:
     """Modules, optimizers and extra tensors as named tensors and plain values; all processes must call it."""
     weights = {f"{key}/{name}": tensor for key, module in modules.items() for name, tensor in module_tensors(module).items()}
-    tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
+    tensors, plain = dict[str, Tensor](), dict[str, Any]()
     for module, optimizer in optimizers.items():
         saved = optimizer.state_dict()
         entries = {f"{index}/{key}": value for index, slots in saved["state"].items() for key, value in slots.items()}
@@ -190,10 +185,6 @@ def _entries_of(tensors: Mapping[str, Tensor], module: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
 def _checksum(file: Path) -> dict[str, Any]:
     with file.open("rb") as content:
         return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
@@ -212,18 +203,15 @@ class History:
             return
         lines = [line for line in self.file.read_text().split("\n")[:-1] if line]
         self.entries = [entry for entry in map(json.loads, lines) if entry["step"] <= step]
-        write_file(self.file, "".join(map(_line, self.entries)).encode())
+        write_file(self.file, "".join(json.dumps(entry) + "\n" for entry in self.entries).encode())
 
     def add(self, entry: dict[str, Any]) -> None:
         self.entries.append(entry)
         if self.file is not None:
+            line = json.dumps(entry) + "\n"
             try:
                 self.file.parent.mkdir(parents=True, exist_ok=True)
                 with self.file.open("a") as file:
-                    file.write(_line(entry))
+                    file.write(line)
             except OSError as error:
-                raise saving_error(self.file, error, len(_line(entry))) from error
-
-
-def _line(entry: dict[str, Any]) -> str:
-    return json.dumps(entry) + "\n"
+                raise saving_error(self.file, error, len(line)) from error

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from esscher.bases.network import NetworkBase
 from esscher.core.progress import Throttle
 from esscher.core.space import Sequences
-from esscher.core.storage import digest, module_tensors, read_tensors, write_tensors
+from esscher.core.storage import read_tensors, write_tensors
 from esscher.hub import SavedBase
 from esscher.training.config import DynamicConfig
 
@@ -71,11 +71,6 @@ def collect_statistics(base: nn.Module, scores: Iterator[Tensor], *, batches: in
     if count == 0:
         raise ValueError("There is no text to collect gradients from. Nothing was measured; give some.")
     return GradientStatistics({name: total.float() for name, total in squares.items()}, count)
-
-
-def weights_digest(base: nn.Module) -> str:
-    """A hash of the weights of a base."""
-    return digest(module_tensors(base))
 
 
 def save_statistics(file: Path, statistics: GradientStatistics, claim: Mapping[str, Any]) -> None:

@@ -35,7 +35,12 @@ class Optimizers:
         accelerator: Accelerator,
     ):
         self.modules, self.config, self.accelerator = dict(modules), config, accelerator
-        self.parameters = {name: _trainable_parameters(name, module) for name, module in modules.items()}
+        self.parameters = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
+        for name, module in modules.items():
+            if not self.parameters[name]:
+                raise ValueError(
+                    f"The module {name!r} ({type(module).__name__}) has no trainable parameter. Nothing was trained."
+                )
         for name in optimizer_configs:
             self._of(name, "has an optimizer config")
         self.optimizer_configs = {name: optimizer_configs.get(name, OptimizerConfig()) for name in modules}
@@ -123,21 +128,13 @@ class Optimizers:
         return self.parameters[module]
 
 
-def _trainable_parameters(name: str, module: nn.Module) -> list[nn.Parameter]:
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not parameters:
-        raise ValueError(f"The module {name!r} ({type(module).__name__}) has no trainable parameter. Nothing was trained.")
-    return parameters
-
-
 def _build_optimizer(
     config: TrainingConfig, optimizer_config: OptimizerConfig, groups: list[dict[str, Any]]
 ) -> torch.optim.Optimizer:
-    lr, betas = config.learning_rate, (optimizer_config.momentum, optimizer_config.beta2)
-    if config.optimizer == "adam":
-        return torch.optim.Adam(groups, lr=lr, betas=betas)
-    if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=lr, betas=betas)
+    lr = config.learning_rate
+    if config.optimizer in ("adam", "adamw"):
+        adam = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        return adam(groups, lr=lr, betas=(optimizer_config.momentum, optimizer_config.beta2))
     if config.optimizer == "adagrad":
         return torch.optim.Adagrad(groups, lr=lr)
     return torch.optim.SGD(groups, lr=lr, momentum=optimizer_config.momentum)

@@ -162,7 +162,13 @@ class TrainingLoop:
                     loss = self.objective(target, part, rng=rng, step=self.step)
                 self.optimizers.add(loss)
         value, metrics = self.optimizers.update(rate)
-        self._refuse_divergence(value, metrics)
+        if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
+            last = None if self.checkpoints is None else self.checkpoints.last()
+            saved = "Nothing was saved" if last is None else f"The checkpoint {last.name} is kept"
+            raise RuntimeError(
+                f"Training diverged at step {self.step}: the loss is {value}, the gradient {metrics['gradient']}. The weights "
+                f"before this step are unchanged. {saved}; lower learning_rate or max_grad_norm, or raise warmup_steps."
+            )
         self.trainer_state.step += 1
         self.weight_average.add(self.step)
         self.trainer_state.loss += value
@@ -264,15 +270,6 @@ class TrainingLoop:
         data = {"data": self.batch_source.fingerprint(), "processes": self.accelerator.num_processes}
         optimizers = {name: asdict(config) for name, config in self.optimizer_configs.items()}
         return {**asdict(self.config), **data, **({"optimizers": optimizers} if optimizers else {})}
-
-    def _refuse_divergence(self, value: float, metrics: Mapping[str, float]) -> None:
-        if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
-            last = None if self.checkpoints is None else self.checkpoints.last()
-            saved = "Nothing was saved" if last is None else f"The checkpoint {last.name} is kept"
-            raise RuntimeError(
-                f"Training diverged at step {self.step}: the loss is {value}, the gradient {metrics['gradient']}. The weights "
-                f"before this step are unchanged. {saved}; lower learning_rate or max_grad_norm, or raise warmup_steps."
-            )
 
     def _impatient(self) -> bool:
         return self.config.patience is not None and self.trainer_state.waited >= self.config.patience

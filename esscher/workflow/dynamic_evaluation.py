@@ -17,6 +17,7 @@ from torch import Tensor
 from esscher.bases.network import NetworkBase
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
+from esscher.core.storage import digest, module_tensors
 from esscher.data.config import SourceConfig
 from esscher.data.splits import read_raw_splits, read_splits
 from esscher.data.text import raw_stream, text_stream
@@ -128,7 +129,7 @@ def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynami
         return None, "none"
     pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)
     file = None if model.folder is None else model.folder / f"gradients-{pieces}.safetensors"
-    claim: dict[str, Any] = {"weights": dynamic.weights_digest(model.base), "batches": config.batches}
+    claim: dict[str, Any] = {"weights": digest(module_tensors(model.base)), "batches": config.batches}
     if file is not None and file.is_file():
         statistics, saved = dynamic.load_statistics(file, claim if config.text is None else {**claim, "text": config.text})
         name = saved["text"]

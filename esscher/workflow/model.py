@@ -275,7 +275,7 @@ class Model:
             >>> model.serve(port=8000)
         """
         config = load_object("esscher.serving.config:ServeConfig")
-        takes(config)(load_object("esscher.serving.endpoint:serve_model"))(self, **settings)
+        takes(config)(load_object("esscher.serving.engine:serve_model"))(self, **settings)
 
     def save(self, folder: str | Path) -> None:
         """Save the base as a model folder, and the energy of a tilted model in the folder `energy` inside.

@@ -45,8 +45,7 @@ def last(found):
 if __name__ == "__main__":
     import sys
 
-    from esscher.explorer.config import PageServerConfig
-    from esscher.explorer.launch import launch
+    from esscher.explorer.config import PageServerConfig, launch
     from esscher.explorer.page import build_explorer_page
 
     token, *slow = [*sys.argv[1:], ""][:2]

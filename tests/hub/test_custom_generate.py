@@ -21,8 +21,8 @@ from esscher.energies.pretrained import quiet_transformers
 from esscher.energies.serialization import SavedLogLinear, base_digest, save_energy
 from esscher.exact.enumeration import enumerate_points
 from esscher.hub import load_base, save_base
+from esscher.hub.auto import network_lm
 from esscher.hub.custom_generate import TiltedGenerate, load_tilted
-from esscher.hub.network_lm import network_lm
 from esscher.testing import assert_draws_follow
 from esscher.testing.statistics import point_number
 

@@ -28,7 +28,7 @@ from esscher.core.target import Tilted
 from esscher.data.tokenizers import train_tokenizer
 from esscher.energies.pretrained import quiet_transformers
 from esscher.hub import load_base, save_base
-from esscher.hub.network_lm import NetworkLM, hf_classes
+from esscher.hub.auto import NetworkLM, hf_classes
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.testing import assert_draws_follow
 
