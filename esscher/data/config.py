@@ -74,7 +74,7 @@ class DataConfig(HeldOutConfig, SourceConfig):
         super().__post_init__()
         if self.target is not None and (self.split != "hash" or self.empty == "keep"):
             raise ValueError(
-                "Pairs are held out by the hash of their source, and empty ones skipped; leave split and empty out."
+                "Pairs are held out by the hash of their source, empty ones are skipped; leave split and empty out."
             )
         check_at_least(self, 1, "size", "length")
         if not 0 < self.mixture <= 1:
@@ -141,9 +141,7 @@ class LengthConfig:
                 f"A window holds a segment of fixed length, {self.tokens} tokens, and at least 5 more, unlike {self.window}."
             )
         if not 0 <= self.prompt_tokens < self.tokens:
-            raise ValueError(
-                f"A prompt of {self.prompt_tokens} leaves none of {self.tokens} tokens to model; give a shorter one."
-            )
+            raise ValueError(f"A prompt of {self.prompt_tokens} leaves none of {self.tokens} tokens to model; shorten it.")
 
 
 @dataclass(frozen=True)

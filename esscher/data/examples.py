@@ -154,9 +154,7 @@ def _options(row: Row, columns: ColumnNames, where: str) -> list[Any]:
     names = columns.options.split(",")
     options = [str(row[name.strip()]) for name in names] if len(names) > 1 else row.get(columns.options)
     if not isinstance(options, list) or len(options) < 2:
-        raise ValueError(
-            f"{where} has no list of two or more choices in {columns.options!r}, but {options!r}. Nothing was read."
-        )
+        raise ValueError(f"{where} has no list of two or more choices in {columns.options!r}: {options!r}. Nothing was read.")
     return options
 
 

@@ -54,7 +54,6 @@ class NBest:
         return tuple(self.candidates[0].scores)
 
     def top(self, count: int | None) -> "NBest":
-        """The list with its first candidates only."""
         return replace(self, candidates=self.candidates[:count])
 
     def lowered(self) -> "NBest":

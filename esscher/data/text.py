@@ -1,22 +1,8 @@
-"""Texts as points, as chunks of one stream, or as a stream of tokens.
-
-    text_points(texts, tokenizer)        each text is a point with the end symbol
-    text_chunks(texts, tokenizer)        all texts as one stream, cut into chunks that begin with a prompt
-    text_stream(texts, tokenizer)        all texts as one stream, with or without the end symbol after each
-    raw_stream(content, tokenizer)       a file as it is: every byte or character, and nothing added
+"""Texts as sequences of their own, as chunks of one stream, or as a stream of tokens.
 
 Words, characters and bytes are counted with the tokens, for perplexities per unit. The end symbol counts as one of each. A word
 belongs to the token in which it begins, a character to its first token. Byte and character tokens of files are looked up in a
-table, which is as exact as the tokenizer, and faster.
-
-`SegmentPairWindows` are windows of a stream with two segments (Yang et al. 2019):
-
-    |  `fresh` tokens  |  A  SEP  B  SEP  CLS  |        the next window continues after the fresh tokens
-
-A follows the fresh tokens; B follows A or, in half of the windows, comes from elsewhere in the stream. A and B share the rest
-of the window at random. The symbols are those of the network, outside the vocabulary.
-
-Letters: B rows, C tokens of a column of the stream.
+table, which is as exact as the tokenizer, and faster. Letters: B rows, C tokens of a column of the stream.
 """
 
 from collections.abc import Sequence
@@ -200,9 +186,7 @@ def _character_tokens(text: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
     place = np.searchsorted(known, code).clip(max=len(known) - 1)
     unknown = known[place] != code
     if bool(unknown.any()) and UNKNOWN_CHARACTER not in vocabulary:
-        raise ValueError(
-            f"{tokenizer!r} lacks the character {chr(code[unknown][0])!r}. Nothing was encoded; use its own alphabet."
-        )
+        raise ValueError(f"{tokenizer!r} lacks the character {chr(code[unknown][0])!r}. Nothing was encoded; use its alphabet.")
     return np.where(unknown, vocabulary.get(UNKNOWN_CHARACTER, 0), table[place])
 
 
@@ -211,7 +195,13 @@ SPECIAL_TOKENS = 3  # two separators and a summary
 
 @dataclass(frozen=True)
 class SegmentPairWindows:
-    """Windows of `length` tokens, which advance by `fresh` tokens."""
+    """Windows of `length` tokens of a stream with two segments A and B, which advance by `fresh` tokens (Yang et al. 2019).
+
+        |  `fresh` tokens  |  A  SEP  B  SEP  CLS  |        the next window continues after the fresh tokens
+
+    A follows the fresh tokens; B follows A or, in half of the windows, comes from elsewhere in the stream. A and B share the
+    rest of the window at random. The symbols are those of the network, outside the vocabulary.
+    """
 
     length: int
     fresh: int

@@ -82,10 +82,8 @@ def pair_points(pairs: Pairs, tokenizer: Tokenizer, *, longest: int) -> TextSet:
     fitting = [(source, [*target, tokenizer.eos], text) for source, target, text in encoded]
     fitting = [row for row in fitting if max(len(row[0]), len(row[1])) <= longest]
     if not fitting:
-        raise ValueError(
-            f"All {len(pairs):,} pairs of {pairs.name} have a side of more than {longest} tokens. Nothing was made; raise the "
-            f"length."
-        )
+        what = f"All {len(pairs):,} pairs of {pairs.name} have a side of more than {longest} tokens"
+        raise ValueError(f"{what}. Nothing was made; raise the length.")
     sources, targets, texts = zip(*fitting, strict=True)
     words, size = ([len(text.split()) + 1 for text in texts], [len(text.encode()) + 1 for text in texts])
     return TextSet(sequences(targets, sources), torch.tensor(words), torch.tensor(size), len(pairs) - len(fitting))
@@ -105,7 +103,6 @@ def decode_targets(x: Sequences, tokenizer: Tokenizer) -> list[str]:
 
 
 def _target_file(file: Path, target: str) -> Path:
-    """The file with the translations."""
     places = [Path(target).expanduser(), file.parent / f"{file.stem}.{target.removeprefix('.')}"]
     for place in places:
         if place.is_file() and place != file:
@@ -120,8 +117,7 @@ def _lines(file: Path, other: Path) -> Iterator[tuple[Any, Any]]:
     first, second = read_lines(file), read_lines(other)
     if len(first) != len(second):
         raise ValueError(
-            f"{file} has {len(first):,} lines and {other} has {len(second):,}, so they are not translations line by line. "
-            f"Nothing was read."
+            f"{file} has {len(first):,} lines and {other} has {len(second):,}: they do not match. Nothing was read."
         )
     return zip(first, second, strict=True)
 

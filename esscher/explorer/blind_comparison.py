@@ -106,7 +106,6 @@ class ComparisonStore:
         return {pair.id: pair.expected for pair in self.pairs.values() if pair.expected is not None}
 
     def votes(self) -> list[Vote]:
-        """All votes so far, in order."""
         file = self.folder / VOTES
         lines = file.read_text(encoding="utf8").split("\n")[:-1] if file.is_file() else []
         return [Vote(entry["pair"], entry["rater"], entry["choice"]) for entry in map(json.loads, lines)]
@@ -174,7 +173,6 @@ class ComparisonHandlers:
         self.store = store
 
     def show(self, name: str) -> tuple[str, tuple[str, str] | None]:
-        """The rater's next pair."""
         rater = (name or "").strip()
         if not rater:
             return markup.render("error", "Please type your name first."), None
@@ -250,8 +248,6 @@ def preference_report(folder: str | Path, confidence: float = 0.95) -> Report:
         }
         for name in dict.fromkeys(vote.rater for vote in votes)
     ]
-    notes = [
-        f"{name} answered {share:.0%} of the attention checks correctly and is left out."
-        for name, share in result.left_out.items()
-    ]
+    left_out = result.left_out.items()
+    notes = [f"{name} answered {share:.0%} of the attention checks correctly and is left out." for name, share in left_out]
     return Report("esscher compare", facts, {"raters": raters}, notes)

@@ -59,9 +59,8 @@ def build_explorer_page(explorer: Explorer) -> "Blocks":
                 prompt = gr.Textbox(
                     explorer.examples[0] if explorer.examples else "", label=source, lines=1, max_lines=6, elem_id="prompt"
                 )
-                examples = gr.Dropdown(
-                    list(explorer.examples), value=None, label="Or pick one", visible=bool(explorer.examples)
-                )
+                prompts = list(explorer.examples)
+                examples = gr.Dropdown(prompts, value=None, label="Or pick one", visible=bool(prompts))
                 go = gr.Button("Draw", variant="primary", elem_id="draw")
                 pool = gr.Slider(16, 1024, 128, step=16, label="Pool: candidates drawn from the base", elem_id="pool")
                 temperature = gr.Slider(0.2, 2.0, 1.0, step=0.05, label="Temperature of the base", elem_id="temperature")

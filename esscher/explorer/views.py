@@ -30,7 +30,7 @@ from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.sir import AdaptiveSIR, CandidateSelection
 from esscher.samplers.twists import HasTwist, ParticleSIR
-from esscher.workflow.analyses import draw_populations
+from esscher.workflow.analyses import draw_populations, encode_prompt
 from esscher.workflow.model import Model
 from esscher.workflow.sample import WeightedCandidate, pool_rows, weighted_candidates
 from esscher.workflow.subsets import random_rows
@@ -59,7 +59,6 @@ class Controls:
             raise ValueError(f"{self} is out of range: pool >= 2, draws >= 1, top_k >= 0, temperature > 0. Nothing was drawn.")
 
     def target(self, target: Tilted) -> Tilted:
-        """The target with its base truncated."""
         return Tilted(truncated(target.base, top_k=self.top_k or None, temperature=self.temperature), target.energy)
 
 
@@ -95,28 +94,15 @@ class Explorer:
     student: Model | None = None
     examples: Sequence[str] = ()
 
-    def prompt(self, text: str) -> Sequences:
-        """The prompt, encoded; an empty one is refused by a model that was trained with prompts."""
-        prompt = prompts_of(self.model.data.encode_prompts([text]))
-        if int(prompt.start[0]) == 0 and self.model.prompt_tokens > 0:
-            raise ValueError(
-                f"The prompt is empty, and this model continues prompts of {self.model.prompt_tokens} tokens. Nothing was "
-                f"drawn; type a prompt."
-            )
-        return prompt
-
     def draw(self, text: str, controls: Controls) -> Iterator[CandidatesView]:
         """Views of a growing pool of candidates after the prompt; the last one is complete."""
-        prompt, target, rng = self.prompt(text), controls.target(self.model.target), SeededRng(controls.seed)
+        prompt, target, rng = encode_prompt(self.model, text)[0], controls.target(self.model.target), SeededRng(controls.seed)
         if controls.sampler == "sir":
             for candidates in _growing_pool(target, prompt, controls.pool, rng):
                 yield self._view(text, target, prompt, _resample(candidates, controls.draws, rng), controls.pool)
             return
-        sampler = (
-            AdaptiveSIR(8.0, max_candidates=max(16, controls.pool))
-            if controls.sampler == "adaptive-sir"
-            else ParticleSIR(controls.pool)
-        )
+        adaptive = controls.sampler == "adaptive-sir"
+        sampler = AdaptiveSIR(8.0, max_candidates=max(16, controls.pool)) if adaptive else ParticleSIR(controls.pool)
         (selection,) = sampler.choose(target, prompt, controls.draws, rng=rng)
         yield self._view(text, target, prompt, selection, selection.num_candidates)
 
@@ -133,7 +119,7 @@ class Explorer:
 
     def next_tokens(self, text: str, controls: Controls, *, top: int = 8, draws: int = 64) -> tuple[list[str], NextTokens]:
         """Names and probabilities of the likeliest next tokens under base and tilted model, which may be the base itself."""
-        prompt, target = self.prompt(text), controls.target(self.model.target)
+        prompt, target = encode_prompt(self.model, text)[0], controls.target(self.model.target)
         if self.model.is_tilted:
             table = next_tokens(target, prompt, top=top, draws=draws, rng=SeededRng(controls.seed).stream("next tokens"))
         else:

@@ -83,13 +83,10 @@ class EsscherLM(LM):
         log_probs = self._loglikelihoods("loglikelihood", [request.args for request in requests], request_windows)
         if not self.greedy:
             return [(log_prob, False) for log_prob in log_probs]
-        return [
-            (log_prob, all(map(self._is_greedy, windows)))
-            for log_prob, windows in zip(tqdm(log_probs, desc="likeliest"), request_windows, strict=True)
-        ]
+        greedy = (all(map(self._is_greedy, windows)) for windows in tqdm(request_windows, desc="likeliest"))
+        return list(zip(log_probs, greedy, strict=True))
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """log p of each whole text."""
         texts = [request.args[0] for request in requests]
         request_windows = [self._windows([], tokens) for tokens in self.model.tokenizer.encode(texts)]
         return self._loglikelihoods("loglikelihood_rolling", [(text,) for text in texts], request_windows)

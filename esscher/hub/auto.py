@@ -70,11 +70,9 @@ class NetworkLMConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
         super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
 
     def base_config(self) -> NetworkConfig:
-        """The config of the network."""
         return NETWORKS.from_dict(self._require("base"))
 
     def make_space(self) -> Space:
-        """The space of the base."""
         return Space(**self._require("space"))
 
     def _require(self, key: str) -> Mapping[str, Any]:

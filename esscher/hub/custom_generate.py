@@ -201,10 +201,8 @@ class TiltedGenerate:
             yield Tilted(CausalLM(model, space, self.bos), self.energy), all_rows, prompts_of(tokens)
             return
         if not all(prompts):
-            row = prompts.index([])
-            raise ValueError(
-                f"Prompt {row} has no token. Nothing was drawn; begin prompts with the BOS token, or pass it as bos=."
-            )
+            empty = f"Prompt {prompts.index([])} has no token"
+            raise ValueError(f"{empty}. Nothing was drawn; begin prompts with the BOS token, or pass it as bos=.")
         for first in dict.fromkeys(prompt[0] for prompt in prompts):
             is_bos = first in special_token_ids(model, "bos_token_id")
             energy = self.energy if is_bos else _with_first_token(first, self.energy)

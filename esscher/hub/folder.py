@@ -109,7 +109,6 @@ def model_card_text(
 
 
 def _loading_section(library: str, auto: str | None, use: str) -> str:
-    """The ways to load the model."""
     folder = "'path/of/this/folder'"
     ours = f"```python\nfrom esscher.hub import load_base\n\nbase, tokenizer = load_base({folder})\n```\n"
     if auto is None:

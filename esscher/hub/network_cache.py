@@ -47,7 +47,6 @@ class NetworkCacheLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.columns = self.cached_state = None
 
     def with_past(self, ids: Int[Tensor, "B T"]) -> Int[Tensor, "B U"]:
-        """The columns so far, followed by the new ones."""
         return ids if self.columns is None else torch.cat([self.columns, ids], 1)
 
     def keep(self, ids: Int[Tensor, "B T"]) -> None:
@@ -80,7 +79,6 @@ class NetworkCacheLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return logits
 
     def select(self, index: Int[Tensor, "K"]) -> None:
-        """Keep the chosen rows."""
         if self.columns is not None:
             self.columns = self.columns.index_select(0, index)
         if (cached := self.cached_state) is not None:

@@ -119,9 +119,7 @@ def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tok
     try:
         settings, space = NETWORKS.from_dict(config["base"]), Space(**config["space"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{folder / CONFIG} does not describe a base: {error}. Nothing was loaded; restore the file."
-        ) from error
+        raise ValueError(f"{folder / CONFIG} does not describe a base: {error}. Nothing was loaded; restore it.") from error
     base = build_base(settings, space, rng=SeededRng(0))
     load_module_tensors(base, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     if not (folder / "tokenizer.json").is_file():

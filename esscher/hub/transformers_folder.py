@@ -126,16 +126,10 @@ def _load_sidecar(folder: Path) -> tuple[Space, int] | None:
     file = folder / SIDECAR
     if not file.is_file():
         return None
-    sidecar = read_json(file)
+    sidecar, names = read_json(file), {field.name for field in fields(Space)}
     space = sidecar.get("space")
-    if (
-        set(sidecar) != set(SIDECAR_KEYS)
-        or not isinstance(space, dict)
-        or set(space) != {field.name for field in fields(Space)}
-    ):
-        raise ValueError(
-            f"{file} does not state {', '.join(SIDECAR_KEYS)}. Nothing was loaded; restore the file, or remove it."
-        )
+    if set(sidecar) != set(SIDECAR_KEYS) or not isinstance(space, dict) or set(space) != names:
+        raise ValueError(f"{file} does not state {', '.join(SIDECAR_KEYS)}. Nothing was loaded; restore or remove it.")
     return Space(**space), sidecar["bos"]
 
 

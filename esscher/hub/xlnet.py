@@ -52,9 +52,8 @@ def save_xlnet(
     folder, model, bos = Path(folder), to_transformers(base), base.space.vocab_size
     card = ModelCard("A base model") if card is None else card
     text = model_card_text(card, base, base.space, kind="xlnet", tags=["xlnet", "esscher"], library="transformers")
-    write_transformers_folder(
-        folder, model, base.space, bos, tokenizer, generation_settings(base.space, bos=bos, pad=bos), text
-    )
+    generation = generation_settings(base.space, bos=bos, pad=bos)
+    write_transformers_folder(folder, model, base.space, bos, tokenizer, generation, text)
     return folder
 
 
@@ -118,12 +117,8 @@ def _weight_pairs(block: XLBlock, layer: Any) -> list[tuple[Tensor, Tensor]]:
     )
     pairs = [(mine.T.unflatten(1, shape[1:]), other) for mine, other in projections]
     pairs.append((mixer.o_proj.weight.unflatten(1, shape[1:]), theirs.o))
-    modules = [
-        (block.norms[0], theirs.layer_norm),
-        (block.norms[1], layer.ff.layer_norm),
-        (block.up_proj, layer.ff.layer_1),
-        (block.down_proj, layer.ff.layer_2),
-    ]
+    mine = (*block.norms, block.up_proj, block.down_proj)
+    modules = zip(mine, (theirs.layer_norm, layer.ff.layer_norm, layer.ff.layer_1, layer.ff.layer_2), strict=True)
     return pairs + [pair for mine, other in modules for pair in ((mine.weight, other.weight), (mine.bias, other.bias))]
 
 

@@ -221,8 +221,10 @@ def _errors(estimates: Sequence[Estimate]) -> tuple[list[float], tuple[list[floa
     return [each.value for each in estimates], errors
 
 
-def image_grid(images: NDArray[np.uint8], columns: int | None = None) -> NDArray[np.uint8]:
-    """Arrange N H W C images in a grid with that many columns, by default about a square."""
+def save_image_grid(path: Path, images: NDArray[np.uint8], columns: int | None = None) -> Path:
+    """Write N H W C images as a PNG: a grid with that many columns, by default about a square, of at least `MIN_PIXELS`."""
+    from PIL import Image
+
     count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count)) if columns is None else columns
     rows = math.ceil(count / columns)
@@ -231,14 +233,6 @@ def image_grid(images: NDArray[np.uint8], columns: int | None = None) -> NDArray
         row, column = divmod(number, columns)
         top, left = GAP + row * (height + GAP), GAP + column * (width + GAP)
         grid[top : top + height, left : left + width] = image
-    return grid
-
-
-def save_image_grid(path: Path, images: NDArray[np.uint8], columns: int | None = None) -> Path:
-    """Write the grid as a PNG, enlarged to at least `MIN_PIXELS` by repeating pixels."""
-    from PIL import Image
-
-    grid = image_grid(images, columns)
     scale = max(1, MIN_PIXELS // max(grid.shape[:2]))
     large = grid.repeat(scale, 0).repeat(scale, 1)
     buffer = io.BytesIO()

@@ -1,7 +1,7 @@
 """The result of a command: printed, saved as `answer.json` and `report.html`, read back, compared with others.
 
     answer.json   facts, tables, notes, settings and package versions, for programs
-    report.html   the same for people, with figures (`esscher.reports.report_page`)
+    report.html   the same for people, with figures (`esscher.reports.document`)
 
 Results go to standard output; progress and notes on it go to standard error. Importing this module loads no torch, so that
 `--help` stays fast.
@@ -9,6 +9,7 @@ Results go to standard output; progress and notes on it go to standard error. Im
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
@@ -47,9 +48,7 @@ class Report:
         for table, rows in self.tables.items():
             for row in rows:
                 words = " ".join(str(value) for value in row.values() if isinstance(value, str) and len(value) <= 40)
-                by_name |= {
-                    f"{table}, {words}: {column}": value for column, value in row.items() if isinstance(value, Estimate)
-                }
+                by_name |= {f"{table}, {words}: {key}": value for key, value in row.items() if isinstance(value, Estimate)}
         return {name.replace("_", " "): value for name, value in by_name.items()}
 
     def save(self, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> "Report":
@@ -61,7 +60,7 @@ class Report:
         if not is_main_process():
             return self
         from esscher.core.storage import write_json
-        from esscher.reports.report_page import write_page
+        from esscher.reports.document import write_page
 
         saved = replace(self, settings=to_json(settings), versions=package_versions())
         try:
@@ -116,14 +115,9 @@ def read_report(folder: Path) -> Report:
 def compare_reports(reports: Mapping[str, Report]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """A row for each number that two or more reports share, and a row for each setting in which they differ."""
     estimates = {name: report.estimates() for name, report in reports.items()}
-    counts: dict[str, int] = {}
-    for numbers in estimates.values():
-        counts |= {number: counts.get(number, 0) + 1 for number in numbers}
-    rows = [
-        {"number": number, **{name: numbers.get(number) for name, numbers in estimates.items()}}
-        for number, count in counts.items()
-        if count > 1
-    ]
+    counts = Counter(number for numbers in estimates.values() for number in numbers)
+    shared = [number for number, count in counts.items() if count > 1]
+    rows = [{"number": number, **{name: numbers.get(number) for name, numbers in estimates.items()}} for number in shared]
     settings = {name: flatten(report.settings) for name, report in reports.items()}
     keys = dict.fromkeys(key for values in settings.values() for key in values)
     differ = [key for key in keys if len({json.dumps(values.get(key), default=str) for values in settings.values()}) > 1]
@@ -202,7 +196,7 @@ class ReportConfig:
 
 def report_runs(settings: ReportConfig) -> Report:
     """Compare the saved reports of runs, and write the page."""
-    from esscher.reports.report_page import write_comparison
+    from esscher.reports.document import write_comparison
 
     reports = {folder: read_report(Path(folder)) for folder in settings.runs}
     rows, differ = compare_reports(reports)

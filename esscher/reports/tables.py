@@ -69,11 +69,9 @@ def token_name(token: int | None, context: Sequence[int], tokenizer: "Tokenizer"
 
 def token_texts(tokens: Sequence[int], prompt: Sequence[int], tokenizer: "Tokenizer") -> list[str]:
     """The text of each token of a point; its vocabulary entry in brackets if it is no text by itself."""
-    row = [*prompt, *tokens]
-    return [
-        _added_text(row[column], row[:column], tokenizer) or f"[{tokenizer.backend.id_to_token(row[column])}]"
-        for column in range(len(prompt), len(row))
-    ]
+    contexts = ([*prompt, *tokens[:position]] for position in range(len(tokens)))
+    texts = (_added_text(token, context, tokenizer) for token, context in zip(tokens, contexts, strict=True))
+    return [text or f"[{tokenizer.backend.id_to_token(token)}]" for token, text in zip(tokens, texts, strict=True)]
 
 
 def _added_text(token: int, context: Sequence[int], tokenizer: "Tokenizer") -> str:

@@ -87,20 +87,14 @@ class Engine:
         return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}}
 
 
-def serve_model(model: Model, settings: ServeConfig | None = None) -> None:
-    """Serve a model of text, tilted or not.
-
-    Args:
-        model: The model; one without a tokenizer is refused.
-        settings: Address and limits; the defaults if None.
-    """
+def serve_model(model: Model, config: ServeConfig) -> None:
+    """Serve a model of text, tilted or not; one without a tokenizer is refused."""
     try:
         import uvicorn
 
         from esscher.serving.server import create_app
     except ImportError as error:
         raise ImportError("Serving needs uvicorn and starlette. Nothing is served; pip install 'esscher[serve]'.") from error
-    config = ServeConfig() if settings is None else settings
     model.tokenizer  # noqa: B018 (refuses a model without text)
     current_progress().say(f"{model.name} at http://{config.host}:{config.port}/v1/completions; Ctrl-C ends it.")
     uvicorn.run(

@@ -38,10 +38,7 @@ def create_app(engine: Engine) -> Starlette:
         Route("/v1/models", server.models),
         Route("/health", server.health),
     ]
-    return Starlette(
-        routes=routes,
-        exception_handlers={RefusedError: _handle_refused, 404: _handle_unknown_route, 405: _handle_unknown_route},
-    )
+    return Starlette(routes=routes, exception_handlers={RefusedError: _refused, 404: _unknown_route, 405: _unknown_route})
 
 
 class CompletionServer:
@@ -111,8 +108,8 @@ class CompletionServer:
         return JSONResponse({"status": "up", "pending_requests": self.pending_requests})
 
     def _authenticate(self, request: Request) -> None:
-        token, given = self.config.token, request.headers.get("authorization", "")
-        if token is not None and not token_matches(given, f"Bearer {token}"):
+        token, header = self.config.token, request.headers.get("authorization", "")
+        if token is not None and not token_matches(header, f"Bearer {token}"):
             raise RefusedError(401, "The bearer token is missing or wrong.")
 
     async def _body(self, request: Request) -> bytes:
@@ -144,13 +141,13 @@ def _error_body(error: RefusedError) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kinds.get(error.status, "invalid_request_error"), "code": error.status}}
 
 
-async def _handle_refused(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     headers = {"Retry-After": "1"} if error.status == 429 else {}
     return JSONResponse(_error_body(error), error.status, headers)
 
 
-async def _handle_unknown_route(request: Request, error: Exception) -> Response:
+async def _unknown_route(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     routes = "POST /v1/completions, GET /v1/models, GET /health"
     message = f"There is no {request.method} {request.url.path} here; there are {routes}."

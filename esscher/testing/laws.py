@@ -160,13 +160,10 @@ def _check_company(base: Base, prompts: Sequences, x: Sequences, score: Tensor, 
         row = (number + 1) * per_prompt - 1
         alone = _alone(x, row)
         scored = base.log_probs(alone)
-        assert_equal(
-            scored[0], score[row, : scored.shape[1]], tolerance, "a score must not depend on the other rows of the batch"
-        )
-        first, _ = base.begin(_alone(prompts, number))
-        assert_equal(
-            first[0].exp(), together[number].exp(), tolerance, "a prompt must not depend on the other prompts of the batch"
-        )
+        expected = score[row, : scored.shape[1]]
+        assert_equal(scored[0], expected, tolerance, "a score must not depend on the other rows of the batch")
+        first, expected = base.begin(_alone(prompts, number))[0][0].exp(), together[number].exp()
+        assert_equal(first, expected, tolerance, "a prompt must not depend on the other prompts of the batch")
 
 
 def _check_stepping(base: Base, x: Sequences, score: Tensor, tolerance: float) -> None:
@@ -214,9 +211,8 @@ def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
     assert_equal(last(state, other), expected, tolerance, "two states must not share memory")
     state = start()
     last(step(base.select(state, torch.arange(count)), other), token)
-    assert_equal(
-        last(step(state, token), other), expected, tolerance, "select must copy: advancing the branch changed the state"
-    )
+    early = last(step(state, token), other)
+    assert_equal(early, expected, tolerance, "select must copy: advancing the branch changed the state")
     state = step(start(), token)
     step(base.select(state, torch.arange(count)), token)
     assert_equal(last(state, other), expected, tolerance, "select must copy, after a step too: the branch changed the state")
@@ -234,11 +230,11 @@ def _alone(x: Sequences, row: int) -> Sequences:
     return Sequences(alone.tokens[:, : int(alone.stop)], alone.start, alone.stop)
 
 
-def assert_equal(found: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
+def assert_equal(actual: Tensor, expected: Tensor, tolerance: float, law: str) -> None:
     """Assert that two tensors agree within the tolerance; equal infinities agree. `law` begins the message."""
-    found, expected = found.detach(), expected.detach()
-    gap = (found.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
-    gap = torch.where(found == expected, 0.0, gap)
+    actual, expected = actual.detach(), expected.detach()
+    gap = (actual.double() - expected.double()).abs().nan_to_num(nan=torch.inf)
+    gap = torch.where(actual == expected, 0.0, gap)
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"
 
 
@@ -259,9 +255,8 @@ def check_head(head: Head, hidden: Float[Tensor, "N D"], *, tolerance: float = 1
     log_probs, logsumexp = head.log_probs_and_logsumexp(hidden, tokens)
     valid, score = tokens >= 0, logits.log_softmax(-1).gather(1, tokens.clamp(min=0)[:, None])[:, 0]
     expected = torch.where(valid, score, 0.0), torch.where(valid, logits.logsumexp(-1), 0.0)
-    assert_equal(
-        head.log_probs(hidden, tokens), expected[0], tolerance, "a token below 0 must score 0, and the others as they do alone"
-    )
+    alone = head.log_probs(hidden, tokens)
+    assert_equal(alone, expected[0], tolerance, "a token below 0 must score 0, and the others as they do alone")
     assert_equal(log_probs, expected[0], tolerance, "scores beside logsumexps must be the scores")
     assert_equal(logsumexp, expected[1], tolerance, "logsumexps must be those of the logits, and 0 below token 0")
     for steps in (1, 100):

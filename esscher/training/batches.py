@@ -33,7 +33,6 @@ class ShuffledOrder:
     seed: int
 
     def steps(self, epochs: int) -> int:
-        """Updates in so many epochs."""
         return math.ceil(epochs * self.count / self.batch_size)
 
     def batch(self, step: int) -> Int[Tensor, "{self.batch_size}"]:
@@ -55,7 +54,6 @@ class LengthBuckets:
     seed: int
 
     def steps(self, epochs: int) -> int:
-        """Updates in so many epochs."""
         return epochs * len(self.ends)
 
     def batch(self, step: int) -> Int[Tensor, "K"]:

@@ -30,7 +30,6 @@ class OptimizerConfig:
             raise ValueError(f"lr_scale is more than 0, momentum and beta2 lie in [0, 1); not {self}.")
 
     def lr_scale_of(self, name: str) -> float:
-        """The factor of a weight, by its name."""
         scales = self.lr_scale_by_prefix or {}
         return scales.get(max(filter(name.startswith, scales), key=len, default=""), 1.0)
 
@@ -130,10 +129,8 @@ class TrainingConfig:
                 f"{self.gradient_accumulation_steps} of them; give batch_size."
             )
         if self.batch_size % self.gradient_accumulation_steps:
-            raise ValueError(
-                f"A batch of {self.batch_size} cannot be read in gradient_accumulation_steps = "
-                f"{self.gradient_accumulation_steps} equal passes."
-            )
+            passes = f"gradient_accumulation_steps = {self.gradient_accumulation_steps} equal passes"
+            raise ValueError(f"A batch of {self.batch_size} cannot be read in {passes}.")
 
 
 def learning_rate(config: TrainingConfig, step: int, steps: int) -> float:

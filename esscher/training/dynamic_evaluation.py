@@ -17,8 +17,8 @@ something else in another:
 batches. It is saved beside the model in a file that states the digest of the weights, the text and how it was read;
 statistics of another model are refused.
 
-A `SegmentScorer` divides the text: a stream into segments with memory (made by earlier weights), or sequences. There is no
-dropout; the code published with mixtures of softmaxes left the dropout of recurrent weights on.
+A `SegmentScorer` divides the text: a stream into segments with memory (made by earlier weights), or sequences. Dropout is off,
+unlike that of recurrent weights in the code published with mixtures of softmaxes.
 """
 
 import copy
@@ -137,7 +137,6 @@ class DynamicModel:
         self.pull, self.step = _update_scales(named, config, statistics)
 
     def learn(self, loss: Float[Tensor, ""]) -> None:
-        """One gradient step."""
         slopes = torch.autograd.grad(loss, self.weights, allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             for weight, start, pull, step, slope in zip(self.weights, self.start, self.pull, self.step, slopes, strict=True):

@@ -38,9 +38,7 @@ class Optimizers:
         self.parameters = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         for name, module in modules.items():
             if not self.parameters[name]:
-                raise ValueError(
-                    f"The module {name!r} ({type(module).__name__}) has no trainable parameter. Nothing was trained."
-                )
+                raise ValueError(f"The module {name!r} ({type(module).__name__}) has no trainable weight. Nothing was trained.")
         for name in optimizer_configs:
             self._of(name, "has an optimizer config")
         self.optimizer_configs = {name: optimizer_configs.get(name, OptimizerConfig()) for name in modules}
@@ -63,7 +61,7 @@ class Optimizers:
         values = loss.values
         if self._is_sharded and len(values) > 1:
             raise ValueError(
-                "FSDP trains on one loss, not on one for each of several modules. Nothing was learnt; leave fsdp out."
+                "FSDP trains on one loss, not on one for each of several modules. Nothing was learnt; do without it."
             )
         for number, (module, value) in enumerate(values.items()):
             parameters = self._all if module is None else self._of(module, "has a loss")
@@ -148,12 +146,8 @@ class WeightAverage:
 
     def __init__(self, modules: Mapping[str, nn.Module], begin: int | None):
         self.begin, self.mean = begin, {}  # type: int | None, dict[str, Tensor]
-        self.parameters = {
-            f"{key}/{name}": parameter
-            for key, module in modules.items()
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad
-        }
+        weights = {f"{key}/{name}": p for key, module in modules.items() for name, p in module.named_parameters()}
+        self.parameters = {name: weight for name, weight in weights.items() if weight.requires_grad}
 
     @torch.no_grad()
     def add(self, step: int) -> None:
@@ -188,7 +182,6 @@ class WeightAverage:
         return {f"{AVERAGE}/{name}": full_tensor(mean) for name, mean in self.mean.items()}
 
     def load_state_dict(self, saved: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
         prefix = f"{AVERAGE}/"
         means = {name.removeprefix(prefix): mean for name, mean in saved.items() if name.startswith(prefix)}
         self.mean = {name: shard_like(self.parameters[name], mean) for name, mean in means.items()}

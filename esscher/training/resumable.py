@@ -1,15 +1,9 @@
 """Work in items that are saved in a folder and divided among processes, so that interrupted work resumes to the same result.
 
-    parts = run_resumable(work, folder=folder, read=read_draws, write=write_draws, say=say)
-
 An item uses its own random stream, so its result does not depend on the process that makes it or on the other items.
 Processes started by `torchrun` divide the missing items, and all of them return all results. A killed process loses the item
-that it was making. Without a folder, processes exchange the results as the bytes of the files.
-
-Two samplers draw this way, from another sampler:
-
-    ResumableByDraws      many draws after few prompts: some of the draws of all prompts per item
-    ResumableByPrompts    few draws after many prompts: all draws of some of the prompts per item
+that it was making. Without a folder, processes exchange the results as the bytes of the files. Two samplers draw this way,
+from another sampler: `ResumableByDraws` many draws after few prompts, `ResumableByPrompts` few draws after many prompts.
 """
 
 import tempfile

@@ -60,10 +60,7 @@ class TokenStream:
         """The stream in `count` columns of equal length, in order; the tokens that are left over are dropped."""
         length = len(self) // count
         if length == 0:
-            raise ValueError(
-                f"A stream of {len(self):,} tokens cannot be read in {count} columns. Nothing was read; give more text, or "
-                f"fewer columns (batch_size)."
-            )
+            raise ValueError(f"A stream of {len(self):,} tokens cannot be read in {count} columns. Lower batch_size.")
         return self.tokens[: count * length].view(count, length)
 
 
@@ -78,24 +75,20 @@ class SegmentSchedule:
     def place(self, step: int) -> tuple[int, int]:
         """Start and stop of the segment that an update reads."""
         while self._steps[-1] <= step:
-            self._grow()
+            self._add_epoch()
         epoch = bisect_right(self._steps, step) - 1
         number, ends = step - self._steps[epoch], self._ends[epoch]
         return (ends[number - 1] if number else 0), ends[number]
 
     def steps(self, epochs: int) -> int:
-        """Updates of so many epochs."""
         while len(self._ends) < epochs:
-            self._grow()
+            self._add_epoch()
         return self._steps[epochs]
 
-    def _grow(self) -> None:
-        """Add an epoch."""
-        segment, epoch = self.stream.segment, len(self._ends)
-        if self.stream.lengths == "fixed":
-            ends = [*range(segment, self.length, segment), self.length]
-        else:
-            ends = _random_ends(self.length, segment, SeededRng(self.seed).stream("segments", epoch))
+    def _add_epoch(self) -> None:
+        segment, rng = self.stream.segment, SeededRng(self.seed).stream("segments", len(self._ends))
+        fixed = [*range(segment, self.length, segment), self.length]
+        ends = fixed if self.stream.lengths == "fixed" else _random_ends(self.length, segment, rng)
         self._ends.append(ends)
         self._steps.append(self._steps[-1] + len(ends))
 
@@ -199,10 +192,8 @@ def segment_sequences(tokens: Int[Tensor, "B L"]) -> Sequences:
 def require_network_base(target: Tilted) -> NetworkBase:
     """The base of a target, which must be a network, because only these have a memory."""
     if not isinstance(target.base, NetworkBase):
-        raise ValueError(
-            f"A {type(target.base).__name__} has no memory from segment to segment. Nothing was read; use a network "
-            f"base, or cut the text into chunks."
-        )
+        base = f"A {type(target.base).__name__} has no memory from segment to segment"
+        raise ValueError(f"{base}. Nothing was read; use a network base, or cut the text into chunks.")
     return target.base
 
 

@@ -192,7 +192,7 @@ def encode_prompt(model: Model, text: str) -> tuple[Sequences, list[str]]:
     if length == 0 and model.prompt_tokens > 0:
         raise ValueError(
             f"The prompt is empty, and this model continues prompts of {model.prompt_tokens} tokens. Nothing was computed; "
-            f"give --prompt some text."
+            f"give a prompt."
         )
     if model.chunking.prompt_tokens is None or length == model.prompt_tokens:
         return prompt, []

@@ -6,6 +6,7 @@ import pytest
 import torch
 from shown import FEATURES, LETTERS, explorer, last
 
+from esscher.core.space import prompts_of
 from esscher.core.target import flat
 from esscher.energies.features import LogLinear, Sum, text_feature
 from esscher.exact.enumeration import enumerate_points, tabulate
@@ -60,7 +61,7 @@ def test_next_tokens_cover_the_truth_and_sum_to_one():
     shown = explorer()
     names, found = shown.next_tokens("a", Controls(), draws=400)
     assert sum(row.joint.value for row in found.rows) == pytest.approx(1)
-    x = enumerate_points(shown.model.base.space, shown.prompt("a"))
+    x = enumerate_points(shown.model.base.space, prompts_of(shown.model.encode_prompts(["a"])))
     score = shown.model.target.log_score(x).detach().double().softmax(-1)
     first = x.tokens[:, 1]
     for name, row in zip(names, found.rows, strict=True):

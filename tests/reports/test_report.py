@@ -6,8 +6,8 @@ import math
 import pytest
 
 from esscher.core.estimate import Estimate
+from esscher.reports.document import MEANINGS, meaning, write_comparison
 from esscher.reports.report import Report, compare_reports, print_report, read_report
-from esscher.reports.report_page import MEANINGS, meaning, write_comparison
 
 EVIL = "<img src=x onerror=alert(1)>"
 

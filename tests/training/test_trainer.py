@@ -181,7 +181,7 @@ def test_divergence_is_told_and_the_weights_stay():
 def test_what_cannot_be_trained():
     train, held_out = toy_data()
     frozen = new_base().requires_grad_(False)
-    with pytest.raises(ValueError, match=r"The module 'model' .* has no trainable parameter"):
+    with pytest.raises(ValueError, match=r"The module 'model' .* has no trainable weight"):
         Trainer(SETTINGS)(Likelihood(), Tilted(frozen), train, modules=frozen)
     with pytest.raises(ValueError, match="There are no data to train on"):
         run(new_base(), dataset=(train.rows(slice(0, 0)), held_out))

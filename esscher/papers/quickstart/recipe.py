@@ -31,9 +31,8 @@ from esscher.hub import ModelCard, save_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.papers.study import Row, StudyContext, run_with_seed, table_rows
-from esscher.reports.document import Picture, Section, Table, TextLines
+from esscher.reports.document import Picture, Section, Table, TextLines, meaning
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
-from esscher.reports.report_page import meaning
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
 from esscher.training.config import TrainingConfig
