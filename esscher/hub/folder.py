@@ -76,11 +76,11 @@ class ModelCard:
     notes: str = ""
 
 
-def model_card_text(
-    card: ModelCard, base: nn.Module, space: Space, *, kind: str, tags: Sequence[str], library: str,
-    auto: str | None = "AutoModelForCausalLM", use: str = "",
-) -> str:  # fmt: skip
-    """The text of a card. `kind` names the network, `library` loads the weights; `auto` is the class of `transformers` that
+def write_card(
+    folder: Path, card: ModelCard, base: nn.Module, space: Space, *, kind: str, tags: Sequence[str], library: str,
+    auto: str | None, use: str = "",
+) -> None:  # fmt: skip
+    """Write a model card. `kind` names the network, `library` loads the weights; `auto` is the class of `transformers` that
     loads the model, too, or None, and then `use` is the command of esscher for it."""
     task = "text-generation" if auto == "AutoModelForCausalLM" else TASKS.get(use, "translation")
     head = {"library_name": library, "pipeline_tag": task, "tags": list(tags)}
@@ -105,7 +105,7 @@ def model_card_text(
         lines.append(f"## Training\n\n```yaml\n{yaml.safe_dump(dict(card.training), sort_keys=False)}```\n")
     if card.notes:
         lines.append(f"## Notes\n\n{card.notes}\n")
-    return "\n".join(lines)
+    write_file(folder / CARD, "\n".join(lines).encode())
 
 
 def _loading_section(library: str, auto: str | None, use: str) -> str:

@@ -17,20 +17,10 @@ import tokenizers
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space
-from esscher.core.storage import load_module_tensors, module_tensors, read_tensors, write_file, write_json, write_tensors
+from esscher.core.storage import load_module_tensors, module_tensors, read_tensors, write_json, write_tensors
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
-from esscher.hub.folder import (
-    CARD,
-    CONFIG,
-    GENERATION,
-    PREFIX,
-    WEIGHTS,
-    ModelCard,
-    generation_settings,
-    model_card_text,
-    write_tokenizer,
-)
+from esscher.hub.folder import CONFIG, GENERATION, PREFIX, WEIGHTS, ModelCard, generation_settings, write_card, write_tokenizer
 from esscher.networks.registry import NETWORKS
 
 BOS = "<bos>"
@@ -100,8 +90,7 @@ def write_model_card(folder: Path, base: NetworkBase, card: ModelCard) -> None:
     kind = NETWORKS.kind_of(base.config)
     auto = None if hf_model_name(kind) is None else "AutoModelForCausalLM"
     use = "sample" if base.config.modality == "image" else "translate"
-    text = model_card_text(card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher", auto=auto, use=use)
-    write_file(folder / CARD, text.encode())
+    write_card(folder, card, base, base.space, kind=kind, tags=[PREFIX + kind], library="esscher", auto=auto, use=use)
 
 
 def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tokenizer | None]:

@@ -20,21 +20,13 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from esscher.bases.causal_lm import CausalLM, causal_lm, special_token_ids, text_config
+from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps_match_scores, seq2seq_lm
 from esscher.core.space import Space
-from esscher.core.storage import fsync_folder, saving_error, write_file, write_json
+from esscher.core.storage import fsync_folder, saving_error, write_json
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
 from esscher.energies.pretrained import quiet_transformers
-from esscher.hub.folder import (
-    CARD,
-    CONFIG,
-    GENERATION,
-    ModelCard,
-    generation_settings,
-    model_card_text,
-    read_json,
-    write_tokenizer,
-)
+from esscher.hub.folder import CONFIG, GENERATION, ModelCard, generation_settings, read_json, write_card, write_tokenizer
 
 SIDECAR = "esscher.json"
 SIDECAR_KEYS = ("space", "bos", "esscher_version")
@@ -48,21 +40,21 @@ AUTO_CLASSES = {
 
 def save_transformers_base(folder: Path, base: CausalLM | Seq2SeqLM, tokenizer: Tokenizer | None, card: ModelCard) -> None:
     """Write the folder of a base."""
-    kind = str(base.model.config.model_type)
     auto = AUTO_CLASSES["causal" if isinstance(base, CausalLM) else "seq2seq"][0].__name__
-    text = model_card_text(card, base, base.space, kind=kind, tags=[kind, "esscher"], library="transformers", auto=auto)
-    write_transformers_folder(folder, base.model, base.space, base.bos, tokenizer, generation_settings_of(base), text)
+    write_transformers_folder(folder, base, base.model, base.bos, tokenizer, generation_settings_of(base), card, auto)
 
 
 def write_transformers_folder(
-    folder: Path, model: Any, space: Space, bos: int, tokenizer: Tokenizer | None, generation: dict[str, Any], card: str
-) -> None:
-    """Write a model of `transformers` and all files beside it, config.json last."""
+    folder: Path, base: CausalLM | Seq2SeqLM | NetworkBase, model: Any, bos: int, tokenizer: Tokenizer | None,
+    generation: dict[str, Any], card: ModelCard, auto: str,
+) -> None:  # fmt: skip
+    """Write a base as a model of `transformers` with all files beside it, config.json last; the class `auto` loads it."""
+    kind = str(model.config.model_type)
     write_tokenizer(folder, tokenizer)
     _save_pretrained_model(folder, model)
     write_json(folder / GENERATION, generation)
-    write_file(folder / CARD, card.encode())
-    write_json(folder / SIDECAR, {"space": asdict(space), "bos": bos, "esscher_version": version("esscher")})
+    write_card(folder, card, base, base.space, kind=kind, tags=[kind, "esscher"], library="transformers", auto=auto)
+    write_json(folder / SIDECAR, {"space": asdict(base.space), "bos": bos, "esscher_version": version("esscher")})
     os.replace(folder / f".{CONFIG}", folder / CONFIG)
     fsync_folder(folder)
 

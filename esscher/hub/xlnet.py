@@ -22,7 +22,7 @@ from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space
 from esscher.data.tokenizers import Tokenizer
-from esscher.hub.folder import ModelCard, generation_settings, model_card_text
+from esscher.hub.folder import ModelCard, generation_settings
 from esscher.hub.transformers_folder import load_pretrained_model, load_space_and_tokenizer, write_transformers_folder
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.networks.transformer_xl import XLBlock
@@ -51,9 +51,8 @@ def save_xlnet(
     """Write a base as a folder of `transformers`, which `load_base` reads, too."""
     folder, model, bos = Path(folder), to_transformers(base), base.space.vocab_size
     card = ModelCard("A base model") if card is None else card
-    text = model_card_text(card, base, base.space, kind="xlnet", tags=["xlnet", "esscher"], library="transformers")
     generation = generation_settings(base.space, bos=bos, pad=bos)
-    write_transformers_folder(folder, model, base.space, bos, tokenizer, generation, text)
+    write_transformers_folder(folder, base, model, bos, tokenizer, generation, card, "AutoModelForCausalLM")
     return folder
 
 
