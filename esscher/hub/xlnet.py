@@ -9,6 +9,7 @@ esscher has their difference, on which alone outputs depend. The special symbols
 are initialised with <s>, <sep>, <cls> and <mask>. Left out: local attention and mixtures, which `transformers` does not have.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +26,6 @@ from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import ModelCard, generation_settings
 from esscher.hub.transformers_folder import load_pretrained_model, load_space_and_tokenizer, write_transformers_folder
 from esscher.networks.transformer_config import XLNetConfig
-from esscher.networks.transformer_xl import XLBlock
 from esscher.networks.xlnet import SPECIAL_SYMBOLS, XLNetNetwork
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}
@@ -68,17 +68,11 @@ def from_transformers(model: XLNetLMHeadModel, space: Space) -> NetworkBase:
         )
     symbols = table[size:] if len(table) > size else table[[min(number, size - 1) for number in THEIR_SYMBOLS]]
     network.embedding.weight.copy_(torch.cat([table[:size], symbols]))
-    network.mask_emb.copy_(theirs.mask_emb.view(-1))
-    head = network.head.state_dict(keep_vars=True)
-    head["bias"].copy_(model.lm_loss.bias[:size])
-    if "weight" in head:
-        head["weight"].copy_(model.lm_loss.weight[:size])
-    for block, layer, biases in zip(network.blocks, theirs.layer, network.biases, strict=True):
-        for mine, other in _weight_pairs(cast(XLBlock, block), layer):
-            mine.copy_(other)
-        attention = layer.rel_attn
-        same, different = attention.seg_embed
-        biases.copy_(torch.stack([attention.r_w_bias, attention.r_r_bias, attention.r_s_bias, different - same]))
+    for mine, other in _weight_pairs(network, model, size):
+        mine.copy_(other)
+    for biases, layer in zip(network.biases, theirs.layer, strict=True):
+        same, different = layer.rel_attn.seg_embed
+        biases[3].copy_(different - same)
     return base.eval()
 
 
@@ -89,36 +83,37 @@ def to_transformers(base: NetworkBase) -> XLNetLMHeadModel:
     if not isinstance(network, XLNetNetwork):
         raise ValueError(f"A {type(network).__name__} is no XLNet. Nothing was made; use a base of kind xlnet.")
     model: Any = XLNetLMHeadModel(_to_transformers_config(base, network.config))  # type: ignore[no-untyped-call]
-    theirs, size = model.eval().transformer, base.space.vocab_size
+    theirs = model.eval().transformer
     theirs.word_embedding.weight.copy_(network.embedding.weight)
-    theirs.mask_emb.copy_(network.mask_emb.view(1, 1, -1))
-    head = cast(Any, network.head).state_dict(keep_vars=True)
-    model.lm_loss.bias.fill_(LOG_ZERO)[:size] = head["bias"]
-    if "weight" in head:
-        model.lm_loss.weight[:size] = head["weight"]
-    for block, layer, biases in zip(network.blocks, theirs.layer, network.biases, strict=True):
-        for mine, other in _weight_pairs(cast(XLBlock, block), layer):
-            other.copy_(mine)
-        attention = layer.rel_attn
-        for name, value in zip(("r_w_bias", "r_r_bias", "r_s_bias"), biases, strict=False):
-            getattr(attention, name).copy_(value)
-        attention.seg_embed.copy_(torch.stack([torch.zeros_like(biases[3]), biases[3]]))
+    model.lm_loss.bias.fill_(LOG_ZERO)
+    for mine, other in _weight_pairs(network, model, base.space.vocab_size):
+        other.copy_(mine)
+    for biases, layer in zip(network.biases, theirs.layer, strict=True):
+        layer.rel_attn.seg_embed.copy_(torch.stack([torch.zeros_like(biases[3]), biases[3]]))
     return cast(XLNetLMHeadModel, model)
 
 
-def _weight_pairs(block: XLBlock, layer: Any) -> list[tuple[Tensor, Tensor]]:
-    """The weights of a layer in esscher and in `transformers`, as views of the same shapes."""
-    mixer, theirs = cast(Any, block.mixer), layer.rel_attn
-    shape = theirs.q.shape
-    key, value = mixer.kv_proj.weight.chunk(2)
-    projections = zip(
-        (mixer.q_proj.weight, key, value, mixer.rel_pos_proj.weight), (theirs.q, theirs.k, theirs.v, theirs.r), strict=True
-    )
-    pairs = [(mine.T.unflatten(1, shape[1:]), other) for mine, other in projections]
-    pairs.append((mixer.o_proj.weight.unflatten(1, shape[1:]), theirs.o))
-    mine = (*block.norms, block.up_proj, block.down_proj)
-    modules = zip(mine, (theirs.layer_norm, layer.ff.layer_norm, layer.ff.layer_1, layer.ff.layer_2), strict=True)
-    return pairs + [pair for mine, other in modules for pair in ((mine.weight, other.weight), (mine.bias, other.bias))]
+def _weight_pairs(network: Any, model: Any, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The weights that esscher and `transformers` share, as pairs of views of the same shapes; `size` is the vocabulary."""
+    head = network.head.state_dict(keep_vars=True)
+    yield network.mask_emb, model.transformer.mask_emb.view(-1)
+    yield head["bias"], model.lm_loss.bias[:size]
+    if "weight" in head:
+        yield head["weight"], model.lm_loss.weight[:size]
+    for block, layer, biases in zip(network.blocks, model.transformer.layer, network.biases, strict=True):
+        mixer, theirs = block.mixer, layer.rel_attn
+        heads = theirs.q.shape[1:]
+        key, value = mixer.kv_proj.weight.chunk(2)
+        projections = (mixer.q_proj.weight, key, value, mixer.rel_pos_proj.weight)
+        for mine, other in zip(projections, (theirs.q, theirs.k, theirs.v, theirs.r), strict=True):
+            yield mine.T.unflatten(1, heads), other
+        yield mixer.o_proj.weight.unflatten(1, heads), theirs.o
+        for row, other in enumerate((theirs.r_w_bias, theirs.r_r_bias, theirs.r_s_bias)):
+            yield biases[row], other
+        modules = (theirs.layer_norm, layer.ff.layer_norm, layer.ff.layer_1, layer.ff.layer_2)
+        for mine, other in zip((*block.norms, block.up_proj, block.down_proj), modules, strict=True):
+            yield mine.weight, other.weight
+            yield mine.bias, other.bias
 
 
 def _to_esscher_config(theirs: TheirConfig) -> XLNetConfig:
