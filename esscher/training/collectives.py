@@ -43,7 +43,7 @@ def make_accelerator(config: TrainingConfig, folder: Path | None) -> Accelerator
     gpu = config.device == "auto" and torch.cuda.is_available()
     precision = "bf16" if gpu and torch.cuda.is_bf16_supported() else "no"
     place = None if folder is None else str(folder)
-    if config.tracker is not None and config.tracker not in (installed := [str(one) for one in get_available_trackers()]):
+    if config.tracker is not None and config.tracker not in (installed := [str(name) for name in get_available_trackers()]):
         raise ValueError(
             f"The tracker {config.tracker!r} is not installed; installed are {', '.join(installed) or 'none'}. Nothing was "
             f"trained; pip install 'esscher[track]' brings tensorboard, or leave tracker out."

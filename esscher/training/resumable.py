@@ -86,18 +86,18 @@ def run_resumable(
 
 
 def _gather_results(
-    made: dict[int, Result], read: Callable[[Path], Result], write: Callable[[Path, Result], None]
+    local_results: dict[int, Result], read: Callable[[Path], Result], write: Callable[[Path, Result], None]
 ) -> dict[int, Result]:
-    """The results that other processes made."""
+    """The results of the other processes."""
     if world_size() == 1:
         return {}
     results = {}
     with tempfile.TemporaryDirectory() as place:
-        local, numbers = Path(place, "local.safetensors"), all_gather_objects(list(made))
+        local, numbers = Path(place, "local.safetensors"), all_gather_objects(list(local_results))
         for index in range(max(map(len, numbers))):
-            if index < len(made):
-                write(local, list(made.values())[index])
-            for process, content in enumerate(all_gather_bytes(local.read_bytes() if index < len(made) else b"")):
+            if index < len(local_results):
+                write(local, list(local_results.values())[index])
+            for process, content in enumerate(all_gather_bytes(local.read_bytes() if index < len(local_results) else b"")):
                 if process != rank() and content:
                     other = Path(place, f"{process}-{index}.safetensors")  # one file each, because `read` may map it
                     other.write_bytes(content)

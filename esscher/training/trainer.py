@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from esscher.bases.fsdp import gather_in_lockstep
+from esscher.bases.fsdp import gather_in_lockstep, shard
 from esscher.core.config import refuse_change
 from esscher.core.estimate import Estimate
 from esscher.core.objective import Objective
@@ -92,8 +92,6 @@ class TrainingLoop:
             if config.gradient_checkpointing:
                 enable_gradient_checkpointing(module)
             if config.fsdp:
-                from esscher.bases.fsdp import shard  # imported here because it takes seconds
-
                 shard(module)
         self.optimizer_configs = optimizer_configs
         self.optimizers = Optimizers(modules, optimizer_configs, config, accelerator)
