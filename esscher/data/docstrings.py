@@ -69,12 +69,15 @@ def _digest(text: str) -> str:
 
 
 def _docstrings(file: Path) -> Iterator[str]:
+    """The docstrings of a file without interactive examples, trailing whitespace and runs of empty lines."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # sources for other versions of Python
         return
     for node in _documented(tree):
-        text = _clean(ast.get_docstring(node) or "")
+        text = EXAMPLE.sub("", (ast.get_docstring(node) or "").expandtabs())
+        text = "\n".join(line.rstrip() for line in text.splitlines())
+        text = re.sub(r"\n{3,}", "\n\n", text).strip()
         if len(WORD.findall(text)) >= 3:
             yield text
 
@@ -86,10 +89,3 @@ def _documented(node: ast.AST) -> Iterator[DOCUMENTED]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
             yield from _documented(child)
-
-
-def _clean(text: str) -> str:
-    """Remove interactive examples, trailing whitespace and runs of empty lines."""
-    text = EXAMPLE.sub("", text.expandtabs())
-    text = "\n".join(line.rstrip() for line in text.splitlines())
-    return re.sub(r"\n{3,}", "\n\n", text).strip()

@@ -142,23 +142,18 @@ def load_tokenizer(
         raise ValueError(f"The tokenizer of {folder} {what}. Nothing was loaded; name one of its tokens with eos=.")
     if size is None and isinstance(stated_size := settings.get(SIZE_KEY), int):
         size = stated_size
-    if size is not None:
-        _check_size(backend, size, folder)
-    backend.encode_special_tokens = True
-    backend.no_padding()
-    backend.no_truncation()
-    return Tokenizer(backend, number, str(settings.get(NAME_KEY, folder.name)), size, settings)
-
-
-def _check_size(backend: tokenizers.Tokenizer, size: int, folder: Path) -> None:
-    """Refuse tokens that the model lacks; special tokens are allowed, because no text is encoded to them."""
-    special = {number for number, token in backend.get_added_tokens_decoder().items() if token.special}
-    beyond = [symbol for symbol, number in backend.get_vocab().items() if number >= size and number not in special]
+    special = {token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special}  # never in a text
+    vocabulary = backend.get_vocab().items()
+    beyond = [symbol for symbol, token in vocabulary if size is not None and token >= size and token not in special]
     if beyond:
         raise ValueError(
             f"The tokenizer in {folder} has {len(beyond)} tokens that the model lacks, {beyond[0]!r} among them: the model "
             f"has {size}. Nothing was loaded; restore the tokenizer it was trained on."
         )
+    backend.encode_special_tokens = True
+    backend.no_padding()
+    backend.no_truncation()
+    return Tokenizer(backend, number, str(settings.get(NAME_KEY, folder.name)), size, settings)
 
 
 def _settings(file: Path) -> dict[str, object]:

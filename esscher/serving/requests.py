@@ -57,12 +57,18 @@ def parse_request(content: bytes, config: ServeConfig) -> CompletionRequest:
             raise RefusedError(400, f"{name!r} is not possible with a tilted model; leave it out.")
         if name not in SUPPORTED_FIELDS and name not in NO_OP_FIELDS:
             raise RefusedError(400, f"{name!r} is not a known field; known are {', '.join(SUPPORTED_FIELDS)}.")
+    prompt = fields.get("prompt", "")
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(text, str) for text in prompts):
+        raise RefusedError(400, "'prompt' must be a text or a list of texts; lists of tokens are not supported.")
+    if len(prompts) > config.max_prompts:
+        raise RefusedError(413, f"A request has at most {config.max_prompts} prompts, not {len(prompts)}.")
     stream = fields.get("stream") or False
     if not isinstance(stream, bool):
         raise RefusedError(400, f"'stream' must be true or false, not {stream!r}.")
     top_p = _parse_number(fields, "top_p", None, 0, 1, whole=False)
     return CompletionRequest(
-        prompts=_parse_prompts(fields.get("prompt", ""), config),
+        prompts=tuple(prompts),
         max_tokens=_parse_number(fields, "max_tokens", None, 1, math.inf, whole=True),
         draws=_parse_number(fields, "n", 1, 1, config.max_draws, whole=True),
         temperature=_parse_number(fields, "temperature", 1.0, 0, 100, whole=False),
@@ -72,15 +78,6 @@ def parse_request(content: bytes, config: ServeConfig) -> CompletionRequest:
         num_candidates=_parse_number(fields, "num_candidates", config.num_candidates, 1, 4 * config.num_candidates, whole=True),
         stream=stream,
     )
-
-
-def _parse_prompts(value: Any, config: ServeConfig) -> tuple[str, ...]:
-    prompts = [value] if isinstance(value, str) else value
-    if not isinstance(prompts, list) or not prompts or not all(isinstance(prompt, str) for prompt in prompts):
-        raise RefusedError(400, "'prompt' must be a text or a list of texts; lists of tokens are not supported.")
-    if len(prompts) > config.max_prompts:
-        raise RefusedError(413, f"A request has at most {config.max_prompts} prompts, not {len(prompts)}.")
-    return tuple(prompts)
 
 
 def _parse_number(fields: Mapping[str, Any], name: str, default: Any, low: float, high: float, *, whole: bool) -> Any:
