@@ -61,7 +61,7 @@ def test_next_tokens_cover_the_truth_and_sum_to_one():
     shown = explorer()
     names, found = shown.next_tokens("a", Controls(), draws=400)
     assert sum(row.joint.value for row in found.rows) == pytest.approx(1)
-    x = enumerate_points(shown.model.base.space, prompts_of(shown.model.encode_prompts(["a"])))
+    x = enumerate_points(shown.model.base.space, prompts_of(shown.model.data.encode_prompts(["a"])))
     score = shown.model.target.log_score(x).detach().double().softmax(-1)
     first = x.tokens[:, 1]
     for name, row in zip(names, found.rows, strict=True):
