@@ -1,8 +1,7 @@
-"""The command line: a verb is parse, one call of `esscher.workflow`, show.
+"""The command line: every verb parses its settings, calls `esscher.workflow` once, and shows the result.
 
-Importing this module imports no torch, so help answers at once. Verbs and their settings are listed in `esscher.cli.commands`;
-`esscher.cli.binding` makes flags of settings. Settings come from defaults, then from the YAML file given by --config, then from
-flags; an unknown key is an error that names the file and the key.
+Importing this module imports no torch. Settings come from defaults, then the YAML file of --config, then flags; an unknown key
+is an error that names the file and the key.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Flags from settings: every field of a settings dataclass is a flag, a YAML key and a keyword argument of one name.
 
-A field whose class depends on a kind (`--base.kind xlnet`) is bound to the settings of the kind that the command line or the
-YAML file names, so `--help` after a kind shows the settings of that kind and no others. Settings that are declared beside
-torch code (samplers, objectives) are read from their source, so that help imports no torch.
+A field whose class depends on a kind (`--base.kind xlnet`) has the flags of the kind that the command line or the YAML file
+names. Settings that are declared beside torch code (samplers, objectives) are read from their source, without importing torch.
 """
 
 import ast
@@ -72,10 +71,8 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
 
 
 def expand_groups(cls: type, tokens: Sequence[str]) -> list[str]:
-    """Write `--data FILE` as `--data.source FILE`, and `--file -` as `--file=-`.
-
-    The parser would take FILE for all settings of the data, and the hyphen for a flag.
-    """
+    """Write `--data FILE` as `--data.source FILE`, because the parser would take FILE for all settings of the data; and `--file
+    -` as `--file=-`, because it would take the hyphen for a flag."""
     names = {
         f"--{name}": f"--{name}.{entry.name}"
         for name, hint in get_type_hints(cls, include_extras=True).items()
@@ -143,7 +140,7 @@ def _bind_kind(registry: Registry, kind: str | None) -> Any:
 
 def declared(path: str) -> type:
     """The settings dataclass at `"module:Class"`: the class itself where its module needs no torch, else a copy of its fields
-    that is read from the source; fields that no flag can hold (such as a sampler within a sampler) are left out."""
+    read from the source, without fields that no flag can hold (such as a sampler within a sampler)."""
     module, _, name = path.partition(":")
     spec = find_spec(module)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):

@@ -3,10 +3,9 @@
     pairs.jsonl   written once: id, prompt, the texts of A and B, and the expected choice if the pair is an attention check
     votes.jsonl   one line per vote: pair, rater, choice, model on the left, time
 
-Sides and order of the pairs are random, from the seed and the rater's name, so that a restarted server continues where each
-rater was. A vote is synced to disk before the next pair is shown; a line that a crash truncated was never confirmed and is
-dropped. An attention check pairs a text with the same words in another order. Estimates from the votes:
-`esscher.estimators.preference`.
+Sides and order of the pairs follow from the seed and the rater's name, so a restarted server continues where each rater was. A
+vote is synced to disk before the next pair is shown; a truncated line was never confirmed and is dropped. An attention check
+pairs a text with the same words in another order. Estimates from the votes: `esscher.estimators.preference`.
 """
 
 import json

@@ -1,8 +1,5 @@
-"""Views as HTML; all text from models and people is escaped.
-
-The template escapes markup. gradio then puts the HTML into a template of its own, where braces, dollar and at-signs have a
-meaning, so these become entities.
-"""
+"""Views as HTML. The template escapes all text; braces, dollar and at-signs, which mean something in gradio, become
+entities."""
 
 import math
 from collections.abc import Sequence

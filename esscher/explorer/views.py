@@ -1,8 +1,7 @@
 """What the explorer shows of a model: weighted candidates, next tokens, changes token by token, energies, a student's draws.
 
-All numbers come from samplers and estimators, for one prompt and one seed; the page only formats them. The pool of candidates
-starts with 16 and doubles, each part from a random stream of its own: the first candidates appear early, the same seed gives
-the same candidates, and a larger pool starts with those of a smaller one.
+All numbers are for one prompt and one seed. The pool of candidates starts with 16 and doubles, each part from its own random
+stream, so a larger pool starts with the candidates of a smaller one.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

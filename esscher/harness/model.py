@@ -2,15 +2,13 @@
 
     python -m esscher.harness --model esscher --model_args path=runs/first,energy=runs/energy --tasks lambada_openai
 
-takes every argument of `lm_eval`, which finds models of other packages only if they are imported first. The context c is the
-prompt, the continuation b a prefix of the point:
+takes every argument of `lm_eval`. The context c is the prompt, the continuation b a prefix of the point:
 
     log p(b | c) = log a(b | c) + log E[exp(-E)] after c and b - log E[exp(-E)] after c
 
-Both expectations are estimated from `draws` draws; those after a context serve all its continuations
-(`esscher.estimators.continuations`). End symbols are not counted, as the harness expects. Text longer than `max_length` is
-scored window by window, each window after as many preceding tokens as fit. The greedy continuation of a tilted model is the
-likeliest of `num_candidates` draws. Estimates with intervals go to the JSON lines file `record`.
+Each expectation is estimated from `draws` draws (`esscher.estimators.continuations`). End symbols are not counted. Text longer
+than `max_length` is scored window by window, each after as many preceding tokens as fit. The greedy continuation of a tilted
+model is the likeliest of `num_candidates` draws. Estimates with intervals go to the JSON lines file `record`.
 """
 
 import json
@@ -43,11 +41,9 @@ Window = tuple[list[int], list[int]]
 
 @register_model("esscher")
 class EsscherLM(LM):
-    """A base folder, with an energy folder to tilt it.
-
-    `greedy=False` reports every continuation as not greedy, without checking: for a tilted model the check needs draws at every
-    token. `device` is ignored: the harness always passes it, and models stay where they were loaded.
-    """
+    """A base folder, with an energy folder to tilt it. `greedy=False` reports every continuation as not greedy, because the
+    check needs draws at every token of a tilted model. `device` is ignored: the harness always passes it, and models stay where
+    they are."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""Figures of reports and analyses (matplotlib, no display needed), and grids of images as PNG files.
-
-Letters: N images, H rows, W columns, C channels of each.
-"""
+"""Figures of reports and analyses (matplotlib, no display needed), and grids of images (N images, H rows, W columns, C
+channels)."""
 
 import io
 import math

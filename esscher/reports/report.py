@@ -1,10 +1,9 @@
-"""The result of a command: printed, saved as `answer.json` and `report.html`, read back, compared with others.
+"""The result of a command: printed, saved, read back, compared with others; without torch.
 
     answer.json   facts, tables, notes, settings and package versions, for programs
     report.html   the same for people, with figures (`esscher.reports.document`)
 
-Results go to standard output; progress and notes on it go to standard error. Importing this module loads no torch, so that
-`--help` stays fast.
+Results go to standard output; progress and notes on it go to standard error.
 """
 
 import json
@@ -26,10 +25,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Report:
-    """Single facts, tables of rows and notes, with the settings and package versions that produced them.
-
-    `json_tables` replaces `tables` in the JSON output, for values that programs want in another shape than people do.
-    """
+    """Single facts, tables of rows and notes, with the settings and package versions that produced them. `json_tables` replaces
+    `tables` in the JSON output, for values that programs want in another shape than people do."""
 
     title: str
     facts: Mapping[str, Any]
@@ -40,10 +37,8 @@ class Report:
     json_tables: Mapping[str, Any] | None = None
 
     def estimates(self) -> dict[str, Estimate]:
-        """All estimates, under names that other runs of the command share.
-
-        The name is that of the fact, or `table, words of the row: column`.
-        """
+        """All estimates by names that other runs of the command share: that of the fact, or `table, words of the row:
+        column`."""
         by_name = {name: value for name, value in self.facts.items() if isinstance(value, Estimate)}
         for table, rows in self.tables.items():
             for row in rows:
@@ -52,11 +47,8 @@ class Report:
         return {name.replace("_", " "): value for name, value in by_name.items()}
 
     def save(self, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> "Report":
-        """Write `answer.json` and `report.html`, and return the report with the page's path as the fact `report`.
-
-        With `own_page` the folder's page was written by the command itself and stays. If the folder cannot be written to, the
-        report is returned without that fact and with a note. Only the main process writes.
-        """
+        """Write `answer.json` and, unless the command has its `own_page`, `report.html`; return the report with the page's path
+        as the fact `report`, or with a note if the folder cannot be written to. Only the main process writes."""
         if not is_main_process():
             return self
         from esscher.core.storage import write_json

@@ -1,8 +1,5 @@
-"""Requests in the format of OpenAI's completions API; importing this loads no torch.
-
-A field that a tilted model cannot honour is refused by name, never ignored. Status of a refused request: 400 invalid, 401 wrong
-token, 404 unknown route, 408 timeout, 413 too large, 429 too many at once.
-"""
+"""Requests in the format of OpenAI's completions API, without torch. A field that a tilted model cannot honour is refused by
+name. Status: 400 invalid, 401 wrong token, 404 unknown route, 408 timeout, 413 too large, 429 too many at once."""
 
 import json
 import math

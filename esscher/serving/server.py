@@ -4,8 +4,8 @@
     GET  /v1/models         the model that is served
     GET  /health            whether the server is up, and how many requests are pending
 
-`max_concurrent` requests are computed at once, each in a thread; `max_queued` more wait; others are refused with 429, so that
-memory and waiting time are bounded. A client that disconnects cancels its request.
+`max_concurrent` requests are computed at once, each in a thread; `max_queued` more wait; others are refused with 429. A client
+that disconnects cancels its request.
 """
 
 import asyncio

@@ -25,9 +25,8 @@ Result = TypeVar("Result")
 def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5) -> None:
     """Check a base on a space small enough to enumerate, after prompts of different lengths.
 
-    Scores are reproducible and sum to one; positions outside the point score 0; neither padding nor other rows of the batch
-    change a score or a prompt; a score does not look ahead; stepping equals scoring; `select` commutes with `advance` and
-    copies; two states do not share memory.
+    Scores are reproducible and sum to one; positions outside the point score 0; a score depends on no padding, other row or
+    later token; stepping equals scoring; `select` commutes with `advance` and copies; two states do not share memory.
     """
     together = prompts_of(prompts)
     x = enumerate_points(base.space, together)
@@ -70,11 +69,9 @@ def check_objective(
     rng: Rng | None = None,
     tolerance: float = 1e-5,
 ) -> None:
-    """Check an objective: loss and metrics are finite, at least one unit is counted, and the gradient is that of `exact`.
-
-    `exact` is the loss without sampling, for a game by player. Give objectives that sample the `Exhaustive` sampler, which
-    turns their expectation into a sum; without an `rng` they are run on every outcome of their random choices.
-    """
+    """Check an objective: loss and metrics are finite, at least one unit is counted, and the gradient is that of `exact`, the
+    loss without sampling (for a game, by player). Objectives that sample need the `Exhaustive` sampler, which turns their
+    expectation into a sum; without an `rng` they are run on every outcome of their random choices."""
     exact_loss = exact()
     players = exact_loss if isinstance(exact_loss, Mapping) else {"": exact_loss}
     by_player = parameters if isinstance(parameters, Mapping) else {"": parameters}
@@ -239,11 +236,8 @@ def assert_equal(actual: Tensor, expected: Tensor, tolerance: float, law: str) -
 
 
 def check_head(head: Head, hidden: Float[Tensor, "N D"], *, tolerance: float = 1e-10) -> None:
-    """Check a head on hidden vectors in double precision.
-
-    Log-probabilities are the normalised logits, of any shape; logsumexps are those of the logits; both are 0 for tokens below
-    0; `logits_fn` gives the logits; gradients are those of the logits.
-    """
+    """Check a head on hidden vectors in double precision: log-probabilities are the normalised logits, of any shape; logsumexps
+    are those of the logits; both are 0 for tokens below 0; `logits_fn` gives the logits; gradients are those of the logits."""
     hidden = hidden.detach().requires_grad_()
     logits = head.logits(hidden)
     rows, size = logits.shape
@@ -296,11 +290,9 @@ class StreamBase(Protocol):
 
 
 def check_stream(base: StreamBase, *, length: int = 11, rows: int = 4, tolerance: float = 1e-5) -> None:
-    """Check a base with a memory of at least `length` tokens on streams of `length` tokens.
-
-    A stream read in pieces is scored as one long row; a memory holds no gradient and has a row for each stream, independent of
-    the others; reading does not change the memory that it is given.
-    """
+    """Check a base with a memory of at least `length` tokens on streams of `length` tokens: a stream in pieces is scored as one
+    long row; a memory holds no gradient and has an independent row for each stream; reading does not change the memory that it
+    is given."""
     place = torch.arange(rows)[:, None] * 5 + torch.arange(length)[None, :]
     tokens = (place * place // 3 + place) % base.space.vocab_size
     full = torch.full((rows,), length)

@@ -20,11 +20,9 @@ FEW = 8  # prompts of the check that the seed decides
 def check_sampler(
     sampler: Sampler, target: Tilted, prompts: Sequences, draws: int = 8, *, rng: Rng, false_alarm: float = 1e-6
 ) -> float:
-    """Check a sampler on a space small enough to enumerate, after some hundreds of prompts.
-
-    Every prompt has the same number of draws, which begin with it and are the same for the same seed; `log_base` is log a(x);
-    weighted draws have the exact expectations (`assert_draws_follow`, whose largest deviation is returned).
-    """
+    """Check a sampler on a space small enough to enumerate, after some hundreds of prompts: all prompts have equally many
+    draws, which begin with the prompt and repeat with the seed; `log_base` is log a(x); weighted draws have the exact
+    expectations (`assert_draws_follow`, whose largest deviation is returned)."""
     drawn = sampler(target, prompts, draws, rng=rng.stream("draws"))
     count, each = drawn.log_weight.shape
     assert (count, count * each) == (len(prompts), len(drawn.x)), (
@@ -81,11 +79,8 @@ def assert_draws_follow(
 
 
 def assert_covers(hits: int, replications: int, confidence: float, *, false_alarm: float = 1e-3) -> float:
-    """Assert that an interval that held the truth `hits` times of `replications` covers at the rate `confidence`.
-
-    Fails with probability at most `false_alarm` if that is the true rate (exact two-sided binomial test). Returns the observed
-    rate.
-    """
+    """Assert that an interval that held the truth `hits` times of `replications` covers at the rate `confidence`; return the
+    observed rate. Fails with probability at most `false_alarm` if the rate is true (exact two-sided binomial test)."""
     from scipy.stats import binomtest
 
     p = binomtest(hits, replications, confidence).pvalue

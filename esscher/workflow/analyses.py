@@ -1,11 +1,9 @@
-"""What a tilted model does differently from its base, and whether the data do the same: energies, n-grams, next tokens, and how
-well a new classifier tells draws of both from data.
+"""Analyses of a tilted model beside its base and data: energies, n-grams, next tokens, and classifiers that tell draws from
+data.
 
-The classifier is trained by noise contrast, one draw for each sequence, from the same initial weights for both kinds of draws,
-and tested on prompts that it was not trained on. Draws that have the distribution of the data leave it an accuracy of 1/2. No
-classifier is right more often than 1/2 + half the total variation between model and data, so the accuracy is a lower bound on
-the distance, as tight as the classifier is good. Draws of the tilted model come from a finite pool, which leaves them a little
-nearer the base. Data that the energy was trained on make the tilted model look better than it is.
+The classifier is trained by noise contrast, one draw per sequence, from the same initial weights for base and tilted model, and
+tested on other prompts. Its accuracy is at most 1/2 + TV(model, data) / 2, so it is a lower bound on the distance. Draws of the
+tilted model come from a finite pool, which biases them towards the base; use data that the energy was not trained on.
 """
 
 from collections.abc import Mapping
@@ -111,15 +109,7 @@ def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Population
 
 
 def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyComparison]:
-    """Compare the energies of data, base and tilted model.
-
-    Args:
-        model: A tilted model.
-        settings: The data, and how much is compared.
-
-    Returns:
-        Means, distances and a histogram, and the report.
-    """
+    """Means, distances and a histogram of the energies of data, base and tilted model."""
     pops, facts, notes = _draw_comparison(model, settings)
     rng = SeededRng(settings.seed).stream("resamples")
     result = compare_energies(model.target, pops, confidence=settings.confidence, rng=rng)
@@ -134,15 +124,7 @@ def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyC
 
 
 def analyse_ngrams(model: Model, settings: NgramsConfig) -> Analysis[list[UniqueNgrams]]:
-    """Compare how much data, base and tilted model repeat themselves.
-
-    Args:
-        model: A tilted model.
-        settings: The data, how much is compared, and the longest n-gram.
-
-    Returns:
-        The share of different n-grams for each n, and the report.
-    """
+    """The share of different n-grams in data, base and tilted model, for each n up to the longest."""
     pops, facts, notes = _draw_comparison(model, settings)
     result = unique_ngrams(pops, range(1, settings.longest + 1), confidence=settings.confidence)
     if settings.plot is not None:
@@ -154,15 +136,7 @@ def analyse_ngrams(model: Model, settings: NgramsConfig) -> Analysis[list[Unique
 
 
 def analyse_next_token(model: Model, settings: NextTokenConfig) -> Analysis[NextTokens]:
-    """Compare what comes next under the base and under the tilted model.
-
-    Args:
-        model: A tilted model.
-        settings: The prompt, and how many tokens are shown.
-
-    Returns:
-        Probabilities of the next tokens, and the report.
-    """
+    """Probabilities of the next token after a prompt, under the base and under the tilted model."""
     if not model.is_tilted:
         raise ValueError("There is no energy, so the tilted model is the base. Nothing was computed; name one with --energy.")
     prompt, notes = encode_prompt(model, settings.prompt)
@@ -218,15 +192,7 @@ class DiscriminateResult:
 
 
 def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis[DiscriminateResult]:
-    """Train and test classifiers that tell draws of a model from data.
-
-    Args:
-        model: A tilted model.
-        settings: The data, the classifier, and its training.
-
-    Returns:
-        Accuracies for draws of the base and of the tilted model, and the report.
-    """
+    """Train and test classifiers that tell draws from data: their accuracies for draws of the base and of the tilted model."""
     (x, description), seed = comparison_data(model, settings.source), settings.training.seed
     result = discriminate(model.target, x, settings, decode=model.decode(), rng=SeededRng(seed))
     facts: dict[str, Any] = {

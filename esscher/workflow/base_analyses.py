@@ -1,8 +1,8 @@
-"""What bases do: how far their context helps, whether their heads are a bottleneck, and their exposure bias.
+"""Analyses of bases: effective context length, rank of the next-token distributions, exposure bias (alone or beside a
+baseline).
 
-Exposure is that of one model, alone or beside a baseline. A model of texts or of chunks continues the prompts of the data. A
-model that was trained on a stream continues places within one long text, with the memory of what it read before each of them;
-each place is then a replicate.
+For exposure bias, a model of texts or chunks continues the prompts of the data; a model that was trained on a stream continues
+positions of one long text, with its memory, and each position is a replicate.
 """
 
 from collections.abc import Mapping
@@ -52,14 +52,7 @@ def check_same_tokens(model: Model, other: Model) -> None:
 
 
 def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
-    """Compare how far back the context of models helps.
-
-    Args:
-        settings: Folders of the models, the text, and the lengths of context.
-
-    Returns:
-        The losses of all models by length of context, and the report.
-    """
+    """The losses of several models by length of context, on one text."""
     models = {str(folder): load(folder) for folder in settings.models}
     first, confidence = next(iter(models.values())), settings.confidence
     for model in models.values():
@@ -100,14 +93,8 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
 
 
 def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
-    """Compare the ranks of models' next-token distributions on one text; each model reads it as its own tokens.
-
-    Args:
-        settings: Folders of the models, the text, and the contexts.
-
-    Returns:
-        For each model its rank and singular values, and the report.
-    """
+    """Rank and singular values of the next-token log-probabilities of models on one text, which each reads as its own
+    tokens."""
     results: dict[str, LogProbSpectrum] = {}
     rows = []
     notes = [
@@ -189,15 +176,8 @@ class ExposureResult:
 
 
 def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
-    """Measure the exposure bias of a base, on text that it was not trained on.
-
-    Args:
-        model: The model; its energy does not count.
-        settings: The data, how much is compared, and the baseline.
-
-    Returns:
-        Bounds by position, their ratio to those of the baseline, and the report.
-    """
+    """Bounds on the exposure bias of a base by position, and their ratio to those of the baseline; the model's energy is not
+    used."""
     models = {"model": model}
     if settings.against is not None:
         models["baseline"] = _load_baseline(model, settings.against)

@@ -1,9 +1,6 @@
-"""Distillation of a tilted model into a plain one, by any of five methods, resumed where it was interrupted.
+"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes.
 
-    plain = tilted.distil(out="runs/plain")
-
-The teacher's draws are collected shard by shard; the student learns from them by the common trainer. In the end the student
-proposes and the teacher weighs: that measures how far apart they are, and gives log Z anew.
+In the end the student proposes and the teacher weighs: this measures their divergence, and estimates log Z again.
 """
 
 import math

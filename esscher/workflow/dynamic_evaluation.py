@@ -1,8 +1,7 @@
-"""Dynamic evaluation, `esscher measure --dynamic`: the weights learn from the text that they are measured on.
+"""Dynamic evaluation, `esscher measure --dynamic`: each piece of a text is scored before the weights learn from it.
 
-Each piece of the text is scored before the weights learn from it. A base with a memory reads the text as one stream and learns
-after each segment; any other base learns after each sequence. The same pieces are scored without learning (static), so that the
-difference, what learning saves, is known far better than either number.
+A base with a memory reads the text as one stream and learns after each segment; any other base learns after each sequence. The
+same pieces are also scored without learning, so the interval of the difference is much narrower than that of either number.
 """
 
 import copy
@@ -71,15 +70,8 @@ class DynamicMeasurement:
 
 
 def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement:
-    """Perplexities of the base on a text without and with learning from it, and what learning saves.
-
-    Args:
-        model: A base; its weights are not changed.
-        settings: The data, and in `adapt` how the weights learn.
-
-    Returns:
-        Nats by unit, bits saved, and how the text was read. Gradient statistics are kept in the folder of the model.
-    """
+    """Perplexities of a base without and with learning from the text, and the bits saved; the weights of `model` are not
+    changed."""
     streams, config, say = _has_memory(model), settings.adapt, current_progress().say
     units: Mapping[str, Tensor]
     _refuse_settings(model, settings, streams)
@@ -121,10 +113,8 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
 
 
 def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:
-    """The gradient statistics that a rule needs, and a description of them; None for sgd, which needs none.
-
-    They are read from the file in the model's folder, or collected and kept there.
-    """
+    """The gradient statistics that a rule needs and their description; None for sgd. They are kept in a file in the model's
+    folder."""
     if config.rule == "sgd":
         return None, "none"
     pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)

@@ -11,14 +11,8 @@ from esscher.workflow.config.translate import EvaluateConfig
 
 
 def evaluate(settings: EvaluateConfig) -> Report:
-    """Evaluate a translation.
-
-    Args:
-        settings: Files of the translation and its references, and the metrics.
-
-    Returns:
-        The report: what each metric says, by length of the source, and the difference to another translation.
-    """
+    """Evaluate a translation against references: every metric, by length of the source, and the difference to another
+    translation."""
     hypotheses = read_lines(Path(settings.hypotheses))
 
     def parallel(file: str) -> list[str]:

@@ -1,12 +1,10 @@
-"""Fine-tuning: a pretrained model, labelled texts, a head, training, measurement, a folder; and predictions from the folder.
+"""Fine-tuning of a pretrained model on labelled texts, and predictions of the result.
 
     finetune(FinetuneRun("runs/xlnet", out="runs/authors", data=LabelledDataConfig("authors.csv")))
 
-An XLNet reads by its content stream, in both directions, A SEP B SEP CLS; its query stream is not used. Other networks, and
-models of Hugging Face, read with the symbols they have: the end symbol separates the texts. The folder holds `config.json` (the
-task and its settings, the head, the encoder, the longest row), the weights, the tokenizer, a card with what was measured, and
-in `reader/` the config of a pretrained encoder; beside them `finetune.yaml`, `history.jsonl`, `results.json`, `report.html` and
-the checkpoints that `resume=True` continues from.
+An XLNet reads A SEP B SEP CLS by its content stream, in both directions. Other networks, and models of Hugging Face, use the
+end symbol as separator. The folder holds config.json (task, head, encoder, longest row), weights, tokenizer and card, in
+`reader/` the config of a pretrained encoder, and the settings, history, results, report and checkpoints of the run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,14 +1,13 @@
-"""The tasks of fine-tuning: how examples become rows and labels, what is minimised, what scores say, and how good that is.
+"""The tasks of fine-tuning: frozen dataclasses of classification, regression, choice, extraction and ranking.
 
-A task is a frozen dataclass whose fields come from the training examples, such as the names of the classes; the folder keeps
-them. All tasks have
-
-    from_examples   the task as training examples have it
-    kind, outputs   the head, and the scores of a row
-    objective       what training minimises
+    from_examples   the task, from the training examples
+    kind, outputs   the kind of head, and the number of scores per row
+    objective       the training objective
     labelled        rows and labels; an unknown label is arbitrary
     predictions     the prediction for each example, from the scores of its rows
-    measured        how good predictions are
+    measured        estimates of how good predictions are
+
+Fields, such as the names of the classes, come from the training examples and are kept in the folder.
 """
 
 import math
@@ -137,10 +136,8 @@ class Choose:
 
 @dataclass(frozen=True)
 class Extract:
-    """The answer to a question within a passage; `always` there is one, or the answer may be that there is none.
-
-    An answer of more than `longest` tokens, or one that a window cuts, is not trained on; it counts in the measurement.
-    """
+    """The answer to a question within a passage; unless `always`, there may be none. An answer of more than `longest` tokens,
+    or one that a window cuts, is not trained on, but counts in the measurement."""
 
     longest: int
     always: bool

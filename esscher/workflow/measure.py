@@ -1,14 +1,10 @@
 """Measuring a model on data: cross-entropies of the base and of the tilted model by every method, log Z, and its reliability.
 
-    model.measure("test.txt").report
+If all test sequences have one prompt, log Z takes many draws once. If each has its own, log Z takes draws after every prompt,
+and the test set is thinned to `MAX_SEQUENCES`, evenly spaced. With `out` the draws are kept, and a measurement resumes.
 
-Where all test sequences have one prompt, log Z needs many draws once. Where each has its own prompt, some draws are needed
-after each of them, so the test set is thinned to `MAX_SEQUENCES`, evenly spaced. With `out` the draws are kept, and an
-interrupted measurement goes on.
-
-A base that was trained on a stream reads all data as one long text, with its memory, in several columns at once
-(`esscher.estimators.long_context`). With one column the result is exactly that of reading from left to right; with several, up
-to what the memory holds beyond the columns' warm-up. Models that learn from the text are in `dynamic_evaluation`.
+A base that was trained on a stream reads all data as one text, with its memory, in columns (`esscher.estimators.long_context`).
+One column is exact; several are exact up to what the memory holds beyond the columns' warm-up.
 """
 
 import json
@@ -123,15 +119,8 @@ def stream_columns(tokens: int) -> int:
 def measure_stream(
     base: NetworkBase, text: TextStream, settings: StreamConfig, *, test: TestSetMode = "sample", confidence: float = 0.95
 ) -> StreamMeasurement:
-    """Cross-entropy of a text under a base with a memory, per token, word, character and byte.
-
-    Args:
-        base: A network with a memory.
-        text: The text.
-        settings: How it is read; `attention_span` and `clamp_len` are those of the base.
-        test: Whether the intervals are for all text like this one, or for exactly this one.
-        confidence: Coverage of the intervals.
-    """
+    """Cross-entropy of a text under a base with a memory, per token, word, character and byte. `attention_span` and `clamp_len`
+    are those of the base; `test` says whether the intervals are for all text like this one, or for exactly this one."""
     columns, segment, units = settings.columns or stream_columns(len(text)), settings.segment or SEGMENT, text.units()
     log_prob = stream_log_probs(base, text.tokens, streams=columns, segment=segment, warm=settings.warmup)
     nats = stream_cross_entropy(log_prob, units, test=test, confidence=confidence)
@@ -167,10 +156,8 @@ class MeasureResult:
 
 
 def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
-    """Measure a model on data: as sequences, as one stream, or learning from it, as `Model.measure` describes.
-
-    The report is saved in `settings.out`, by default in the folder `measured` in that of the energy or the base.
-    """
+    """Measure a model on data: as sequences, as one stream, or learning from it. The report is saved in `settings.out`, by
+    default in the folder `measured` in that of the energy or the base."""
     measurement: SequenceMeasurement | StreamMeasurement | DynamicMeasurement
     if settings.dynamic:
         measurement = measure_dynamic(model, settings)

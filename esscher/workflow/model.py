@@ -1,13 +1,11 @@
-"""The model: the object that a user holds. It loads a base, tilted or not, and has every verb as a method.
+"""The model: a base, tilted or not, with every verb as a method.
 
     model = esscher.load("runs/base", energy="runs/energy")
-    model.sample(["Once upon"], draws=4)          texts with log-probability, energy and weight
-    model.measure("test.txt")                     perplexity of base and tilted model, with intervals
     tilted = model.tilt(want=["contains:the=0.5"])
     plain = tilted.distil(out="runs/plain")
 
-What a folder says is the default: an energy remembers how text was chunked for it, and a base that was trained on chunks how
-many tokens were the prompt. Arguments are the fields of a settings class, in the same words as flags and YAML keys.
+Arguments are the fields of a settings class, named as flags and YAML keys. Defaults come from the folders: an energy keeps how
+text was chunked for it, and a base that was trained on chunks keeps the number of prompt tokens.
 """
 
 from copy import deepcopy

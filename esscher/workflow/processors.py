@@ -1,9 +1,8 @@
-"""How each kind of data becomes sequences of a model, and how its numbers are shown: text, translation, images.
+"""Processors: how text, translations and images become sequences of a model, and how their numbers are shown.
 
-A `Model` has one processor. It reads data in splits or as one set, encodes prompts, decodes draws, and turns cross-entropies
-into the numbers that are usual for its data: perplexities per token, word and byte, or bits per dimension. So no verb asks what
-kind of data a model has. `TextProcessor` documents the methods that every processor has. Long texts that are read as one stream
-with a memory are `StreamSplits`.
+A `Model` has one processor, which reads data in splits or as one set, encodes prompts, decodes draws, and turns cross-entropies
+into perplexities per token, word and byte, or bits per dimension. `TextProcessor` documents the methods of all processors. Long
+texts that are read as one stream with a memory are `StreamSplits`.
 """
 
 from collections.abc import Mapping, Sequence

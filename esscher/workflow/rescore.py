@@ -1,16 +1,14 @@
-"""Choosing among the candidates of n-best lists: scores of a base and of an energy, and weights of all scores.
+"""Rescoring of n-best lists: scores of a base and an energy, weights of all scores, and comparisons of systems.
 
-    log_base     log a(x) of the whole text with its end symbol, after an empty prompt
+    log_base     log a(x) of the whole text with its end symbol, after an empty prompt; no length limit
     log_weight   -E(x) of the same
 
-Scores are saved in a file in the format of `esscher.data.nbest`, a line for each list; an interrupted run continues after the
-last whole line. Each score has the digest of its model and is used again for that model only, so a scored file may itself be
-the lists, to add an energy without running the base again. Candidates are scored whole, whatever the length limit of sampling.
+Scores are saved in the format of `esscher.data.nbest`, a line per list; an interrupted run continues after the last whole line.
+Each score has the digest of its model and is reused for that model only, so a scored file may itself be the lists.
 
-Weights are tuned on some lists, and word errors or BLEU measured on others. Systems, each with the scores of the one before:
-the first candidate; the scores in the lists; the base; the energy; beside them the base alone, and the oracle, which chooses
-the candidate nearest to the reference. All that are tuned score the number of words, too, because sums of log-probabilities
-prefer short texts.
+Weights are tuned on some lists; word errors or BLEU are measured on others. Systems, each with the scores of the one before:
+first candidate, scores in the lists, base, energy; beside them the base alone, and the oracle (nearest to the reference). All
+tuned systems also score the number of words, because sums of log-probabilities prefer short texts.
 """
 
 import json
@@ -50,14 +48,8 @@ TOKENS = 4096  # of a pass, padding included
 
 
 def rescore_lists(settings: RescoreConfig) -> Report:
-    """Score the candidates of n-best lists, tune weights, choose, and compare systems.
-
-    Args:
-        settings: The lists, the models that score them, and the files to write.
-
-    Returns:
-        The report: systems and their differences, or a note where the lists have no references.
-    """
+    """Score n-best lists, tune weights, choose candidates, and compare systems; lists without
+    references give a note instead."""
     tuning, test = _read_lists(settings)
     if settings.base is not None:
         scored = score_candidates([*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out)
@@ -258,10 +250,8 @@ FIRST, BASE_ALONE, ORACLE = "first candidate", "base alone", "oracle"
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """The metric of each system on the test lists, its weights, and the metric on the lists that it was tuned on.
-
-    `differences` compare a system, named first, with the first candidate and with the system before.
-    """
+    """The metric of each system on the test lists, its weights, and the metric on the lists that it was tuned on. `differences`
+    compare a system, named first, with the first candidate and with the system before."""
 
     values: Mapping[str, Estimate]
     weights: Mapping[str, Mapping[str, float]]

@@ -1,11 +1,7 @@
-"""Drawing from a model, and scoring texts.
+"""Drawing from a model, and scoring texts to their end symbol, if any; tokens of the prompt do not count.
 
-    model.sample(["Return the"], draws=4).texts
-    model.score(["Return the name."]).log_base
-
-A sampler that chooses among candidates also shows these, equal ones in one row: `share` is their share of the weight and
-estimates p(x), `times` how often they were drawn, `chosen` how many draws they became. Processes that were launched together
-share the draws of each prompt. A text is scored to its end symbol, if there is one; tokens of its prompt do not count.
+Samplers that choose among candidates show these, equal ones in one row: `share` is their share of the weight and estimates
+p(x), `times` how often they were drawn, `chosen` how many draws they became. Processes share the draws of each prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -214,10 +210,8 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
 
 
 def pool_rows(labels: Sequence[Any], selections: Sequence[CandidateSelection]) -> list[dict[str, Any]]:
-    """For each prompt: how many candidates there were, how even their weights are, log Z, and how reliable it is.
-
-    log Z is None where it has no interval: particles depend on each other, and one candidate has no spread.
-    """
+    """For each prompt: the number of candidates, their effective sample size, log Z and its reliability. log Z is None where it
+    has no interval: particles depend on each other, and one candidate has no spread."""
     rows = []
     for prompt, draws, _, large_enough in _by_prompt(selections):
         (entry,), count = reliability(draws), draws.log_weight.shape[1]

@@ -1,12 +1,8 @@
 """Tilting a base: by features with given moments, or by a network that learns to tell data from draws of the base.
 
-    tilted = model.tilt(want=["contains:cat=0.5"])
-    tilted = model.tilt(data="my.txt", out="runs/energy")
-
-With features the energy is log-linear in them: weights are fitted by moments, then fresh draws say what the tilt did.
-Without, a network is trained by noise contrast. Negatives are drawn at every step, or once and stored in the folder, so that
-drawing that was interrupted goes on; those of the validation data are always stored, so that every evaluation has the same.
-In the end base and tilted model are measured on test data that neither the weights nor the choice among them have seen.
+With features, the energy is log-linear: weights are fitted to the moments, and fresh draws measure the result. Without, a
+network is trained by noise contrast, and measured on test data that no training or selection used. Negatives are drawn at every
+step, or stored in the folder; those of the validation data are always stored, so that every evaluation has the same.
 """
 
 import math

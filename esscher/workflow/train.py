@@ -1,9 +1,7 @@
 """Training a base: data, tokenizer, network, training, measurement, model folder.
 
-    model = esscher.train(out="runs/first")
-
-The folder then holds the model (see `esscher.hub`), `run.yaml` with every setting, `history.jsonl`, `results.json`,
-`report.html`, and the checkpoints that `resume=True` goes on from.
+The folder holds the model (see `esscher.hub`), `run.yaml` with every setting, `history.jsonl`, `results.json`, `report.html`,
+and the checkpoints that `resume=True` continues from.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,5 @@
-"""Translating lines with a base that reads a source: in order, a few at a time.
-
-Lines are taken in windows, and those of a window are decoded together with others of about their length. An empty line stays
-empty; a source with more tokens than the base was trained on is cut to as many. Both are noted beside the line.
-"""
+"""Translating lines with a base that reads a source. Lines are decoded in windows, together with others of about their length.
+An empty line stays empty, and a source longer than those in training is cut; both are noted beside the line."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,15 +47,8 @@ class TranslateResult(NamedTuple):
 
 
 def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
-    """Translate sentences or the lines of a file.
-
-    Args:
-        model: A model whose prompts are sources, tilted or not.
-        settings: What to translate, the decoder, and where to write.
-
-    Returns:
-        The translations. The report shows them unless they are written somewhere; its JSON has all lines translated now.
-    """
+    """Translate sentences or the lines of a file. The report shows the translations unless they are written to a file; its JSON
+    has all lines translated by this call."""
     if world_size() > 1:
         raise ValueError(
             f"{world_size()} processes were started, and one translates: the lines of a file are written in order. Nothing was "
@@ -122,10 +112,8 @@ def translate(
     first: int = 0,
     say: Callable[[int], None] = lambda lines: None,
 ) -> Iterator[TranslatedLine]:
-    """The lines `texts` in order; `first` lines were translated before, in whole windows.
-
-    Minimum Bayes risk compares texts unless it has a `gain`. `say` is called with the number of lines that are done.
-    """
+    """Translations of the lines `texts` in order; `first` lines, in whole windows, were translated before. Minimum Bayes risk
+    compares texts unless it has a `gain`. `say` is called with the number of lines that are done."""
     if isinstance(decoder, MinimumBayesRisk) and decoder.gain is None:
         decoder = replace(decoder, gain=texts_utility(decoder.utility, lambda x: decode_targets(x, model.tokenizer)))
     rest = iter(texts)

@@ -55,8 +55,7 @@ class StreamData:
 
 @dataclass(frozen=True)
 class EnergiesConfig(AnalysisConfig, HeldOutData):
-    """Energies of data, of draws of the base and of draws of the tilted model: their means, how far they lie from those of the
-    data, their histograms."""
+    """Energies of data, of draws of the base and of draws of the tilted model: means, distances to the data, histograms."""
 
     sequences: int = field(default=200, kw_only=True)
     """Sequences of the data, chosen at random; all, if there are fewer."""
@@ -72,8 +71,7 @@ class EnergiesConfig(AnalysisConfig, HeldOutData):
 
 @dataclass(frozen=True)
 class NgramsConfig(EnergiesConfig):
-    """The share of different n-grams within a sequence, in data, in draws of the base and in draws of the tilted model: how
-    much a model repeats itself."""
+    """The share of different n-grams within a sequence, in data, draws of the base and draws of the tilted model."""
 
     longest: int = field(default=4, kw_only=True)
     """Tokens of the longest n-gram."""
@@ -108,8 +106,8 @@ class ClassifierTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class DiscriminateConfig(AnalysisConfig, HeldOutData):
-    """How often a new classifier is right on prompts that it was not trained on: draws of the base against data, and draws of
-    the tilted model against data."""
+    """Accuracy of a new classifier on prompts it was not trained on: data against draws of the base, and of the tilted
+    model."""
 
     sequences: int = field(default=1000, kw_only=True)
     """Sequences of the data, chosen at random; all, if there are fewer."""
@@ -134,8 +132,7 @@ class DiscriminateConfig(AnalysisConfig, HeldOutData):
 
 @dataclass(frozen=True)
 class ContextConfig(AnalysisConfig, StreamData):
-    """Perplexity by length of context, and the relative effective context length of each model in the group. The models must
-    share their tokens."""
+    """Perplexity by length of context, and the relative effective context length of models that share their tokens."""
 
     step: int = field(default=50, kw_only=True)
     """Tokens from one length of context to the next; the shortest context has as many."""
@@ -160,8 +157,8 @@ class ContextConfig(AnalysisConfig, StreamData):
 
 @dataclass(frozen=True)
 class RankConfig(AnalysisConfig, StreamData):
-    """Numerical rank of the next-token log-probabilities, and the mean divergence between the distributions after two contexts.
-    The models compute in float64."""
+    """Numerical rank of the next-token log-probabilities (in float64), and the mean divergence between two contexts'
+    distributions."""
 
     contexts: int = field(default=1000, kw_only=True)
     """Contexts, evenly spaced in the text; no rank can be higher."""
@@ -176,10 +173,10 @@ class RankConfig(AnalysisConfig, StreamData):
 
 @dataclass(frozen=True)
 class ExposureConfig(AnalysisConfig, HeldOutData):
-    """A lower bound on how far the prefixes that a model generates are from those of the data, by position, with the logsumexp
-    of its logits as critic.
+    """A lower bound, by position, on the distance of the prefixes that a model generates from those of the data; the critic is
+    the logsumexp of the model's logits.
 
-    With `against` also the share of positions where the true token is more probable after the model's own outputs than after
+    With `against`, also the share of positions where the true token is more probable after the model's own outputs than after
     the baseline's: above one half the model is better.
     """
 

@@ -53,8 +53,8 @@ class FinetuneTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """A new head is trained together with the network, or alone where the network is frozen. Test data that training never saw
-    say how good the result is; `esscher predict` uses it."""
+    """Train a new head with the network, or alone if the network is frozen, and measure it on test data that training never
+    saw."""
 
     model: str
     """Folder of a base, or with `encoder` of an encoder of Hugging Face."""

@@ -29,9 +29,9 @@ class StreamConfig:
 class MeasureConfig:
     """Longer texts than the model's sequences are cut, and counted; end symbols count, prompts do not.
 
-    A model that was trained on a stream reads all texts as one, with its memory; so does any base with a memory when a
-    setting of `stream` is given. With `dynamic` its weights learn from the text as it is read, as `adapt` says. With
-    `data.target` the data are sources, and what counts are their translations.
+    A model that was trained on a stream reads all texts as one, with its memory; so does any base with a memory when a setting
+    of `stream` is given. With `dynamic` the weights learn from the text as it is read (`adapt`). With `data.target` the data
+    are sources, and their translations are measured.
     """
 
     data: SourceConfig | str

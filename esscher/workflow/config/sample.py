@@ -26,11 +26,9 @@ class ImageSampleConfig:
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Sequences after each prompt, or from nothing.
-
-    Of a tilted model the candidates are shown by their share of the weight, with their log-probability under the base and their
-    energy; `chosen` says how many of the draws each became. Draws of a model of images are a grid in a PNG.
-    """
+    """Draw sequences after each prompt, or from nothing. Candidates of a tilted model are shown by their share of the weight,
+    with log-probability under the base and energy; `chosen` counts the draws that each became. Images are drawn as a grid in a
+    PNG."""
 
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
     """Texts to continue; may be given several times."""

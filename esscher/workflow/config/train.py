@@ -1,7 +1,5 @@
-"""The settings of `esscher train`, without torch: what a YAML file, flags and keyword arguments name, and a run folder keeps.
-
-A value that makes no sense is an error when the settings are made, before anything is read or computed.
-"""
+"""The settings of `esscher train`, without torch. A value that makes no sense is an error before anything is read or
+computed."""
 
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
@@ -44,8 +42,8 @@ class DataRun(DataSettings):
 class TrainRun(DataSettings):
     """Every setting may also be in the YAML file of --config; flags override it.
 
-    With `start` the base, its weights and its tokenizer are those of a folder, and their settings are left out here, but for
-    whether a DEQ-Transformer goes on as tied layers or as their fixed point (`base.kind` deq, `base.unrolled`).
+    With `start`, base, weights and tokenizer come from a folder, and their settings are left out here, except whether a
+    DEQ-Transformer continues as tied layers or as their fixed point (`base.kind` deq, `base.unrolled`).
     """
 
     out: str
