@@ -94,10 +94,8 @@ def check_objective(
 
 
 def every_outcome(run: Callable[[Rng], Result]) -> Iterator[tuple[float, Result]]:
-    """Yield (probability, result) for all outcomes of the random choices of `run(rng)`; the probabilities sum to 1.
-
-    The number of outcomes is the product over all choices, so keep vocabulary, length and draws tiny.
-    """
+    """Yield (probability, result) for all outcomes of the random choices of `run(rng)`; the probabilities sum to 1. The number
+    of outcomes is the product over all choices, so keep vocabulary, length and draws tiny."""
     pending: list[list[tuple[int, ...]]] = [[]]
     while pending:
         replay = _ScriptedRng(pending.pop(), pending)

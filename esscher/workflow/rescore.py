@@ -48,8 +48,7 @@ TOKENS = 4096  # of a pass, padding included
 
 
 def rescore_lists(settings: RescoreConfig) -> Report:
-    """Score n-best lists, tune weights, choose candidates, and compare systems; lists without
-    references give a note instead."""
+    """Score n-best lists, tune weights, choose candidates, and compare systems where lists have references."""
     tuning, test = _read_lists(settings)
     if settings.base is not None:
         scored = score_candidates([*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out)
