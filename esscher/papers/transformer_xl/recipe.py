@@ -97,10 +97,7 @@ def local_studies(scale: str) -> StreamStudies:
 
 
 def _studies(
-    scale: str,
-    texts: Iterable[str],
-    models: Mapping[str, dict[str, object]],
-    modes: Mapping[str, Sequence[EvaluationMode]],
+    scale: str, texts: Iterable[str], models: Mapping[str, dict[str, object]], modes: Mapping[str, Sequence[EvaluationMode]]
 ) -> StreamStudies:
     """Models that differ in some settings of one base, on the texts that are on this machine; the first is the baseline."""
     runs, missing = {}, []
