@@ -153,25 +153,22 @@ def small_study(out: Path) -> XLNetStudy:
     authors, held_out, test = (str(files / f"authors-{part}.jsonl") for part in PARTS)
     data = LabelledDataConfig(authors, validation=held_out, test=test, group="place")
     xquad = LabelledDataConfig(str(XQUAD), held_out=0.2)
+    short = replace(tuning, epochs=3)
     tasks = {
         "authors": FinetuneRun("", out="", data=data, longest=80, layer_rate=0.8, training=tuning),
-        "xquad": FinetuneRun(
-            "", out="", data=xquad, task="extract", longest=128, layer_rate=0.8, training=replace(tuning, epochs=3)
-        ),
+        "xquad": FinetuneRun("", out="", data=xquad, task="extract", longest=128, layer_rate=0.8, training=short),
     }
-    run = TrainRun("", data=_text(files), tokenizer=_tokenizer(files), base=base, training=training)
+    run = _run(files, base, training)
     models = _pretraining(run, segment=64, window=128)
-    energy_base, tilt = _energy(files, steps=600, energy_steps=200, draws=4_096)
+    energy_base, tilt = _energy(run, steps=600, energy_steps=200, draws=4_096)
     return XLNetStudy(name="books", models=models, tasks=tasks, energy_base=energy_base, tilt=tilt)
 
 
-def _text(files: Path) -> DataConfig:
+def _run(files: Path, base: XLNetConfig, training: TrainingConfig) -> TrainRun:
+    """Training on the text and with the tokenizer of a folder."""
     train, validation, test = (str(files / f"{part}.txt") for part in PARTS)
-    return DataConfig(train, validation=validation, test=test, unit="document")
-
-
-def _tokenizer(files: Path) -> TokenizerConfig:
-    return TokenizerConfig(f"{files / 'tokenizer'}/")
+    data = DataConfig(train, validation=validation, test=test, unit="document")
+    return TrainRun("", data=data, tokenizer=TokenizerConfig(f"{files / 'tokenizer'}/"), base=base, training=training)
 
 
 def _pretraining(
@@ -192,16 +189,14 @@ def _pretraining(
     }
 
 
-def _energy(files: Path, *, steps: int, energy_steps: int, draws: int) -> tuple[TrainRun, TiltRun]:
+def _energy(run: TrainRun, *, steps: int, energy_steps: int, draws: int) -> tuple[TrainRun, TiltRun]:
     """An LSTM on chunks of text, and an energy that learns to tell its continuations from those of the text."""
-    base = TrainRun(
-        "", data=_text(files), tokenizer=_tokenizer(files), length=LengthConfig(40, chunks=True, prompt_tokens=20),
-        base=LstmConfig(width=256, layers=1, embedding=128),
-        training=TrainingConfig(steps=steps, batch_size=32, learning_rate=3e-3, schedule="linear", evaluate_every=steps // 2),
-    )  # fmt: skip
+    length, lstm = LengthConfig(40, chunks=True, prompt_tokens=20), LstmConfig(width=256, layers=1, embedding=128)
+    training = TrainingConfig(steps=steps, batch_size=32, learning_rate=3e-3, schedule="linear", evaluate_every=steps // 2)
+    base = replace(run, length=length, base=lstm, training=training)
     contrast = ContrastConfig(draws=draws, sequences=energy_steps * 32, held_out=128)
-    training = ContrastTraining(steps=energy_steps, evaluate_every=max(1, energy_steps // 4), warmup_steps=energy_steps // 10)
-    return base, TiltRun(EnergyConfig(pooling="mean"), contrast=contrast, training=training)
+    tuning = ContrastTraining(steps=energy_steps, evaluate_every=max(1, energy_steps // 4), warmup_steps=energy_steps // 10)
+    return base, TiltRun(EnergyConfig(pooling="mean"), contrast=contrast, training=tuning)
 
 
 def _smoke(out: Path) -> XLNetStudy:
@@ -216,9 +211,9 @@ def _smoke(out: Path) -> XLNetStudy:
         "orders": FinetuneRun("", out="", data=orders, longest=32, training=tuning),
         "words": FinetuneRun("", out="", data=words, task="extract", longest=32, training=tuning),
     }
-    run = TrainRun("", data=_text(files), tokenizer=_tokenizer(files), base=base, training=training)
+    run = _run(files, base, training)
     models = _pretraining(run, segment=8, window=20)
-    energy_base, tilt = _energy(files, steps=4, energy_steps=4, draws=128)
+    energy_base, tilt = _energy(run, steps=4, energy_steps=4, draws=128)
     small = replace(energy_base, base=LstmConfig(width=16, layers=1), length=LengthConfig(16, chunks=True, prompt_tokens=8))
     return XLNetStudy(name="docstrings", models=models, tasks=tasks, energy_base=small, tilt=tilt)
 
