@@ -1,14 +1,8 @@
 """Beam search on any base: batched over prompts, on the base's own state, with a length penalty.
 
-At each step the `width` likeliest unfinished prefixes of a prompt go on; finished sequences among the `width` likeliest are
-scored by
-
-    log a(x) / length^penalty,
-
-with the end symbol in the length, and the best are kept. A prompt is done when no unfinished prefix can still be among them,
-however long, so stopping loses nothing; a wide enough beam is exhaustive search. A prompt that is done costs nothing.
-
-Letters beside those of `esscher.core.space`: A prompts that are not done, W beams, C their candidates, L tokens of the longest
+Finished sequences are ranked by log a(x) / length^penalty, with the end symbol in the length. A prompt is done when no
+unfinished prefix can still be among the best, however long, so stopping loses nothing; a wide enough beam is exhaustive search.
+Letters beside those of `esscher.core.space`: A prompts that are not done, W beams, C candidates, L tokens of the longest
 sequence.
 """
 

@@ -1,9 +1,7 @@
 """The `Decoder` protocol, and decoders that choose among draws: a random one, the best of n, or the one of minimum Bayes risk.
 
-A decoder chooses what to show, a sampler represents a distribution: no estimate is made of what a decoder returns.
-
-Minimum Bayes risk (Kumar & Byrne 2004): with u(y, z) the utility of y when z is the truth, the chosen y has the highest mean of
-u over the draws z, by their weights; the candidates are the draws themselves, without duplicates.
+Minimum Bayes risk (Kumar & Byrne 2004): with u(y, z) the utility of y when z is the truth, the chosen y has the highest
+weighted mean of u over the draws z; the candidates are the distinct draws.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""The kinds of decoders by name, without torch. The fields of each class are its settings; Python code builds them directly.
-
-DECODERS.from_dict({"kind": "beam", "width": 4}) == BeamSearch(4)
-"""
+"""The kinds of decoders by name, without torch: `DECODERS.from_dict({"kind": "beam", "width": 4}) == BeamSearch(4)`."""
 
 from esscher.core.config import Kind, Registry
 

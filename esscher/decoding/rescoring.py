@@ -1,13 +1,9 @@
 """Rescoring of n-best lists: choose by a weighted sum of scores, with weights tuned for a corpus metric.
 
-    chosen candidate of a list = argmax over its candidates of sum_f weight_f score_f
-
-The metric of the chosen candidates is piecewise constant in the weights, so they are tuned by line search (Och, Minimum error
-rate training, 2003): along a line in weight space each candidate's sum is a straight line, the best of a list is their upper
-envelope, and merging the corners of all envelopes gives the metric exactly everywhere on the line. Lines along each weight and
-along random directions are searched until none helps, from several starts.
-
-Left out: a penalty on weights. Letters: L lists, N candidates, F scores (features), S counts of the metric, K corners.
+Tuning is exact line search (Och, Minimum error rate training, 2003): along a line in weight space the best candidate of a list
+is the upper envelope of straight lines, and the merged corners of all envelopes give the metric everywhere on the line. Lines
+along each weight and along random directions are searched until none helps, from several starts. Left out: a penalty on
+weights. Letters: L lists, N candidates, F scores (features), S counts of the metric, K corners.
 """
 
 from collections.abc import Sequence

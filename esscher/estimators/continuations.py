@@ -1,17 +1,12 @@
 """Probabilities of continuations under a tilted model: of given tokens after a prompt, and of the likeliest next tokens.
 
-`prefix_log_probs` scores given tokens b after a prompt c, as an evaluation harness asks:
+    log p(b | c) = log a(b | c) + R(c b) - R(c)                     R = log E[exp(-E(x))] over completions by the base
+    p(t | c) = a(t | c) W(t) / sum over u of a(u | c) W(u)          W(t) = E[exp(-E(x))] over x ~ a that begin with t
 
-    log p(b | c) = log a(b | c) + R(c b) - R(c),      R = log E[exp(-E(x))], the rest of the point drawn from the base
-
-R of the prompt alone is log Z, R of a complete point is -E(x). The draws after a prompt are shared by all its continuations, so
-their order does not depend on the error of log Z. `next_tokens` is a table of the likeliest next tokens:
-
-    p(t | c) = a(t | c) W(t) / sum over u of a(u | c) W(u),      W(t) = E[exp(-E(x))] over x ~ a that begin with t
-
-a(t | c) is exact. W is a mean over draws of each token's stratum, and over one more stratum of all tokens that are not shown.
-The shown tokens are chosen beforehand, by the base and by a pilot sample of the joint that is not used again. Where a point is
-a single token, all is exact. The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws.
+R of the prompt alone is log Z, R of a complete point is -E(x). All continuations of a prompt share its draws, so their order
+does not depend on the error of log Z. a(t | c) is exact; W is a mean over draws of each shown token's stratum, and of one
+stratum of all others. A pilot sample, not used again, and the base choose the shown tokens. All is exact where a point is a
+single token. The bias of a log mean and of a ratio of means is left in; it falls as 1 / draws.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Expectations under the target and divergences from weighted draws, and which part of `Draws` is an independent replicate.
 
-A per-prompt statistic becomes one number in one of three ways, chosen by `prompts`:
+`prompts` chooses how a per-prompt statistic becomes one number:
 
     "same"     every row is a run of one problem: draws are pooled; replicates are draws, or whole runs of dependent draws
     "fixed"    the mean over exactly these prompts: replicates are the draws of each prompt
@@ -8,16 +8,10 @@ A per-prompt statistic becomes one number in one of three ways, chosen by `promp
 
 Dependent draws of one run (particles) are never replicates. Letters: P prompts, N or n draws of each, F features.
 
-`divergences` compares two distributions that the draws cover. Each enters by its log density relative to the law of the draws,
-known up to a constant, so that target, base and any other model are treated alike. In nats, except the total variation:
-
-    kl          KL(first || second) = E_first[log first - log second]
-    reverse_kl  KL(second || first)
-    tv          total variation, half the absolute difference, between 0 and 1
-    js          Jensen-Shannon, between 0 and log 2
-
-A KL divergence is infinite, and reported so, where a draw has probability 0 under its second distribution only. Draws of the
-target itself (SIR, Rejection, Metropolis) serve only as far as the target covers the other distribution.
+`divergences` compares two distributions by their log densities relative to the law of the draws, each up to a constant. In
+nats: kl = KL(first || second), reverse_kl, and js (Jensen-Shannon, at most log 2); tv, the total variation, is at most 1. KL is
+infinite where a draw has probability 0 under its second distribution only. Draws of the target itself (SIR, Rejection,
+Metropolis) serve only as far as the target covers the other distribution.
 """
 
 import math
@@ -67,10 +61,8 @@ def estimate_from_draws(
     method: str,
     unit: str = "",
 ) -> Estimate:
-    """One number from a per-prompt statistic of columns [P, N], with the replicates that `prompts` names.
-
-    `bias` is the first-order bias of the statistic; it is subtracted where draws are independent.
-    """
+    """One number from a per-prompt statistic of columns [P, N], with the replicates that `prompts` names. `bias` is the
+    first-order bias of the statistic; it is subtracted where draws are independent."""
     if prompts not in get_args(Prompts):
         raise ValueError(f"Unknown prompts={prompts!r}; known: {', '.join(get_args(Prompts))}.")
     require_weights(draws)

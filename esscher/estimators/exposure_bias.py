@@ -2,18 +2,16 @@
 
 `exposure` bounds the gap at each position k: with lse_k the logsumexp of the logits before token k,
 
-    E_data[lse_k] - log E_q[exp lse_k]        over prefixes that have not ended before k
+    E_data[lse_k] - log E_q[exp lse_k]        over prefixes, prompt included, that have not ended before k
 
-is a lower bound on KL(data prefixes || model prefixes) (Donsker and Varadhan), with any function in place of lse. No classifier
-is trained and no density of the data is needed. The logsumexp is a good critic after E-Forcing; otherwise the bound may be 0 or
-negative, which says nothing. A prompt belongs to the prefix. Replicates are those of `esscher.estimators.populations`: rows,
-never tokens, since positions of a sequence are dependent. The bias of the log mean is corrected to first order. Left out: heavy
-tails of exp lse_k that few draws do not show, and positions that fewer than `MIN_REACHED` sequences or draws reach.
+is a lower bound on KL(data prefixes || model prefixes) (Donsker and Varadhan). The logsumexp is a good critic after E-Forcing;
+otherwise the bound may be 0 or negative, which says nothing. Replicates are rows, as in `esscher.estimators.populations`, never
+tokens. The bias of the log mean is corrected to first order. Left out: heavy tails of exp lse_k that few draws do not show, and
+positions that fewer than `MIN_REACHED` sequences or draws reach.
 
-`exposure_ratio` compares two models (Zhang et al. 2019). Each continues the prompt of every sequence by itself, greedily or by
-sampling, and the true token at each position is scored given the model's own outputs before it: log a(x_k | y_<k), y_<k ~ a.
-The ratio is the share of positions where the model scores higher than the baseline, ties counting half. A position counts while
-neither the sequence nor either output has ended before it. Replicates are sequences, or the prompts that several share.
+`exposure_ratio` (Zhang et al. 2019) is the share of positions where the model scores the true token, given its own outputs
+before it, higher than the baseline given its own: log a(x_k | y_<k), y_<k ~ a; ties count half. A position counts while neither
+the sequence nor either output has ended before it. Replicates are sequences, or the prompts that several share.
 """
 
 from collections.abc import Sequence

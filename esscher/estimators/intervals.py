@@ -8,17 +8,10 @@ often each replicate occurs, `statistic(*counts)`, evaluated at counts of 1. Its
     skewness              sum d^3                   removed by Hall's cubic transformation (J. R. Stat. Soc. B, 1992)
     degrees of freedom    2 / (sum d^4 - 1 / n)     of the standard error, for Student's quantile
 
-The ends of the interval are the statistic at counts moved along d, so that they follow its curvature: the ends for log Z are
-the logarithms of the ends for Z. `docs/why/intervals.md` compares the alternatives, with measured coverage.
-
-`proportion` is for means in [0, 1]: Clopper and Pearson's interval at the effective number of trials, at which a binomial share
-has the variance of this one (Korn and Graubard, Survey Methodology, 1998). `ratio_of_sums` is for one long series of dependent
-entries: blocks of neighbours are the replicates, 40 of them, or 20 or 10 while neighbouring blocks correlate
-(`docs/why/streams.md` has the coverage).
-
-Counts come in *sources* of independent chance, each a table [strata, n]: replicates of a stratum are drawn alike (the draws of
-one prompt, the sequences of a test set). The caller decides what a replicate is; dependent draws are none. Left out: the bias
-of a statistic, which vanishes faster than its error, and dependence over more than a tenth of a series.
+The ends of the interval are the statistic at counts moved along d: the ends for log Z are the logarithms of the ends for Z.
+Counts come in *sources* of independent chance, each a table [strata, n]; replicates of a stratum are drawn alike (the draws of
+one prompt, the sequences of a test set). The caller decides what a replicate is. Measured coverage: `docs/why/intervals.md`,
+`docs/why/streams.md`. Left out: the bias of a statistic, which vanishes faster than its error.
 """
 
 import math
@@ -50,10 +43,8 @@ def interval(
     unit: str = "",
     counted: str = "draws",
 ) -> Estimate:
-    """The statistic at counts of 1, with an interval that covers its true value at the rate `confidence`.
-
-    `sources` are the shapes [strata, replicates] of the counts; `n`, `counted`, `method` and `unit` go into the `Estimate`.
-    """
+    """The statistic at counts of 1, with an interval that covers its true value at the rate `confidence`. `sources` are the
+    shapes [strata, replicates] of the counts; `n`, `counted`, `method` and `unit` go into the `Estimate`."""
     from scipy.special import stdtrit
 
     check_confidence(confidence)
@@ -89,11 +80,9 @@ def ratio(above: Float[Tensor, "n"], below: Float[Tensor, "n"] | None = None) ->
 
 
 def log_mean(count: Float[Tensor, "*S n"], log_weight: Float[Tensor, "*S n"], *, floor: float = 0.0) -> Float[Tensor, "*S"]:
-    """log of the mean weight, with each draw counted `count` times.
-
-    Counts may be negative at the low end of an interval, so the mean is held above `floor` times the mean at counts of 1. By
-    Markov's inequality the true mean is that low with probability at most `floor`, whatever the tails.
-    """
+    """log of the mean weight, with each draw counted `count` times. Counts may be negative at the low end of an interval, so
+    the mean is held above `floor` times the mean at counts of 1: the true mean is that low with probability at most `floor`
+    (Markov)."""
     log_weight = log_weight.double()
     top = log_weight.amax(-1, keepdim=True)
     weight = (log_weight - top).exp()
@@ -152,11 +141,9 @@ def proportion(
     binary: bool = True,
     counted: str = "draws",
 ) -> Estimate:
-    """A statistic in [0, 1] with the interval of a binomial share of equal variance; arguments as for `interval`.
-
-    With `binary`, replicates consist of `n` outcomes 0 or 1 in all and are worth at most `n` trials. Otherwise they may agree
-    on a number between 0 and 1 because it is the truth, and vary less than binary outcomes would.
-    """
+    """A statistic in [0, 1] with Clopper and Pearson's interval at the number of trials at which a binomial share has the same
+    variance (Korn and Graubard, Survey Methodology, 1998); arguments as for `interval`. With `binary`, replicates consist of
+    `n` outcomes 0 or 1 in all and are worth at most `n` trials."""
     from scipy.special import ndtri, stdtrit
 
     plain = interval(statistic, sources, confidence=confidence, n=n, method=method, counted=counted)  # checks the arguments
@@ -225,7 +212,8 @@ def choose_blocks(total: Float[Tensor, "N"], size: Float[Tensor, "N"]) -> int:
 def ratio_of_sums(
     total: Float[Tensor, "N"], size: Float[Tensor, "N"], *, confidence: float, counted: str = "tokens", unit: str = ""
 ) -> Estimate:
-    """sum(total) / sum(size) of a series, for all series like it; a single block has no interval."""
+    """sum(total) / sum(size) of a series, for all series like it, with blocks of neighbours as replicates; a single block has
+    no interval. Left out: dependence over more than a tenth of the series."""
     blocks = choose_blocks(total, size)
     above, below, n = block_sums(total, blocks), block_sums(size, blocks), len(total)
     if len(above) < 2:

@@ -1,14 +1,10 @@
-"""Softmax bottleneck: the rank of a model's matrix of next-token log-probabilities, and their mean divergence.
+"""Softmax bottleneck: the rank of a model's matrix [contexts, tokens] of next-token log-probabilities, and their mean
+divergence.
 
-Rows of the matrix are contexts, columns tokens, entries log a(token | context). A softmax over vectors of width d has
-
-    log a(v | c) = h_c . w_v + b_v - log Z_c,
-
-a matrix of rank at most d + 1, or d + 2 with biases b, whatever the data (Yang et al. 2018). The numerical rank counts the
-singular values s > s_1 max(n, V) eps in float64; the model must compute in float64 too, since the round-off of single precision
-has full rank at that threshold.
-
-The mean divergence is over ordered pairs of different contexts; blocks of neighbouring contexts are the replicates.
+A softmax over vectors of width d has log a(v | c) = h_c . w_v + b_v - log Z_c, a matrix of rank at most d + 1, or d + 2 with
+biases (Yang et al. 2018). The numerical rank counts the singular values s > s_1 max(n, V) eps in float64; the model must
+compute in float64 too, since the round-off of single precision has full rank. The mean divergence is over ordered pairs of
+different contexts; blocks of neighbouring contexts are the replicates.
 """
 
 from dataclasses import dataclass, replace

@@ -1,20 +1,20 @@
 """log Z from weighted draws: an interval, the bounds of the residual paper, and a finite-sample guarantee by betting.
 
 `log_z` is the log of the mean weight, never the mean of logs. Averaged over prompts, the bias of each log does not average out,
-so it is corrected. `reliability` says whether to trust the interval.
+so it is corrected.
 
 `betting_log_z` covers at any number of draws, for energies with known bounds (Waudby-Smith and Ramdas, J. R. Stat. Soc. B,
 2024). For every candidate mean m, one gambler bets that the weights exceed m and one that they fall short; each multiplies its
-capital by 1 +- lambda (y - m) at every draw, with lambda fixed before the draw is seen. If m is the true mean, a capital
-exceeds 2 / (1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out.
+capital by 1 +- lambda (y - m) at every draw, with lambda fixed before the draw is seen. At the true mean a capital exceeds 2 /
+(1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out.
 
-`betting_mean_log_z` is for the mean over several prompts, where a guarantee for each prompt at once would be wide. It bounds
+`betting_mean_log_z` bounds the mean over several prompts
 
     from below   E[T_k] <= log Z for the log T_k of a mean of k weights, as log is concave
     from above   log Z <= log u - 1 + E[w / u] for any u, the tangent of log; u is the mean of other draws of the prompt
 
-whose terms are independent and bounded but not identically distributed; with one stake for all draws the capital stays small,
-since the mean of products of 1 + lambda (y - m) is at most 1 where m is the average of the means (AM-GM inequality).
+by terms that are independent and bounded but not identically distributed: with one stake for all draws, the mean of products of
+1 + lambda (y - m) is at most 1 where m is the average of the means (AM-GM inequality).
 """
 
 import math
@@ -81,11 +81,8 @@ class LogZBounds:
 
 
 def log_z_bounds(draws: Draws, *, confidence: float = 0.95) -> LogZBounds:
-    """The two bounds of Deng et al. (2020), in expectation: E[T_n] <= log Z, and a leave-one-out upper bound.
-
-    The second is only asymptotic. Each comes with an interval for its own expectation, with the prompts fixed; `log_z` has an
-    interval that covers log Z itself.
-    """
+    """The two bounds of Deng et al. (2020): E[T_n] <= log Z, and a leave-one-out upper bound, which is only asymptotic. Each
+    has an interval for its own expectation, with the prompts fixed; `log_z` has an interval that covers log Z itself."""
     log_weight = independent_log_weights(draws, "Leave-one-out")
     p, n = log_weight.shape
     lower, upper = leave_one_out_bounds(log_weight)

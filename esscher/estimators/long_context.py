@@ -1,12 +1,8 @@
 """Cross-entropy of one long text under a base with a memory, and how far back context helps.
 
-`stream_log_probs` scores each token once, after all tokens before it that the memory holds. For speed the text can be read in
-several columns at once. A column after the first begins `warm` tokens early; these fill its memory and are not scored:
-
-    column 0   scored scored scored scored                     N = warm + streams * step tokens
-    column 1          warm   scored scored ...                 column i reads tokens i * step ... (i + 1) * step + warm
-
-So every token has at least `warm` tokens of context, or all there are. Left out: dynamic evaluation.
+`stream_log_probs` scores each token once, after all tokens before it that the memory holds. For speed it reads the text in
+several columns; column i reads tokens i * step ... (i + 1) * step + warm, and the first `warm` tokens of a column after the
+first fill its memory without being scored. Left out: dynamic evaluation.
 
 `ContextLosses` has the loss by context length and the relative effective context length of several models. With l_i(c, t) the
 loss of model i on token t after the c tokens before it (Dai et al. 2019, appendix C):
@@ -15,9 +11,8 @@ loss of model i on token t after the c tokens before it (Dai et al. 2019, append
     f_i(c, c') = mean of min(b(c, t), l_i(c', t)) over t in T     T: the share r of tokens where b(c, t) is highest
     g_i(c, c') = 1 - exp(f_i(c, c') - f_i(c, c))                  the perplexity that model i gains over the best of the group
 
-A model's length is the first c after which the next longer context gains less than `THRESHOLD`. It is relative to the group:
-models with the same tokens, compared at the same places. Tokens are scored one by one after contexts cut to length, so any base
-will do. Intervals of lengths resample the places.
+A model's length is the first c after which the next longer context gains less than `THRESHOLD`. It is relative to a group of
+models with the same tokens, compared at the same places; intervals of lengths resample the places.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,10 +59,8 @@ def stream_log_probs(
 def stream_cross_entropy(
     log_prob: Float[Tensor, "N"], units: Mapping[str, Tensor], *, test: TestSetMode = "sample", confidence: float = 0.95
 ) -> dict[str, Estimate]:
-    """Nats per unit of a text whose tokens have these log-probabilities; `units` has the number of units of each token.
-
-    With test="sample", blocks of neighbouring tokens are the replicates; with test="fixed", the number is exact.
-    """
+    """Nats per unit of a text whose tokens have these log-probabilities; `units` has the number of units of each token. With
+    test="sample", blocks of neighbouring tokens are the replicates; with test="fixed", the number is exact."""
     check_test(test)
     estimates = {}
     for name, size in units.items():

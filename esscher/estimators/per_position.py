@@ -3,11 +3,8 @@
     log p(x_t | x_<t) = log a(x_t | x_<t) + R(x_<=t) - R(x_<t),        R(prefix) = log E[exp(-E(x))]
 
 The expectation is over continuations of the prefix by the base; R of the prompt alone is log Z, R of a complete point is -E(x).
-One set of draws for each prefix serves twice: after one position and before the next. Before the last possible position R
-is a sum over the vocabulary, without draws.
-
-Every test sequence has draws of its own, even where prompts agree, so that sequences, or the contexts that several share, are
-replicates. The bias of each log mean is corrected to first order. A position is estimated from the sequences that reach it.
+Before the last possible position R is a sum over the vocabulary, without draws. Every test sequence has draws of its own, so
+sequences, or the contexts that several share, are replicates. The bias of each log mean is corrected to first order.
 """
 
 import math
@@ -60,11 +57,9 @@ def per_position(
     rng: Rng,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[PositionEstimates]:
-    """Estimates at every position of the test sequences `x`, with `draws` after each of their prefixes.
-
-    `enumerate_last=False` draws before the last position too, for vocabularies too large to score every token. `say` receives
-    lines about the progress.
-    """
+    """Estimates at every position of the test sequences `x`, with `draws` after each of their prefixes. `enumerate_last=False`
+    draws before the last position too, for vocabularies too large to score every token. `say` receives lines about the
+    progress."""
     check_test(test)
     if len(x) == 0:
         raise ValueError("The test set is empty. Nothing was measured.")

@@ -2,11 +2,9 @@
 
     nats per unit = sum_m -(log a(x_m) - E(x_m) - log Z(c_m)) / sum_m units_m,      perplexity = exp of it
 
-A base needs no draws: every -log a(x) is exact. A tilted model needs log Z of every prompt of the test set, from draws. The
-tokens of the points are counted, end symbols included; prompts (and so any begin symbol) are not. Prompts are matched by their
-tokens; B is the number of test sequences, C that of different prompts, the *contexts*.
-
-There are two sources of chance. `test` decides what is a replicate:
+Tokens of points count, end symbols included; prompts do not. The caller counts words or bytes (`units`). Prompts are matched by
+their tokens; B is the number of test sequences, C that of different prompts, the *contexts*. `test` decides what is a
+replicate:
 
     test="sample"   the test set stands for all text like it
         one prompt for all      the sequences, and the draws that all of them share
@@ -14,14 +12,9 @@ There are two sources of chance. `test` decides what is a replicate:
     test="fixed"    exactly these sequences: only the draws (a base is then exact)
 
 With several prompts the bias of each log Z does not average out; it is corrected to first order where draws are independent.
-For fixed test sequences there are two other ways to an interval:
-
-    bounded_cross_entropy       bounds of the residual paper (Deng et al., 2020): T_n below each log Z, leave-one-out above. No
-                                rate is stated, so `confidence` is NaN; the value is the middle, the jackknife's estimate
-    guaranteed_cross_entropy    for energies with known bounds: covers at the stated rate at any number of draws
-
-`measure` has all of these in one call, with log Z and the reliability of the weights. Left out: counting words or bytes, which
-the caller does (`units`); perplexity by position (`per_position`).
+For fixed test sequences `bounded_cross_entropy` has the bounds of the residual paper (Deng et al., 2020), which state no rate
+(`confidence` is NaN, the value is the middle), and `guaranteed_cross_entropy`, for energies with known bounds, covers at the
+stated rate at any number of draws.
 """
 
 import math
@@ -53,10 +46,8 @@ COUNTING_NOTE = "end symbols counted, prompts not"
 
 @dataclass(frozen=True)
 class SequenceScores:
-    """log a(x) and -E(x) of every test sequence, its context, and the log weights of the draws after every context.
-
-    All contexts have the same number of rows of draws, `runs`, that of the context with the fewest.
-    """
+    """log a(x) and -E(x) of every test sequence, its context, and the log weights of the draws after every context. All
+    contexts have the same number of rows of draws, `runs`, that of the context with the fewest."""
 
     log_base: Float[Tensor, "B"]
     log_weight: Float[Tensor, "B"]
@@ -135,8 +126,8 @@ def cross_entropy(
 ) -> dict[str, Estimate]:
     """Nats per unit of the test sequences `x`, for each kind in `units`; by default per token.
 
-    `draws` estimate log Z of every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`; rows
-    with equal prompts are pooled. A base needs none.
+    `draws` estimate log Z of every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`; rows with
+    equal prompts are pooled. A base needs none.
     """
     counts = unit_counts(x, units)
     if target.energy is flat:
@@ -276,9 +267,7 @@ def guaranteed_cross_entropy(
 @dataclass(frozen=True)
 class Measurement:
     """Cross-entropies in nats by unit (see `as_perplexity`); all fields but `base` are empty for a model without an energy.
-
-    `bounds`, `guaranteed` and `log_z_std` need independent draws; `guaranteed` also an energy with known bounds.
-    """
+    `bounds`, `guaranteed` and `log_z_std` need independent draws; `guaranteed` also an energy with known bounds."""
 
     base: Mapping[str, Estimate]
     tilted: Mapping[str, Estimate] | None = None

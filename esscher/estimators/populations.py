@@ -1,18 +1,14 @@
 """Data, draws of the base and draws of the tilted model (the joint) after the same prompts: means, energies, n-grams.
 
-    pops = populations(x, Importance()(target, unique_prompts(x)[0], 32, rng=rng))
-    pops.estimate(pops.ratio("joint", values), confidence=0.95, method="mean")
-
 The same base draws serve both models by their weights: equal ones for the base, and for the joint the share s of exp(-E) within
-the prompt, corrected to first order for the bias of self-normalisation: s_n (1 + s_n - sum_m s_m^2), which sum to 1. Means
-under these weights are the expectation of resampling by them, without its noise. Prompts weigh as often as they occur in the
-data. Replicates are the prompts, each with its data and draws, or, with one prompt for all, the sequences of the data and
-separately the draws. Left out: the higher-order bias, which matters where few draws hold the weight (`Populations.ess`).
+the prompt, corrected to first order for the bias of self-normalisation: s_n (1 + s_n - sum_m s_m^2), which sum to 1. Prompts
+weigh as often as they occur in the data. Replicates are the prompts, each with its data and draws, or, with one prompt for all,
+the sequences of the data and separately the draws. Left out: the higher-order bias, which matters where few draws hold the
+weight (`Populations.ess`).
 
-`compare_energies` has means, Wasserstein distances to the data and histograms of the energies. A joint that equals the
-distribution of the data has the data's energies; the converse does not hold, since the energy sees only what it was trained on.
-`unique_ngrams` measures repetition: the different n-grams of each point, summed over points, over the sum of all its n-grams.
-End symbols count as tokens, prompts do not. The ratio falls with the length of points, so compare points of equal length.
+A joint that equals the distribution of the data has the data's energies (`compare_energies`); the converse does not hold.
+`unique_ngrams` is the number of different n-grams of each point, summed over points, over that of all its n-grams. End symbols
+count as tokens, prompts do not. The ratio falls with the length of points, so compare points of equal length.
 """
 
 import math
@@ -220,9 +216,9 @@ def wasserstein(
 ) -> Estimate:
     """Wasserstein distance between the distributions of a number in the data and in another population: integral of |F - G|.
 
-    The plug-in estimate is biased upwards, so an interval around it could miss 0 for equal distributions. By the triangle
-    inequality its error is at most the integral of |(F - G) - (true F - true G)|, which is bootstrapped over replicates; its
-    quantile is the half-width. So 0 is covered at the rate `confidence` where it is the truth, other values at least as often.
+    The plug-in estimate is biased upwards. Its error is at most the integral of |(F - G) - (true F - true G)| (triangle
+    inequality); the half-width is a bootstrap quantile of that, so 0 is covered at the rate `confidence` and other values at
+    least as often.
     """
     places = torch.unique(torch.cat([values["data"], values[name]]))
     width = places.diff()

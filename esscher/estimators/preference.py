@@ -4,9 +4,8 @@
     p_value    of the exact two-sided binomial test that the rate is 1/2
     agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, corrected for chance
 
-Pairs are the replicates, votes on one pair are not: their majority counts once, and a pair without one (a tie, or "equal") is
-left out of the rate. The intervals of agreement and alpha are for other pairs, judged by the same raters. Raters who fail too
-many attention checks are excluded.
+Pairs are the replicates: the majority of a pair counts once, and a pair without one (a tie, or "equal") is left out of the
+rate. The intervals of agreement and alpha are for other pairs, judged by the same raters.
 """
 
 from collections import defaultdict

@@ -1,9 +1,9 @@
 """Whether the weights of a sample can be trusted: a verdict for each prompt.
 
-Three symptoms decide. The *effective sample size* is the number of equal weights with the same variance. The *Pareto index* k
-of the tail (generalised Pareto fit of Zhang and Stephens, 2009, as in Pareto-smoothed importance sampling: Vehtari et al., JMLR
-2024) shows which moments of the weights look finite: no variance above 1/2, no mean above 1. The *degrees of freedom* of the
-standard error show how well the sample estimates its own error. All are blind to what was never drawn.
+The *effective sample size* is the number of equal weights with the same variance. The *Pareto index* k of the tail (fit of
+Zhang and Stephens, 2009, as in Vehtari et al., JMLR 2024) shows which moments look finite: no variance above 1/2, no mean above
+1. The *degrees of freedom* of the standard error show how well the sample estimates its own error. All are blind to what was
+never drawn.
 """
 
 import math

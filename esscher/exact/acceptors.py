@@ -1,12 +1,9 @@
 """Acceptors: sets of token strings as deterministic automata, from motifs, regular expressions and their combinations.
 
 An acceptor starts in state 0, reads every token (the end symbol has no effect unless the motif holds it) and accepts in the
-states where `accepting` is True. Acceptors combine with `&`, `|` and `~`. `to_weighted_automaton` restricts a distribution to
-the accepted strings; `esscher.exact.features` makes indicators and counts of them.
-
-`regex_acceptor` follows Python's `re`: `greenery` builds the automaton, and `re` itself decides which characters of the
-alphabet match `.`, `\\d`, `[^a-f]` or an escape. Tokens may have several characters. Left out, with an error: what is not
-regular or looks beyond the match (anchors, `\\b`, back-references, lookaround), flags, possessive and atomic groups.
+states where `accepting` is True. Acceptors combine with `&`, `|` and `~`. `regex_acceptor` follows Python's `re`. Left out,
+with an error: what is not regular or looks beyond the match (anchors, `\\b`, back-references, lookaround), flags, possessive
+and atomic groups.
 """
 
 import re
@@ -100,9 +97,7 @@ _GROUP = re.compile(r"\(\?(?::|P<\w+>)|\((?!\?)")
 
 def regex_acceptor(pattern: str, symbols: Sequence[str], *, match: str = "full") -> Acceptor:
     """The token strings whose text matches: wholly (`full`), somewhere (`search`), or up to its end (`end`, for counts).
-
-    `symbols` holds the text of each token of the vocabulary; a token without text, such as the end symbol, has no effect.
-    """
+    `symbols` holds the text of each token of the vocabulary; a token without text, such as the end symbol, has no effect."""
     from greenery import parse
     from greenery.parse import NoMatch
 

@@ -6,8 +6,7 @@
 
 Tables have a row for each state (S) and a column for each token (V); weights are logarithms in float64, and -inf means that
 there is no transition. A prompt is read from state 0; a point starts in the state its prompt leads to. The end symbol is a
-token whose weight is the weight of stopping. `intersect` multiplies automata; the product has only the states that can be
-reached from the start. Left out: nondeterministic automata (several transitions for one token).
+token whose weight is the weight of stopping. Left out: nondeterministic automata (several transitions for one token).
 """
 
 import math
@@ -36,11 +35,9 @@ class FiniteState(Protocol):
 
 @dataclass(frozen=True)
 class WeightedAutomaton:
-    """State s gives token v the weight exp(log_emission[s, v]) and moves to next_state[s, v].
-
-    A point of `max_length` tokens without end symbol that stops in state s is also multiplied by exp(final[s]) (None: by 1).
-    Tokens of the prompt move by `prompt_next_state` (None: by `next_state`).
-    """
+    """State s gives token v the weight exp(log_emission[s, v]) and moves to next_state[s, v]; tokens of the prompt move by
+    `prompt_next_state` (None: by `next_state`). A point of `max_length` tokens without end symbol that stops in state s is also
+    multiplied by exp(final[s]) (None: by 1)."""
 
     log_emission: Float[Tensor, "S V"]
     next_state: Int[Tensor, "S V"]
@@ -84,9 +81,7 @@ class WeightedAutomaton:
 @dataclass(frozen=True)
 class Automaton:
     """State s emits token v with probability exp(log_emission[s, v]) and moves to next_state[s, v]; it starts in state 0.
-
-    Tokens of the prompt move by `prompt_next_state` (None: by `next_state`).
-    """
+    Tokens of the prompt move by `prompt_next_state` (None: by `next_state`)."""
 
     log_emission: Float[Tensor, "S V"]
     next_state: Int[Tensor, "S V"]
@@ -237,11 +232,8 @@ class ProductStates(NamedTuple):
 def product_states(
     next_states: Sequence[Int[Tensor, "_ V"]], prompt_tables: Sequence[Int[Tensor, "_ V"]], *, eos: int | None
 ) -> ProductStates:
-    """Run transition tables in parallel from their states 0, by breadth-first search over the reachable states.
-
-    The end symbol of a point stays in its state, because nothing follows it. A state that is reached only within points reads
-    no prompt, so there tokens of a prompt stay, too.
-    """
+    """Run transition tables in parallel from their states 0, by breadth-first search over the reachable states. The end symbol
+    stays in its state, and so do tokens of a prompt in states that are reached only within points."""
     sizes = [len(next_state) for next_state in next_states]
     if math.prod(sizes) >= 2**62:
         raise ValueError(f"A product of automata with {sizes} states has too many states to number; use fewer or smaller ones.")

@@ -1,14 +1,12 @@
 """Exact quantities of weighted automata by dynamic programming: partition functions, normalisation, expectations, entropy, KL.
 
-The backward weight of a state, the total weight of its continuations, obeys rest(s) = sum_v weight[s, v] rest(next_state[s,
-v]). For points of at most `max_length` tokens that many steps of the recursion compute it, in log space. Expectations are
-expected sums of a gain for each token, so one recursion serves them all, with r tokens left:
+The backward weight of a state is rest(s) = sum_v weight[s, v] rest(next_state[s, v]), in log space, `max_length` times.
+Expectations are expected sums of a gain for each token, with r tokens left:
 
     expected(r, s) = sum_v p_r(v | s) (gain(s, v) + expected(r - 1, next_state[s, v]))
 
 With `unbounded=True` points of all lengths count: both are solutions of a linear system, finite if the weights shrink, and the
-space needs an end symbol. The entropy is log Z - E[log weight], so its gain does not depend on r. Results are in nats, one for
-each prompt (by default one empty prompt); F counts gains.
+space needs an end symbol. Results are in nats, one for each prompt (by default one empty prompt); F counts gains.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
-"""Every point of a small space, and the exact probability of each under any tilted model, neural ones included.
-
-`enumerate_points` lists the points after each prompt in one fixed order; `tabulate` scores them. K is the number of points
-after a prompt, M the number of prefixes of one length.
-"""
+"""Every point of a small space, and the exact probability of each under any tilted model, neural ones included. K is the number
+of points after a prompt, M the number of prefixes of one length."""
 
 import math
 from collections.abc import Callable
@@ -28,10 +25,8 @@ def count_points(space: Space) -> int:
 
 
 def enumerate_points(space: Space, prompts: Sequences | None = None) -> Sequences:
-    """All points after each prompt (by default one empty prompt), prompt-major, in the same order for each.
-
-    Points with an end symbol come first, by length; then those of `max_length` tokens without one.
-    """
+    """All points after each prompt (by default one empty prompt), prompt-major, in the same order for each: first those with an
+    end symbol, by length; then those of `max_length` tokens without one."""
     prompts = empty_prompts(1) if prompts is None else prompts
     count = count_points(space)
     if count * len(prompts) > MAX_ROWS:

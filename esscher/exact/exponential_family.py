@@ -1,13 +1,9 @@
 """Exact exponential families p(x) ~ a(x) exp <weights, features(x)>: an automaton a tilted by automaton features.
 
-The product of base and features does not depend on the weights, so it is made once (`exponential_family`); for any weights the
-tilted model is an automaton with exact Z, moments, covariance, entropy and draws. F counts features; a is the base normalised
-over the points of its space. Features read the point, not the prompt.
-
-`exact_moment_weights` finds the weights of given moments by Newton's method: log Z(weights) - <weights, moments> is convex,
-its gradient is the model's moments minus the given ones, its curvature the covariance of the features. A minimum exists
-exactly when the moments lie inside the set of moments of distributions over the base's points; on its boundary the weights
-would be infinite.
+For any weights the tilted model is an automaton with exact Z, moments, covariance, entropy and draws. F counts features; a is
+the base normalised over the points of its space. Features read the point, not the prompt. `exact_moment_weights` minimises the
+convex log Z(weights) - <weights, moments> by Newton's method; a minimum exists exactly when the moments lie inside the set of
+moments of distributions over the base's points.
 """
 
 from collections.abc import Sequence
@@ -126,11 +122,8 @@ def tilt(base: FiniteState, features: Sequence[AutomatonFeature], weights: Float
 def exact_moment_weights(
     base: FiniteState, features: Sequence[AutomatonFeature], moments: Float[Tensor, "F"], prompts: Sequences | None = None
 ) -> Float[Tensor, "F"]:
-    """The weights under which the tilted base has these moments, averaged over the prompts if given.
-
-    Steps have least norm, so dependent features get the smallest weights. An error names the feature whose moment no finite
-    weights can give.
-    """
+    """The weights under which the tilted base has these moments, averaged over the prompts if given. Dependent features get the
+    weights of least norm. An error names the feature whose moment no finite weights can give."""
     family, wanted = exponential_family(base, features), moments.double()
     if wanted.shape != (len(features),):
         raise ValueError(f"{len(features)} features need as many moments, not {tuple(wanted.shape)}.")

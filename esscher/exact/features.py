@@ -1,9 +1,6 @@
-"""Features that a finite automaton computes while it reads a point, so that their moments are exact.
-
-An `AutomatonFeature` adds numbers along the path of a point: an indicator adds 1 at the end, a count adds 1 at each
-occurrence, a length adds 1 at each token. It is a function of `Sequences` like any feature of a sampler or estimator, and
-tilts automata exactly (`esscher.exact.exponential_family`). It reads the point and not the prompt.
-"""
+"""Features that a finite automaton computes while it reads a point, so that their moments are exact. An `AutomatonFeature` is a
+function of `Sequences` like any feature, and tilts automata exactly (`esscher.exact.exponential_family`). It reads the point
+and not the prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,10 +38,8 @@ def indicator(name: str, acceptor: Acceptor, space: Space) -> AutomatonFeature:
 
 
 def count_accepted_prefixes(name: str, acceptor: Acceptor, space: Space) -> AutomatonFeature:
-    """How many non-empty prefixes of the point are accepted: with `ends_with`, the number of occurrences.
-
-    The end symbol counts only where it leads from a rejecting to an accepting state, so nothing is counted twice.
-    """
+    """How many non-empty prefixes of the point are accepted: with `ends_with`, the number of occurrences. The end symbol counts
+    only where it leads from a rejecting to an accepting state, so nothing is counted twice."""
     value = acceptor.accepting[acceptor.next_state].double()
     if space.eos is not None:
         value[:, space.eos] *= (~acceptor.accepting).double()

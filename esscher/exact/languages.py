@@ -2,8 +2,7 @@
 
 Symbols of the alphabet are tokens 0, 1, ...; the end symbol is the token after them. The *pure* motif process is uniform over
 the strings of one length that contain the motif. The *mixture* draws from it with probability `mixture`, and otherwise
-uniformly from the strings of that length without the motif; the two sets are disjoint, so it is still one deterministic
-automaton.
+uniformly from the strings of that length without the motif.
 """
 
 import math

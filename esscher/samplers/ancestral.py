@@ -1,7 +1,5 @@
-"""Ancestral sampling from a base, token by token: exact, and the proposal of every other sampler.
-
-Letters beside those of `esscher.core.space`: A rows that are drawn for, K different prefixes among them.
-"""
+"""Ancestral sampling from a base, token by token: exact, and the proposal of every other sampler. Letters beside those of
+`esscher.core.space`: A rows that are drawn for, K different prefixes among them."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,11 +26,9 @@ def rows_at_once(space: Space) -> int:
 def draw(
     base: Base, prompts: Sequences, draws: int, *, rng: Rng, max_new_tokens: int | None = None
 ) -> tuple[Sequences, Float[Tensor, "P N"]]:
-    """`draws` independent sequences after each prompt, prompt-major, and their exact log-probabilities.
-
-    Draws of a prompt share one state while their prefixes agree; finished draws cost nothing. With `max_new_tokens` draws stop
-    after so many tokens.
-    """
+    """`draws` independent sequences after each prompt, prompt-major, and their exact log-probabilities; with `max_new_tokens`
+    they stop after so many tokens. Draws of a prompt share one state while their prefixes agree; finished draws cost
+    nothing."""
     length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
     at_once = rows_at_once(base.space)
     prompts_at_once = max(1, at_once // draws)
@@ -96,10 +92,8 @@ def _continue(
 def _branch(
     base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"] | None
 ) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"] | None]:
-    """The state with a row for each different prefix, if that saves much, else for each draw; its next tokens; the new `place`.
-
-    `place` is the row of the state of each draw; None if each draw has its own.
-    """
+    """The state with a row for each different prefix, if that saves much, else for each draw; its next tokens; and the new
+    `place`, the row of the state of each draw (None if each draw has its own)."""
     if place is None:
         return state, token, None
     if held < SHARE_BELOW * len(token):

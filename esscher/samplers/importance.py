@@ -1,8 +1,5 @@
-"""Importance sampling, and its limit without randomness: exhaustive enumeration of a small space.
-
-Importance draws from a proposal q have the weights a(x) exp(-E(x)) / q(x). The samplers that choose among independent
-candidates (SIR, Rejection, QuasiRejection, Metropolis) start from them.
-"""
+"""Importance sampling, whose draws from a proposal q have the weights a(x) exp(-E(x)) / q(x), and its limit without randomness:
+exhaustive enumeration of a small space."""
 
 import math
 from dataclasses import dataclass

@@ -1,12 +1,10 @@
 """Sequential Monte Carlo: extend all particles of a prompt together, weigh the prefixes, resample when few dominate.
 
-An unfinished prefix is weighed by a guess of its final weight, the *twist*; a finished sequence by the energy itself, so the
-draws are properly weighted with any twist, and have less variance with a good one (`esscher.samplers.twists`). Without a twist,
-sequences are weighed and resampled only as they finish.
-
-Pruning: a run may start with more prefixes than it ends with, and halve them block by block. The prefix of the largest weight
-is paired with that of the smallest, the second largest with the second smallest; one of each pair survives, with probability
-proportional to its weight, and gets their mean weight. The weights stay proper, their sum stays exact, no prefix is duplicated.
+An unfinished prefix is weighed by a guess of its final weight, the *twist* (`esscher.samplers.twists`); a finished sequence by
+the energy itself, so the draws are properly weighted with any twist. Without a twist, sequences are weighed and resampled only
+as they finish. Pruning halves the prefixes block by block: the largest weight is paired with the smallest, the second largest
+with the second smallest; one of each pair survives, with probability proportional to its weight, and gets their mean weight.
+The weights stay proper, their sum stays exact, no prefix is duplicated.
 """
 
 import math
@@ -26,10 +24,8 @@ from esscher.samplers.scoring import log_weight, score_in_batches
 
 
 def residual_resampling(log_weight: Float[Tensor, "P N"], count: int, *, rng: Rng) -> Int[Tensor, "P {count}"]:
-    """Residual resampling: `count` columns for each row, in order; a column of share s appears count * s times on average.
-
-    The integer part of count * s is deterministic and only the remainder random, so equal weights give every column once.
-    """
+    """Residual resampling: `count` columns for each row, in order; a column of share s appears count * s times on average, and
+    only the fractional part is random, so equal weights give every column once."""
     share = torch.softmax(log_weight.double(), -1)
     if bool(share.isnan().any()):
         raise ValueError(

@@ -1,7 +1,4 @@
-"""The kinds of samplers by name, without torch. The fields of each class are its settings; Python code builds them directly.
-
-SAMPLERS.from_dict({"kind": "sir", "num_candidates": 256}) == SIR(256)
-"""
+"""The kinds of samplers by name, without torch: `SAMPLERS.from_dict({"kind": "sir", "num_candidates": 256}) == SIR(256)`."""
 
 from esscher.core.config import Kind, Registry
 

@@ -1,8 +1,5 @@
-"""Scores of many sequences in batches that fit the memory, returned in float64 on the CPU, where estimators work.
-
-Rows are scored longest first, so that the rows of a batch have nearly equal lengths and little padding; the scores are in the
-order of the rows.
-"""
+"""Scores of many sequences in batches that fit the memory, in float64 on the CPU, in the order of the rows. Rows are scored
+longest first, so that a batch has little padding."""
 
 from collections.abc import Callable
 

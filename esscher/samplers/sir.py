@@ -1,12 +1,9 @@
 """Sampling-importance-resampling (SIR): draw n candidates, keep one with probability proportional to its weight.
 
-With a top-k truncated base this is the top-k joint sampling of Deng et al. (2020). With finitely many candidates the law q of a
-draw lies between the base and the target p. With chi2 the relative variance of the weights under the proposal, Jensen's
-inequality bounds the distance,
+With a top-k truncated base this is the top-k joint sampling of Deng et al. (2020). The law q of a draw lies between the base
+and the target p: with chi2 the relative variance of the weights under the proposal (Jensen's inequality),
 
-    KL(p || q) <= log(1 + chi2 / n),       about 1 / (effective sample size of the candidates),
-
-so candidates with an effective sample size of e are within about 1/e nats. `AdaptiveSIR` chooses n by that for each prompt.
+    KL(p || q) <= log(1 + chi2 / n),       about 1 / (effective sample size of the candidates).
 """
 
 from collections.abc import Sequence
@@ -77,9 +74,9 @@ class SIR:
 class AdaptiveSIR:
     """SIR with as many candidates as each prompt needs, found by a pilot run.
 
-    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight. It only decides the number n: the
-    draws are chosen from fresh candidates, because a pilot that happens to lack the rare heavy candidates looks even and stops
-    too soon. `info["large_enough"]` is False where `max_candidates` did not suffice.
+    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight. The draws are chosen from fresh
+    candidates, because a pilot that lacks the rare heavy ones stops too soon. `info["large_enough"]` is False where
+    `max_candidates` did not suffice.
     """
 
     min_ess: float = 16.0

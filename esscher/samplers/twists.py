@@ -1,13 +1,9 @@
 """Twists for `Particles`: guesses of the final log weight of an unfinished prefix, derived from the energy itself.
 
-The optimal twist is log E[exp(-E(x))] over the base's completions of the prefix. An energy of whole sequences can also be
-evaluated on a prefix; how much that predicts depends on the energy and grows with the length. `PrefixEnergy` is linear in it,
-with a slope and an offset for each length: `linear_twist` fixes them, `fitted_twist` fits them by regression on draws of the
-base (slopes near 0 where a prefix predicts nothing), and `FittedParticles` fits and then draws. An energy with a twist of its
-own (`HasTwist`, such as `esscher.energies.self_energy`) replaces -E(prefix) by it; `logsumexp_twist` uses it unscaled.
-
-A twist never biases a sampler, but a poor one gives more variance than independent draws, which the effective sample size does
-not show: energies trained on whole sequences gave poor twists where this was measured (`docs/guide/sampling.md`).
+The optimal twist is log E[exp(-E(x))] over the base's completions of the prefix. `PrefixEnergy` is linear in the energy of the
+prefix, with a slope and an offset for each length. An energy with a twist of its own (`HasTwist`, such as
+`esscher.energies.self_energy`) replaces -E(prefix) by it. A twist never biases a sampler, but a poor one gives more variance
+than independent draws, which the effective sample size does not show (`docs/guide/sampling.md` has measurements).
 """
 
 from dataclasses import dataclass, replace
@@ -109,10 +105,8 @@ def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:
 
 
 def logsumexp_twist(target: Tilted) -> PrefixEnergy:
-    """The energy's own twist, unscaled: with `SelfEnergy` the logsumexp of the base's logits after the prefix.
-
-    Constants that depend on the length cancel where all sequences have one length; otherwise `fitted_twist` fits them.
-    """
+    """The energy's own twist, unscaled: with `SelfEnergy` the logsumexp of the base's logits after the prefix. Constants that
+    depend on the length cancel where all sequences have one length; otherwise `fitted_twist` fits them."""
     if not isinstance(target.energy, HasTwist):
         raise ValueError(
             f"The energy {type(target.energy).__name__} has no twist of its own. Nothing was made; use linear_twist or "
