@@ -1,14 +1,11 @@
-"""Any causal language model of `transformers` as a base.
+"""Any causal language model of `transformers` as a base: `causal_lm(AutoModelForCausalLM.from_pretrained(folder),
+max_length=40)`.
 
-    base = causal_lm(AutoModelForCausalLM.from_pretrained(folder), max_length=40)
-
-Its distribution is the plain softmax of its logits: `generate` and its defaults take no part. A BOS token stands before every
-prompt and belongs neither to the prompt nor to the point: the model's BOS token, or its EOS token if it has no other, as GPT-2
-was trained. So token ids must come without the BOS token that a tokenizer adds.
-
-Scoring runs right-padded rows without a mask, because causal attention never sees padding. Steps left-pad the prompts and share
-the keys and values of a prompt among its rows (`esscher.bases.shared_prompt_cache`), if the model allows it. As in
-`NetworkBase`, dropout acts in training mode and on scoring only. Left out: gradients through steps.
+Its distribution is the plain softmax of its logits: `generate` and its defaults take no part. A BOS token (the model's, or its
+EOS token if it has none, as GPT-2 was trained) stands before every prompt and belongs neither to prompt nor to point, so token
+ids must come without the BOS token that a tokenizer adds. Dropout acts in training mode and on scoring only. Steps share the
+keys and values of a prompt among its rows (`esscher.bases.shared_prompt_cache`), if the model allows it. Left out: gradients
+through steps.
 """
 
 import inspect
@@ -154,11 +151,9 @@ class CausalLM(nn.Module):
 def causal_lm(
     model: nn.Module, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> CausalLM:
-    """A base around a model of `AutoModelForCausalLM`.
-
-    `max_length` is that of its points, by default the positions of the model, at most 256; `eos=None` makes all points of that
-    length; `bos` defaults to the model's BOS token, or its EOS token.
-    """
+    """A base around a model of `AutoModelForCausalLM`. `max_length` is that of its points, by default the positions of the
+    model, at most 256; `eos=None` makes all points of that length; `bos` defaults to the model's BOS token, or its EOS
+    token."""
     config = text_config(model)
     ends = special_token_ids(model, "eos_token_id")
     if eos == "model":

@@ -4,9 +4,8 @@
     with gather_in_lockstep():
         ...  # each process scores or draws as often as it likes
 
-All processes must take part in gathering a layer, but need layers unequally often: points that they draw have different
-lengths. So they gather in rounds: each process announces the layer it needs next, if any, and all gather the announced layers.
-At the end of `gather_in_lockstep` a process takes part in rounds until no process needs a layer. Gradients are summed over the
+Processes need layers unequally often, but all must take part in gathering one. So they gather in rounds: each announces the
+layer it needs next, if any, and all gather the announced layers, until no process needs one. Gradients are summed over the
 processes. Networks of esscher draw without a cache (`UncachedDecoding`), because their caches hold prepared weights.
 """
 

@@ -1,13 +1,9 @@
 """Hidden Markov models: a base whose state is the posterior over hidden states, its fit, and its exact quantities.
 
-The first hidden state has the distribution `initial`; each hidden state emits one token by `emission` and is followed by
-another by `transition`. S counts hidden states. A row is read from its prompt on; the end symbol is a token like the others.
-`fit_hidden_markov` is expectation maximisation (Baum and Welch, 1970) over whole rows, with Dirichlet smoothing.
-
-Alternating sequences z1 x1 z2 x2 ... of hidden states and tokens are the points of an automaton over V + S symbols
-(`path_automaton`; z is symbol V + z), and features of the point are features of the sequence (`lift_to_paths`), so sums over
-points are sums over paths by `esscher.exact` (`hidden_markov_family`). Left out: hidden states with durations, and the entropy
-of points, which has no closed form.
+The model has distributions `initial`, `transition` and `emission`; S counts hidden states. A row is read from its prompt on;
+the end symbol is a token like the others. Alternating sequences z1 x1 z2 x2 ... of hidden states and tokens are the points of
+an automaton over V + S symbols (`path_automaton`; z is symbol V + z), so sums over points are sums over paths by
+`esscher.exact`. Left out: hidden states with durations, and the entropy of points, which has no closed form.
 """
 
 from collections.abc import Sequence
@@ -155,8 +151,9 @@ def fit_hidden_markov(
     tolerance: float = 1e-5,
     smoothing: float = 0.01,
 ) -> HiddenMarkovFit:
-    """Fit a model to whole rows, from a random initial model, until an iteration gains less than `tolerance` nats a token.
-    `smoothing` is added to every expected count. The likelihood has several local optima: try several `rng`."""
+    """Fit a model to whole rows by expectation maximisation (Baum and Welch, 1970), from a random initial model, until an
+    iteration gains less than `tolerance` nats a token. `smoothing` is added to every expected count. The likelihood has several
+    local optima: try several `rng`."""
     tokens = len(check_tokens(data, space, data.inside))
     if not 1 <= states <= tokens:
         raise ValueError(

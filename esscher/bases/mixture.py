@@ -1,10 +1,5 @@
-"""Mixtures of bases, p(x | prompt) = sum_k w_k p_k(x | prompt), with exact log-probabilities.
-
-    base = MixtureBase((motif_process("101", 8).base, white_noise(2, 8)), (0.3, 0.7))
-
-The weights are those of points: they are the same after every prompt. K counts components. `mixture_entropy` is exact for
-finite-state components with disjoint supports.
-"""
+"""Mixtures of K bases, p(x | prompt) = sum_k w_k p_k(x | prompt), with exact log-probabilities, and their entropy. The weights
+are those of points: they are the same after every prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,13 +1,9 @@
-"""Any network as a base: scoring in one pass, decoding steps on the state of the network.
+"""Any network as a base: scoring in one pass, decoding steps on the state of the network. Dropout acts in training mode, on
+scoring only.
 
-Dropout acts in training mode and on scoring only: `begin` and `advance` never drop anything.
-
-A permutation language model (XLNet) is a base for any fixed order of positions (docs/why/orders.md):
-
-    base = with_factorization_order(xlnet, [2, 0, 1])    # first the token at position 2, then those at positions 0 and 1
-
-Column t of a row is then the t-th token of the order: a prompt holds the first tokens of the order, wherever they stand in the
-text, and a point those that follow. For infilling, put the known positions first (`infilling_order`).
+A permutation language model (XLNet) is a base for any fixed order of positions (`with_factorization_order`;
+docs/why/orders.md). Column t of a row is then the t-th token of the order: a prompt holds the first tokens of the order,
+wherever they stand in the text, and a point those that follow. For infilling, put the known positions first.
 """
 
 from collections.abc import Collection, Sequence

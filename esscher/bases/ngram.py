@@ -3,10 +3,10 @@
 The probability of a token depends on the `order - 1` tokens before it (fewer at the beginning, which is part of the context),
 interpolated with shorter contexts down to the uniform distribution (Witten and Bell, 1991):
 
-    p(v | h) = (count(h, v) + kinds(h) p(v | shorter h)) / (count(h) + kinds(h)),
+    p(v | h) = (count(h, v) + kinds(h) p(v | shorter h)) / (count(h) + kinds(h)),   kinds(h): different tokens seen after h
 
-where `kinds(h)` is the number of different tokens seen after h. States are the contexts seen in the data; an unseen context is
-replaced by its longest suffix that was seen. Left out: other smoothings, and vocabularies too large for a table [states, V].
+An unseen context is replaced by its longest suffix that was seen. Left out: other smoothings, and vocabularies too large for a
+table [states, V].
 """
 
 from dataclasses import dataclass

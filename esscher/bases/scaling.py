@@ -1,9 +1,6 @@
-"""A larger base with as many parameters as a base and its energy together: the control for model size (BALM).
-
-`scaled_to` finds settings of that size, for a base that is trained from the start. `with_extra_layers` and
-`causal_lm_with_extra_layers` add blocks to a trained Transformer; they are initialized to change nothing. Both are then
-trained by maximum likelihood.
-"""
+"""A larger base with as many parameters as a base and its energy together, the control for model size (BALM): settings for a
+new base (`scaled_to`), or extra blocks in a trained Transformer that at first change nothing. Training is left to the
+caller."""
 
 from copy import deepcopy
 from dataclasses import replace

@@ -1,12 +1,9 @@
 """Any encoder-decoder language model of `transformers` as a base: the prompt is the source, the point the target.
 
-    base = seq2seq_lm(AutoModelForSeq2SeqLM.from_pretrained(folder), max_length=40)
-
 The encoder reads the prompt as it is: the EOS token that the model's tokenizer appends belongs to the prompt, and an empty
-source is refused. A BOS token, the model's `decoder_start_token_id`, stands before the target and belongs neither to prompt
-nor to point. The distribution is the plain softmax of the logits; tokens that `generate` forces or forbids take no part. The
-space is that of the targets; sources may have another vocabulary. Steps share a source among its draws
-(`esscher.bases.shared_source_cache`), if the model allows it. Left out: gradients through steps, models without
+source is refused. A BOS token, the model's `decoder_start_token_id`, stands before the target and belongs neither to prompt nor
+to point. The distribution is the plain softmax of the logits; tokens that `generate` forces or forbids take no part. The space
+is that of the targets; sources may have another vocabulary. Left out: gradients through steps, models without
 `past_key_values`, and models that derive positions from padding tokens, so that steps do not equal scores (M2M100, ProphetNet).
 """
 
@@ -172,11 +169,9 @@ class Seq2SeqLM(nn.Module):
 def seq2seq_lm(
     model: Any, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> Seq2SeqLM:
-    """A base around a model of `AutoModelForSeq2SeqLM`.
-
-    `max_length` is that of its targets, by default the positions of the decoder, at most 256; `eos=None` makes all targets of
-    that length; `bos` defaults to the model's decoder start token, or its BOS token.
-    """
+    """A base around a model of `AutoModelForSeq2SeqLM`. `max_length` is that of its targets, by default the positions of the
+    decoder, at most 256; `eos=None` makes all targets of that length; `bos` defaults to the model's decoder start token, or its
+    BOS token."""
     if eos == "model":
         ends = special_token_ids(model, "eos_token_id")
         eos = ends[0] if ends else None

@@ -1,8 +1,7 @@
 """A key-value cache that shares prompts among rows, for Transformers of `transformers`.
 
-After `begin` the keys and values of the prompts are frozen; each row has the index of its prompt, so that repeating a prompt,
-resampling and dropping rows copy none of it. Rows write their own keys and values in place. A step attends to both parts with
-one softmax; the queries of all rows of a prompt meet its keys in one matrix product. It uses two public interfaces of
+After `begin` the keys and values of the prompts are frozen; each row has the index of its prompt, so repeating a prompt,
+resampling and dropping rows copy none of it. Rows write their own keys and values in place. It uses two public interfaces of
 `transformers`: a cache layer, and an attention function named `ATTENTION_NAME`, active during a step only. Layers with another
 kind of cache (a sliding window, a recurrent state) keep it. `step` raises `UnsupportedAttentionError` if attention needs
 anything else. Letters: H heads of keys, G queries for each of them, D width of a head, S slots of a prompt.

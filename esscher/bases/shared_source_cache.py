@@ -1,9 +1,5 @@
-"""A key-value cache that shares encoded sources among rows, for encoder-decoder models of `transformers`.
-
-As in `esscher.bases.shared_prompt_cache`: after the first step the keys and values of cross-attention are frozen, each row has
-the index of its source, and rows write keys and values of the targets in place. Letters: H heads of keys, D width of a head, S
-positions of a source.
-"""
+"""A key-value cache that shares encoded sources among rows, for encoder-decoder models of `transformers`, by the method of
+`esscher.bases.shared_prompt_cache`. Letters: H heads of keys, D width of a head, S positions of a source."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -2,9 +2,8 @@
 
 At every step the base's log-probabilities are divided by `temperature`, the `top_k` likeliest tokens are kept, of these the
 fewest that hold `top_p` of the probability, and the kept ones are normalised. A dropped token scores -inf, so it is no proposal
-for importance sampling of its base. Tokens are ranked by log-probabilities rounded to `RANK_RESOLUTION` nats, ties go to the
-smaller token, because the last bits of a network depend on the shape of the batch; scoring and stepping keep the same tokens
-except where a sum of probabilities is within those bits of `top_p`.
+for importance sampling of its base. Log-probabilities are ranked after rounding to `RANK_RESOLUTION` nats, ties by token, so
+that scoring and stepping keep the same tokens except where a sum of probabilities is within round-off of `top_p`.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,5 @@
-"""Bases made from other bases: restricted, continued, shortened, multiplied, or conditioned on a memory.
-
-    FirstTokenRestricted  the base given that its first token is one of a set: one stratum of a next-token table
-    Continuation          the base after the first tokens of a point, so that samplers can start within a point
-    WithMaxLength         the base with a smaller `max_length`: the distribution of the prefixes of its points
-    ProductOfExperts      the base times a learnt correction, normalised at each step (RALM; Deng et al., 2020)
-    WithMemory            a network base after the memory of earlier segments of streams
-
-All have exact log-probabilities. Left out: conditions on later tokens, which a base cannot normalise exactly.
-"""
+"""Bases made from other bases: restricted, continued, shortened, multiplied, or conditioned on a memory. All have exact
+log-probabilities. Left out: conditions on later tokens, which a base cannot normalise exactly."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -157,11 +149,9 @@ def with_max_length(base: Base, max_length: int | None) -> Base:
 
 
 class ProductOfExperts(nn.Module):
-    """p(x_t | x_<t) ~ a(x_t | x_<t) b(x_t | x_<t): a fixed base `a` and a `correction` `b` that learns by maximum likelihood.
-
-    It has as many parameters as a base and an energy together, but sees no further than a base, so it is the control for an
-    energy over whole sequences. Its parameters are those of the correction, which is a base itself and saved as one.
-    """
+    """p(x_t | x_<t) ~ a(x_t | x_<t) b(x_t | x_<t): a fixed base `a` and a `correction` `b` that learns by maximum likelihood
+    (RALM; Deng et al., 2020). It is the control for an energy over whole sequences: as many parameters, but it sees no further
+    than a base. Its parameters are those of the correction, which is a base itself and saved as one."""
 
     correction: Any
 

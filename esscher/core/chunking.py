@@ -1,8 +1,5 @@
-"""How text is divided into the points of a model, without torch.
-
-By default each text is a point that ends with the end symbol. With `prompt_tokens`, all texts are one stream, cut into chunks:
-the first `prompt_tokens` of a chunk are its prompt, the next `max_length` its point, which has no end symbol.
-"""
+"""How text is divided into the points of a model, without torch: each text is a point that ends with the end symbol, or, with
+`prompt_tokens`, all texts are one stream, cut into chunks of a prompt and a point of `max_length` tokens without end symbol."""
 
 from dataclasses import asdict, dataclass, replace
 

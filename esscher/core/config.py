@@ -1,12 +1,8 @@
 """Settings as frozen dataclasses, without torch: registries of kinds, and the one serialiser of all settings.
 
-A setting is a documented field of one frozen dataclass; flags, YAML files, run folders and Python name it by the same word.
-A field whose class depends on a kind is annotated with its registry:
-
-    base: Annotated[Any, NETWORKS] = NETWORKS.default()
-
-and is written as a mapping with a `kind`: `{"kind": "lstm", "width": 200}`. `to_dict` and `from_dict` are inverse to each
-other; `from_dict` refuses a kind or a key that it does not know and names the dotted key.
+A field whose class depends on a kind is annotated with its registry, `base: Annotated[Any, NETWORKS] = NETWORKS.default()`, and
+is written as a mapping with a `kind`: `{"kind": "lstm", "width": 200}`. `to_dict` and `from_dict` are inverse to each other;
+`from_dict` refuses a kind or a key that it does not know and names the dotted key.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,4 @@
-"""Rank and world size of this process: rank 0 of 1 unless launched by `torchrun`.
-
-Without torch; communication between processes is in `esscher.training.collectives`.
-"""
+"""Rank and world size of this process, without torch: rank 0 of 1 unless launched by `torchrun`."""
 
 import os
 

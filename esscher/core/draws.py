@@ -1,14 +1,12 @@
 """`Draws`, the weighted sample that every sampler returns, and the `Sampler` protocol.
 
-Contract, checked by exact enumeration in `esscher.testing.assert_draws_follow`: for every prompt and every function f of
-the point,
+Contract (`esscher.testing.assert_draws_follow`): for every prompt and every function f of the point,
 
     E[ mean_n exp(log_weight[n]) f(x[n]) ] = Z E_p[f]      when `estimates_z`,
     E[ mean_n exp(log_weight[n]) f(x[n]) ] = E_p[f]        otherwise.
 
-Points stay on the device of the prompts; weights and log-probabilities are float64 on the CPU, where estimators work. A
-sampler whose draws meet the contract only in the limit (SIR with finitely many candidates, a finite chain) says so in its
-docstring.
+Points stay on the device of the prompts; weights and log-probabilities are float64 on the CPU. A sampler that meets the
+contract only in the limit (SIR with finitely many candidates, a finite chain) says so in its docstring.
 """
 
 import math

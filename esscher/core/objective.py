@@ -1,8 +1,5 @@
-"""What training minimises: `objective(target, data, rng=rng, step=step) -> Loss`.
-
-An objective is a frozen dataclass whose fields are its settings. It returns a value to differentiate and metrics to log.
-`step` counts updates, for weights that change over time. With the `Exhaustive` sampler in it, its gradient is exact.
-"""
+"""What training minimises: `objective(target, data, rng=rng, step=step) -> Loss`. An objective is a frozen dataclass whose
+fields are its settings; `step` counts updates. With the `Exhaustive` sampler in it, its gradient is exact."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,10 +1,7 @@
 """Progress of long work, without torch: a live bar on a terminal, plain lines elsewhere, JSON lines for programs, or nothing.
 
-    with progress_as("quiet"):      # or "json-lines"; "auto" is the default
-        train(run)
-
-Everything goes to standard error, so that standard output stays free for results. `progress_as` is the only way to choose the
-form; code that has something to report calls `current_progress()`. A long loop limits its reports with a `Throttle`.
+All output goes to standard error. `progress_as` chooses the form; code that has something to report calls `current_progress()`,
+and a long loop limits its reports with a `Throttle`.
 """
 
 import json

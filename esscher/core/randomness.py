@@ -1,9 +1,8 @@
-"""Random number generators.
+"""Random number generators: the `Rng` protocol of all randomness in the library, and `SeededRng`.
 
-All randomness of the library goes through an `Rng`, which offers a few finite choices: a run is repeated by its seed, and a
-test can run a sampler on *every* outcome (`esscher.testing.every_outcome`). `SeededRng` is the real one. Its streams are
-keyed by path, not by position: `SeededRng(0).stream("step", 7, "rank", 1)` is the same whatever was drawn before, so training
-resumes exactly. Numbers are generated on the CPU: a seed gives the same draws on every device.
+An `Rng` offers a few finite choices, so that a test can run a sampler on *every* outcome (`esscher.testing.every_outcome`).
+Streams of `SeededRng` are keyed by path, not by position: `SeededRng(0).stream("step", 7, "rank", 1)` is the same whatever was
+drawn before, so training resumes exactly. Numbers are generated on the CPU: a seed gives the same draws on every device.
 """
 
 import hashlib
@@ -103,11 +102,8 @@ def _invert(log_weight: Float[Tensor, "B V"], uniform: Float[Tensor, "B N"]) -> 
 
 
 def _invert_by_blocks(log_weight: Float[Tensor, "B V"], uniform: Float[Tensor, "B N"], block: int) -> Int[Tensor, "B N"]:
-    """The same in two levels: blocks of about sqrt(V) columns, then columns of one block.
-
-    Cumulative sums over a large vocabulary dominate the cost of drawing tokens for many rows. Block totals cost one
-    vectorised pass in the precision of the weights, and both levels are short enough for float64.
-    """
+    """The same in two levels, blocks of about sqrt(V) columns and columns of one block, because cumulative sums over a large
+    vocabulary in float64 dominate the cost of drawing tokens for many rows."""
     padded = pad(log_weight, (0, -log_weight.shape[1] % block), value=-torch.inf)
     weight = torch.softmax(padded, -1, out=padded).view(len(padded), -1, block)
     cumulative = weight.sum(-1).cumsum(-1, dtype=torch.float64)

@@ -1,9 +1,7 @@
 """Atomic files: a kill or a full disk never leaves an incomplete file under its name.
 
-A file is written to a temporary name, flushed to disk, and renamed. Tensors are stored as safetensors, never as pickles, with a
-digest of their content, so that corruption is found on reading. Sharded tensors (`esscher.bases.fsdp`) are written whole:
-files do not depend on the number of processes. What it leaves out: formats of models (`esscher.hub`) and checkpoints
-(`esscher.training.checkpoint`).
+Tensors are stored as safetensors, never as pickles, with a digest of their content, so that corruption is found on reading.
+Sharded tensors (`esscher.bases.fsdp`) are written whole: files do not depend on the number of processes.
 """
 
 import contextlib

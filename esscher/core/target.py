@@ -1,9 +1,6 @@
-"""p(x) = a(x) exp(-E(x)) / Z: the one model of this library.
-
-A `Base` is a normalised autoregressive distribution, an `Energy` a number for each whole sequence, a `Tilted` the two together.
-Samplers and objectives see only a `Tilted`, never a network. What a base keeps between two tokens (a cache, a hidden state, an
-automaton state) is its `State`, opaque to all others.
-"""
+"""p(x) = a(x) exp(-E(x)) / Z, the one model of this library: a normalised autoregressive `Base`, an `Energy` of whole
+sequences, and a `Tilted` of both. What a base keeps between two tokens (a cache, a hidden state, an automaton state) is its
+`State`, opaque to all others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ State = Any
 class Base(Protocol):
     """A normalised autoregressive distribution a(x | prompt); `esscher.testing.check_base` is its contract.
 
-    A state may be advanced once, because `advance` may write into it; `select` returns a copy, so a branch is
-    `select(state, all rows)`. Rows whose point has ended may be advanced further; their values are then ignored.
+    A state may be advanced once, because `advance` may write into it; `select` returns a copy, so a branch is `select(state,
+    all rows)`. Rows whose point has ended may be advanced further; their values are then ignored.
     """
 
     @property

@@ -1,10 +1,7 @@
 """Metrics of predictions with intervals: accuracy, F1, Matthews' and other correlations, answers within texts, rankings.
 
 Replicates are groups of examples that may depend on each other (questions on one passage, passages of one book); an independent
-example is its own group. A number is a function of how often each group occurs, with the intervals of
-`esscher.estimators.intervals`; ranks, too, are those of the counted examples.
-
-Letters: N examples, C classes, G groups, K documents of a query.
+example is its own group. Letters: N examples, C classes, G groups, K documents of a query.
 """
 
 import math

@@ -1,14 +1,12 @@
 """What a metric of texts is: counts that add up over texts, and a function of their sums; values by name, with intervals.
 
-The value of a corpus is cheap for any choice among candidates and any resample of texts. Lines (texts) are the replicates. A
-corpus metric (BLEU, chrF, TER, word error rate) has the percentile bootstrap over lines, as is usual (Efron, 1979; Koehn, 2004;
-for word errors Bisani and Ney, 2004); a mean over lines (ROUGE, METEOR) has the interval of `esscher.estimators.intervals`. The
-method of an estimate holds the signature that reproduces its value.
+Lines (texts) are the replicates. A corpus metric (BLEU, chrF, TER, word error rate) has the percentile bootstrap over lines
+(Efron, 1979; Koehn, 2004; for word errors Bisani and Ney, 2004); a mean over lines (ROUGE, METEOR) has the interval of
+`esscher.estimators.intervals`. The method of an estimate holds the signature that reproduces its value.
 
-Two systems are compared on the same lines, resampled together, which removes the difficulty of the lines. The p-value of their
-difference is that of approximate randomisation (Noreen, 1989; for translation Riezler and Maxwell, 2005): if the systems were
-alike, the two translations of each line could be swapped, so the difference is compared with those after random swaps. It is
-two-sided, works for every metric, and is conservative: the observed difference counts as one of the swaps.
+Two systems are compared on the same lines, resampled together. The p-value of their difference is that of approximate
+randomisation, which swaps the two texts of random lines (Noreen, 1989; Riezler and Maxwell, 2005). It is two-sided and
+conservative: the observed difference counts as one of the swaps.
 
 Lines may be empty; each has one or more references. Left out: dependence between lines of one document or speaker, and chance
 in tuning a system. Letters: L lines, N candidates, S counts, R resamples.

@@ -1,9 +1,8 @@
 """Text metrics: word error rate, BLEU, chrF, chrF++ and TER of a whole corpus; ROUGE and METEOR as means over sentences.
 
-Each is a `esscher.metrics.metric.TextMetric`: counts of a line, and a function of their sum. They come from `sacrebleu` (BLEU,
-chrF, TER), `rapidfuzz`, `rouge-score` and `nltk`, the extra `eval`, imported when a metric needs them. Signatures are those of
-sacrebleu, so that others can reproduce a value. Left out: other settings and tokenizers than the default 13a (Chinese and
-Japanese need their own); use sacrebleu for them.
+They come from `sacrebleu` (BLEU, chrF, TER), `rapidfuzz`, `rouge-score` and `nltk`, the extra `eval`, imported when a metric
+needs them; signatures are those of sacrebleu. Left out: settings and tokenizers other than the default 13a (Chinese and
+Japanese need their own).
 
     chrF    F2 of n-grams of 1 to 6 characters without blanks (Popovic, 2015), averaged over orders that both texts have
     chrF++  the same with n-grams of 1 and 2 words, punctuation split off (Popovic, 2017); both equal sacrebleu to the last bit

@@ -1,8 +1,7 @@
 """Utility of one text where another is the reference, for minimum-Bayes-risk decoding (Kumar and Byrne, 2004).
 
-`pairwise` scores every candidate against every other and counts the n-grams of each text once: the k-th occurrence of an n-gram
-is a binary feature, so the n-grams that two texts share are an inner product. Values are those of `sacrebleu` for single
-sentences: chrF, chrF++, and BLEU over the orders that a text is long enough for.
+Values are those of `sacrebleu` for single sentences: chrF, chrF++, and BLEU over the orders that a text is long enough for. The
+k-th occurrence of an n-gram is a binary feature, so the n-grams that two texts share are an inner product.
 """
 
 from collections import Counter
