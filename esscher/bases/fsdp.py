@@ -100,7 +100,9 @@ def shard(module: nn.Module) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     if world_size() == 1:
-        raise ValueError("Weights are sharded over several processes, and there is one. Nothing was done; start torchrun.")
+        raise ValueError(
+            "Weights are sharded over several processes, and there is one. Nothing was done; start torchrun, or leave fsdp out."
+        )
     root, methods = module, tuple[str, ...]()
     if isinstance(module, CausalLM):
         root, methods = module.model, ("forward",)
@@ -108,7 +110,10 @@ def shard(module: nn.Module) -> None:
         root = module.network
         methods = tuple(method.__name__ for method in FORWARD_METHODS if hasattr(root, method.__name__))
     else:
-        raise ValueError(f"A {type(module).__name__} cannot be sharded: only a NetworkBase or CausalLM can. Nothing was done.")
+        raise ValueError(
+            f"A {type(module).__name__} cannot be sharded: only a NetworkBase or CausalLM can. "
+            "Nothing was done; leave fsdp out."
+        )
     mesh = init_device_mesh(next(root.parameters()).device.type, (world_size(),))
     for layer in transformer_layers(root):
         _shard_unit(layer.module, layer.methods, mesh)

@@ -134,7 +134,10 @@ def with_attention_span(base: NetworkBase, *, attention_span: int | None = None,
     """A Transformer-XL or DEQ with another attention span, and another largest distinct distance, for scoring and sampling;
     None keeps it. The network is modified in place."""
     if not isinstance(base.network, TransformerXLNetwork):
-        raise ValueError(f"A {type(base.network).__name__} has no attention span; leave attention_span and clamp_len out.")
+        raise ValueError(
+            f"A {type(base.network).__name__} has no attention span. "
+            "Nothing was computed; leave attention_span and clamp_len out."
+        )
     base.network.set_attention_span(attention_span, clamp_len)
     attention_span, clamp_len = base.network.config.attention_span, base.network.config.clamp_len
     config: Any = base.config
@@ -207,7 +210,10 @@ def infilling_order(length: int, gaps: Collection[int]) -> list[int]:
 def to_text_order(x: Sequences, order: Sequence[int]) -> Int[Tensor, "B N"]:
     """The tokens of whole rows, prompt and point, in the order of the text."""
     if x.tokens.shape[1] < len(order) or not bool((x.stop == len(order)).all()):
-        raise ValueError(f"Rows of {int(x.stop.min())} to {int(x.stop.max())} tokens do not fill an order of {len(order)}.")
+        raise ValueError(
+            f"Rows of {int(x.stop.min())} to {int(x.stop.max())} tokens do not fill an order of {len(order)}. "
+            "Nothing was reordered."
+        )
     position, tokens = torch.tensor(list(order), device=x.tokens.device), x.tokens[:, : len(order)]
     return torch.empty_like(tokens).index_copy(1, position, tokens)
 

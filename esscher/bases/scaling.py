@@ -72,6 +72,8 @@ def causal_lm_with_extra_layers(base: CausalLM, layers: int) -> CausalLM:
                 nn.init.zeros_(last.weight)
             blocks.append(block)  # type: ignore[union-attr]
     except (AttributeError, TypeError, IndexError) as error:
-        raise ValueError(f"{type(base.model).__name__} takes no extra layers: its blocks are not like Llama's.") from error
+        raise ValueError(
+            f"{type(base.model).__name__} takes no extra layers: its blocks are not like Llama's. Nothing was built."
+        ) from error
     model.config.num_hidden_layers += layers
     return CausalLM(model, base.space, base.bos)

@@ -158,7 +158,10 @@ class ProductOfExperts(nn.Module):
     def __init__(self, base: LogitBase, correction: LogitBase):
         super().__init__()
         if base.space != correction.space:
-            raise ValueError(f"A base over {base.space} cannot be corrected by one over {correction.space}. Nothing was made.")
+            raise ValueError(
+                f"A base over {base.space} cannot be corrected by one over {correction.space}. "
+                "Nothing was made; they must be equal."
+            )
         self.correction = correction
         self._fixed_base = (base,)  # a tuple, so that its weights are not registered here
 
@@ -299,7 +302,10 @@ class WithMemory:
     def _memory(self, rows: int) -> Memory:
         """The memory repeated for so many rows, those of a stream next to each other."""
         if self._rows == 0 or rows % self._rows:
-            raise ValueError(f"{rows} rows cannot be divided equally among {self._rows} streams. Nothing was computed.")
+            raise ValueError(
+                f"{rows} rows cannot be divided equally among {self._rows} streams. "
+                "Nothing was computed; give each equally many."
+            )
         times = rows // self._rows
         return self.memory if times == 1 else tuple(part.repeat_interleave(times, 0) for part in self.memory)
 

@@ -243,7 +243,9 @@ def token_encoder(model: nn.Module, folder: str | Path, vocab_size: int) -> Pret
     """An encoder that reads the base's token ids, after its own first symbol."""
     reads = getattr(model.config, "vocab_size", None)
     if reads != vocab_size:
-        raise ValueError(f"The encoder in {folder} has {reads} tokens and the base has {vocab_size}; let it read text.")
+        raise ValueError(
+            f"The encoder in {folder} has {reads} tokens and the base has {vocab_size}. Nothing was made; let it read text."
+        )
     tokenizer = read_tokenizer(Path(folder), "encoder")
     bos = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     if bos is None:

@@ -106,7 +106,10 @@ def evaluate_feature(
     values = of.evaluate(batch, rows) if isinstance(of, BatchFunction) else of(batch.rows(rows))
     column = torch.as_tensor(values).double()
     if column.shape != (len(rows),):
-        raise ValueError(f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. Nothing was kept.")
+        raise ValueError(
+            f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. "
+            "Nothing was kept; return one for each."
+        )
     wrong = ~torch.isfinite(column)
     if bool(wrong.any()):
         first = int(wrong.nonzero()[0, 0])

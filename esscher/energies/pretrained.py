@@ -22,7 +22,9 @@ def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
                 str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, KeyError) as error:
-        raise ValueError(f"{folder} holds no readable {what} with safetensors: {error}. Nothing was loaded.") from error
+        raise ValueError(
+            f"{folder} holds no readable {what} with safetensors: {error}. Nothing was loaded; use save_pretrained."
+        ) from error
     return model, sorted(report["missing_keys"])
 
 

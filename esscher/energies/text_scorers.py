@@ -47,7 +47,10 @@ def check_content(spec: FeatureSpec) -> None:
     """Refuse a file or folder that is missing, or that changed since its digest was taken."""
     path, what = Path(spec.source), "folder" if spec.kind == "classifier" else "file"
     if not (path.is_dir() if what == "folder" else path.is_file()):
-        raise FileNotFoundError(f"Feature {spec.title!r} reads the {what} {path}, which is not there. Nothing was computed.")
+        raise FileNotFoundError(
+            f"Feature {spec.title!r} reads the {what} {path}, which is not there. "
+            "Nothing was computed; bring it back, or change the path."
+        )
     actual = content_digest(path) if spec.digest else ""
     if actual != spec.digest:
         raise ValueError(

@@ -91,7 +91,10 @@ def check_feature_values(what: str, names: Sequence[str], values: Float[Tensor, 
     wrong = ~torch.isfinite(values)
     if bool(wrong.any()):
         row, column = wrong.nonzero()[0].tolist()
-        raise ValueError(f"Feature {names[column]!r} is {float(values[row, column])} in row {row} of the {what}, not finite.")
+        raise ValueError(
+            f"Feature {names[column]!r} is {float(values[row, column])} in row {row} of the {what}, not finite. "
+            "No weight was fitted."
+        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ def weighted_features(
         raise ValueError("A log-weight of the base's draws is NaN or infinite. No weight was fitted; correct the proposal.")
     positive = log_weight > -torch.inf
     if int(positive.sum()) < 2:
-        raise ValueError(f"{int(positive.sum())} of {len(base)} draws of the base have weight. No weight was fitted.")
+        raise ValueError(
+            f"{int(positive.sum())} of {len(base)} draws of the base have weight. No weight was fitted; draw more."
+        )
     shares = torch.softmax(log_weight[positive].detach().double().cpu(), 0)
     return WeightedFeatures(base[positive].detach().double().cpu(), shares, drawn=len(base))
 

@@ -60,7 +60,10 @@ class TokenStream:
         """The stream in `count` columns of equal length, in order; the tokens that are left over are dropped."""
         length = len(self) // count
         if length == 0:
-            raise ValueError(f"A stream of {len(self):,} tokens cannot be read in {count} columns. Lower batch_size.")
+            raise ValueError(
+                f"A stream of {len(self):,} tokens cannot be read in {count} columns. "
+                "Nothing was read; give more text, or a lower batch_size."
+            )
         return self.tokens[: count * length].view(count, length)
 
 
