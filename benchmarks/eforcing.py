@@ -31,7 +31,7 @@ WANTED = {("E-Forcing", "27 x 150"): "at most 2.5"}
 BASES: dict[str, NetworkConfig] = {
     "Transformer, 4 x 256": TransformerConfig(256, 4, 4, 1024),
     "LSTM, 2 x 400": LstmConfig(400, 2, embedding=400, tied=True),
-    "Transformer-XL, 4 x 256, memory 50": TransformerXLConfig(256, 4, 4, None, 1024, memory=50),
+    "Transformer-XL, 4 x 256, memory 50": TransformerXLConfig(256, 4, 4, 1024, memory=50),
     "LSTM, 400, 8 softmaxes": LstmConfig(400, 1, embedding=280, tied=True, output="mos", components=8),
 }
 SIDES: dict[str, Objective] = {

@@ -40,7 +40,7 @@ from esscher.samplers.scoring import log_prob, log_weight
 REPEATS = 3
 VOCAB, PROMPT, NEW, ROWS, DRAWS, UPDATES = 2_000, 32, 32, 8, 4, 20
 SIZES = ((256, 4), (512, 8))
-KEPT, DEEP = 128, (TransformerConfig(128, 6, 4, 512), TransformerXLConfig(128, 6, 4, None, 512, memory=128))
+KEPT, DEEP = 128, (TransformerConfig(128, 6, 4, 512), TransformerXLConfig(128, 6, 4, 512, memory=128))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from esscher.networks.transformer_config import MIXERS, DeqConfig, TransformerCo
 ENDING, FIXED = Space(4, 3, eos=0), Space(4, 3)
 PROMPTS = [[], [2, 1, 3]]
 
-XL = TransformerXLConfig(8, 1, 2, None, 16)
+XL = TransformerXLConfig(8, 1, 2, 16)
 NETWORKS = {
     "lstm": LstmConfig(8, 2, embedding=8),
     "lstm, one-hot": LstmConfig(8, 1),
@@ -32,7 +32,7 @@ NETWORKS = {
     "awd-lstm": AwdLstmConfig(8, 2, inner=6),
     "enas": EnasConfig(8),
     "trellisnet": TrellisNetConfig(8, 3, inner=4),
-    "deq": DeqConfig(8, 2, None, 16, exact_tolerance=1e-14),
+    "deq": DeqConfig(8, 2, 16, exact_tolerance=1e-14),
     "transformer, rotary": TransformerConfig(8, 1, 2, 16),
     "transformer, learned": TransformerConfig(8, 1, 4, 16, positions="learned", max_positions=6),
     **{
@@ -43,8 +43,8 @@ NETWORKS = {
 DEEPER = {  # what is no matter of the head
     "enas, another cell": EnasConfig(8, 2, arc=(3, 0, 2, 0, 1, 1, 0)),
     "trellisnet, dilated": TrellisNetConfig(8, 4, inner=0, dilations=(1, 3, 2)),
-    "deq, short sight": DeqConfig(8, 2, 5, 16, attention_span=2, clamp_len=1, exact_tolerance=1e-14),
-    "deq, unrolled": DeqConfig(8, 2, None, 16, unrolled=3),
+    "deq, short sight": DeqConfig(8, 2, 16, head_width=5, attention_span=2, clamp_len=1, exact_tolerance=1e-14),
+    "deq, unrolled": DeqConfig(8, 2, 16, unrolled=3),
     "transformer": TransformerConfig(8, 2, 2, 16),
     "transformer-xl": replace(XL, layers=2, norm="pre", untied_biases=True),
     "transformer-xl, short sight": replace(XL, layers=2, attention_span=2, clamp_len=1),

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.core.space import Sequences
-from esscher.heads.build import build_embedding, build_head
+from esscher.heads.build import build_head
 from esscher.heads.head import matmul_layout
-from esscher.networks.recurrent import INPUT_TABLE_MAX_VOCAB, CellWeights, RecurrentStack, RecurrentState, state_after_prompts
+from esscher.networks.network import Memory
+from esscher.networks.recurrent import CellWeights, RecurrentStack, RecurrentState
 from esscher.networks.recurrent_config import EnasConfig
 from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
 
@@ -117,14 +118,7 @@ class _EnasCellStep:
     plan: _CellGraph
     weights: list[Tensor]
 
-    @property
-    def takes_tokens(self) -> bool:
-        return self.reader.takes_tokens
-
-    def zeros(self, rows: int) -> Float[Tensor, "{rows} H"]:
-        return self.reader.zeros(rows)
-
-    def step(self, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"] | None) -> None:
+    def __call__(self, below: Tensor, hidden: Float[Tensor, "B H"], cell: Float[Tensor, "B H"] | None) -> None:
         hidden.copy_(self.plan(self.reader.input_gates(below), hidden, self.weights, None))
 
 
@@ -135,9 +129,7 @@ class EnasNetwork(RecurrentStack, ActivationRegularized):
     cells: nn.ModuleList
 
     def __init__(self, config: EnasConfig, vocab_size: int):
-        super().__init__()
-        self.config, self.vocab_size, self.bos = config, vocab_size, vocab_size
-        self.embedding = build_embedding(config, vocab_size, config.widths[0])
+        super().__init__(config, vocab_size)
         self.cells = nn.ModuleList([_EnasCell(config, below) for below in config.widths[:-1]])
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
         bound = 0.1 if config.width <= 300 else 0.05 if config.width <= 400 else 0.04
@@ -145,25 +137,19 @@ class EnasNetwork(RecurrentStack, ActivationRegularized):
             if name.startswith("cells.") or name in ("embedding.weight", "head.weight"):
                 nn.init.uniform_(weight, -bound, bound)
 
-    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+    def init_memory(self, rows: int) -> Memory:
         """The state of each layer: 0."""
         return tuple(self._like.new_zeros(rows, self.config.width) for _ in self.cells)
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         first, *rest = [cell.step(max_new_tokens) for cell in self.cells if isinstance(cell, _EnasCell)]
-        if self.vocab_size <= INPUT_TABLE_MAX_VOCAB:
-            vectors = self.embedding(torch.arange(self.vocab_size + 1, device=self._like.device))
-            first = _EnasCellStep(first.reader.with_input_table(vectors), first.plan, first.weights)
-        logits = self.head.logits_fn(max_new_tokens)
-        state = state_after_prompts(prompts, (first, *rest), self.embedding, logits, bos=self.bos, cells=False)
-        return state.next_logits(), state
+        reader, embed = first.reader.with_input_table(self.embedding, self.vocab_size + 1)
+        layers = (_EnasCellStep(reader, first.plan, first.weights), *rest)
+        return self._begin(prompts, layers, embed, self.config.widths[1:], max_new_tokens, cells=False)
 
     def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L H"], tuple[Tensor, ...]]:
-        self._penalty = None
-        if inputs.numel() == 0:
-            return self._like.new_zeros(*inputs.shape, self.config.width), memory
+        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L H"], Memory]:
         config, after, vectors = self.config, list[Tensor](), self._embed(inputs)
         for cell, state in zip(self.cells, memory, strict=True):
             vectors = variational_dropout(vectors, config.input_dropout, self.training)

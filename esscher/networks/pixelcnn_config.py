@@ -7,17 +7,16 @@ last pixel value.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from esscher.heads.config import LayeredConfig, Modality, WidthScaling, check_sizes
+from esscher.heads.config import HeadConfig, Modality, WidthScaling, check_sizes
 
 
 @dataclass(frozen=True)
-class MaskedStackConfig(LayeredConfig):
-    """Settings shared by stacks of masked convolutions."""
+class PixelConfig(WidthScaling):
+    """Settings shared by all networks of images."""
 
     modality: ClassVar[Modality] = "image"
 
-    width: int = 32
-    layers: int = 7
+    layers: int
     """Number of layers after the first convolution."""
     dropout: float = 0.0
     """Dropout rate inside each block."""
@@ -25,14 +24,29 @@ class MaskedStackConfig(LayeredConfig):
     """Rows, columns and channels of an image; training takes them from the data."""
     classes: int = 0
     """Number of image classes to condition on; 0: unconditional. Training takes it from the data."""
+
+    def check_image(self) -> None:
+        """Refuse images without pixels, negative numbers of classes, and networks without units or layers."""
+        if len(self.image) != 3 or min(self.image) < 1:
+            raise ValueError(f"An image has rows, columns and channels, at least one of each, not {self.image}.")
+        if self.classes < 0:
+            raise ValueError(f"There are 0 classes or more, not {self.classes}.")
+        check_sizes(self.width, self.layers, self.dropout)
+
+
+@dataclass(frozen=True)
+class MaskedStackConfig(PixelConfig, HeadConfig):
+    """Settings shared by stacks of masked convolutions."""
+
+    width: int = 32
+    layers: int = 7
     first_kernel_size: int = 7
     """Side of the first convolution."""
     kernel_size: int = 3
     """Side of all further convolutions."""
 
     def __post_init__(self) -> None:
-        check_image(self.image, self.classes)
-        check_sizes(self.width, self.layers, self.dropout)
+        self.check_image()
         for side in (self.first_kernel_size, self.kernel_size):
             if side < 1 or side % 2 == 0:
                 raise ValueError(f"A convolution is centred on a pixel, so its kernel size is odd, not {side}.")
@@ -61,29 +75,22 @@ class GatedPixelCnnConfig(MaskedStackConfig):
 
 
 @dataclass(frozen=True)
-class PixelCnnPlusPlusConfig(WidthScaling):
+class PixelCnnPlusPlusConfig(PixelConfig):
     """PixelCNN++ (Salimans et al. 2017) with the published sizes for CIFAR-10: two streams of gated residual blocks at several
     scales, a mixture of discretized logistics, weight normalization."""
-
-    modality: ClassVar[Modality] = "image"
 
     width: int = 160
     layers: int = 5
     """Number of blocks of each stream at each scale, on the way down."""
     dropout: float = 0.5
-    """Dropout rate inside each block."""
     image: tuple[int, int, int] = (32, 32, 3)
-    """Rows, columns and channels of an image; training takes them from the data."""
-    classes: int = 0
-    """Number of image classes to condition on; 0: unconditional. Training takes it from the data."""
     scales: int = 3
     """Number of resolutions, each half of the one before."""
     mixtures: int = 10
     """Number of logistics of the output mixture."""
 
     def __post_init__(self) -> None:
-        check_image(self.image, self.classes)
-        check_sizes(self.width, self.layers, self.dropout)
+        self.check_image()
         if self.scales < 1 or self.mixtures < 1:
             raise ValueError(f"There is at least one scale and one logistic, not {self.scales} and {self.mixtures}.")
         rows, columns, _ = self.image
@@ -96,11 +103,3 @@ class PixelCnnPlusPlusConfig(WidthScaling):
     def downsampling_factor(self) -> int:
         """Side of the squares of pixels that are one position at the coarsest scale."""
         return 2 ** (self.scales - 1)
-
-
-def check_image(image: tuple[int, int, int], classes: int) -> None:
-    """Refuse images without pixels, and negative numbers of classes."""
-    if len(image) != 3 or min(image) < 1:
-        raise ValueError(f"An image has rows, columns and channels, at least one of each, not {image}.")
-    if classes < 0:
-        raise ValueError(f"There are 0 classes or more, not {classes}.")

@@ -6,6 +6,7 @@ The defaults of published networks are their sizes on the Penn Treebank.
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
 
+from esscher.core.config import check_at_least
 from esscher.heads.config import LayeredConfig, check_sizes
 
 C = TypeVar("C", bound="RecurrentConfig")
@@ -56,87 +57,104 @@ class GruConfig(RecurrentConfig):
 
 
 @dataclass(frozen=True)
-class AwdLstmConfig(LayeredConfig):
+class EmbeddingConfig(LayeredConfig):
+    """Settings of networks whose embeddings may have another width."""
+
+    scaled_widths: ClassVar[tuple[str, ...]] = ("embedding",)
+
+    embedding: int | None = None
+    """Width of the embeddings; default: the width."""
+    tied: bool = True
+    """Use the embeddings as the output weights; a softmax then needs embedding = width."""
+
+    @property
+    def input_width(self) -> int:
+        """Width of the embeddings."""
+        return self.width if self.embedding is None else self.embedding
+
+
+@dataclass(frozen=True)
+class RegularizedConfig(EmbeddingConfig):
+    """Settings shared by AWD-LSTM, ENAS and TrellisNet. Dropout masks are the same at all positions of a row."""
+
+    dropout: float = 0.4
+    """Dropout rate of the output vectors."""
+    input_dropout: float = 0.4
+    """Dropout rate of the embeddings."""
+    word_dropout: float = 0.1
+    """Share of the vocabulary whose embeddings are zeroed in a training pass."""
+    alpha: float = 2.0
+    """Weight of the mean square of the outputs (activation regularization)."""
+    beta: float = 1.0
+    """Weight of the mean square of changes between outputs (temporal activation regularization)."""
+
+    def check(self, *rates: float) -> None:
+        """Refuse invalid settings; `rates` are the further dropout rates."""
+        check_sizes(min(self.widths), self.layers, self.dropout, self.input_dropout, self.word_dropout, *rates)
+        check_at_least(self, 0, "alpha", "beta")
+        self.check_head(shared=self.input_width if self.tied else None)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the embeddings and of each layer."""
+        return (self.input_width, *(self.width,) * self.layers)
+
+
+@dataclass(frozen=True)
+class AwdLstmConfig(RegularizedConfig):
     """AWD-LSTM (Merity et al. 2018). Dropout masks are the same at all positions of a row."""
 
     scaled_widths: ClassVar[tuple[str, ...]] = ("embedding", "inner")
 
     width: int = 400
     layers: int = 3
-    embedding: int | None = None
-    """Width of the embeddings; default: the width."""
     inner: int = 1150
     """Width of all layers but the last."""
-    dropout: float = 0.4
-    """Dropout rate of the output vectors."""
-    input_dropout: float = 0.4
-    """Dropout rate of the embeddings."""
     between_dropout: float = 0.25
     """Dropout rate of the vectors between layers."""
-    word_dropout: float = 0.1
-    """Share of the vocabulary whose embeddings are zeroed in a training pass."""
     weight_dropout: float = 0.5
     """Dropout rate of the hidden-to-hidden weights."""
-    alpha: float = 2.0
-    """Weight of the mean square of the outputs (activation regularization)."""
-    beta: float = 1.0
-    """Weight of the mean square of changes between outputs (temporal activation regularization)."""
-    tied: bool = True
-    """Use the embeddings as the output weights; a softmax then needs embedding = width."""
 
     def __post_init__(self) -> None:
-        rates = (self.dropout, self.input_dropout, self.between_dropout, self.word_dropout, self.weight_dropout)
-        check_sizes(min(self.widths), self.layers, *rates)
-        if min(self.alpha, self.beta) < 0:
-            raise ValueError(f"alpha and beta are at least 0, not {self.alpha} and {self.beta}.")
-        self.check_head(shared=self.widths[0] if self.tied else None)
+        self.check(self.between_dropout, self.weight_dropout)
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths of the embeddings and of each layer."""
-        return (self.embedding or self.width, *(self.inner,) * (self.layers - 1), self.width)
+        return (self.input_width, *(self.inner,) * (self.layers - 1), self.width)
 
 
 @dataclass(frozen=True)
-class EnasConfig(LayeredConfig):
+class EnasConfig(RegularizedConfig):
     """The recurrent cell found by ENAS (Pham et al. 2018), or any cell of its search space. Dropout masks are the same at all
     positions of a row; the released program draws an output mask and does not use it, which is `dropout = 0`."""
 
-    scaled_widths: ClassVar[tuple[str, ...]] = ("embedding",)
-
     width: int = 748
     layers: int = 1
-    embedding: int | None = None
-    """Width of the embeddings; default: the width."""
     arc: tuple[int, ...] = ENAS_PUBLISHED_ARC
     """Activation of node 0, then input node and activation of each further node: 0 tanh, 1 relu, 2 identity, 3 sigmoid."""
     dropout: float = 0.76
-    """Dropout rate of the output vectors."""
     input_dropout: float = 0.75
-    """Dropout rate of the embeddings."""
     hidden_dropout: float = 0.25
     """Dropout rate of the inputs of the nodes."""
     word_dropout: float = 0.21
     """Share of the distinct words of a row whose embeddings are zeroed in a training pass."""
     alpha: float = 0.0
-    """Weight of the mean square of the outputs."""
     beta: float = 0.748
     """Weight of the mean square of changes between outputs; the published 1e-3 is of a sum over 748 units."""
-    tied: bool = True
-    """Use the embeddings as the output weights; a softmax then needs embedding = width."""
 
     def __post_init__(self) -> None:
-        rates = (self.dropout, self.input_dropout, self.hidden_dropout, self.word_dropout)
-        check_sizes(min(self.width, self.widths[0]), self.layers, *rates)
-        _check_arc(self.arc)
-        if min(self.alpha, self.beta) < 0:
-            raise ValueError(f"alpha and beta are at least 0, not {self.alpha} and {self.beta}.")
-        self.check_head(shared=self.widths[0] if self.tied else None)
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths of the embeddings and of each layer."""
-        return (self.width if self.embedding is None else self.embedding, *(self.width,) * self.layers)
+        self.check(self.hidden_dropout)
+        if len(self.arc) % 2 == 0:
+            raise ValueError(
+                f"An arc is the activation of node 0, then input node and activation of each further node, so it has an odd "
+                f"number of entries, not {len(self.arc)}: {self.arc}. Nothing was built."
+            )
+        for node, (source, activation) in enumerate(self.nodes):
+            if activation not in range(len(ENAS_ACTIVATIONS)):
+                known = ", ".join(f"{number} {name}" for number, name in enumerate(ENAS_ACTIVATIONS))
+                raise ValueError(f"Node {node} of the arc has the unknown activation {activation}; the known ones are {known}.")
+            if node and source not in range(node):
+                raise ValueError(f"Node {node} of the arc reads node {source}; it may read only nodes 0 to {node - 1}.")
 
     @property
     def nodes(self) -> tuple[tuple[int, int], ...]:
@@ -145,7 +163,7 @@ class EnasConfig(LayeredConfig):
 
 
 @dataclass(frozen=True)
-class TrellisNetConfig(LayeredConfig):
+class TrellisNetConfig(RegularizedConfig):
     """TrellisNet (Bai et al. 2019): layers of one causal convolution with LSTM gates. Dropout masks are the same at all
     positions of a row."""
 
@@ -154,68 +172,29 @@ class TrellisNetConfig(LayeredConfig):
     width: int = 400
     layers: int = 58
     """Number of layers; all share the same weights."""
-    embedding: int | None = None
-    """Width of the embeddings; default: the width."""
     inner: int = 1000
     """Hidden units of a layer beside the `width` units that are its output."""
     dilations: tuple[int, ...] = (1,)
     """How many positions back the layers look, repeated over the layers."""
     dropout: float = 0.45
-    """Dropout rate of the output vectors."""
     input_dropout: float = 0.45
-    """Dropout rate of the embeddings."""
     hidden_dropout: float = 0.28
     """Dropout rate of the hidden vectors that layers read."""
-    word_dropout: float = 0.1
-    """Share of the vocabulary whose embeddings are zeroed in a training pass."""
     weight_dropout: float = 0.5
     """Dropout rate of the weights of earlier positions."""
-    alpha: float = 2.0
-    """Weight of the mean square of the outputs."""
-    beta: float = 1.0
-    """Weight of the mean square of changes between outputs."""
     auxiliary: float = 0.05
     """Weight of the auxiliary loss: the negative log-likelihood of the tokens under intermediate layers."""
     auxiliary_every: int = 12
     """Every so many layers have an auxiliary loss."""
-    tied: bool = True
-    """Use the embeddings as the output weights; a softmax then needs embedding = width."""
 
     def __post_init__(self) -> None:
-        rates = (self.dropout, self.input_dropout, self.hidden_dropout, self.word_dropout, self.weight_dropout)
-        check_sizes(min(self.width, self.input_width), self.layers, *rates)
-        if min(self.alpha, self.beta, self.auxiliary, self.inner) < 0:
-            raise ValueError(f"alpha, beta, auxiliary and inner are at least 0: {self}.")
+        check_at_least(self, 0, "auxiliary", "inner")
+        check_at_least(self, 1, "auxiliary_every", note=" auxiliary = 0 means no auxiliary loss.")
         if not self.dilations or min(self.dilations) < 1:
             raise ValueError(f"A layer looks back by at least one position, and one dilation is needed: {self.dilations}.")
-        if self.auxiliary_every < 1:
-            raise ValueError(
-                f"auxiliary_every is at least 1, not {self.auxiliary_every}; auxiliary = 0 means no auxiliary loss."
-            )
-        self.check_head(shared=self.input_width if self.tied else None)
-
-    @property
-    def input_width(self) -> int:
-        """Width of the embeddings."""
-        return self.width if self.embedding is None else self.embedding
+        self.check(self.hidden_dropout, self.weight_dropout)
 
     @property
     def spans(self) -> tuple[int, ...]:
         """How many positions back each layer looks."""
         return tuple(self.dilations[layer % len(self.dilations)] for layer in range(self.layers))
-
-
-def _check_arc(arc: tuple[int, ...]) -> None:
-    """Refuse numbers that describe no cell."""
-    if len(arc) % 2 == 0:
-        raise ValueError(
-            f"An arc is the activation of node 0, then input node and activation of each further node, so it has an odd number "
-            f"of entries, not {len(arc)}: {arc}. Nothing was built."
-        )
-    for node in range(len(arc) // 2 + 1):
-        source, activation = (-1, arc[0]) if node == 0 else arc[2 * node - 1 : 2 * node + 1]
-        if activation not in range(len(ENAS_ACTIVATIONS)):
-            known = ", ".join(f"{number} {name}" for number, name in enumerate(ENAS_ACTIVATIONS))
-            raise ValueError(f"Node {node} of the arc has the unknown activation {activation}; the known ones are {known}.")
-        if node and source not in range(node):
-            raise ValueError(f"Node {node} of the arc reads node {source}; it may read only nodes 0 to {node - 1}.")

@@ -3,6 +3,7 @@
 Shape letters beside those of `esscher.core.space`: L positions of a segment, D width of a vector.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch.nn.functional import dropout
 
 from esscher.core.space import Sequences
+from esscher.heads.build import build_embedding
 from esscher.heads.head import NetworkWithHead
-from esscher.networks.network import prepend_bos
-from esscher.networks.recurrent_config import AwdLstmConfig, EnasConfig, TrellisNetConfig
+from esscher.networks.network import Memory, prepend_bos
+from esscher.networks.recurrent_config import RegularizedConfig
 
 
 class PenalizedTraining(NetworkWithHead):
@@ -31,27 +33,39 @@ class PenalizedTraining(NetworkWithHead):
         return {**self.__dict__, "_penalty": None}
 
 
-class ActivationRegularized(PenalizedTraining):
+class ActivationRegularized(PenalizedTraining, ABC):
     """Base class of networks with penalized outputs; rows and segments of streams share one `_pass`."""
 
-    config: AwdLstmConfig | EnasConfig | TrellisNetConfig
-    bos: int
+    config: RegularizedConfig
 
-    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+    def __init__(self, config: RegularizedConfig, vocab_size: int):
+        super().__init__()
+        self.config, self.vocab_size, self.bos = config, vocab_size, vocab_size
+        self.embedding = build_embedding(config, vocab_size, config.input_width)
+
+    @abstractmethod
+    def init_memory(self, rows: int) -> Memory:
         """The memory at the start of `rows` streams."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:
+        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L D"], Memory]:
         """The vector after each input, and the memory after all; only positions `inside` are penalized."""
-        raise NotImplementedError
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
-        return self._pass(prepend_bos(x, self.bos)[:, :-1], self.init_memory(len(x)), x.inside)[0]
+        return self._read(prepend_bos(x, self.bos)[:, :-1], self.init_memory(len(x)), x.inside)[0]
 
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L D"], tuple[Tensor, ...]]:
-        return self._pass(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
+    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L D"], Memory]:
+        return self._read(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
+
+    def _read(
+        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L D"], Memory]:
+        self._penalty = None
+        if inputs.numel() == 0:
+            return self._like.new_zeros(*inputs.shape, self.config.width), memory
+        return self._pass(inputs, memory, inside)
 
     def _regularize(self, outputs: Float[Tensor, "B L D"], inside: Bool[Tensor, "B L"]) -> Float[Tensor, "B L D"]:
         """Apply output dropout; in training, store the penalty: `alpha` times the mean square of the outputs after dropout plus

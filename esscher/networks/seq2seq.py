@@ -231,10 +231,11 @@ class AttentiveLstmNetwork(NetworkWithHead):
         return scatter_point_values(x, dropout(combined, self.config.dropout, self.training))
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], _AttentiveLstmState]:
-        layers = cell_weights([(self.cells, layer) for layer in range(self.config.layers)], self.embedding, self.vocab_size + 1)
+        parts = [(self.cells, layer) for layer in range(self.config.layers)]
+        layers, embed = cell_weights(parts, self.embedding, self.vocab_size + 1)
         source, rows = self._encode(prompts, use_dropout=False), len(prompts)
         hidden, cell = (tuple(layer.clone() for layer in part.unbind(1)) for part in source.start.unbind(1))
-        cells = RecurrentState(hidden, cell, layers, self.embedding, self.head.logits_fn(max_new_tokens))
+        cells = RecurrentState(hidden, cell, layers, embed, self.head.logits_fn(max_new_tokens))
         state = _AttentiveLstmState(source, RowsByPrompt(torch.arange(rows, device=prompts.tokens.device), rows), cells)
         return self.advance(state, torch.full((rows,), self.vocab_size, device=prompts.tokens.device))
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from esscher.heads.config import LayeredConfig, Modality, check_sizes
+from esscher.networks.recurrent_config import EmbeddingConfig
+from esscher.networks.transformer_config import AttentionConfig
 
 
 @dataclass(frozen=True)
@@ -25,46 +27,24 @@ class Seq2SeqConfig(LayeredConfig):
 
 
 @dataclass(frozen=True)
-class EncoderDecoderConfig(Seq2SeqConfig):
+class EncoderDecoderConfig(AttentionConfig, Seq2SeqConfig):
     """An encoder-decoder Transformer (Vaswani et al. 2017), pre-norm, with rotary positions."""
 
-    scaled_widths: ClassVar[tuple[str, ...]] = ("feedforward",)
-
-    heads: int = 4
-    """Number of attention heads; divides the width."""
-    feedforward: int = 1024
-    """Inner width of the feed-forward part of a block."""
     dropout: float = 0.1
-    """Dropout rate of the embeddings, of attention and of the output of each part of a block."""
-    tied: bool = True
-    """Use the embeddings as the output weights."""
 
     def __post_init__(self) -> None:
         check_sizes(self.width, min(self.layers, self.encoders), self.dropout)
-        if self.heads < 1 or self.width % self.heads or (self.width // self.heads) % 2:
-            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads of an even width.")
-        if self.feedforward < 1:
-            raise ValueError(f"feedforward is at least 1, not {self.feedforward}.")
-        self.check_head(shared=self.width if self.tied else None)
-
-    @property
-    def width_multiple(self) -> int:
-        return 2 * self.heads
+        self.check_heads(rotary=True)
 
 
 @dataclass(frozen=True)
-class AttentiveLstmConfig(Seq2SeqConfig):
+class AttentiveLstmConfig(EmbeddingConfig, Seq2SeqConfig):
     """An LSTM decoder that attends to a bidirectional LSTM encoder (Luong et al. 2015, without input feeding)."""
 
-    scaled_widths: ClassVar[tuple[str, ...]] = ("embedding",)
-
+    width: int = 256
     layers: int = 2
-    embedding: int | None = None
-    """Width of the embeddings; default: the width."""
     dropout: float = 0.2
     """Dropout rate of the embeddings, between layers and of the output."""
-    tied: bool = True
-    """Use the embeddings as the output weights; a softmax then needs embedding = width."""
 
     def __post_init__(self) -> None:
         check_sizes(min(self.width, self.input_width), min(self.layers, self.encoders), self.dropout)
@@ -75,8 +55,3 @@ class AttentiveLstmConfig(Seq2SeqConfig):
     @property
     def width_multiple(self) -> int:
         return 2
-
-    @property
-    def input_width(self) -> int:
-        """Width of the embeddings."""
-        return self.width if self.embedding is None else self.embedding

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, get_args
 
+from esscher.core.config import check_at_least
 from esscher.heads.config import HeadConfig, LayeredConfig, check_choice, check_sizes
 
 Activation = Literal["relu", "gelu", "gelu-tanh"]
@@ -13,34 +14,28 @@ MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 
 
 @dataclass(frozen=True)
-class TransformerConfig(LayeredConfig):
-    """A causal pre-norm Transformer."""
+class AttentionConfig(HeadConfig):
+    """Settings shared by all networks with attention heads."""
 
     scaled_widths: ClassVar[tuple[str, ...]] = ("feedforward",)
 
     width: int = 256
     heads: int = 4
-    """Number of attention heads; divides the width."""
+    """Number of attention heads; divides the width, unless heads have a width of their own."""
     feedforward: int = 1024
     """Inner width of the feed-forward part of a block."""
     dropout: float = 0.0
     """Dropout rate of the embeddings, of attention and of the output of each part of a block."""
-    positions: Positions = "rotary"
-    """Position encoding: rotary, or one learned vector per position."""
-    max_positions: int = 1024
-    """Largest number of tokens of a sequence, prompt included."""
     tied: bool = True
     """Use the embeddings as the output weights."""
 
-    def __post_init__(self) -> None:
-        check_choice("positions", self.positions, get_args(Positions))
-        check_sizes(self.width, self.layers, self.dropout)
-        if self.heads < 1 or self.width % self.heads:
+    def check_heads(self, *, divided: bool = True, rotary: bool = False) -> None:
+        """Refuse invalid settings; the width is `divided` into heads, which need an even width if positions are `rotary`."""
+        check_at_least(self, 1, "heads", "feedforward")
+        if divided and self.width % self.heads:
             raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
-        if self.positions == "rotary" and (self.width // self.heads) % 2:
+        if rotary and (self.width // self.heads) % 2:
             raise ValueError(f"Rotary positions rotate pairs, so the width of a head is even, not {self.width // self.heads}.")
-        if min(self.feedforward, self.max_positions) < 1:
-            raise ValueError(f"feedforward and max_positions are at least 1: {self}.")
         self.check_head(shared=self.width if self.tied else None)
 
     @property
@@ -49,18 +44,27 @@ class TransformerConfig(LayeredConfig):
 
 
 @dataclass(frozen=True)
-class RelativeAttentionConfig(HeadConfig):
+class TransformerConfig(AttentionConfig, LayeredConfig):
+    """A causal pre-norm Transformer."""
+
+    positions: Positions = "rotary"
+    """Position encoding: rotary, or one learned vector per position."""
+    max_positions: int = 1024
+    """Largest number of tokens of a sequence, prompt included."""
+
+    def __post_init__(self) -> None:
+        check_choice("positions", self.positions, get_args(Positions))
+        check_sizes(self.width, self.layers, self.dropout)
+        check_at_least(self, 1, "max_positions")
+        self.check_heads(rotary=self.positions == "rotary")
+
+
+@dataclass(frozen=True)
+class RelativeAttentionConfig(AttentionConfig):
     """Settings shared by all networks with relative positions and a memory."""
 
-    scaled_widths: ClassVar[tuple[str, ...]] = ("feedforward",)
-
-    width: int = 256
-    heads: int = 4
-    """Number of attention heads."""
     head_width: int | None = None
     """Width of an attention head; default: width / heads."""
-    feedforward: int = 1024
-    """Inner width of the feed-forward part of a block."""
     dropout: float = 0.0
     """Dropout rate of the vectors."""
     attention_dropout: float = 0.0
@@ -69,23 +73,13 @@ class RelativeAttentionConfig(HeadConfig):
     """Earlier positions that each layer keeps while it reads a stream."""
     clamp_len: int | None = None
     """Largest distinct distance when scoring and sampling; larger distances count as this one."""
-    tied: bool = True
-    """Use the embeddings as the output weights."""
 
-    def check_attention(self, layers: int, attention_span: int | None = None, *, convolves: bool = False) -> None:
+    def check_attention(self, layers: int, *, convolves: bool = False) -> None:
         """Refuse invalid settings of a stack of so many layers."""
         check_sizes(self.width, layers, self.dropout, self.attention_dropout)
-        if self.heads < 1 or (self.width % self.heads and (self.head_width is None or convolves)):
-            raise ValueError(f"The width {self.width} cannot be shared by {self.heads} heads.")
-        if self.feedforward < 1 or (self.head_width is not None and self.head_width < 1):
-            raise ValueError(f"feedforward and head_width are at least 1: {self}.")
-        if min(self.memory, attention_span or 0, self.clamp_len or 0) < 0:
-            raise ValueError(f"memory, attention_span and clamp_len are at least 0: {self}.")
-        self.check_head(shared=self.width if self.tied else None)
-
-    @property
-    def width_multiple(self) -> int:
-        return 2 * self.heads
+        check_at_least(self, 1, "head_width")
+        check_at_least(self, 0, *(name for name in ("memory", "attention_span", "clamp_len") if hasattr(self, name)))
+        self.check_heads(divided=self.head_width is None or convolves)
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ class XLLayersConfig(RelativeAttentionConfig, LayeredConfig):
         if not self.eps > 0:
             raise ValueError(f"eps is more than 0, not {self.eps}.")
         convolves = any(self.mixer(layer)[0].endswith("conv") for layer in range(self.layers))
-        self.check_attention(self.layers, getattr(self, "attention_span", None), convolves=convolves)
+        self.check_attention(self.layers, convolves=convolves)
 
     def mixer(self, layer: int) -> tuple[str, int]:
         """The token mixer of a layer, and its chunk or kernel size."""
@@ -181,15 +175,11 @@ class DeqConfig(RelativeAttentionConfig):
     """Probability that a training pass estimates the Jacobian penalty."""
 
     def __post_init__(self) -> None:
-        if self.unrolled < 0 or min(self.anderson_history, self.iterations, self.adjoint_iterations, self.exact_iterations) < 1:
-            raise ValueError(f"unrolled is at least 0, anderson_history and all limits of iterations at least 1: {self}.")
-        if (
-            min(self.tolerance, self.exact_tolerance) <= 0
-            or self.jacobian_weight < 0
-            or not 0 <= self.jacobian_probability <= 1
-        ):
-            raise ValueError(f"Tolerances are above 0, jacobian_weight at least 0, jacobian_probability in [0, 1]: {self}.")
-        self.check_attention(self.layers, self.attention_span)
+        check_at_least(self, 0, "unrolled", "jacobian_weight")
+        check_at_least(self, 1, "anderson_history", "iterations", "adjoint_iterations", "exact_iterations")
+        if min(self.tolerance, self.exact_tolerance) <= 0 or not 0 <= self.jacobian_probability <= 1:
+            raise ValueError(f"Tolerances are above 0, and jacobian_probability lies in [0, 1]: {self}.")
+        self.check_attention(self.layers)
 
     @property
     def layers(self) -> int:
@@ -226,5 +216,5 @@ class XLNetConfig(XLLayersConfig):
 
 def _shared(config: RelativeAttentionConfig) -> dict[str, Any]:
     """The settings that a Transformer-XL has too, without the number of layers."""
-    names = {one.name for one in fields(config)} - {"layers"}
-    return {one.name: getattr(config, one.name) for one in fields(TransformerXLConfig) if one.name in names}
+    names = {field.name for field in fields(config)} & {field.name for field in fields(TransformerXLConfig)} - {"layers"}
+    return {name: getattr(config, name) for name in names}

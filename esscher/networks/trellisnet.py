@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from esscher.core.space import Sequences
-from esscher.heads.build import build_embedding, build_head, init_embedding_and_head
+from esscher.heads.build import build_head, init_embedding_and_head
 from esscher.heads.head import LogitsFn, matmul_layout
-from esscher.networks.network import prepend_bos
+from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import TrellisNetConfig
 from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
 
@@ -62,10 +62,8 @@ class TrellisNetwork(ActivationRegularized):
     config: TrellisNetConfig
 
     def __init__(self, config: TrellisNetConfig, vocab_size: int):
-        super().__init__()
-        self.config, self.vocab_size, self.bos = config, vocab_size, vocab_size
+        super().__init__(config, vocab_size)
         units = config.inner + config.width
-        self.embedding = build_embedding(config, vocab_size, config.input_width)
         self.input_past = nn.Linear(config.input_width, 4 * units, bias=False)
         self.input_now = nn.Linear(config.input_width, 4 * units)
         self.past = nn.Linear(units, 4 * units, bias=False)
@@ -78,7 +76,7 @@ class TrellisNetwork(ActivationRegularized):
         self._unscored: tuple[Tensor, list[Tensor]] | None = None  # output of a pass, and of its auxiliary layers
         self._warned = False
 
-    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+    def init_memory(self, rows: int) -> Memory:
         """No tokens, and hidden vectors and cells of 0."""
         spans, like = self.config.spans, self.past.weight
         zeros = like.new_zeros(rows, sum(spans[1:]), self.past.in_features)
@@ -140,11 +138,9 @@ class TrellisNetwork(ActivationRegularized):
         return replace(state, hidden=hidden, cells=cells, input_gates=input_gates)
 
     def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
-        config, self._penalty, self._unscored = self.config, None, None
-        if inputs.numel() == 0:
-            return self.past.weight.new_zeros(*inputs.shape, config.width), memory
+        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L W"], Memory]:
+        config, self._unscored = self.config, None
         length = torch.full_like(inputs[:, 0], inputs.shape[1])
         outputs, after = self._layers(inputs, memory, length, training=self.training)
         *auxiliary, last = [output.transpose(0, 1) for output in outputs]
@@ -154,16 +150,17 @@ class TrellisNetwork(ActivationRegularized):
         return dropped, after
 
     def _layers(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], length: Int[Tensor, "B"], *, training: bool
-    ) -> tuple[list[Float[Tensor, "L B W"]], tuple[Tensor, ...]]:
+        self, inputs: Int[Tensor, "B L"], memory: Memory, length: Int[Tensor, "B"], *, training: bool
+    ) -> tuple[list[Float[Tensor, "L B W"]], Memory]:
         """The outputs of the auxiliary layers (in training) and of the last; the memory after `length` inputs of each row."""
         config, weights, (before, *past) = self.config, self._weights(training=training), memory
-        tokens = torch.cat([before, inputs], 1)
-        input_gates, spans = self._input_gates(tokens, weights, inputs.shape[1], training=training), config.spans
-        keep = None
+        tokens, spans, most, keep = torch.cat([before, inputs], 1), config.spans, before.shape[1], None
+        vectors = self._embed(tokens.T, training=training)
+        earlier, now = vectors @ weights.input_past, vectors[most:] @ weights.input_now + weights.bias
+        input_gates = {span: now + earlier[most - span : len(earlier) - span] for span in set(spans)}
         if training and config.hidden_dropout:
             keep = dropout(past[0].new_ones(len(inputs), past[0].shape[2]), config.hidden_dropout)
-        below, outputs, memories = _lstm_gates(input_gates[spans[0]], None), list[Tensor](), list[tuple[Tensor, ...]]()
+        below, outputs, memories = _lstm_gates(input_gates[spans[0]], None), list[Tensor](), list[Memory]()
         for layer, span in enumerate(spans):
             if layer > 0:
                 first = sum(spans[1:layer])
@@ -174,7 +171,7 @@ class TrellisNetwork(ActivationRegularized):
             if training and config.auxiliary and (layer + 1) % config.auxiliary_every == 0:
                 outputs.append(below[0][..., -config.width :])
         after = tuple(torch.cat([past[number][:, :0], *(pair[number] for pair in memories)], 1) for number in (0, 1))
-        return [*outputs, below[0][..., -config.width :]], (_last_positions(tokens.T, length, before.shape[1]), *after)
+        return [*outputs, below[0][..., -config.width :]], (_last_positions(tokens.T, length, most), *after)
 
     def _layer(
         self,
@@ -190,15 +187,6 @@ class TrellisNetwork(ActivationRegularized):
         gates = torch.addmm(input_gates.flatten(0, 1), dropped[:length].flatten(0, 1), weights.past)
         gates = torch.addmm(gates, dropped[-length:].flatten(0, 1), weights.now)
         return _lstm_gates(gates.view_as(input_gates), cell[:length])
-
-    def _input_gates(
-        self, tokens: Int[Tensor, "B K"], weights: _ConvWeights, length: int, *, training: bool
-    ) -> dict[int, Float[Tensor, "{length} B G"]]:
-        """The contribution of the embeddings to the gates of the last positions, for each span."""
-        vectors = self._embed(tokens.T, training=training)
-        past, now = vectors @ weights.input_past, vectors[-length:] @ weights.input_now + weights.bias
-        most = len(vectors) - length
-        return {span: now + past[most - span : most - span + length] for span in set(self.config.spans)}
 
     def _embed(self, tokens: Int[Tensor, "K B"], *, training: bool) -> Float[Tensor, "K B I"]:
         """Embeddings with word dropout and variational dropout; 0 where there is no token."""

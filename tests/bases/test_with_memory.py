@@ -144,7 +144,7 @@ def test_wrong_memories_are_caught(wrong):
 def test_segments_that_stand_alone_are_drawn_as_they_are_scored(mixers):
     """Without a memory a stream's segment has only itself and the token before it."""
     norm = "pre" if "lightconv" in mixers else "post"
-    config = TransformerXLConfig(8, 2, 2, None, 16, memory=0, mixers=mixers, spans=(2, 3), norm=norm)
+    config = TransformerXLConfig(8, 2, 2, 16, memory=0, mixers=mixers, spans=(2, 3), norm=norm)
     base = lively(config, SPACES["fixed length"])
     memory = base.read(base.init_memory(1), torch.tensor([[1, 2, 2, 1, 0]]))[1]
     for prompt in ([], [2, 1]):

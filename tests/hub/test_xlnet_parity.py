@@ -116,7 +116,7 @@ def test_content_is_that_of_transformers():
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
 def test_what_is_saved_here_loads_there_and_comes_back(tmp_path, tied):
-    config = XLNetConfig(16, 2, 2, None, 24, memory=9, tied=tied, activation="gelu-tanh")
+    config = XLNetConfig(16, 2, 2, 24, memory=9, tied=tied, activation="gelu-tanh")
     base = build_base(config, Space(11, 12, eos=3), rng=SeededRng(4)).eval()
     save_xlnet(tmp_path, base)
     model = XLNetLMHeadModel.from_pretrained(tmp_path).eval()

@@ -166,7 +166,7 @@ def scheduled_sampling(form: str) -> Tried:
 
 
 def permuted_likelihood() -> Tried:
-    base, point = lively(XLNetConfig(8, 1, 2, None, 16), Space(3, 3)).double(), [0, 2, 1]
+    base, point = lively(XLNetConfig(8, 1, 2, 16), Space(3, 3)).double(), [0, 2, 1]
 
     def exact() -> Tensor:
         orders = list(permutations(range(3)))

@@ -23,8 +23,8 @@ from esscher.objectives.likelihood import Likelihood
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 CALM = {"dropout": 0.0, "input_dropout": 0.0, "between_dropout": 0.0, "word_dropout": 0.0, "weight_dropout": 0.0}
 CASES = {
-    "mos": AwdLstmConfig(20, 3, 16, 24, **CALM, output="mos", components=5, floor=1e-8),
-    "awd": AwdLstmConfig(16, 3, 16, 24, **CALM),
+    "mos": AwdLstmConfig(20, 3, 16, inner=24, **CALM, output="mos", components=5, floor=1e-8),
+    "awd": AwdLstmConfig(16, 3, 16, inner=24, **CALM),
 }
 SPACE = Space(5, 4)
 
@@ -77,7 +77,7 @@ def drops(config: AwdLstmConfig, seed: int = 3):
 
 
 def test_what_is_dropped_of_a_row_is_dropped_at_all_its_positions():
-    hidden, _ = drops(AwdLstmConfig(64, 1, 6, 7, **{**CALM, "dropout": 0.5}, tied=False))
+    hidden, _ = drops(AwdLstmConfig(64, 1, 6, inner=7, **{**CALM, "dropout": 0.5}, tied=False))
     gone = hidden == 0
     assert bool((gone == gone[:, :1]).all()) and not torch.equal(gone[0], gone[1])
     assert 0.3 < float(gone.float().mean()) < 0.7
@@ -85,23 +85,25 @@ def test_what_is_dropped_of_a_row_is_dropped_at_all_its_positions():
 
 @pytest.mark.parametrize("place", ["dropout", "input_dropout", "between_dropout", "word_dropout", "weight_dropout"])
 def test_every_dropout_acts_in_training_alone(place):
-    base = check_dropout(AwdLstmConfig(8, 2, 6, 7, **{**CALM, place: 0.5}, tied=False), SPACE)
+    base = check_dropout(AwdLstmConfig(8, 2, 6, inner=7, **{**CALM, place: 0.5}, tied=False), SPACE)
     x = sequences([[1, 2, 3, 4], [4, 3, 2]])
-    calm = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, tied=False), SPACE, rng=SeededRng(0))
+    calm = build_base(AwdLstmConfig(8, 2, 6, inner=7, **CALM, tied=False), SPACE, rng=SeededRng(0))
     assert torch.equal(base.log_probs(x), calm.log_probs(x))
 
 
 def test_a_dropped_word_is_gone_wherever_it_stands():
-    base = build_base(AwdLstmConfig(8, 1, 6, **{**CALM, "word_dropout": 0.5}, tied=False), SPACE, rng=SeededRng(0)).train()
+    """The pass is that of a network some of whose embeddings are 0, and the others twice as large."""
+    config = AwdLstmConfig(8, 1, 6, **{**CALM, "word_dropout": 0.5}, tied=False)
+    network = build_base(config, SPACE, rng=SeededRng(0)).train().network
     tokens = torch.tensor([[0, 1, 2, 0, 1, 2], [2, 1, 0, 2, 1, 0]])
     with SeededRng(1).fork_torch_rng():
-        vectors = base.network._embed(tokens)
-    whole = base.network.embedding(tokens)
-    gone = [bool((vectors[tokens == token] == 0).all()) for token in range(3)]
-    assert any(gone) and not all(gone)
-    for token in range(3):
-        rows = vectors[tokens == token]
-        assert gone[token] or torch.allclose(rows, 2 * whole[tokens == token])
+        hidden, _ = network.read(tokens, network.init_memory(2))
+    with SeededRng(1).fork_torch_rng():
+        mask = torch.nn.functional.dropout(torch.ones(len(network.embedding.weight), 1), 0.5)
+    assert set(mask[:3].flatten().tolist()) == {0.0, 2.0}
+    with torch.no_grad():
+        network.eval().embedding.weight.mul_(mask)
+        assert torch.allclose(network.read(tokens, network.init_memory(2))[0], hidden, atol=1e-6)
 
 
 def test_weight_drop_is_one_mask_a_pass_and_keeps_the_weight():
@@ -120,7 +122,9 @@ def test_weight_drop_is_one_mask_a_pass_and_keeps_the_weight():
 
 def test_penalties():
     """Of padded rows what is padding is not counted; a penalty is told once, in training with a gradient only."""
-    base = build_base(AwdLstmConfig(8, 2, 6, 7, **CALM, alpha=3.0, beta=5.0, tied=False), SPACE, rng=SeededRng(0)).double()
+    base = build_base(
+        AwdLstmConfig(8, 2, 6, inner=7, **CALM, alpha=3.0, beta=5.0, tied=False), SPACE, rng=SeededRng(0)
+    ).double()
     x = sequences([[1, 2, 3, 4], [4, 3]])
     outputs = [base.eval().network.hidden(sequences([row]))[0] for row in ([1, 2, 3, 4], [4, 3])]
     size = torch.cat(outputs).detach().square().mean()
@@ -161,7 +165,7 @@ def test_a_stream_is_penalised_too_and_a_network_can_be_copied_after_a_pass():
 
 def test_initial_weights():
     """Uniform up to 0.1, or the LSTM's own up to the root of its width; the seed is fixed, so there is no false alarm."""
-    network = build_base(AwdLstmConfig(64, 2, 32, 100, tied=False), Space(300, 4), rng=SeededRng(0)).network
+    network = build_base(AwdLstmConfig(64, 2, 32, inner=100, tied=False), Space(300, 4), rng=SeededRng(0)).network
     assert not bool(network.head.bias.any())
     bounds = {"embedding.weight": 0.1, "head.weight": 0.1, "cells.0.weight_hh_l0": 0.1, "cells.1.weight_hh_l0": 0.125}
     for name, bound in bounds.items():
@@ -171,13 +175,13 @@ def test_initial_weights():
 
 @pytest.mark.parametrize(("layers", "widths"), [(1, (6, 8)), (2, (6, 7, 8)), (4, (6, 7, 7, 7, 8))])
 def test_widths_of_layers(layers, widths):
-    config = AwdLstmConfig(8, layers, 6, 7, tied=False)
+    config = AwdLstmConfig(8, layers, 6, inner=7, tied=False)
     assert config.widths == widths
     parts = build_base(config, SPACE, rng=SeededRng(0)).network.cells
     assert [(part.input_size, part.hidden_size) for part in parts] == list(pairwise(widths))
 
 
-@pytest.mark.parametrize("config", [AwdLstmConfig(40, 3, inner=60), AwdLstmConfig(40, 2, 20, 60, output="mos")])
+@pytest.mark.parametrize("config", [AwdLstmConfig(40, 3, inner=60), AwdLstmConfig(40, 2, 20, inner=60, output="mos")])
 def test_grown(config):
     wanted = 2 * parameter_count(config, 500)
     found = scaled_to(config, 500, wanted)
@@ -186,7 +190,7 @@ def test_grown(config):
 
 def test_published_sizes():
     """22 million on the Penn Treebank with 15 softmaxes."""
-    published = AwdLstmConfig(620, 3, 280, 960, output="mos", components=15)
+    published = AwdLstmConfig(620, 3, 280, inner=960, output="mos", components=15)
     assert parameter_count(published, 10_000) == pytest.approx(22e6, rel=0.03)
     assert parameter_count(AwdLstmConfig(), 10_000) == pytest.approx(24e6, rel=0.02)
 
@@ -199,7 +203,7 @@ def test_published_sizes():
         ({"weight_dropout": 1.0}, "dropout rate"),
         ({"inner": 0}, "at least one unit"),
         ({"layers": 0}, "at least one unit and one layer"),
-        ({"alpha": -1.0}, "alpha and beta are at least 0"),
+        ({"alpha": -1.0}, "alpha is at least 0, not -1"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):

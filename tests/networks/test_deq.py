@@ -26,7 +26,7 @@ from esscher.testing import check_base, check_stream
 
 SPACE = Space(7, 20)
 TIGHT = {"exact_tolerance": 1e-14, "exact_iterations": 400}
-SMALL = DeqConfig(8, 2, None, 16, dropout=0.0, memory=40, jacobian_weight=0.0, **TIGHT)
+SMALL = DeqConfig(8, 2, 16, dropout=0.0, memory=40, jacobian_weight=0.0, **TIGHT)
 
 
 def rows(length, count=2, seed=0):
@@ -466,13 +466,13 @@ def test_settings_survive_a_dictionary():
     ("values", "message"),
     [
         ({"unrolled": -1}, r"unrolled is at least 0"),
-        ({"iterations": 0}, r"limits of iterations at least 1"),
-        ({"anderson_history": 0}, r"anderson_history and all limits"),
+        ({"iterations": 0}, r"^iterations is at least 1, not 0"),
+        ({"anderson_history": 0}, r"anderson_history is at least 1"),
         ({"tolerance": 0.0}, r"Tolerances are above 0"),
-        ({"jacobian_weight": -1.0}, r"jacobian_weight at least 0"),
-        ({"jacobian_probability": 2.0}, r"jacobian_probability in"),
+        ({"jacobian_weight": -1.0}, r"jacobian_weight is at least 0"),
+        ({"jacobian_probability": 2.0}, r"jacobian_probability lies in"),
         ({"heads": 9}, r"width 700 cannot be shared by 9 heads"),
-        ({"memory": -1}, r"memory, attention_span and clamp_len"),
+        ({"memory": -1}, r"memory is at least 0, not -1"),
         ({"layers": 2}, r"Unknown key 'layers'"),
         ({"dropout": 1.0}, r"dropout rate"),
     ],

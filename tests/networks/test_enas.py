@@ -114,7 +114,7 @@ def test_wrong_cells_are_caught(wrong, monkeypatch):
 
 
 class StepsWithoutTheInput(enas._EnasCellStep):
-    def step(self, below, hidden, cell):
+    def __call__(self, below, hidden, cell):
         hidden.copy_(self.plan(0 * self.reader.input_gates(below), hidden, self.weights, None))
 
 
@@ -136,7 +136,7 @@ def test_wrong_steps_and_memories_are_caught(monkeypatch):
 
 
 def test_large_vocabularies_are_multiplied_and_not_looked_up(monkeypatch):
-    monkeypatch.setattr("esscher.networks.enas.INPUT_TABLE_MAX_VOCAB", 0)
+    monkeypatch.setattr("esscher.networks.recurrent.INPUT_TABLE_MAX_VOCAB", 0)
     check_base(lively(EnasConfig(8, 2), SPACE), [[], [1, 2]])
 
 
@@ -227,7 +227,7 @@ def test_sizes():
         ({"embedding": 20}, r"output has 748, the embeddings 20"),
         ({"embedding": 0}, r"at least one unit"),
         ({"hidden_dropout": 1.0}, r"dropout rate"),
-        ({"beta": -1.0}, r"alpha and beta are at least 0"),
+        ({"beta": -1.0}, r"beta is at least 0, not -1"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):

@@ -15,7 +15,7 @@ from esscher.networks.transformer_config import TransformerConfig, TransformerXL
 SPACE = Space(3, 30)
 NETWORKS = {
     "transformer": TransformerConfig(16, 4, 2, 32, dropout=0.3),
-    "transformer-xl": TransformerXLConfig(16, 4, 2, None, 32, dropout=0.3),
+    "transformer-xl": TransformerXLConfig(16, 4, 2, 32, dropout=0.3),
 }
 
 

@@ -19,7 +19,7 @@ from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
 
 SPACE = Space(7, 40)
-SMALL = TransformerXLConfig(16, 2, 2, None, 24, memory=12)
+SMALL = TransformerXLConfig(16, 2, 2, 24, memory=12)
 STACKS = {
     "full": SMALL,
     "full, pre-norm": replace(SMALL, norm="pre", untied_biases=True),

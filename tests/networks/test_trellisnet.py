@@ -28,7 +28,7 @@ CALM = dict.fromkeys(PLACES, 0.0)
 CASES = {
     "published": TrellisNetConfig(4, 5, inner=3),
     "one level": TrellisNetConfig(4, 1, inner=3),
-    "dilated": TrellisNetConfig(4, 6, 6, 0, (1, 4, 2), tied=False),
+    "dilated": TrellisNetConfig(4, 6, 6, inner=0, dilations=(1, 4, 2), tied=False),
 }
 
 
@@ -265,10 +265,10 @@ def test_sizes():
         ({"dilations": []}, r"at least one position, and one dilation"),
         ({"dilations": [0]}, r"looks back by at least one position"),
         ({"auxiliary_every": 0}, r"auxiliary_every is at least 1, not 0"),
-        ({"inner": -1}, r"inner are at least 0"),
+        ({"inner": -1}, r"inner is at least 0, not -1"),
         ({"embedding": 20}, r"output has 400, the embeddings 20"),
         ({"weight_dropout": 1.0}, r"dropout rate"),
-        ({"auxiliary": -1.0}, r"auxiliary and inner are at least 0"),
+        ({"auxiliary": -1.0}, r"auxiliary is at least 0, not -1"),
     ],
 )
 def test_wrong_settings_are_refused(values, message):

@@ -29,7 +29,7 @@ from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork
 from esscher.samplers.ancestral import draw
 from esscher.testing import check_base
 
-SMALL = XLNetConfig(8, 2, 2, None, 16, memory=20)
+SMALL = XLNetConfig(8, 2, 2, 16, memory=20)
 KINDS = {"full": SMALL, "local": replace(SMALL, layers=3, mixers=("local",), spans=(2, 3))}
 ORDERS = ([6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 2, 5, 1, 4])
 

@@ -34,7 +34,7 @@ CONFIGS = {
     "lstm": LstmConfig(6, 1, embedding=4),
     "transformer": TransformerConfig(8, 1, 2, 8),
     "lstm, softmaxes": LstmConfig(6, 1, embedding=4, output="mos", components=3),
-    "transformer-xl": TransformerXLConfig(8, 1, 2, None, 16),
+    "transformer-xl": TransformerXLConfig(8, 1, 2, 16),
     "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (2, 2, 1), scales=2, mixtures=3),
 }
 PAIRS = [

@@ -21,7 +21,7 @@ from esscher.testing import every_outcome
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
-SMALL = XLNetConfig(8, 2, 2, None, 16)
+SMALL = XLNetConfig(8, 2, 2, 16)
 
 
 def exact(base, points: list[list[int]]) -> float:
@@ -108,7 +108,7 @@ def test_blocks_see_no_later_block_and_symbols_are_never_targets():
 
 
 def test_in_the_midst_of_a_stream_the_memory_takes_what_the_next_segment_does_not_hold():
-    base = lively(XLNetConfig(8, 2, 2, None, 16, memory=5), Space(5, 6))
+    base = lively(XLNetConfig(8, 2, 2, 16, memory=5), Space(5, 6))
     tokens = torch.randint(5, (2, 8), generator=torch.Generator().manual_seed(0))
     x = Sequences(tokens, torch.zeros(2, dtype=torch.long), torch.full((2,), 8))
     carried = WithMemory(base, base.init_memory(2), memory_tokens=3)
@@ -253,14 +253,14 @@ def test_filling_a_gap_from_both_sides_beats_left_to_right():
     points = ends[:, [0, 1, 1]]
     zero, full = torch.zeros(200, dtype=torch.long), torch.full((200,), 3)
     config = TrainingConfig(steps=60, batch_size=24, learning_rate=1e-2, keep_best=False, log_every=5)
-    base = build_base(XLNetConfig(16, 1, 2, None, 32), Space(4, 3), rng=SeededRng(0))
+    base = build_base(XLNetConfig(16, 1, 2, 32), Space(4, 3), rng=SeededRng(0))
     Trainer(config)(PermutationLM(PermutationLMConfig(1.0, "none")), Tilted(base), Sequences(points, zero, full), modules=base)
     order = infilling_order(3, [1])
     with torch.no_grad():
         filled = with_factorization_order(base, order).log_probs(Sequences(points[:, order], full - 1, full)).sum(-1).mean()
         from_left = base.log_probs(Sequences(points, zero, full))[:, 1].mean()
     assert float(filled - from_left) > 0.4 and float(from_left) < -1.2  # the exact values are 0 and -log 4
-    other = build_base(XLNetConfig(16, 1, 2, None, 32), Space(4, 3), rng=SeededRng(0))
+    other = build_base(XLNetConfig(16, 1, 2, 32), Space(4, 3), rng=SeededRng(0))
     record = Trainer(config)(MaskedLM(MaskedLMConfig(0.34)), Tilted(other), Sequences(points, zero, full), modules=other)
     assert record.history[-1]["loss"] < 1.0  # log 4 where nothing is learnt; a third of it at best, and a little more
 

@@ -94,7 +94,7 @@ def test_without_own_tokens_it_is_likelihood_bit_for_bit():
 
 
 def test_streams_remember_the_data_and_not_the_mixture():
-    base = base_of(TransformerXLConfig(8, 1, 2, None, 16), Space(3, 4))
+    base = base_of(TransformerXLConfig(8, 1, 2, 16), Space(3, 4))
     carried = WithMemory(base, base.init_memory(2))
     data = sequences([[0, 1, 2, 1], [2, 2, 0, 1]])
     for form in ("passes", "steps"):

@@ -33,7 +33,7 @@ LETTERS = "abcdefgh"
 def model(tmp_path_factory):
     """An XLNet that reads letters."""
     tokenizer = train_tokenizer("character", [LETTERS + " ?"])
-    config = XLNetConfig(8, 2, 2, None, 16, dropout=0.1)
+    config = XLNetConfig(8, 2, 2, 16, dropout=0.1)
     base = build_base(config, Space(tokenizer.vocab_size, 32, eos=tokenizer.eos), rng=SeededRng(0))
     return str(save_base(tmp_path_factory.mktemp("finetune") / "xlnet", base, tokenizer))
 
