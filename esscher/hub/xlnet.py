@@ -124,7 +124,7 @@ def _to_esscher_config(theirs: TheirConfig) -> XLNetConfig:
             f"supported are the activations {', '.join(activations)} and attn_type 'bi'."
         )
     return XLNetConfig(
-        theirs.d_model, theirs.n_layer, theirs.n_head, None, theirs.d_inner, dropout=float(theirs.dropout),
+        theirs.d_model, theirs.n_layer, theirs.n_head, theirs.d_inner, dropout=float(theirs.dropout),
         attention_dropout=float(theirs.dropout), memory=theirs.mem_len or 0, tied=theirs.tie_word_embeddings,
         clamp_len=theirs.clamp_len if theirs.clamp_len > 0 else None, eps=theirs.layer_norm_eps,
         activation=activations[theirs.ff_activation],  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ features, one for each channel of the image; F features of an output.
 """
 
 from collections.abc import Callable
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -84,37 +84,6 @@ def convolution_mask(
     return mask
 
 
-@runtime_checkable
-class ConvEvaluator(Protocol):
-    """How the convolutions of a network are evaluated."""
-
-    def image(self, window: MaskedConv2d) -> FeatureMap:
-        """A convolution of the images."""
-        ...
-
-    def conv(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
-        """A convolution of a feature map; the size stays."""
-        ...
-
-    def coarser(
-        self, window: MaskedConv2d, x: FeatureMap, deeper: "Callable[[ConvEvaluator, FeatureMap], FeatureMaps]"
-    ) -> FeatureMaps:
-        """`deeper` applied to a convolution of stride 2."""
-        ...
-
-    def finer(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
-        """A map of twice the size, from four outputs for each position."""
-        ...
-
-    def here(self, above: FeatureMap) -> FeatureMap:
-        """The evaluated positions of a map of whole rows."""
-        ...
-
-    def apply_dropout(self, x: FeatureMap, rate: float) -> FeatureMap:
-        """Dropout in training."""
-        ...
-
-
 class FullImage:
     """All positions of whole images; `canvas` are the images."""
 
@@ -122,33 +91,34 @@ class FullImage:
         self.canvas, self.training = canvas, training
 
     def image(self, window: MaskedConv2d) -> FeatureMap:
+        """A convolution of the images."""
         return self.conv(window, self.canvas)
 
-    def conv(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
-        return self._conv(window, x, 1)
+    def conv(self, window: MaskedConv2d, x: FeatureMap, stride: int = 1) -> FeatureMap:
+        """A convolution of a feature map; with stride 1 the size stays."""
+        if window.single:
+            return linear(x, window.kernel()[:, :, 0, 0], window.bias)
+        wide = pad(x, (0, 0, window.left, window.right, window.rows - 1, 0))
+        return conv2d(wide.permute(0, 3, 1, 2), window.kernel(), window.bias, stride).permute(0, 2, 3, 1)
 
-    def coarser(
-        self, window: MaskedConv2d, x: FeatureMap, deeper: Callable[[ConvEvaluator, FeatureMap], FeatureMaps]
-    ) -> FeatureMaps:
-        return deeper(self, self._conv(window, x, 2))
+    def coarser(self, window: MaskedConv2d, x: FeatureMap, deeper: "CoarseFn") -> FeatureMaps:
+        """`deeper` applied to a convolution of stride 2."""
+        return deeper(self, self.conv(window, x, 2))
 
     def finer(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
+        """A map of twice the size, from four outputs for each position."""
         rows, height, width, _ = x.shape
         four = self.conv(window, x)
         fine = four.view(rows, height, width, 2, 2, four.shape[3] // 4)
         return fine.transpose(2, 3).reshape(rows, 2 * height, 2 * width, fine.shape[5])
 
     def here(self, above: FeatureMap) -> FeatureMap:
+        """The evaluated positions of a map of whole rows."""
         return above
 
     def apply_dropout(self, x: FeatureMap, rate: float) -> FeatureMap:
+        """Dropout in training."""
         return dropout(x, rate, self.training)
-
-    def _conv(self, window: MaskedConv2d, x: FeatureMap, stride: int) -> FeatureMap:
-        if window.single:
-            return linear(x, window.kernel()[:, :, 0, 0], window.bias)
-        wide = pad(x, (0, 0, window.left, window.right, window.rows - 1, 0))
-        return conv2d(wide.permute(0, 3, 1, 2), window.kernel(), window.bias, stride).permute(0, 2, 3, 1)
 
 
 class DataDependentInitPass(FullImage):
@@ -156,8 +126,8 @@ class DataDependentInitPass(FullImage):
     standard deviation `scale` (Salimans and Kingma 2016)."""
 
     @torch.no_grad()
-    def _conv(self, window: MaskedConv2d, x: FeatureMap, stride: int) -> FeatureMap:
-        output = super()._conv(window, x, stride)
+    def conv(self, window: MaskedConv2d, x: FeatureMap, stride: int = 1) -> FeatureMap:
+        output = super().conv(window, x, stride)
         if window.length is None:
             return output
         flat = output.flatten(0, 2)
@@ -184,7 +154,7 @@ class ConvCache:
         chosen = ConvCache(self.canvas.index_select(0, index), self.kernels, self.margin)
         chosen.read = {window: rows.index_select(0, index) for window, rows in self.read.items()}
         for window, maps in self.coarse_rows.items():
-            chosen.coarse_rows[window] = tuple(one.index_select(0, index) for one in maps)
+            chosen.coarse_rows[window] = tuple(row.index_select(0, index) for row in maps)
         return chosen
 
 
@@ -195,7 +165,7 @@ def step_kernels(network: nn.Module) -> dict[MaskedConv2d, tuple[Tensor, Tensor]
 
 
 class IncrementalRow:
-    """`count` of the `width` columns of one row, from column `first` on: a pixel, or a whole row.
+    """`count` of the `width` columns of one row, from column `first` on: a pixel, or a whole row; methods as in `FullImage`.
 
     With `begins` it is the first evaluation in this row, which shifts the cached rows up by one.
     """
@@ -215,9 +185,7 @@ class IncrementalRow:
             return torch.addmm(bias, x.reshape(rows * count, features), weight).view(rows, 1, count, len(bias))
         return self._product(self._write(window, x), window, 0, self.first, 1)
 
-    def coarser(
-        self, window: MaskedConv2d, x: FeatureMap, deeper: Callable[[ConvEvaluator, FeatureMap], FeatureMaps]
-    ) -> FeatureMaps:
+    def coarser(self, window: MaskedConv2d, x: FeatureMap, deeper: "CoarseFn") -> FeatureMaps:
         read = self._write(window, x)
         whole, column = self.count == self.width, self.first // 2
         if self.row % 2 == 0 and self.first % 2 == 0:
@@ -244,9 +212,9 @@ class IncrementalRow:
         """The coarser row with one column written, which the next fine row reads again."""
         rows = self.cache.coarse_rows.get(window)
         if rows is None:
-            rows = tuple(one.new_zeros(len(one), 1, self.width // 2, one.shape[3]) for one in maps)
-        for row, one in zip(rows, maps, strict=True):
-            row[:, :, column] = one[:, :, 0]
+            rows = tuple(new.new_zeros(len(new), 1, self.width // 2, new.shape[3]) for new in maps)
+        for row, new in zip(rows, maps, strict=True):
+            row[:, :, column] = new[:, :, 0]
         return rows
 
     def _write(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
@@ -270,3 +238,7 @@ class IncrementalRow:
             read.storage_offset() + (top * wide + left) * features,
         )
         return torch.addmm(bias, view.reshape(rows * count, -1), weight).view(rows, 1, count, len(bias))
+
+
+ConvEvaluator = FullImage | IncrementalRow
+CoarseFn = Callable[[ConvEvaluator, FeatureMap], FeatureMaps]

@@ -11,6 +11,7 @@ Rows whose prompts have different lengths are at different pixels: rows at one p
 Shape letters as in `esscher.networks.masked_convolution`, and N channels of the image.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,9 +30,8 @@ from esscher.networks.masked_convolution import (
     IncrementalRow,
     step_kernels,
 )
-from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
+from esscher.networks.pixelcnn_config import PixelConfig
 
-PixelConfig = PixelCnnConfig | GatedPixelCnnConfig | PixelCnnPlusPlusConfig
 Label = Int[Tensor, "B"]
 
 
@@ -46,6 +46,13 @@ class PixelGroup:
     above: FeatureMaps = ()
     features: FeatureMap | None = None
 
+    def select(self, rows: Int[Tensor, "K"], index: Int[Tensor, "K"]) -> "PixelGroup":
+        """A copy of the rows `index` of a group, with the new row numbers `rows`."""
+        label = None if self.label is None else self.label[index]
+        features = None if self.features is None else self.features.index_select(0, index)
+        above = tuple(part.index_select(0, index) for part in self.above)
+        return PixelGroup(rows, self.cache.select(index), label, self.position, above, features)
+
 
 @dataclass(frozen=True)
 class PixelState:
@@ -54,8 +61,11 @@ class PixelState:
     groups: tuple[PixelGroup, ...]
     logits: LogitsFn
 
+    def __len__(self) -> int:
+        return sum(len(group.rows) for group in self.groups)
 
-class PixelNetwork(NetworkWithHead):
+
+class PixelNetwork(NetworkWithHead, ABC):
     """Base class of networks of images; with `masked`, features depend on earlier channels of the pixel."""
 
     masked = True
@@ -66,13 +76,13 @@ class PixelNetwork(NetworkWithHead):
         self.config, self.vocab_size = config, vocab_size
         self.height, self.columns, self.channels = config.image
 
+    @abstractmethod
     def vertical(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMaps:
         """Features of the rows above each pixel, if there are any."""
-        raise NotImplementedError
 
+    @abstractmethod
     def horizontal(self, evaluator: ConvEvaluator, above: FeatureMaps, label: Label | None) -> FeatureMap:
         """The features of each pixel, from all pixels before it."""
-        raise NotImplementedError
 
     def channel_hidden(self, features: FeatureMap, values: FeatureMap) -> Float[Tensor, "B H W N D"]:
         """The hidden vector of each channel of pixels with these values."""
@@ -122,7 +132,9 @@ class PixelNetwork(NetworkWithHead):
         margin, groups = max(max(conv.rows - 1, conv.left, conv.right) for conv in kernels), []
         for length in sorted(set(prompts.start.tolist())):
             rows = (prompts.start == length).nonzero()[:, 0]
-            cache = ConvCache(self._empty(len(rows), margin), kernels, margin)
+            shape = (len(rows), self.height + margin, self.columns + 2 * margin, self.channels + 1)
+            cache = ConvCache(self._like.new_zeros(shape), kernels, margin)
+            cache.canvas[:, margin:, margin : margin + self.columns, 0] = 1  # inside the image
             group = self._compute_features(PixelGroup(rows, cache, None if label is None else label[rows]))
             for column in range(self.prompt_length, length):
                 group = self._compute_features(self._write_value(group, prompts.tokens[rows, column]))
@@ -136,16 +148,13 @@ class PixelNetwork(NetworkWithHead):
     def select(self, state: PixelState, index: Int[Tensor, "K"]) -> PixelState:
         groups = []
         for group in state.groups:
-            number_in_group = index.new_full((self._rows(state),), -1)
+            number_in_group = index.new_full((len(state),), -1)
             number_in_group[group.rows] = torch.arange(len(group.rows), device=index.device)
             within = number_in_group[index]
             rows = (within >= 0).nonzero()[:, 0]
             if len(rows):
-                groups.append(_select_group(group, rows, within[rows]))
+                groups.append(group.select(rows, within[rows]))
         return replace(state, groups=tuple(groups))
-
-    def _rows(self, state: PixelState) -> int:
-        return sum(len(group.rows) for group in state.groups)
 
     def _features(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMap:
         return self.horizontal(evaluator, self.vertical(evaluator, label), label)
@@ -156,7 +165,7 @@ class PixelNetwork(NetworkWithHead):
 
     def _next_logits(self, state: PixelState) -> Float[Tensor, "B V"]:
         """The logits of the next value of each row; 0 for finished images."""
-        logits = self._like.new_zeros(self._rows(state), self.vocab_size)
+        logits = self._like.new_zeros(len(state), self.vocab_size)
         for group in state.groups:
             if group.features is not None:
                 row, column = self._pixel(group)
@@ -171,13 +180,12 @@ class PixelNetwork(NetworkWithHead):
             return replace(group, features=None)
         if group.position % self.channels and not self.masked:
             return group
-        position, channel = divmod(group.position, self.channels)
-        row, column = divmod(position, self.columns)
+        row, start = divmod(group.position, self.columns * self.channels)
         above = group.above
-        if column == channel == 0:
+        if start == 0:
             whole = IncrementalRow(group.cache, row, 0, self.columns, self.columns, begins=True)
             above = self.vertical(whole, group.label)
-        evaluator = IncrementalRow(group.cache, row, column, 1, self.columns, begins=column == channel == 0)
+        evaluator = IncrementalRow(group.cache, row, start // self.channels, 1, self.columns, begins=start == 0)
         return replace(group, above=above, features=self.horizontal(evaluator, above, group.label))
 
     def _write_value(self, group: PixelGroup, token: Int[Tensor, "K"]) -> PixelGroup:
@@ -190,13 +198,6 @@ class PixelNetwork(NetworkWithHead):
         """Row and column of the pixel of a group on the canvas."""
         row, column = divmod(group.position // self.channels, self.columns)
         return row + group.cache.margin, column + group.cache.margin
-
-    def _empty(self, rows: int, margin: int) -> FeatureMap:
-        """Canvases without values: only the feature that is 1 inside the image."""
-        shape = (rows, self.height + margin, self.columns + 2 * margin, self.channels + 1)
-        canvas = self._like.new_zeros(shape)
-        canvas[:, margin:, margin : margin + self.columns, 0] = 1
-        return canvas
 
     def _canvas_and_label(self, x: Sequences, height: int) -> tuple[FeatureMap, Label | None]:
         """The first `height` rows of the images, 0 where a value is missing, and their classes."""
@@ -222,14 +223,6 @@ class PixelNetwork(NetworkWithHead):
                 f"row {row} does not. Nothing was computed."
             )
         return label
-
-
-def _select_group(group: PixelGroup, rows: Int[Tensor, "K"], index: Int[Tensor, "K"]) -> PixelGroup:
-    """A copy of the rows `index` of a group, with the new row numbers `rows`."""
-    label = None if group.label is None else group.label[index]
-    features = None if group.features is None else group.features.index_select(0, index)
-    above = tuple(features.index_select(0, index) for features in group.above)
-    return PixelGroup(rows, group.cache.select(index), label, group.position, above, features)
 
 
 class ClassBias(nn.Module):

@@ -1,21 +1,35 @@
-"""PixelCNN and Gated PixelCNN (van den Oord et al. 2016).
+"""PixelCNN and Gated PixelCNN (van den Oord et al. 2016), and PixelCNN++ (Salimans et al. 2017).
 
 PixelCNN is a stack of masked convolutions with residual blocks. It has a blind spot: a kernel reads to the right of the pixel
 in the rows above, but each layer climbs a row for every `kernel_size // 2` columns it goes to the right, and never reads to the
 right in the row of the pixel. So pixels further to the right than above are not seen, with any number of layers.
 
 Gated PixelCNN has a vertical stack for the rows above and a horizontal stack for the pixels to the left, which also reads the
-vertical one; together they see every pixel before, without a blind spot. Each layer is tanh(a) sigmoid(b); the horizontal stack
-is residual. A class adds a bias to the gates of both.
+vertical one; together they see every pixel before. Each layer is tanh(a) sigmoid(b); the horizontal stack is residual.
+
+PixelCNN++ has the same two streams, of gated residual blocks over several scales, with skip connections between the blocks on
+the way down and up, and a mixture of discretized logistics. The channels of a pixel share one mixture: the mean of green
+depends linearly on the value of red, that of blue on both, with coefficients in (-1, 1). As a distribution of one channel after
+the other, the mixture weights of a channel are the posterior given the values of the channels before. Where the published
+network upsamples the stream of rows by a convolution of 2 x 3, each position here becomes four in both streams.
+
+A class adds a bias to the gates. Shape letters as in `esscher.networks.pixel_network`, and K logistics.
 """
 
-import torch
-from torch import nn
+import math
+from typing import cast
 
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import elu, linear
+
+from esscher.core.space import Sequences
 from esscher.heads.build import build_head
-from esscher.networks.masked_convolution import ConvEvaluator, FeatureMap, FeatureMaps, MaskedConv2d
+from esscher.heads.mixture import DiscretizedLogisticHead, log_bin_probs
+from esscher.networks.masked_convolution import ConvEvaluator, DataDependentInitPass, FeatureMap, FeatureMaps, MaskedConv2d
 from esscher.networks.pixel_network import ClassBias, Label, PixelNetwork
-from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig
+from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 
 
 class PixelCnnBlock(nn.Module):
@@ -114,3 +128,133 @@ class GatedPixelCnnNetwork(PixelNetwork):
             x = layer.left(evaluator, x, across, label)  # type: ignore[operator]
         assert x is not None
         return torch.relu(evaluator.conv(self.final_conv, x.relu()))
+
+
+def concat_elu(x: FeatureMap) -> FeatureMap:
+    """elu of the features and their negatives."""
+    return elu(torch.cat([x, -x], -1))
+
+
+class GatedResidualBlock(nn.Module):
+    """A gated residual block with `more` further inputs."""
+
+    def __init__(self, config: PixelCnnPlusPlusConfig, right: int, more: int):
+        super().__init__()
+        width = config.width
+        self.rate = config.dropout
+        self.conv_in = MaskedConv2d(2 * width, width, 2, 1, right, weight_norm=True)
+        self.more = MaskedConv2d(2 * more * width, width, weight_norm=True) if more else None
+        self.conv_out = MaskedConv2d(2 * width, 2 * width, 2, 1, right, weight_norm=True, scale=0.1)
+        self.label = ClassBias(config.classes, 2 * width)
+
+    def forward(self, evaluator: ConvEvaluator, x: FeatureMap, label: Label | None, *more: FeatureMap) -> FeatureMap:
+        inner = evaluator.conv(self.conv_in, concat_elu(x))
+        if self.more is not None:
+            inner = inner + evaluator.conv(self.more, concat_elu(torch.cat(more, -1)))
+        gates = evaluator.conv(self.conv_out, evaluator.apply_dropout(concat_elu(inner), self.rate))
+        value, gate = self.label(gates, label).chunk(2, -1)
+        return x + value * gate.sigmoid()
+
+
+class ScaleBlocks(nn.Module):
+    """The blocks of one stream at one scale; kernels see `right` columns after their own, `beside` streams feed it."""
+
+    def __init__(self, config: PixelCnnPlusPlusConfig, right: int, beside: int, *, last: bool):
+        super().__init__()
+        width, layers = config.width, config.layers
+        self.downward = nn.ModuleList(GatedResidualBlock(config, right, beside) for _ in range(layers))
+        self.upward = nn.ModuleList(
+            GatedResidualBlock(config, right, 1 + beside) for _ in range(layers if last else layers + 1)
+        )
+        self.downsample = None if last else MaskedConv2d(width, width, 2, 1, right, weight_norm=True)
+        self.upsample = None if last else MaskedConv2d(width, 4 * width, weight_norm=True)
+        self.count = len(self.downward) + len(self.upward)
+
+
+class PixelCnnPlusPlusNetwork(PixelNetwork):
+    """PixelCNN++."""
+
+    masked = False
+    config: PixelCnnPlusPlusConfig
+
+    def __init__(self, config: PixelCnnPlusPlusConfig, vocab_size: int):
+        super().__init__(config, vocab_size)
+        inputs, width, channels = self.channels + 1, config.width, self.channels
+        self.first_above = MaskedConv2d(inputs, width, 3, 1, 1, "above", weight_norm=True)
+        self.first = MaskedConv2d(inputs, width, 2, 1, 1, "before", groups=1, weight_norm=True)
+        lasts = [number + 1 == config.scales for number in range(config.scales)]
+        self.rows = nn.ModuleList(ScaleBlocks(config, 1, 0, last=last) for last in lasts)
+        self.pixels = nn.ModuleList(ScaleBlocks(config, 0, 1, last=last) for last in lasts)
+        coefficients = channels * (channels - 1) // 2
+        self.parts = [1, channels, channels, coefficients]
+        self.final_conv = MaskedConv2d(width, sum(self.parts) * config.mixtures, weight_norm=True)
+        self.head = DiscretizedLogisticHead(vocab_size)
+
+    @torch.no_grad()
+    def data_dependent_init(self, x: Sequences) -> None:
+        """Set norms and biases from images, so that training begins with features of unit scale."""
+        canvas, label = self._canvas_and_label(x, self.height)
+        evaluator = DataDependentInitPass(canvas, training=False)
+        evaluator.conv(self.final_conv, elu(self._features(evaluator, label)))
+
+    def vertical(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMaps:
+        return self._stream(evaluator, self.rows, 0, evaluator.image(self.first_above), (), label)
+
+    def horizontal(self, evaluator: ConvEvaluator, above: FeatureMaps, label: Label | None) -> FeatureMap:
+        return self._stream(evaluator, self.pixels, 0, evaluator.image(self.first), above, label)[0]
+
+    def _stream(
+        self,
+        evaluator: ConvEvaluator,
+        stream: nn.ModuleList,
+        scale: int,
+        x: FeatureMap,
+        above: FeatureMaps,
+        label: Label | None,
+    ) -> FeatureMaps:
+        """The stream of rows: the outputs of all blocks of this scale, in order, then those of coarser scales. Or the stream of
+        pixels, which reads these as `above`: its last output."""
+        blocks = cast(ScaleBlocks, stream[scale])
+        below: FeatureMaps = ()
+        beside: list[FeatureMaps] = [(evaluator.here(rows),) for rows in above[: blocks.count]] or [()] * blocks.count
+        skips = [x]
+
+        def deeper(coarse: ConvEvaluator, y: FeatureMap) -> FeatureMaps:
+            return self._stream(coarse, stream, scale + 1, y, above[blocks.count :], label)
+
+        for block, rows in zip(blocks.downward, beside, strict=False):
+            skips.append(block(evaluator, skips[-1], label, *rows))
+        outputs = skips[1:]
+        if blocks.downsample is not None and blocks.upsample is not None:
+            below = evaluator.coarser(blocks.downsample, skips[-1], deeper)
+            x = evaluator.finer(blocks.upsample, below[0 if above else cast(ScaleBlocks, stream[scale + 1]).count - 1])
+        else:
+            x = skips.pop()
+        for block, rows in zip(blocks.upward, beside[len(blocks.downward) :], strict=True):
+            x = block(evaluator, x, label, *rows, skips.pop())
+            outputs.append(x)
+        return (x,) if above else (*outputs, *below)
+
+    def channel_hidden(self, features: FeatureMap, values: FeatureMap) -> Float[Tensor, "B H W N D"]:
+        kernel = self.final_conv.kernel()[:, :, 0, 0]
+        parameters = linear(elu(features), kernel, self.final_conv.bias)
+        parameters = parameters.view(*features.shape[:3], sum(self.parts), self.config.mixtures)
+        share, means, scales, coefficients = torch.split(parameters, self.parts, -2)
+        coefficients, conditional = coefficients.tanh(), list[Tensor]()
+        for channel in range(self.channels):
+            mean, first = means[..., channel, :], channel * (channel - 1) // 2
+            for earlier in range(channel):
+                mean = mean + coefficients[..., first + earlier, :] * values[..., earlier, None]
+            conditional.append(mean)
+        means, shares = torch.stack(conditional, -2), [share[..., 0, :]]
+        tokens = ((values + 1) / 2 * (self.vocab_size - 1)).round().long()
+        for channel in range(self.channels - 1):
+            log_bins = log_bin_probs(
+                tokens[..., channel, None], means[..., channel, :], scales[..., channel, :], self.vocab_size
+            )
+            shares.append((shares[-1] + log_bins).log_softmax(-1) + share[..., 0, :].logsumexp(-1, keepdim=True))
+        return torch.cat([torch.stack(shares, -2), means, scales], -1)
+
+    def _padded_height(self, rows: int) -> int:
+        side = self.config.downsampling_factor
+        return math.ceil(rows / side) * side

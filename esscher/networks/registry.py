@@ -58,7 +58,7 @@ NETWORKS = Registry(
         "attentive-lstm": _kind("seq2seq", "AttentiveLstmConfig", "seq2seq:AttentiveLstmNetwork"),
         "pixelcnn": _kind("pixelcnn", "PixelCnnConfig", "pixelcnn:PixelCnnNetwork"),
         "gated-pixelcnn": _kind("pixelcnn", "GatedPixelCnnConfig", "pixelcnn:GatedPixelCnnNetwork"),
-        "pixelcnn++": _kind("pixelcnn", "PixelCnnPlusPlusConfig", "pixelcnn_plusplus:PixelCnnPlusPlusNetwork"),
+        "pixelcnn++": _kind("pixelcnn", "PixelCnnPlusPlusConfig", "pixelcnn:PixelCnnPlusPlusNetwork"),
     },
 )
 
