@@ -126,8 +126,7 @@ def mixing(length: int, chunk: int | None) -> Run:
         return sinusoids(torch.arange(most, least - 1, -1), WIDTH, torch.float32)
 
     def run() -> None:
-        attend = mixer._full_attention if chunk is None else mixer._local_attention
-        attend(query, known, biases, AttentionContext(places, True)).sum().backward()
+        mixer._attention(query, known, biases, AttentionContext(places, True)).sum().backward()
 
     return run
 

@@ -27,7 +27,7 @@ from torch.nn.functional import linear
 
 from esscher.heads.chunked_log_softmax import softmax_log_probs, softmax_log_probs_and_logsumexp
 from esscher.heads.config import TiedProjections, check_choice
-from esscher.heads.head import LogitsFn, matmul_layout, scatter_scored
+from esscher.heads.head import LogitsFn, LogProbsAndLogsumexp, matmul_layout, scatter_scored
 
 INITIAL_STD, PROJECTION_STD = 0.02, 0.01
 
@@ -139,7 +139,13 @@ class AdaptiveSoftmax(nn.Module):
         super().__init__()
         self._input = (input,)  # a tuple, so that the input is not registered here
         self.clusters = Clusters(vocab_size, width, cutoffs, div_value)
-        self._check_tying(tied_projections)
+        check_choice("tied_projections", tied_projections, get_args(TiedProjections))
+        if input is None and tied_projections != "none":
+            raise ValueError(f"Without an input there are no projections to tie: tied_projections = {tied_projections!r}.")
+        if input is not None and input.clusters != self.clusters:
+            raise ValueError(
+                f"The input has {input.clusters}, the softmax {self.clusters}. Nothing was built; only equal ones can be tied."
+            )
         tails = len(cutoffs)
         if tails:
             self.cluster_weight = _normal_parameter((tails, width), INITIAL_STD)
@@ -160,9 +166,7 @@ class AdaptiveSoftmax(nn.Module):
         log_probs = head.log_probs(hidden, self._head_targets(tokens))
         return scatter_scored(self._add_cluster_log_probs(tails, log_probs, hidden, tokens), scored)
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         scored = tokens >= 0
         hidden, tokens, (head, *tails) = hidden[scored], tokens[scored], self._parts()
         targets = self._head_targets(tokens)
@@ -190,42 +194,21 @@ class AdaptiveSoftmax(nn.Module):
         return partial(_logits, clusters=[part._replace(weight=matmul_layout(part.weight, steps)) for part in self._parts()])
 
     def _parts(self) -> list[_Cluster]:
-        biases = self.bias.split_with_sizes(self.clusters.sizes)
-        head, *tails = [
-            _Cluster(self._projection(number), weight, bias)
-            for number, (weight, bias) in enumerate(zip(self._weights(), biases, strict=True))
-        ]
+        """The weights of each softmax, without the BOS symbol."""
+        (input,), sizes = self._input, self.clusters.sizes
+        tables = list(self.weights) if input is None else [table.get_parameter("weight") for table in input.tables]
+        last_sizes = sizes[-1:] if len(tables) > 1 else sizes
+        *last, _ = tables[-1].split_with_sizes([*last_sizes, len(tables[-1]) - sum(last_sizes)])
+        projections: list[Tensor | None] = [None] * len(sizes)
+        if self.clusters.projected:
+            tied = [] if input is None else list(input.projections)[len(self.projections) :]
+            projections = [*self.projections, *tied]
+        parts = zip(projections, [*tables[:-1], *last], self.bias.split_with_sizes(sizes), strict=True)
+        head, *tails = [_Cluster(*part) for part in parts]
         if tails:
             symbols = torch.cat([head.weight, self.cluster_weight]), torch.cat([head.bias, self.cluster_bias])
             head = _Cluster(head.projection, *symbols)
         return [head, *tails]
-
-    def _weights(self) -> list[Float[Tensor, "C E"]]:
-        """The weights of the tokens of each cluster, without the BOS symbol."""
-        (input,) = self._input
-        tables = list(self.weights) if input is None else [table.get_parameter("weight") for table in input.tables]
-        sizes = self.clusters.sizes[-1:] if len(tables) > 1 else self.clusters.sizes
-        *last, _ = tables[-1].split_with_sizes([*sizes, len(tables[-1]) - sum(sizes)])
-        return [*tables[:-1], *last]
-
-    def _projection(self, number: int) -> Float[Tensor, "D E"] | None:
-        if not self.clusters.projected:
-            return None
-        if number < len(self.projections):
-            return self.projections[number]
-        (input,) = self._input
-        assert input is not None
-        return input.projections[number]
-
-    def _check_tying(self, tied_projections: TiedProjections) -> None:
-        check_choice("tied_projections", tied_projections, get_args(TiedProjections))
-        (input,) = self._input
-        if input is None and tied_projections != "none":
-            raise ValueError(f"Without an input there are no projections to tie: tied_projections = {tied_projections!r}.")
-        if input is not None and input.clusters != self.clusters:
-            raise ValueError(
-                f"The input has {input.clusters}, the softmax {self.clusters}. Nothing was built; only equal ones can be tied."
-            )
 
 
 def _logits(hidden: Float[Tensor, "*S D"], clusters: list[_Cluster]) -> Float[Tensor, "*S V"]:

@@ -33,9 +33,7 @@ from torch.nn.functional import linear
 
 LOGITS_PER_CHUNK = 2**24  # logits of a chunk on accelerators, and in other modules: 64 MB
 LOGITS_IN_CACHE = 2**22  # logits of a chunk on CPUs: 16 MB
-LEAST_ROWS = (
-    256  # rows of a chunk for large vocabularies: with fewer, reading the weights again costs more than the cache saves
-)
+LEAST_ROWS = 256  # rows of a chunk: with fewer, reading a large weight again costs more than the cache saves
 LOGITS_KEPT = 2**26  # logits that are kept for the backward pass: 256 MB
 
 
@@ -73,9 +71,8 @@ def _log_probs(
 ) -> Float[Tensor, "N"]:
     hidden, weight, bias = to_autocast_dtype(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
-        if torch.is_grad_enabled() and any(
-            part is not None and part.requires_grad for part in (hidden, weight, bias, log_prior)
-        ):
+        parts = (hidden, weight, bias, log_prior)
+        if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in parts):
             return _ChunkedLogProbs.apply(hidden, weight, bias, tokens, log_prior, floor)  # type: ignore[no-untyped-call]
         with torch.no_grad():
             chunks = _chunks(hidden, weight, bias, tokens, log_prior)
@@ -223,7 +220,8 @@ class _ChunkedLogProbs(torch.autograd.Function):
         grad_prior = None if posteriors is None else posteriors * grad[:, None]
         if all(part is None for part in stored_sums):
             return grad_hidden, None, None, None, grad_prior, None
-        common = _most_common(grad)
+        mode = grad.mode().values if len(grad) else grad.new_zeros(())
+        common = torch.where(2 * (grad == mode).sum() >= len(grad), mode, torch.zeros_like(mode))  # of at least half, or 0
         sums = _GradientSums(*(None if part is None else part * common for part in stored_sums))
         other = grad != common
         if bool(other.any()):
@@ -236,14 +234,6 @@ class _ChunkedLogProbs(torch.autograd.Function):
                     sums.add(slope, chunk.hidden, scale * rest[chunk.rows])
         grad_weight, grad_bias = (None if part is None else part.to(weight.dtype) for part in (sums.weight, sums.bias))
         return grad_hidden, grad_weight, grad_bias, None, grad_prior, None
-
-
-def _most_common(grad: Float[Tensor, "N"]) -> Float[Tensor, ""]:
-    """The gradient of at least half of the rows if there is one, else 0."""
-    if len(grad) == 0:
-        return grad.new_zeros(())
-    mode = grad.mode().values
-    return torch.where(2 * (grad == mode).sum() >= len(grad), mode, torch.zeros_like(mode))
 
 
 def to_autocast_dtype(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -24,6 +24,7 @@ MIN_STEPS_TO_RELAYOUT = 32  # number of steps from which a copy of the weights i
 
 LogitsFn = Callable[[Tensor], Tensor]
 """Hidden vectors to logits: `Float[Tensor, "*S D"] -> Float[Tensor, "*S V"]`."""
+LogProbsAndLogsumexp = tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]
 
 
 @runtime_checkable
@@ -32,21 +33,15 @@ class Head(Protocol):
 
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         """Unnormalized log-probabilities of all tokens."""
-        ...
 
     def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """The log-probability of one token per hidden vector, 0 where it is below 0; never holds all logits."""
-        ...
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         """`log_probs` and the logsumexp of the logits, both 0 where a token is below 0."""
-        ...
 
     def logits_fn(self, steps: int) -> LogitsFn:
         """`logits` for `steps` decoding steps, with the current weights and without dropout."""
-        ...
 
 
 class NetworkWithHead(nn.Module):
@@ -60,9 +55,7 @@ class NetworkWithHead(nn.Module):
     def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         return self.head.log_probs(hidden, tokens)
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         return self.head.log_probs_and_logsumexp(hidden, tokens)
 
     @property
@@ -111,9 +104,7 @@ class SoftmaxHead(TiedWeightHead):
         scored = tokens >= 0
         return scatter_scored(softmax_log_probs(hidden[scored], self._weight, self.bias, tokens[scored]), scored)
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         scored = tokens >= 0
         log_probs, logsumexp = softmax_log_probs_and_logsumexp(hidden[scored], self._weight, self.bias, tokens[scored])
         return scatter_scored(log_probs, scored), scatter_scored(logsumexp, scored)

@@ -40,7 +40,7 @@ from esscher.heads.chunked_log_softmax import (
     softmax_log_probs_and_logsumexp,
 )
 from esscher.heads.config import check_choice
-from esscher.heads.head import LogitsFn, TiedWeightHead, matmul_layout, scatter_scored
+from esscher.heads.head import LogitsFn, LogProbsAndLogsumexp, TiedWeightHead, matmul_layout, scatter_scored
 
 MIN_LOG_SCALE = -7.0
 MixtureKind = Literal["mos", "moc"]
@@ -96,9 +96,7 @@ class MixtureHead(TiedWeightHead):
             return scatter_scored(softmax_log_probs(contexts.mean(), self._weight, self.bias, tokens[scored]), scored)
         return scatter_scored(self._mixture_log_probs(contexts, tokens[scored]), scored)
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         scored, contexts = self._scored_contexts(hidden, tokens)
         if self.kind == "moc":
             log_probs, logsumexp = softmax_log_probs_and_logsumexp(contexts.mean(), self._weight, self.bias, tokens[scored])
@@ -189,22 +187,18 @@ def _mixture_logits(
     bias: Float[Tensor, "V"] | None,
     floor: float,
 ) -> Float[Tensor, "N V"]:
-    logits = linear(vectors, weight, bias)
-    mixed = None if torch.is_grad_enabled() else _mixture_logits_fast(logits, prior)
-    if mixed is None:
-        mixed = torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
+    """By products of exponentials, which takes fewer passes, if there is no gradient and no probability underflows."""
+    logits, fast = linear(vectors, weight, bias), not torch.is_grad_enabled()
+    if fast:
+        shares = (logits - logits.amax(-1, keepdim=True)).exp_()
+        top = prior.amax(-1, keepdim=True)
+        mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
+        fast = len(mixed) == 0 or float(mixed.amin()) > torch.finfo(mixed.dtype).tiny
+    mixed = mixed.log_().add_(top) if fast else torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
     if not floor:
         return mixed
     logsumexp = prior.logsumexp(1, keepdim=True)
     return torch.logaddexp(mixed - logsumexp, torch.full_like(mixed, floor).log()) + logsumexp
-
-
-def _mixture_logits_fast(logits: Float[Tensor, "N K V"], prior: Float[Tensor, "N K"]) -> Float[Tensor, "N V"] | None:
-    """The same by products of exponentials, which takes fewer passes; None if a probability underflows."""
-    shares = (logits - logits.amax(-1, keepdim=True)).exp_()
-    top = prior.amax(-1, keepdim=True)
-    mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
-    return mixed.log_().add_(top) if len(mixed) == 0 or float(mixed.amin()) > torch.finfo(mixed.dtype).tiny else None
 
 
 class DiscretizedLogisticHead(nn.Module):
@@ -222,9 +216,7 @@ class DiscretizedLogisticHead(nn.Module):
     def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         return self.log_probs_and_logsumexp(hidden, tokens)[0]
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         scored = tokens >= 0
         share, mean, log_scale = hidden[scored].chunk(3, -1)
         logsumexp = share.logsumexp(-1)

@@ -27,7 +27,7 @@ from torch.nn.functional import dropout, layer_norm, relu
 
 from esscher.heads.head import matmul_layout
 from esscher.networks.fixed_point import Dependence, SolverConfig, SolverResult, fixed_point, implicit_gradient
-from esscher.networks.incremental_decoding import AttentionStep, BlockStep, CachePosition, LayerNormWeights
+from esscher.networks.incremental_decoding import AttentionStep, BlockStep, LayerNormWeights
 from esscher.networks.regularization import PenalizedTraining
 from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.relative_attention_ops import relative_attention
@@ -105,17 +105,17 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         self.settings = replace(self.settings, unrolled=unrolled)
         self.config = replace(self.config, layers=self.settings.layers)
 
-    def _step_tokens(self, token: Int[Tensor, "B"], state: XLState, position: CachePosition) -> Float[Tensor, "B W"]:
+    def _step_tokens(self, token: Int[Tensor, "B"], state: XLState) -> Float[Tensor, "B W"]:
         injected = self._layer.input_injection_proj(self._embed(token))
         steps, x = [_inject_input(step, injected) for step in state.steps], injected.new_zeros(len(token), self.config.width)
         if self.settings.unrolled:
             for step, cache in zip(steps, state.caches, strict=True):
-                x = step(x, cache, position)
+                x = step(x, cache, state.position)
             return x
         (step,), (cache,) = steps, state.caches
 
         def apply(z: Float[Tensor, "B 1 W"]) -> Float[Tensor, "B 1 W"]:
-            return step(z[:, 0], cache, position)[:, None]
+            return step(z[:, 0], cache, state.position)[:, None]
 
         point, self.last_solve = fixed_point(apply, x[:, None], self._solver(training=False), "before")
         self._warn_unconverged("a step", self.last_solve)
@@ -124,13 +124,19 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
     def _pass(
         self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, context: AttentionContext
     ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
-        self._penalty = None
-        injected = self._layer.input_injection_proj(apply_dropout(self._embed(inputs), self.config, context))
+        config, self._penalty = self.config, None
+        injected = self._layer.input_injection_proj(apply_dropout(self._embed(inputs), config, context))
         inner = self._layer.mixer.q_proj.out_features
         query_input, kv_input = injected[..., :inner], injected[..., inner:]
-        z = injected.new_zeros(*inputs.shape, self.config.width)
-        before = past or [z[:, :0]] * self.config.layers
-        masks, new_kv, memories = self._masks(z, before[0], context), list[Tensor](), list[Tensor]()
+        z = injected.new_zeros(*inputs.shape, config.width)
+        before = past or [z[:, :0]] * config.layers
+        masks: tuple[Tensor | None, ...] = (None,) * 4  # fixed during a solve; those of vectors are the same at all positions
+        if context.training:
+            sizes = (config.width, config.feedforward, config.width)
+            keep = z.new_ones(config.heads, *inputs.shape, inputs.shape[1] + before[0].shape[1])
+            parts = [dropout(z.new_ones(len(z), 1, size), config.dropout) for size in sizes]
+            masks = (dropout(keep, config.attention_dropout) if config.attention_dropout else None, *parts)
+        new_kv, memories = list[Tensor](), list[Tensor]()
         axis, memory_length = 1 if context.training else 3, self._layer.mixer.memory_length(training=context.training)
         for old in before:
             apply = self._map(query_input, kv_input, old, context, masks)
@@ -140,7 +146,7 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
             new = torch.cat([at, kv_input], -1)
             memory = torch.cat([old, new] if old.shape[1] else [new], 1) if context.training else kv.movedim(2, 0)
             memories.append(memory.narrow(axis, *tail_range(memory.shape[axis], memory_length)).detach())
-        return apply_dropout(z, self.config, context), new_kv, memories
+        return apply_dropout(z, config, context), new_kv, memories
 
     def _solve(
         self, apply: _LayerMap, start: Tensor, context: AttentionContext
@@ -181,16 +187,6 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         rel_pos = layer.mixer._rel_pos(context, keys - 1, 0 if context.causal else 1 - length)
         mask = context.masked(length, keys, query_input.device)
         return _LayerMap(layer, query_input, kv_input, before, rel_pos, self._biases[0], mask, masks)
-
-    def _masks(self, z: Float[Tensor, "B T W"], old: Tensor, context: AttentionContext) -> tuple[Tensor | None, ...]:
-        """Dropout masks for a whole solve: of attention weights, and, the same at all positions, of three vectors."""
-        config, (rows, length, width) = self.config, z.shape
-        if not context.training:
-            return None, None, None, None
-        keys = length + old.shape[1]
-        keep = z.new_ones(config.heads, rows, length, keys) if config.attention_dropout else None
-        parts = [dropout(z.new_ones(rows, 1, size), config.dropout) for size in (width, config.feedforward, width)]
-        return (None if keep is None else dropout(keep, config.attention_dropout), *parts)
 
     def _solver(self, *, training: bool) -> SolverConfig:
         settings = self.settings

@@ -8,7 +8,6 @@ of `transformers` lists in `_no_split_modules`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,22 +16,14 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 
-@dataclass(frozen=True)
-class CheckpointedLayer:
-    """A module, and the names of the methods that process whole sequences."""
-
-    module: nn.Module
-    methods: tuple[str, ...]
-
-
-def transformer_layers(module: nn.Module) -> list[CheckpointedLayer]:
-    """The layers within a module, in order; empty for networks without such layers."""
+def transformer_layers(module: nn.Module) -> dict[nn.Module, tuple[str, ...]]:
+    """The layers within a module, in order, each with its methods that process whole sequences; empty if it has no layers."""
     hf_layers = {name for part in module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
-    return [
-        CheckpointedLayer(part, methods)
+    return {
+        part: methods
         for part in module.modules()
         if (methods := ("forward",) if type(part).__name__ in hf_layers else getattr(part, "checkpointed_methods", ()))
-    ]
+    }
 
 
 def enable_gradient_checkpointing(module: nn.Module) -> None:
@@ -43,9 +34,9 @@ def enable_gradient_checkpointing(module: nn.Module) -> None:
             f"{type(module).__name__} has no layers for gradient checkpointing. Nothing was trained; leave "
             f"gradient_checkpointing out, or use a Transformer."
         )
-    for layer in layers:
-        for name in layer.methods:
-            setattr(layer.module, name, partial(_checkpointed, getattr(layer.module, name)))
+    for layer, methods in layers.items():
+        for name in methods:
+            setattr(layer, name, partial(_checkpointed, getattr(layer, name)))
 
 
 def _checkpointed(compute: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:

@@ -14,7 +14,7 @@ Shape letters as in `esscher.networks.relative_attention`; R distances, S slots 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -57,8 +57,26 @@ class CachePosition:
 
     def __init__(self, longest: int, length: Int[Tensor, "B"] | None = None):
         self.filled, self.slot = longest + 1, length
-        if length is not None:
-            self.row = torch.arange(len(length), device=length.device)
+
+    @classmethod
+    def after(cls, longest: int, length: Int[Tensor, "B"] | None) -> "CachePosition":
+        """The position after `length` filled slots of each row, at most `longest`; None: all rows have filled as many."""
+        if length is None or len(length) == 0:
+            return cls(longest)
+        low, high = (int(bound) for bound in length.aminmax())
+        return cls(high, None if low == high else length)
+
+    def next(self) -> "CachePosition":
+        return CachePosition(self.filled, None if self.slot is None else self.slot + 1)
+
+    def select(self, index: Int[Tensor, "K"]) -> "CachePosition":
+        """The position of the chosen rows."""
+        return CachePosition.after(self.filled - 1, None if self.slot is None else self.slot[index])
+
+    @cached_property
+    def row(self) -> Int[Tensor, "B"]:
+        assert self.slot is not None
+        return torch.arange(len(self.slot), device=self.slot.device)
 
     @cached_property
     def least(self) -> int:
@@ -89,31 +107,15 @@ class CachePosition:
             cache[:, :, self.row, self.slot] = kv
 
 
-def check_free_slot(filled: int, slots: int) -> None:
+def check_free_slot(slot: int, slots: int) -> None:
     """Refuse a step beyond the slots of a cache."""
-    if filled >= slots:
+    if slot >= slots:
         raise ValueError(f"The state is full: all {slots} slots are filled. Nothing was computed; begin with more new tokens.")
 
 
-def ragged_lengths(longest: int, length: Int[Tensor, "B"] | None) -> tuple[int, Int[Tensor, "B"] | None]:
-    """The filled slots of the longest row, and of each row; None where all rows have filled as many."""
-    if length is None or len(length) == 0:
-        return longest, None
-    low, high = (int(bound) for bound in length.aminmax())
-    return high, None if low == high else length
-
-
-@runtime_checkable
-class TokenMixerStep(Protocol):
-    """A token mixer for one position: it writes its keys and values into the cache, and adds its output to the residual."""
-
-    def __call__(
-        self,
-        x: Float[Tensor, "B W"],
-        cache: Float[Tensor, "P H B S D"],
-        position: CachePosition,
-        residual: Float[Tensor, "B W"],
-    ) -> Float[Tensor, "B W"]: ...
+TokenMixerStep = Callable[[Tensor, Tensor, CachePosition, Tensor], Tensor]
+"""A token mixer for one position: it gets the input, the cache, to which it writes keys and values, the position, and the
+residual, to which it adds its output."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ middle one if not causal).
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout, glu, pad, softmax
 
@@ -63,7 +63,9 @@ class LightConv(nn.Module):
         if position.slot is None:
             value = cache[0, :, :, max(0, position.filled - self.kernel_size) : position.filled]
         else:
-            value = _gather_slots(cache[0], position.slot[:, None] + torch.arange(1 - self.kernel_size, 1, device=x.device))
+            slots = position.slot[:, None] + torch.arange(1 - self.kernel_size, 1, device=x.device)
+            index = slots.clamp(min=0)[None, :, :, None].expand(len(cache[0]), -1, -1, cache.shape[4])
+            value = cache[0].gather(2, index).masked_fill((slots < 0)[None, :, :, None], 0.0)
         kernel = self._kernels(value[:, :, -1:])[..., self.kernel_size - value.shape[2] :]
         return residual + self.o_proj((kernel @ value)[:, :, 0].transpose(0, 1).flatten(1))
 
@@ -91,9 +93,3 @@ def banded_convolution(
     band = kernel[..., : chunk * (chunk + kernel_size - 1)].view(heads, rows, chunks, chunk, -1)
     value = pad(value, (0, 0, 0, chunks * chunk - length)).unfold(2, chunk + kernel_size - 1, chunk).movedim(-1, -2)
     return (band @ value).flatten(2, 3)[:, :, :length]
-
-
-def _gather_slots(cache: Float[Tensor, "H B S D"], slots: Int[Tensor, "B J"]) -> Float[Tensor, "H B J D"]:
-    """The values in the slots of each row; zeros for slots before the first."""
-    index = slots.clamp(min=0)[None, :, :, None].expand(cache.shape[0], -1, -1, cache.shape[3])
-    return cache.gather(2, index).masked_fill((slots < 0)[None, :, :, None], 0.0)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from esscher.core.space import Sequences, point_values
 from esscher.core.target import State
+from esscher.heads.head import LogProbsAndLogsumexp
 
 
 @runtime_checkable
@@ -25,37 +26,27 @@ class Network(Protocol):
     @property
     def max_positions(self) -> int | None:
         """The length of the longest sequence it can read; None is no limit."""
-        ...
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
         """The hidden vector of each token, computed from the tokens before it."""
-        ...
 
     def output(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         """The logits of hidden vectors."""
-        ...
 
     def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
         """The log-probability of one token per hidden vector, 0 where it is below 0; never holds all logits."""
-        ...
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         """`log_probs` and the logsumexp of the logits, both 0 where a token is below 0."""
-        ...
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], State]:
         """The logits after each prompt, and a state with space for `max_new_tokens` tokens."""
-        ...
 
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         """The logits after one more token; may modify the state."""
-        ...
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         """A copy of the chosen rows of a state."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +55,6 @@ class EncoderNetwork(Network, Protocol):
 
     def encode(self, x: Sequences) -> Float[Tensor, "B U D"]:
         """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
-        ...
 
 
 @runtime_checkable
@@ -73,7 +63,6 @@ class PenalizedNetwork(Protocol):
 
     def penalty(self) -> Float[Tensor, ""] | None:
         """The penalty of the last training pass, returned once; None if there is none."""
-        ...
 
 
 @runtime_checkable
@@ -82,7 +71,6 @@ class DataDependentInit(Protocol):
 
     def data_dependent_init(self, x: Sequences) -> None:
         """Set them from a batch of sequences."""
-        ...
 
 
 Memory = tuple[Tensor, ...]
@@ -96,15 +84,12 @@ class StreamingNetwork(Network, Protocol):
     @property
     def bos(self) -> int:
         """The symbol before the first token."""
-        ...
 
     def init_memory(self, rows: int) -> Memory:
         """The memory at the start of `rows` streams."""
-        ...
 
     def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L D"], Memory]:
         """The hidden vector after each input, and the memory after all of them."""
-        ...
 
 
 @runtime_checkable
@@ -114,11 +99,9 @@ class ResumableNetwork(StreamingNetwork, Protocol):
     @property
     def can_resume(self) -> bool:
         """Whether its settings allow it."""
-        ...
 
     def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], State]:
         """The logits after further inputs, and a state with space for `max_new_tokens` tokens."""
-        ...
 
 
 def prepend_bos(x: Sequences, bos: int) -> Int[Tensor, "B U"]:

@@ -11,7 +11,6 @@ for a convolution), M positions before a pass, K = M + T, S slots of a cache, A 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot, pad
 
 from esscher.heads.head import matmul_layout
-from esscher.networks.incremental_decoding import AttentionStep, TokenMixerStep
+from esscher.networks.incremental_decoding import AttentionStep
 from esscher.networks.relative_attention_ops import LocalChunks, relative_attention
 from esscher.networks.transformer_config import TransformerXLConfig
 
@@ -92,42 +91,14 @@ class AttentionContext:
         """True where a query does not see a key; the last key is the last query. None where all are seen."""
         if self.inside is not None:
             return ~self.inside[:, None].expand(-1, queries, -1)
-        return self._window(queries, keys, device) if self.causal else None
-
-    def _window(self, queries: int, keys: int, device: torch.device) -> Bool[Tensor, "1 T K"]:
-        """True where a key is after its query or beyond the attention span; shared by all layers."""
+        if not self.causal:
+            return None
         size = (queries, keys)
-        if size not in self.masks:
+        if size not in self.masks:  # shared by all layers
             distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
             masked = distance < 0
             self.masks[size] = (masked if self.attention_span is None else masked | (distance > self.attention_span))[None]
         return self.masks[size]
-
-
-class TokenMixer(Protocol):
-    """What a block requires of its token mixer, an `nn.Module`."""
-
-    def memory_length(self, *, training: bool) -> int | None:
-        """How many positions before a pass it uses; None is all."""
-        ...
-
-    def kv(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "P H B T D"]:
-        """What other positions need of each position."""
-        ...
-
-    def forward(
-        self,
-        x: Float[Tensor, "B T W"],
-        kv: Float[Tensor, "P H B K D"],
-        biases: Float[Tensor, "2 H D"],
-        context: AttentionContext,
-    ) -> Float[Tensor, "B T W"]:
-        """The output at the last T of K positions."""
-        ...
-
-    def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], sinusoids: SinusoidFn) -> TokenMixerStep:
-        """The mixer for one position, with the current weights, for caches of `slots` slots and `steps` further steps."""
-        ...
 
 
 class RelativeAttention(nn.Module):
@@ -144,11 +115,13 @@ class RelativeAttention(nn.Module):
         self.o_proj = nn.Linear(inner, config.width, bias=False)
 
     def memory_length(self, *, training: bool) -> int | None:
+        """How many positions before a pass it uses; None is all."""
         if self.chunk is not None:
             return 2 * self.chunk - 1
         return self.config.memory if training else self.config.effective_attention_span
 
     def kv(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "2 H B T D"]:
+        """What other positions need of each position."""
         return self.kv_proj(x).unflatten(-1, (2, self.heads, -1)).permute(2, 3, 0, 1, 4)
 
     def forward(
@@ -158,14 +131,15 @@ class RelativeAttention(nn.Module):
         biases: Float[Tensor, "A H D"],
         context: AttentionContext,
     ) -> Float[Tensor, "B T W"]:
+        """The output at the last T of K positions."""
         query = self.q_proj(x).unflatten(-1, (self.heads, -1)).permute(2, 0, 1, 3)
-        if context.permutation_mask is not None:
-            attended = self._permuted_attention(query, kv, biases, context, context.permutation_mask)
-        else:
-            attended = (self._full_attention if self.chunk is None else self._local_attention)(query, kv, biases, context)
-        return self.o_proj(attended.permute(1, 2, 0, 3).flatten(2))
+        return self.o_proj(self._attention(query, kv, biases, context).permute(1, 2, 0, 3).flatten(2))
 
-    def _full_attention(self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext) -> Float[Tensor, "H B T D"]:
+    def _attention(self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext) -> Float[Tensor, "H B T D"]:
+        if context.permutation_mask is not None:
+            return self._permuted_attention(query, kv, biases, context, context.permutation_mask)
+        if self.chunk is not None:
+            return self._local_attention(query, kv, biases, context)
         queries, keys = query.shape[2], kv.shape[3]
         bounds = (keys - 1, 0 if context.causal else 1 - queries)
         return self._attend(query, kv, bounds, biases, context.masked(queries, keys, query.device), context)
@@ -201,7 +175,7 @@ class RelativeAttention(nn.Module):
             queries, keys = permutation_mask.queries.position, permutation_mask.keys.position
             assert queries is not None and keys is not None
             masked = masked | ((queries[:, :, None] // self.chunk - keys[:, None] // self.chunk).abs() > 1)
-        return self._attend_visible(query, kv, bounds, biases, masked, context, index, marks)
+        return self._attend(query, kv, bounds, biases, masked, context, index, marks)
 
     def _local_permuted_attention(
         self,
@@ -225,28 +199,10 @@ class RelativeAttention(nn.Module):
         masked = chunks.split_with_neighbours(key_order_index, NEVER_VISIBLE).mT > chunks.split(order_index, NEVER_VISIBLE)
         marks = None if marks is None else (chunks.split(marks[0]), chunks.split_with_neighbours(marks[1]))
         query, kv, bounds = chunks.split(query), chunks.split_with_neighbours(kv), (2 * size - 1, 1 - 2 * size)
-        attended = chunks.merge(self._attend_visible(query, kv, bounds, biases, masked, context, None, marks))
+        attended = chunks.merge(self._attend(query, kv, bounds, biases, masked, context, None, marks))
         if position is None:
             return attended
         return attended.gather(2, position[:, :, None].expand(len(attended), -1, -1, attended.shape[3]))
-
-    def _attend_visible(
-        self,
-        query: Tensor,
-        kv: Tensor,
-        bounds: tuple[int, int],
-        biases: Tensor,
-        masked: Bool[Tensor, "M T K"],
-        context: AttentionContext,
-        index: Tensor | None,
-        marks: SegmentBias | None,
-    ) -> Float[Tensor, "H N T D"]:
-        """Attention to what is not masked, and 0 where everything is."""
-        blind = masked.all(-1, keepdim=True)
-        if not bool(blind.any()):
-            return self._attend(query, kv, bounds, biases, masked, context, index, marks)
-        attended = self._attend(query, kv, bounds, biases, masked & ~blind, context, index, marks)
-        return attended.view(len(attended), -1, len(blind), *attended.shape[2:]).masked_fill(blind, 0.0).flatten(1, 2)
 
     def _rel_pos(self, context: AttentionContext, most: int, least: int) -> Float[Tensor, "H R D"]:
         return self.rel_pos_proj(context.sinusoids(most, least)).unflatten(-1, (self.heads, -1)).transpose(0, 1)
@@ -262,24 +218,33 @@ class RelativeAttention(nn.Module):
         index: Tensor | None = None,
         marks: SegmentBias | None = None,
     ) -> Float[Tensor, "H N T D"]:
-        """Attention with distances between the bounds."""
-        (key, value), keep, most, least = kv, None, *bounds
+        """Attention with distances between the bounds; 0 where a factorization order masks everything."""
+        (key, value), keep, most, least, blind = kv, None, *bounds, None
+        if context.permutation_mask is not None and mask is not None:
+            blind = mask.all(-1, keepdim=True)
+            blind = blind if bool(blind.any()) else None
+            mask = mask if blind is None else mask & ~blind
         if context.training and self.config.attention_dropout:
             keep = dropout(query.new_ones(*query.shape[:3], key.shape[2]), self.config.attention_dropout)
         rel_pos, rows = self._rel_pos(context, most, least), query.shape[1]
-        if not context.reversed_half:
-            return relative_attention(query, key, value, rel_pos, biases[:2], mask, keep, index, marks)
-        halves, reversed_rel_pos = (slice(rows // 2), slice(rows // 2, rows)), self._rel_pos(context, -most, -least)
-        parts = []
-        for half, half_rel_pos in zip(halves, (rel_pos, reversed_rel_pos), strict=True):
-            pairs = [None if one is None else one[half] if len(one) == rows else one for one in (mask, index)]
-            half_keep = None if keep is None else keep[:, half]
-            half_marks = None if marks is None else (marks[0][:, half], marks[1][half])
-            qkv = query[:, half], key[:, half], value[:, half]
-            parts.append(relative_attention(*qkv, half_rel_pos, biases[:2], pairs[0], half_keep, pairs[1], half_marks))
-        return torch.cat(parts, 1)
+        if context.reversed_half:
+            parts = []
+            reversed_rel_pos = self._rel_pos(context, -most, -least)
+            for half, half_rel_pos in ((slice(rows // 2), rel_pos), (slice(rows // 2, rows), reversed_rel_pos)):
+                pairs = [None if part is None else part[half] if len(part) == rows else part for part in (mask, index)]
+                half_keep = None if keep is None else keep[:, half]
+                half_marks = None if marks is None else (marks[0][:, half], marks[1][half])
+                qkv = query[:, half], key[:, half], value[:, half]
+                parts.append(relative_attention(*qkv, half_rel_pos, biases[:2], pairs[0], half_keep, pairs[1], half_marks))
+            attended = torch.cat(parts, 1)
+        else:
+            attended = relative_attention(query, key, value, rel_pos, biases[:2], mask, keep, index, marks)
+        if blind is None:
+            return attended
+        return attended.view(len(attended), -1, len(blind), *attended.shape[2:]).masked_fill(blind, 0.0).flatten(1, 2)
 
     def step(self, slots: int, steps: int, biases: Float[Tensor, "2 H D"], sinusoids: SinusoidFn) -> AttentionStep:
+        """The mixer for one position, with the current weights, for caches of `slots` slots and `steps` further steps."""
         most = slots if self.chunk is None else min(slots, 2 * self.chunk)
         if self.chunk is None and self.config.effective_attention_span is not None:
             most = min(slots, self.config.effective_attention_span + 1)

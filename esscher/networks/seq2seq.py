@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from esscher.core.space import Sequences, scatter_point_values
 from esscher.heads.build import build_embedding, build_head
-from esscher.heads.head import LogitsFn, NetworkWithHead
+from esscher.heads.head import NetworkWithHead
 from esscher.networks.incremental_decoding import CachePosition, KVCache, RowsByPrompt, check_free_slot
 from esscher.networks.network import prepend_bos, shift_right, unpadded
 from esscher.networks.recurrent import RecurrentState, cell_weights
@@ -33,6 +33,7 @@ from esscher.networks.transformer import (
     AttentionMask,
     RotaryEmbedding,
     TransformerBlock,
+    TransformerState,
     init_transformer_weights,
 )
 
@@ -50,14 +51,12 @@ class _EncodedSource:
 
 @dataclass(frozen=True)
 class _EncoderDecoderState:
-    """The encoded sources, the source of each row, and the keys and values of the target so far."""
+    """The encoded sources, the source of each row, and the state of the decoder."""
 
     source: _EncodedSource
     rows_by_prompt: RowsByPrompt
-    cache: tuple[KVCache, ...]
+    decoder: TransformerState
     rotary: RotaryEmbedding
-    logits: LogitsFn
-    filled: int
 
 
 class DecoderBlock(TransformerBlock):
@@ -94,7 +93,7 @@ class DecoderBlock(TransformerBlock):
         self, x: Float[Tensor, "B W"], state: _EncoderDecoderState, layer: int, rotary: RotaryEmbedding
     ) -> Float[Tensor, "B W"]:
         """The output for one position, written over x; keys and values are written into the cache."""
-        self.step_attention(x, rotary, state.cache[layer], CachePosition(state.filled))
+        self.step_attention(x, rotary, state.decoder.cache[layer], state.decoder.position)
         keys, values = state.source.kv[layer]
         query = self.cross_q_proj(self.cross_attention_norm(x)).view(len(x), self.heads, -1) * keys.shape[-1] ** -0.5
         score = state.rows_by_prompt.arrange(query).transpose(1, 2) @ keys.transpose(-1, -2)  # [P, H, N, S]
@@ -135,24 +134,24 @@ class EncoderDecoderNetwork(NetworkWithHead):
         layers, _, _, heads, _, width = source.kv.shape
         cache = tuple(KVCache.empty(source.kv, rows, heads, max_new_tokens, width) for _ in range(layers))
         rows_by_prompt = RowsByPrompt(torch.arange(rows, device=prompts.tokens.device), rows)
-        rotary, logits = self._rotary(max_new_tokens), self.head.logits_fn(max_new_tokens)
-        state = _EncoderDecoderState(source, rows_by_prompt, cache, rotary, logits, 0)
+        decoder = TransformerState(cache, self.head.logits_fn(max_new_tokens), CachePosition(0))
+        state = _EncoderDecoderState(source, rows_by_prompt, decoder, self._rotary(max_new_tokens))
         return self.advance(state, torch.full((rows,), self.vocab_size, device=prompts.tokens.device))
 
     def advance(
         self, state: _EncoderDecoderState, token: Int[Tensor, "B"]
     ) -> tuple[Float[Tensor, "B V"], _EncoderDecoderState]:
-        check_free_slot(state.filled, state.cache[0].slots)
-        x, rotary = self.embedding(token), state.rotary.at(state.filled)
+        slot = state.decoder.position.filled - 1
+        check_free_slot(slot, state.decoder.cache[0].slots)
+        x, rotary = self.embedding(token), state.rotary.at(slot)
         for layer, block in enumerate(self.decoder_blocks):
             cast(DecoderBlock, block).step_decode(x, state, layer, rotary)
-        return state.logits(self.final_norm(x)), replace(state, filled=state.filled + 1)
+        return state.decoder.logits(self.final_norm(x)), replace(state, decoder=state.decoder.next())
 
     def select(self, state: _EncoderDecoderState, index: Int[Tensor, "K"]) -> _EncoderDecoderState:
         rows_by_prompt, used = state.rows_by_prompt.select(index)
-        cache = tuple(kv.select(index, state.filled) for kv in state.cache)
         source = state.source if used is None else state.source.rows(used)
-        return replace(state, source=source, rows_by_prompt=rows_by_prompt, cache=cache)
+        return replace(state, source=source, rows_by_prompt=rows_by_prompt, decoder=state.decoder.select(index))
 
     def _encode(self, prompts: Sequences, *, use_dropout: bool) -> _EncodedSource:
         """Keys and values of the sources for each decoder layer."""

@@ -18,7 +18,7 @@ from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 from esscher.core.space import Sequences
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
-from esscher.networks.incremental_decoding import CachePosition, KVCache, check_free_slot, ragged_lengths
+from esscher.networks.incremental_decoding import CachePosition, KVCache, check_free_slot
 from esscher.networks.network import prepend_bos, unpadded
 from esscher.networks.transformer_config import TransformerConfig
 
@@ -140,13 +140,21 @@ def init_transformer_weights(network: nn.Module, layers: int) -> None:
 
 
 @dataclass(frozen=True)
-class _TransformerState:
+class TransformerState:
     """Keys and values of each layer; slot t of a row belongs to its t-th input."""
 
     cache: tuple[KVCache, ...]
     logits: LogitsFn
-    longest: int  # filled slots of the longest row
-    length: Int[Tensor, "B"] | None  # filled slots of each row; None when all have filled `longest`
+    position: CachePosition
+
+    def select(self, index: Int[Tensor, "K"]) -> "TransformerState":
+        """A copy of the chosen rows."""
+        cache = tuple(kv.select(index, self.position.filled - 1) for kv in self.cache)
+        return TransformerState(cache, self.logits, self.position.select(index))
+
+    def next(self) -> "TransformerState":
+        """The state after a step, which shares the cache."""
+        return TransformerState(self.cache, self.logits, self.position.next())
 
 
 class TransformerNetwork(NetworkWithHead):
@@ -166,7 +174,8 @@ class TransformerNetwork(NetworkWithHead):
         if config.positions == "learned":
             self.position = nn.Embedding(config.max_positions, config.width)
         else:
-            for name, values in rotary_table(config)._asdict().items():
+            rotary = RotaryEmbedding.of_positions(config.max_positions, config.width // config.heads)
+            for name, values in rotary._asdict().items():
                 self.register_buffer(name, values, persistent=False)
         self.head = build_head(config, vocab_size, config.width, self.embedding if config.tied else None, bias=False)
         init_transformer_weights(self, config.layers)
@@ -181,7 +190,7 @@ class TransformerNetwork(NetworkWithHead):
         mask = None if inside is None else inside[:, None, None]
         return self._pass(inputs, None, AttentionMask(causal=False, mask=mask))
 
-    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], _TransformerState]:
+    def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], TransformerState]:
         inputs, config = prepend_bos(prompts, self.vocab_size), self.config
         rows, longest = inputs.shape
         shape = (rows, config.heads, longest - 1 + max_new_tokens, config.width // config.heads)
@@ -189,12 +198,12 @@ class TransformerNetwork(NetworkWithHead):
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
         logits = self.head.logits_fn(max_new_tokens)
-        return logits(after), _TransformerState(cache, logits, *ragged_lengths(longest, prompts.start + 1))
+        return logits(after), TransformerState(cache, logits, CachePosition.after(longest, prompts.start + 1))
 
-    def advance(self, state: _TransformerState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _TransformerState]:
-        check_free_slot(state.longest, state.cache[0].slots)
-        position = CachePosition(state.longest, state.length)
-        slot = state.longest if state.length is None else state.length
+    def advance(self, state: TransformerState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], TransformerState]:
+        position = state.position
+        check_free_slot(position.filled - 1, state.cache[0].slots)
+        slot = position.filled - 1 if position.slot is None else position.slot
         x, rotary = self.embedding(token), None
         if self.config.positions == "learned":
             x += self.position.weight[slot]
@@ -202,13 +211,10 @@ class TransformerNetwork(NetworkWithHead):
             rotary = RotaryEmbedding(self.cos[slot][..., None, None, :], self.sin[slot][..., None, None, :])
         for block, cache in zip(self.blocks, state.cache, strict=True):
             cast(TransformerBlock, block).step(x, rotary, cache, position)
-        length = None if state.length is None else state.length + 1
-        return state.logits(self.final_norm(x)), _TransformerState(state.cache, state.logits, state.longest + 1, length)
+        return state.logits(self.final_norm(x)), state.next()
 
-    def select(self, state: _TransformerState, index: Int[Tensor, "K"]) -> _TransformerState:
-        cache = tuple(kv.select(index, state.longest) for kv in state.cache)
-        length = None if state.length is None else state.length[index]
-        return _TransformerState(cache, state.logits, *ragged_lengths(state.longest, length))
+    def select(self, state: TransformerState, index: Int[Tensor, "K"]) -> TransformerState:
+        return state.select(index)
 
     def _pass(
         self, inputs: Int[Tensor, "B T"], cache: tuple[KVCache, ...] | None, attention_mask: AttentionMask = CAUSAL
@@ -226,8 +232,3 @@ class TransformerNetwork(NetworkWithHead):
             if cache is not None:
                 cache[number].keys[:, :, :width], cache[number].values[:, :, :width] = keys, values
         return self.final_norm(x)
-
-
-def rotary_table(config: TransformerConfig) -> RotaryEmbedding:
-    """The buffers `cos` and `sin` of a network with rotary positions."""
-    return RotaryEmbedding.of_positions(config.max_positions, config.width // config.heads)

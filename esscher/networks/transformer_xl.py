@@ -22,18 +22,11 @@ from esscher.core.space import Sequences
 from esscher.heads.adaptive import PROJECTION_STD
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead, matmul_layout
-from esscher.networks.incremental_decoding import (
-    ACTIVATIONS,
-    BlockStep,
-    CachePosition,
-    LayerNormWeights,
-    check_free_slot,
-    ragged_lengths,
-)
+from esscher.networks.incremental_decoding import ACTIVATIONS, BlockStep, CachePosition, LayerNormWeights, check_free_slot
 from esscher.networks.lightconv import LightConv
-from esscher.networks.network import prepend_bos, unpadded
+from esscher.networks.network import Memory, prepend_bos, unpadded
 from esscher.networks.regularization import variational_dropout
-from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn, TokenMixer
+from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.relative_attention_ops import sinusoids
 from esscher.networks.transformer_config import TransformerXLConfig
 
@@ -48,8 +41,7 @@ class XLState:
     caches: tuple[Tensor, ...]  # [P, H, B, S, D]; P and D depend on the layer
     steps: tuple[BlockStep, ...]
     head: LogitsFn
-    longest: int  # filled slots of the longest row
-    length: Int[Tensor, "B"] | None  # filled slots of each row; None when all have filled `longest`
+    position: CachePosition
 
 
 class XLBlock(nn.Module):
@@ -61,7 +53,7 @@ class XLBlock(nn.Module):
         super().__init__()
         self.config = config
         kind, span = config.mixer(layer)
-        self.mixer: TokenMixer
+        self.mixer: RelativeAttention | LightConv
         if kind.endswith("conv"):
             self.mixer = LightConv(config, span, dynamic=kind == "dynamicconv")
         else:
@@ -78,9 +70,12 @@ class XLBlock(nn.Module):
         self, x: Float[Tensor, "B T W"], kv: Tensor, biases: Tensor, context: AttentionContext
     ) -> Float[Tensor, "B T W"]:
         """The output at the last T of K positions."""
-        pre = self.config.norm == "pre"
-        mixed = apply_dropout(self.mixer.forward(self.norms[0](x) if pre else x, kv, biases, context), self.config, context)
-        return self._feed_forward(x + mixed if pre else self.norms[0](x + mixed), context)
+        config, pre = self.config, self.config.norm == "pre"
+        mixed = apply_dropout(self.mixer.forward(self.norms[0](x) if pre else x, kv, biases, context), config, context)
+        x = x + mixed if pre else self.norms[0](x + mixed)
+        inner = ACTIVATIONS[config.activation](self.up_proj(self.norms[1](x) if pre else x))
+        out = x + apply_dropout(self.down_proj(apply_dropout(inner, config, context)), config, context)
+        return out if pre else self.norms[1](out)
 
     def step(self, slots: int, steps: int, biases: Tensor, sinusoids: SinusoidFn) -> BlockStep:
         """The block for one position, with the current weights."""
@@ -88,12 +83,6 @@ class XLBlock(nn.Module):
         up_proj, down_proj = ((part.bias, matmul_layout(part.weight, steps).T) for part in (self.up_proj, self.down_proj))
         mixer, activation = self.mixer.step(slots, steps, biases, sinusoids), ACTIVATIONS[self.config.activation]
         return BlockStep(mixer, (first, second), up_proj, down_proj, self.config.norm == "pre", activation)
-
-    def _feed_forward(self, x: Float[Tensor, "*S W"], context: AttentionContext) -> Float[Tensor, "*S W"]:
-        pre = self.config.norm == "pre"
-        inner = ACTIVATIONS[self.config.activation](self.up_proj(self.norms[1](x) if pre else x))
-        out = x + apply_dropout(self.down_proj(apply_dropout(inner, self.config, context)), self.config, context)
-        return out if pre else self.norms[1](out)
 
 
 class TransformerXLNetwork(NetworkWithHead):
@@ -143,12 +132,12 @@ class TransformerXLNetwork(NetworkWithHead):
         context = replace(self._attention_context(self.training), causal=False, inside=unpadded(inputs, x.stop))
         return self._pass(inputs, None, context)[0]
 
-    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+    def init_memory(self, rows: int) -> Memory:
         """The number of positions read of each stream, and the inputs of each layer: none."""
         inputs = [self._like.new_empty(rows, 0, self.config.width) for _ in self._stack]
         return (torch.zeros(rows, dtype=torch.long, device=self._like.device), *inputs)
 
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
+    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L W"], Memory]:
         if inputs.numel() == 0:
             return self._embed(inputs), memory
         first, *past = memory
@@ -173,18 +162,15 @@ class TransformerXLNetwork(NetworkWithHead):
             hidden.append(vectors)
             done += vectors.shape[1]
         after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
-        state = self._state(caches, longest, max_new_tokens)
-        longest, length = ragged_lengths(longest, prompts.start + 1)
-        return state.head(after), replace(state, longest=longest, length=length)
+        state = self._state(caches, CachePosition.after(longest, prompts.start + 1), max_new_tokens)
+        return state.head(after), state
 
     @property
     def can_resume(self) -> bool:
         """Whether steps may start from a memory: chunks are counted from the start of a stream, which a state does not know."""
         return not self.config.uses("local") or self.config.effective_attention_span is None
 
-    def resume(
-        self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...], max_new_tokens: int
-    ) -> tuple[Float[Tensor, "B V"], XLState]:
+    def resume(self, inputs: Int[Tensor, "B L"], memory: Memory, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], XLState]:
         first, *past = memory
         hidden, _, memories = self._pass(inputs, past, self._attention_context(False, int(first[0])))
         kv = [memory.movedim(0, 2) for memory in memories]
@@ -192,37 +178,34 @@ class TransformerXLNetwork(NetworkWithHead):
         caches = [old.new_zeros(*old.shape[:3], filled - 1 + max_new_tokens, old.shape[4]) for old in kv]
         for cache, old in zip(caches, kv, strict=True):
             cache[..., filled - old.shape[3] : filled, :] = old  # the last position of all layers is in one slot
-        state = self._state(caches, filled, max_new_tokens)
+        state = self._state(caches, CachePosition(filled), max_new_tokens)
         return state.head(hidden[:, -1]), state
 
-    def _state(self, caches: list[Tensor], filled: int, max_new_tokens: int) -> XLState:
-        """The state of rows that have all filled `filled` slots."""
-        sinusoids, slots = self._attention_context(training=False).sinusoids, filled - 1 + max_new_tokens
+    def _state(self, caches: list[Tensor], position: CachePosition, max_new_tokens: int) -> XLState:
+        sinusoids, slots = self._attention_context(training=False).sinusoids, caches[0].shape[3]
         stack = zip(self._stack, self._biases, strict=True)
         steps = [cast(XLBlock, block).step(slots, max_new_tokens, biases, sinusoids) for block, biases in stack]
-        return XLState(tuple(caches), tuple(steps), self.head.logits_fn(max_new_tokens), filled, None)
+        return XLState(tuple(caches), tuple(steps), self.head.logits_fn(max_new_tokens), position)
 
     def advance(self, state: XLState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLState]:
-        check_free_slot(state.longest, state.caches[0].shape[3])
+        check_free_slot(state.position.filled - 1, state.caches[0].shape[3])
         with torch.inference_mode():  # views are cheaper here; the logits, computed outside, are an ordinary tensor
-            x = self._step_tokens(token, state, CachePosition(state.longest, state.length))
-        length = None if state.length is None else state.length + 1
-        return state.head(x), XLState(state.caches, state.steps, state.head, state.longest + 1, length)
+            x = self._step_tokens(token, state)
+        return state.head(x), XLState(state.caches, state.steps, state.head, state.position.next())
 
     def select(self, state: XLState, index: Int[Tensor, "K"]) -> XLState:
-        caches = []
+        caches, filled = [], state.position.filled - 1
         for old in state.caches:
             cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
-            cache[..., : state.longest, :] = old[..., : state.longest, :].index_select(2, index)
+            cache[..., :filled, :] = old[..., :filled, :].index_select(2, index)
             caches.append(cache)
-        longest, length = ragged_lengths(state.longest, None if state.length is None else state.length[index])
-        return replace(state, caches=tuple(caches), longest=longest, length=length)
+        return replace(state, caches=tuple(caches), position=state.position.select(index))
 
-    def _step_tokens(self, token: Int[Tensor, "B"], state: XLState, position: CachePosition) -> Float[Tensor, "B W"]:
+    def _step_tokens(self, token: Int[Tensor, "B"], state: XLState) -> Float[Tensor, "B W"]:
         """The vector after one more token, whose keys and values are written into the caches."""
         x = self._embed(token)
         for step, cache in zip(state.steps, state.caches, strict=True):
-            x = step(x, cache, position)
+            x = step(x, cache, state.position)
         return x
 
     def _segments(self, inputs: Int[Tensor, "B T"], *, training: bool) -> list[tuple[Tensor, list[Tensor]]]:

@@ -24,7 +24,7 @@ from torch.nn.functional import dropout
 
 from esscher.core.space import Sequences
 from esscher.heads.build import build_head, init_embedding_and_head
-from esscher.heads.head import LogitsFn, matmul_layout
+from esscher.heads.head import LogitsFn, LogProbsAndLogsumexp, matmul_layout
 from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import TrellisNetConfig
 from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
@@ -86,9 +86,7 @@ class TrellisNetwork(ActivationRegularized):
         self._add_auxiliary_loss(hidden, tokens)
         return super().log_probs(hidden, tokens)
 
-    def log_probs_and_logsumexp(
-        self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]
-    ) -> tuple[Float[Tensor, "*S"], Float[Tensor, "*S"]]:
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S W"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         self._add_auxiliary_loss(hidden, tokens)
         return super().log_probs_and_logsumexp(hidden, tokens)
 

@@ -24,7 +24,7 @@ from esscher.core.space import Sequences
 from esscher.heads.build import build_head
 from esscher.heads.head import NetworkWithHead
 from esscher.networks.incremental_decoding import check_free_slot
-from esscher.networks.network import prepend_bos, unpadded
+from esscher.networks.network import Memory, prepend_bos, unpadded
 from esscher.networks.relative_attention import NEVER_VISIBLE, AttentionContext, OrderedPositions, PermutationMask
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.networks.transformer_xl import INITIAL_STD, XLBlock, apply_dropout, sinusoid_table, tail_range
@@ -95,8 +95,8 @@ class XLNetNetwork(NetworkWithHead):
         return self._streams(inputs, None, positions, None, self._attention_context(self.training))[0]
 
     def target_hidden(
-        self, inputs: Int[Tensor, "B L"], factorization_order: FactorizationOrder, memory: tuple[Tensor, ...] | None, keeps: int
-    ) -> tuple[Float[Tensor, "B Q W"], tuple[Tensor, ...]]:
+        self, inputs: Int[Tensor, "B L"], factorization_order: FactorizationOrder, memory: Memory | None, keeps: int
+    ) -> tuple[Float[Tensor, "B Q W"], Memory]:
         """The vector of each target, and the memory after the first `keeps` inputs."""
         first, *past = self.init_memory(len(inputs)) if memory is None else memory
         segment, targets = factorization_order.segment, factorization_order.targets
@@ -113,12 +113,12 @@ class XLNetNetwork(NetworkWithHead):
         hidden = content.gather(1, targets[:, :, None].expand(-1, -1, content.shape[2])) if queries is None else queries
         return hidden, self._next_memory(first, past, layer_inputs, keeps)
 
-    def init_memory(self, rows: int) -> tuple[Tensor, ...]:
+    def init_memory(self, rows: int) -> Memory:
         """The number of inputs read of each stream, and the inputs of each layer: none."""
         inputs = [self.mask_emb.new_empty(rows, 0, self.config.width) for _ in self.blocks]
         return (torch.zeros(rows, dtype=torch.long, device=self.mask_emb.device), *inputs)
 
-    def read(self, inputs: Int[Tensor, "B L"], memory: tuple[Tensor, ...]) -> tuple[Float[Tensor, "B L W"], tuple[Tensor, ...]]:
+    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L W"], Memory]:
         first, *past = memory
         hidden, layer_inputs = self._in_sequence(inputs, past, int(first[0]) if len(first) else 0, None)
         return hidden, self._next_memory(first, past, layer_inputs, inputs.shape[1])
@@ -152,10 +152,8 @@ class XLNetNetwork(NetworkWithHead):
         slot = torch.arange(used, device=inputs.device)[None]
         next_column = torch.cat([column, state.length[:, None]], 1)
         order_index = torch.cat([column, state.length[:, None] - 1], 1)
-        queries, keys = (
-            OrderedPositions(order_index, state.positions[next_column]),
-            OrderedPositions(slot, state.positions[slot]),
-        )
+        queries = OrderedPositions(order_index, state.positions[next_column])
+        keys = OrderedPositions(slot, state.positions[slot])
         context = replace(context, permutation_mask=PermutationMask(queries, keys))
         x = torch.cat([self.embedding(inputs), self.mask_emb.expand(len(inputs), 1, -1)], 1)
         for block, biases, cache in zip(self._stack, self.biases, state.caches, strict=True):
@@ -182,10 +180,8 @@ class XLNetNetwork(NetworkWithHead):
         absolute = order is not None or self.config.uses("local")
         positions = OrderedPositions(order_index, position[:, :-1] + first if absolute else None)
         query_positions = OrderedPositions(order_index, position[:, 1:] + first if absolute else position[:, 1:])
-        before, context = (
-            torch.arange(first - past_length, first, device=inputs.device)[None],
-            self._attention_context(self.training),
-        )
+        before = torch.arange(first - past_length, first, device=inputs.device)[None]
+        context = self._attention_context(self.training)
         _, queries, layer_inputs = self._streams(inputs, past, positions, query_positions, context, before)
         assert queries is not None
         return queries, layer_inputs
@@ -201,10 +197,15 @@ class XLNetNetwork(NetworkWithHead):
     ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B Q W"] | None, list[Tensor]]:
         """Content and query vectors, and the inputs of each layer; with queries the last layer computes no content."""
         past_length = 0 if past is None else past[0].shape[1]
-        keys = _keys_with_memory(positions, past_length, before)
-        content_context, query_context = replace(context, permutation_mask=PermutationMask(positions, keys, past_length)), None
-        layer = self.config.layer
-        x, query, layer_inputs = apply_dropout(self.embedding(inputs), layer, context), None, []
+        position = positions.position
+        if position is not None and before is not None:
+            position = torch.cat([before.expand(len(position), -1), position], 1)
+        # all queries see the memory, which belongs to the first segment
+        key_order_index = pad(positions.order_index, (past_length, 0), value=-NEVER_VISIBLE)
+        segment = None if positions.segment is None else pad(positions.segment, (past_length, 0))
+        keys, layer = OrderedPositions(key_order_index, position, segment), self.config.layer
+        content_context = replace(context, permutation_mask=PermutationMask(positions, keys, past_length))
+        x, query, query_context, layer_inputs = apply_dropout(self.embedding(inputs), layer, context), None, None, []
         if query_positions is not None:
             query_context = replace(context, permutation_mask=PermutationMask(query_positions, keys, past_length))
             query = self.mask_emb.expand(len(inputs), query_positions.order_index.shape[1], -1)
@@ -222,11 +223,10 @@ class XLNetNetwork(NetworkWithHead):
 
     def _next_memory(
         self, first: Int[Tensor, "B"], past: Sequence[Tensor], layer_inputs: Sequence[Tensor], keeps: int
-    ) -> tuple[Tensor, ...]:
+    ) -> Memory:
         """The memory after the first `keeps` inputs of a pass."""
         memories = [torch.cat([old, new[:, :keeps]], 1).detach() for old, new in zip(past, layer_inputs, strict=True)]
-        kept = [memory.narrow(1, *tail_range(memory.shape[1], self.config.memory)) for memory in memories]
-        return (first + keeps, *kept)
+        return (first + keeps, *(memory.narrow(1, *tail_range(memory.shape[1], self.config.memory)) for memory in memories))
 
     def _segments(self, inputs: Int[Tensor, "B L"]) -> Int[Tensor, "B L"] | None:
         """The number of separators before each input; None if there are none at all."""
@@ -241,15 +241,6 @@ class XLNetNetwork(NetworkWithHead):
     @property
     def _stack(self) -> list[XLBlock]:
         return [cast(XLBlock, block) for block in self.blocks]
-
-
-def _keys_with_memory(positions: OrderedPositions, past_length: int, before: Int[Tensor, "1 M"] | None) -> OrderedPositions:
-    """The keys of a pass: all queries see the memory, which belongs to the first segment."""
-    order_index, position = pad(positions.order_index, (past_length, 0), value=-NEVER_VISIBLE), positions.position
-    segment = None if positions.segment is None else pad(positions.segment, (past_length, 0))
-    if position is not None and before is not None:
-        position = torch.cat([before.expand(len(position), -1), position], 1)
-    return OrderedPositions(order_index, position, segment)
 
 
 def prepend_visible_symbol(

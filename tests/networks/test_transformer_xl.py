@@ -204,7 +204,7 @@ def test_convolutions_are_local_attention_to_places_alone(dynamic):
     local._rel_pos = lambda context, most, least: places
     kv = torch.stack([torch.zeros(heads, 2, length, distances, dtype=torch.double),
                          nn.functional.pad(value, (0, distances - value.shape[-1]))])  # fmt: skip
-    attended = local._local_attention(query, kv, biases, AttentionContext(_places, False))[..., : value.shape[-1]]
+    attended = local._attention(query, kv, biases, AttentionContext(_places, False))[..., : value.shape[-1]]
     expected = convolution.o_proj(attended.permute(1, 2, 0, 3).flatten(2))
     assert torch.allclose(seen[:, kernel_size - 1 :], expected[:, kernel_size - 1 :], atol=1e-9)
     assert not torch.allclose(seen[:, : kernel_size - 1], expected[:, : kernel_size - 1], atol=1e-3)
