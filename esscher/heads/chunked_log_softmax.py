@@ -1,16 +1,13 @@
 """Log-probabilities of given tokens under a softmax over many tokens, or a mixture of softmaxes, in chunks of logits.
 
 `softmax_log_probs` and `mixture_log_probs` compute the gradient in the forward pass of each chunk, so that no logit is kept or
-computed twice: the gradient of the hidden vectors per row, that of weight and bias as a sum over rows for an incoming gradient
-of 1. The backward pass scales the sum by the most common incoming gradient, and visits again only the rows with another one (0
-where a mask left them out, weights of an importance sample). The result is exact for any incoming gradient; it is cheapest for
-a mean, and costs two more matrix products, of five, when every row has its own.
+computed twice; for weight and bias, its sum over rows for an incoming gradient of 1. The backward pass scales the sum by the
+most common incoming gradient, and visits again only the rows with another one. The result is exact for any incoming gradient;
+it is cheapest for a mean, and costs two more matrix products, of five, when every row has its own.
 
 A mixture has K rows of logits per token, all in one chunk: the gradient of each is that of its own softmax times its posterior
-probability. A component whose prior is 0 has no row, and costs nothing.
-
-`softmax_log_probs_and_logsumexp` has two outputs, whose gradients arrive only in the backward pass: up to `LOGITS_KEPT` logits
-are kept for it, more are computed again.
+probability. A component whose prior is 0 has no row. `softmax_log_probs_and_logsumexp` has two outputs, whose gradients arrive
+only in the backward pass: up to `LOGITS_KEPT` logits are kept for it, more are computed again.
 
 Low precision and autocast multiply in their dtype and accumulate in float32, which is also the dtype of the result. What it
 leaves out: second derivatives, which raise an error.
@@ -31,15 +28,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+Weight = Float[Tensor, "V D"]
+Bias = Float[Tensor, "V"] | None
+
 LOGITS_PER_CHUNK = 2**24  # logits of a chunk on accelerators, and in other modules: 64 MB
 LOGITS_IN_CACHE = 2**22  # logits of a chunk on CPUs: 16 MB
 LEAST_ROWS = 256  # rows of a chunk: with fewer, reading a large weight again costs more than the cache saves
 LOGITS_KEPT = 2**26  # logits that are kept for the backward pass: 256 MB
 
 
-def softmax_log_probs(
-    hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None, tokens: Int[Tensor, "N"]
-) -> Float[Tensor, "N"]:
+def softmax_log_probs(hidden: Float[Tensor, "N D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
     """log softmax(weight h + bias) of one token for each hidden vector h, once differentiable in all three."""
     return _log_probs(hidden, weight, bias, tokens, None, 0.0)
 
@@ -92,11 +90,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(
-    hidden: Float[Tensor, "M D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    tokens: Int[Tensor, "N"],
-    log_prior: Float[Tensor, "N K"] | None,
+    hidden: Float[Tensor, "M D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"], log_prior: Float[Tensor, "N K"] | None
 ) -> Iterator[_Chunk]:
     """The rows in chunks; logits have the dtype of sums."""
     at_once = LOGITS_IN_CACHE if hidden.device.type == "cpu" else LOGITS_PER_CHUNK

@@ -1,16 +1,13 @@
 """DEQ-Transformer (Bai et al. 2019): the fixed point of one Transformer-XL layer with input injection.
 
 The layer f maps vectors z of all positions to new ones; the input is added to its queries, keys and values. The fixed point z =
-f(z) is the output of infinitely many tied layers. Its gradient is that of the fixed point, so a pass keeps the activations of
-one layer (`esscher.networks.fixed_point`). Layer norms have no weights. The memory holds the keys and values at the fixed
-point, or, in training, z and the projection of the input.
+f(z) is the output of infinitely many tied layers, and a pass keeps the activations of one (`esscher.networks.fixed_point`).
+Layer norms have no weights. The memory holds the keys and values at the fixed point, or, in training, z and the projection of
+the input. With `unrolled`, the network is that many tied layers, each with its own memory; the weights are the same.
 
 The log-probability of a token does not depend on later tokens, not even through the number of iterations: each position mixes
 its own iterates and stops by itself. Scores and samples are solved more precisely than training passes, so that steps, segments
-and whole rows give one distribution. A solve that does not converge warns once per kind; `last_solve` and `last_adjoint` are
-the results of the latest solves. Dropout masks are fixed during a solve.
-
-With `unrolled`, the network is that many tied layers, each with its own memory; the weights are the same.
+and whole rows give one distribution. A solve that does not converge warns once per kind.
 
 Shape letters as in `esscher.networks.transformer_xl`; I the width of all heads together.
 """
@@ -27,7 +24,7 @@ from torch.nn.functional import dropout, layer_norm, relu
 
 from esscher.heads.head import matmul_layout
 from esscher.networks.fixed_point import Dependence, SolverConfig, SolverResult, fixed_point, implicit_gradient
-from esscher.networks.incremental_decoding import AttentionStep, BlockStep, LayerNormWeights
+from esscher.networks.incremental_decoding import AttentionStep, BlockStep
 from esscher.networks.regularization import PenalizedTraining
 from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.relative_attention_ops import relative_attention
@@ -56,7 +53,7 @@ class _DeqLayer(nn.Module):
     def step(self, slots: int, steps: int, biases: Tensor, sinusoids: SinusoidFn) -> BlockStep:
         """The layer for one position, with the current weights; `_inject_input` adds the input to it."""
         up_proj, down_proj = ((part.bias, matmul_layout(part.weight, steps).T) for part in (self.up_proj, self.down_proj))
-        norm = LayerNormWeights((self.up_proj.in_features,), None, None, NORM_EPS)
+        norm = (self.up_proj.in_features,), None, None, NORM_EPS
         return BlockStep(self.mixer.step(slots, steps, biases, sinusoids), (norm, norm), up_proj, down_proj, False)
 
 

@@ -2,11 +2,8 @@
 
 A node with input p computes h and t by one product of p and outputs p + sigmoid(t) (f(h) - p), f its activation. Node 0 adds a
 product of the cell input to h and t, and its p is the state of the cell; the new state, which is also the output, is the mean
-of the nodes that no other node reads. All nodes with one input node are computed by one product, and the input gates of node 0
-by one product for all positions. There are no biases, in the softmax either.
-
-Dropout masks hold for a pass: one for each row and word, and one for each row of the embeddings, of all inputs of nodes, and of
-the output. The p that a node updates is not dropped.
+of the nodes that no other node reads. All nodes with one input node are computed by one product. There are no biases, in the
+softmax either. Dropout masks hold for a pass; the p that a node updates is not dropped.
 
 Shape letters beside those of `esscher.core.space`: H width of the cell, L inputs of a segment, K nodes with one input node, I
 width of the input of a layer.
@@ -26,7 +23,7 @@ from esscher.heads.head import matmul_layout
 from esscher.networks.network import Memory
 from esscher.networks.recurrent import CellWeights, RecurrentStack, RecurrentState
 from esscher.networks.recurrent_config import EnasConfig
-from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
+from esscher.networks.regularization import ActivationRegularized, SegmentOutput, variational_dropout, word_dropout
 
 ACTIVATIONS = (torch.tanh, torch.relu, lambda x: x, torch.sigmoid)
 
@@ -145,11 +142,9 @@ class EnasNetwork(RecurrentStack, ActivationRegularized):
         first, *rest = [cell.step(max_new_tokens) for cell in self.cells if isinstance(cell, _EnasCell)]
         reader, embed = first.reader.with_input_table(self.embedding, self.vocab_size + 1)
         layers = (_EnasCellStep(reader, first.plan, first.weights), *rest)
-        return self._begin(prompts, layers, embed, self.config.widths[1:], max_new_tokens, cells=False)
+        return self._begin(prompts, (layers, embed), self.config.widths[1:], max_new_tokens, cells=False)
 
-    def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L H"], Memory]:
+    def _pass(self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]) -> SegmentOutput:
         config, after, vectors = self.config, list[Tensor](), self._embed(inputs)
         for cell, state in zip(self.cells, memory, strict=True):
             vectors = variational_dropout(vectors, config.input_dropout, self.training)

@@ -20,6 +20,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from esscher.networks.incremental_decoding import Vectors
+
 MIN_TOLERANCE_EPS = 8  # the smallest tolerance, in units of the machine epsilon
 RIDGE = 1e-2  # keeps coefficients small where iterates are nearly equal, or other positions still change
 
@@ -71,12 +73,8 @@ def fixed_point(
 
 
 def implicit_gradient(
-    point: Float[Tensor, "B T W"],
-    output: Float[Tensor, "B T W"],
-    solver: SolverConfig,
-    order: Dependence,
-    report: Callable[[SolverResult], None],
-) -> Float[Tensor, "B T W"]:
+    point: Vectors, output: Vectors, solver: SolverConfig, order: Dependence, report: Callable[[SolverResult], None]
+) -> Vectors:
     """`output`, the map of the leaf `point`, with the gradient of the fixed point; `report` gets the result of its solve."""
     result: Tensor = _Implicit.apply(output, point, (output, solver, order, report))  # type: ignore[no-untyped-call]
     return result

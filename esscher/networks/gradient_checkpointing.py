@@ -1,10 +1,8 @@
 """Activation checkpointing (Chen et al. 2016): layers keep only their inputs, and compute the rest again in the backward pass.
 
-Losses and gradients are the same, dropout included; a training pass needs far less memory and one more forward pass. The layers
-found here are also the units that processes shard (`esscher.bases.fsdp`).
-
-A layer is a module with `checkpointed_methods`, the names of the methods that process whole sequences, or a module that a model
-of `transformers` lists in `_no_split_modules`.
+Losses and gradients are the same, dropout included. A layer is a module with `checkpointed_methods`, the names of the methods
+that process whole sequences, or a module that a model of `transformers` lists in `_no_split_modules`. Layers are also the units
+that processes shard (`esscher.bases.fsdp`).
 """
 
 from collections.abc import Callable

@@ -18,12 +18,16 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, layer_norm, nn
+from torch import Tensor, layer_norm
 from torch.nn.functional import gelu, relu
 
 from esscher.core.space import Sequences
 from esscher.networks.network import Network
 
+Vectors = Float[Tensor, "B T W"]
+StepVectors = Float[Tensor, "B W"]
+LayerNormArgs = tuple[tuple[int, ...], Tensor | None, Tensor | None, float]
+"""The arguments of `torch.layer_norm`: shape, weight, bias and epsilon."""
 Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu, "gelu-tanh": partial(gelu, approximate="tanh")}
 """The activations of feed-forward parts by name."""
@@ -70,7 +74,6 @@ class CachePosition:
         return CachePosition(self.filled, None if self.slot is None else self.slot + 1)
 
     def select(self, index: Int[Tensor, "K"]) -> "CachePosition":
-        """The position of the chosen rows."""
         return CachePosition.after(self.filled - 1, None if self.slot is None else self.slot[index])
 
     @cached_property
@@ -129,12 +132,8 @@ class AttentionStep:
     chunk: int | None
 
     def __call__(
-        self,
-        x: Float[Tensor, "B W"],
-        cache: Float[Tensor, "2 H B S D"],
-        position: CachePosition,
-        residual: Float[Tensor, "B W"],
-    ) -> Float[Tensor, "B W"]:
+        self, x: StepVectors, cache: Float[Tensor, "2 H B S D"], position: CachePosition, residual: StepVectors
+    ) -> StepVectors:
         rows, (heads, width, distances) = len(x), self.rel_pos.shape
         bias, weight = self.qkv
         parts = torch.addmm(bias, x, weight).view(rows, 3, heads, width).permute(1, 2, 0, 3)
@@ -145,17 +144,15 @@ class AttentionStep:
         if position.slot is None:
             score = torch.baddbmm(self.rel_pos_bias[:, :, distances - slots :], query, self.rel_pos[:, :, distances - slots :])
         else:
-            by_distance = torch.baddbmm(self.rel_pos_bias, query, self.rel_pos)
-            score = self._score_by_slot(by_distance, position.slot, range(low, position.filled))
+            score = self._score_by_slot(query, position.slot, range(low, position.filled))
         keys, values = cache[:, :, :, low : position.filled].flatten(1, 2).unbind()
         score = score.view(-1, 1, slots).baddbmm_(query.reshape(-1, 1, width), keys.transpose(1, 2))
         attended = torch.bmm(score.softmax(-1), values).view(heads, rows, width)
         return torch.addmm(residual, attended.transpose(0, 1).reshape(rows, -1), self.o_proj)
 
-    def _score_by_slot(
-        self, by_distance: Float[Tensor, "H B R"], position: Int[Tensor, "B"], slots: range
-    ) -> Float[Tensor, "H B S"]:
+    def _score_by_slot(self, query: Float[Tensor, "H B D"], position: Int[Tensor, "B"], slots: range) -> Float[Tensor, "H B S"]:
         """The position term of the score of each slot, for rows at different positions; -inf where a slot is not visible."""
+        by_distance = torch.baddbmm(self.rel_pos_bias, query, self.rel_pos)
         most = by_distance.shape[2] - 1
         distance = position[:, None] - torch.arange(slots.start, slots.stop, device=position.device)
         furthest = most if self.chunk is None else (position % self.chunk + self.chunk)[:, None]
@@ -164,25 +161,12 @@ class AttentionStep:
         return by_distance.gather(2, index.expand(len(by_distance), -1, -1)).masked_fill_(masked, -torch.inf)
 
 
-class LayerNormWeights(NamedTuple):
-    """The arguments of `torch.layer_norm`."""
-
-    shape: tuple[int, ...]
-    weight: Tensor | None
-    bias: Tensor | None
-    eps: float
-
-    @classmethod
-    def of(cls, norm: nn.LayerNorm) -> "LayerNormWeights":
-        return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
-
-
 @dataclass(frozen=True)
 class BlockStep:
     """A block of token mixer and feed-forward part for one position, post-norm or pre-norm."""
 
     mixer: TokenMixerStep
-    norms: tuple[LayerNormWeights, LayerNormWeights]
+    norms: tuple[LayerNormArgs, LayerNormArgs]
     up_proj: tuple[Tensor, Tensor]  # bias, and weight as [W, F]
     down_proj: tuple[Tensor, Tensor]
     pre: bool
@@ -237,16 +221,13 @@ class UncachedDecoding:
     network: Network
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], Sequences]:
-        """The logits after each prompt, and the prompts as the state."""
         return self._after(prompts), prompts
 
     def advance(self, state: Sequences, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], Sequences]:
-        """The logits after one more token of each row."""
         longer = _append_token(state, token)
         return self._after(longer), longer
 
     def select(self, state: Sequences, index: Int[Tensor, "K"]) -> Sequences:
-        """The chosen rows."""
         return state.rows(index)
 
     def _after(self, x: Sequences) -> Float[Tensor, "B V"]:

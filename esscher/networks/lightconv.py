@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout, glu, pad, softmax
 
-from esscher.networks.incremental_decoding import CachePosition, TokenMixerStep
+from esscher.networks.incremental_decoding import CachePosition, StepVectors, TokenMixerStep, Vectors
 from esscher.networks.relative_attention import AttentionContext, SinusoidFn
 from esscher.networks.transformer_config import TransformerXLConfig
 
@@ -38,9 +38,7 @@ class LightConv(nn.Module):
     def kv(self, x: Float[Tensor, "B T W"]) -> Float[Tensor, "1 H B T D"]:
         return glu(self.glu_proj(x)).view(*x.shape[:2], self.heads, -1).permute(2, 0, 1, 3)[None]
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], kv: Float[Tensor, "1 H B K D"], biases: Tensor, context: AttentionContext
-    ) -> Float[Tensor, "B T W"]:
+    def forward(self, x: Vectors, kv: Float[Tensor, "1 H B K D"], biases: Tensor, context: AttentionContext) -> Vectors:
         length, past = x.shape[1], kv.shape[3] - x.shape[1]
         value = kv[0] if context.inside is None else kv[0] * context.inside[:, :, None]
         kernel = self._kernels(kv[0, :, :, past:])
@@ -53,12 +51,8 @@ class LightConv(nn.Module):
         return self._step
 
     def _step(
-        self,
-        x: Float[Tensor, "B W"],
-        cache: Float[Tensor, "1 H B S D"],
-        position: CachePosition,
-        residual: Float[Tensor, "B W"],
-    ) -> Float[Tensor, "B W"]:
+        self, x: StepVectors, cache: Float[Tensor, "1 H B S D"], position: CachePosition, residual: StepVectors
+    ) -> StepVectors:
         position.write_stacked(cache, self.kv(x[:, None])[:, :, :, 0])
         if position.slot is None:
             value = cache[0, :, :, max(0, position.filled - self.kernel_size) : position.filled]

@@ -150,7 +150,6 @@ class ConvCache:
         self.coarse_rows: dict[MaskedConv2d, FeatureMaps] = {}
 
     def select(self, index: Tensor) -> "ConvCache":
-        """A copy of the chosen rows."""
         chosen = ConvCache(self.canvas.index_select(0, index), self.kernels, self.margin)
         chosen.read = {window: rows.index_select(0, index) for window, rows in self.read.items()}
         for window, maps in self.coarse_rows.items():

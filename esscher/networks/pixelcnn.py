@@ -17,6 +17,7 @@ A class adds a bias to the gates. Shape letters as in `esscher.networks.pixel_ne
 """
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -198,36 +199,30 @@ class PixelCnnPlusPlusNetwork(PixelNetwork):
         evaluator.conv(self.final_conv, elu(self._features(evaluator, label)))
 
     def vertical(self, evaluator: ConvEvaluator, label: Label | None) -> FeatureMaps:
-        return self._stream(evaluator, self.rows, 0, evaluator.image(self.first_above), (), label)
+        return self._stream(evaluator, list(self.rows), evaluator.image(self.first_above), (), label)
 
     def horizontal(self, evaluator: ConvEvaluator, above: FeatureMaps, label: Label | None) -> FeatureMap:
-        return self._stream(evaluator, self.pixels, 0, evaluator.image(self.first), above, label)[0]
+        return self._stream(evaluator, list(self.pixels), evaluator.image(self.first), above, label)[0]
 
     def _stream(
-        self,
-        evaluator: ConvEvaluator,
-        stream: nn.ModuleList,
-        scale: int,
-        x: FeatureMap,
-        above: FeatureMaps,
-        label: Label | None,
+        self, evaluator: ConvEvaluator, scales: Sequence[nn.Module], x: FeatureMap, above: FeatureMaps, label: Label | None
     ) -> FeatureMaps:
-        """The stream of rows: the outputs of all blocks of this scale, in order, then those of coarser scales. Or the stream of
-        pixels, which reads these as `above`: its last output."""
-        blocks = cast(ScaleBlocks, stream[scale])
+        """The stream of rows: the outputs of all blocks of the first scale, in order, then those of coarser scales. Or the
+        stream of pixels, which reads these as `above`: its last output."""
+        blocks, *coarser = (cast(ScaleBlocks, scale) for scale in scales)
         below: FeatureMaps = ()
         beside: list[FeatureMaps] = [(evaluator.here(rows),) for rows in above[: blocks.count]] or [()] * blocks.count
         skips = [x]
 
         def deeper(coarse: ConvEvaluator, y: FeatureMap) -> FeatureMaps:
-            return self._stream(coarse, stream, scale + 1, y, above[blocks.count :], label)
+            return self._stream(coarse, coarser, y, above[blocks.count :], label)
 
         for block, rows in zip(blocks.downward, beside, strict=False):
             skips.append(block(evaluator, skips[-1], label, *rows))
         outputs = skips[1:]
         if blocks.downsample is not None and blocks.upsample is not None:
             below = evaluator.coarser(blocks.downsample, skips[-1], deeper)
-            x = evaluator.finer(blocks.upsample, below[0 if above else cast(ScaleBlocks, stream[scale + 1]).count - 1])
+            x = evaluator.finer(blocks.upsample, below[0 if above else coarser[0].count - 1])
         else:
             x = skips.pop()
         for block, rows in zip(blocks.upward, beside[len(blocks.downward) :], strict=True):

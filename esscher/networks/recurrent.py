@@ -1,13 +1,10 @@
-"""Recurrent networks: stacked LSTM and GRU, AWD-LSTM, and the decoding steps that all recurrent networks share.
+"""Recurrent networks: stacked LSTM and GRU, AWD-LSTM (Merity et al. 2018), and the decoding steps of all recurrent networks.
 
 Whole passes use the kernels of torch. A step takes one or two matrix products per layer and overwrites the state, which holds
 the weights as they were at `begin`. Prompts are read longest first, so that those still being read are always the first rows.
 
-`RecurrentNetwork` reads one-hot vectors or embeddings; dropout acts on embeddings, between layers and on the output.
-
-`AwdLstmNetwork` (Merity et al. 2018) drops, in training, whole words, then parts of the vectors before, between and after the
-layers with one mask for all positions of a row, and hidden-to-hidden weights with one mask for the pass. Its activations are
-penalized (`penalty`).
+AWD-LSTM drops, in training, whole words, then parts of the vectors before, between and after the layers with one mask for all
+positions of a row, and hidden-to-hidden weights with one mask for the pass.
 
 Shape letters beside those of `esscher.core.space`: W width of the last layer, L inputs of a segment, I and H widths of the
 input and output of a layer, G = 4 H (LSTM) or 3 H (GRU).
@@ -28,7 +25,7 @@ from esscher.heads.build import build_embedding, build_head, init_embedding_and_
 from esscher.heads.head import LogitsFn, NetworkWithHead
 from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import AwdLstmConfig, RecurrentConfig
-from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
+from esscher.networks.regularization import ActivationRegularized, SegmentOutput, variational_dropout, word_dropout
 
 INPUT_TABLE_MAX_VOCAB = 1024  # up to this size the input gates of the first layer are looked up in a table
 
@@ -36,6 +33,8 @@ INPUT_TABLE_MAX_VOCAB = 1024  # up to this size the input gates of the first lay
 CellStep = Callable[[Tensor, Tensor, Tensor | None], None]
 """A step of a layer: it reads tokens or vectors, and overwrites the hidden vectors and the cells of an LSTM."""
 Embed = Callable[[Tensor], Tensor]
+StepLayers = tuple[tuple[CellStep, ...], Embed | None]
+"""The layers for single steps, and the embedding before them; None where the first layer reads tokens."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,8 @@ class CellWeights:
         return replace(self, weight_ih=table, bias_ih=None), None
 
 
-def cell_weights(
-    parts: Sequence[tuple[nn.RNNBase, int]], embedding: Embed | None, symbols: int
-) -> tuple[tuple[CellWeights, ...], Embed | None]:
-    """The step weights of layers, each given as a torch module and its layer number there, and the embedding before them."""
+def step_layers(parts: Sequence[tuple[nn.RNNBase, int]], embedding: Embed | None, symbols: int) -> StepLayers:
+    """The layers, each given as a torch module and its layer number there, with their current weights."""
     layers = []
     for part, number in parts:
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -112,7 +109,6 @@ class RecurrentState:
         return replace(self, hidden=tuple(part[:rows] for part in self.hidden), cell=tuple(part[:rows] for part in self.cell))
 
     def select(self, index: Int[Tensor, "K"]) -> "RecurrentState":
-        """A copy of the chosen rows."""
         hidden, cell = (tuple(part.index_select(0, index) for part in parts) for parts in (self.hidden, self.cell))
         return replace(self, hidden=hidden, cell=cell)
 
@@ -139,19 +135,12 @@ class RecurrentStack(NetworkWithHead):
         return state.select(index)
 
     def _begin(
-        self,
-        prompts: Sequences,
-        layers: tuple[CellStep, ...],
-        embed: Embed | None,
-        widths: Sequence[int],
-        max_new_tokens: int,
-        *,
-        cells: bool,
+        self, prompts: Sequences, layers: StepLayers, widths: Sequence[int], max_new_tokens: int, *, cells: bool
     ) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         """Logits and state after the BOS symbol and each prompt, for layers of these widths."""
         hidden = tuple(self._like.new_zeros(len(prompts), width) for width in widths)
         cell = tuple(torch.zeros_like(part) for part in hidden) if cells else ()
-        state = RecurrentState(hidden, cell, layers, embed, self.head.logits_fn(max_new_tokens))
+        state = RecurrentState(hidden, cell, *layers, self.head.logits_fn(max_new_tokens))
         order = prompts.start.argsort(descending=True, stable=True)
         inputs, length = prepend_bos(prompts, self.bos)[order], prompts.start[order] + 1
         for t in range(inputs.shape[1]):
@@ -189,7 +178,6 @@ class RecurrentNetwork(RecurrentStack):
         return (zeros, zeros.clone()) if self.config.cell == "lstm" else (zeros,)
 
     def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L H"], Memory]:
-        """The vector after each input, and the memory after the last one."""
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory
         rate = self.config.dropout
@@ -205,9 +193,8 @@ class RecurrentNetwork(RecurrentStack):
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
         config, embedding = self.config, None if self.config.embedding is None else self.embedding
         parts = [(self.cells, number) for number in range(config.layers)]
-        layers, embed = cell_weights(parts, embedding, self.vocab_size + 1)
-        widths = [config.width] * config.layers
-        return self._begin(prompts, layers, embed, widths, max_new_tokens, cells=config.cell == "lstm")
+        layers, widths = step_layers(parts, embedding, self.vocab_size + 1), [config.width] * config.layers
+        return self._begin(prompts, layers, widths, max_new_tokens, cells=config.cell == "lstm")
 
 
 class AwdLstmNetwork(RecurrentStack, ActivationRegularized):
@@ -229,12 +216,10 @@ class AwdLstmNetwork(RecurrentStack, ActivationRegularized):
         return tuple(self._like.new_zeros(rows, width) for width in widths)
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], RecurrentState]:
-        layers, embed = cell_weights([(part, 0) for part in self._layers], self.embedding, self.vocab_size + 1)
-        return self._begin(prompts, layers, embed, self.config.widths[1:], max_new_tokens, cells=True)
+        layers = step_layers([(part, 0) for part in self._layers], self.embedding, self.vocab_size + 1)
+        return self._begin(prompts, layers, self.config.widths[1:], max_new_tokens, cells=True)
 
-    def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L W"], Memory]:
+    def _pass(self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]) -> SegmentOutput:
         config, after, rate = self.config, list[Tensor](), self.config.input_dropout
         vectors = word_dropout(self.embedding(inputs), inputs, self.vocab_size + 1, config.word_dropout, self.training)
         for number, part in enumerate(self._layers):

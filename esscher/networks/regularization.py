@@ -17,6 +17,9 @@ from esscher.heads.head import NetworkWithHead
 from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import RegularizedConfig
 
+SegmentOutput = tuple[Float[Tensor, "B L D"], Memory]
+"""The vector after each input of a segment, and the memory after all."""
+
 
 class PenalizedTraining(NetworkWithHead):
     """Base class of networks whose training passes store a penalty."""
@@ -48,20 +51,16 @@ class ActivationRegularized(PenalizedTraining, ABC):
         """The memory at the start of `rows` streams."""
 
     @abstractmethod
-    def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L D"], Memory]:
+    def _pass(self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]) -> SegmentOutput:
         """The vector after each input, and the memory after all; only positions `inside` are penalized."""
 
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
         return self._read(prepend_bos(x, self.bos)[:, :-1], self.init_memory(len(x)), x.inside)[0]
 
-    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B L D"], Memory]:
+    def read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> SegmentOutput:
         return self._read(inputs, memory, torch.ones_like(inputs, dtype=torch.bool))
 
-    def _read(
-        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L D"], Memory]:
+    def _read(self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]) -> SegmentOutput:
         self._penalty = None
         if inputs.numel() == 0:
             return self._like.new_zeros(*inputs.shape, self.config.width), memory

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, one_hot, pad
 
 from esscher.heads.head import matmul_layout
-from esscher.networks.incremental_decoding import AttentionStep
+from esscher.networks.incremental_decoding import AttentionStep, Vectors
 from esscher.networks.relative_attention_ops import LocalChunks, relative_attention
 from esscher.networks.transformer_config import TransformerXLConfig
 
@@ -125,19 +125,15 @@ class RelativeAttention(nn.Module):
         return self.kv_proj(x).unflatten(-1, (2, self.heads, -1)).permute(2, 3, 0, 1, 4)
 
     def forward(
-        self,
-        x: Float[Tensor, "B T W"],
-        kv: Float[Tensor, "2 H B K D"],
-        biases: Float[Tensor, "A H D"],
-        context: AttentionContext,
-    ) -> Float[Tensor, "B T W"]:
+        self, x: Vectors, kv: Float[Tensor, "2 H B K D"], biases: Float[Tensor, "A H D"], context: AttentionContext
+    ) -> Vectors:
         """The output at the last T of K positions."""
         query = self.q_proj(x).unflatten(-1, (self.heads, -1)).permute(2, 0, 1, 3)
         return self.o_proj(self._attention(query, kv, biases, context).permute(1, 2, 0, 3).flatten(2))
 
     def _attention(self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext) -> Float[Tensor, "H B T D"]:
         if context.permutation_mask is not None:
-            return self._permuted_attention(query, kv, biases, context, context.permutation_mask)
+            return self._permuted_attention(query, kv, biases, context)
         if self.chunk is not None:
             return self._local_attention(query, kv, biases, context)
         queries, keys = query.shape[2], kv.shape[3]
@@ -161,9 +157,11 @@ class RelativeAttention(nn.Module):
         return chunks.merge(self._attend(chunks.split(query), keys, bounds, biases, mask, context))
 
     def _permuted_attention(
-        self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext, permutation_mask: PermutationMask
+        self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext
     ) -> Float[Tensor, "H B T D"]:
         """Attention under a factorization order; local attention uses chunks if keys are consecutive, and else a mask."""
+        permutation_mask = context.permutation_mask
+        assert permutation_mask is not None
         marks, distance = _segment_bias(query, biases, permutation_mask), permutation_mask.distance
         if self.chunk is not None and permutation_mask.keys.position is None:
             return self._local_permuted_attention(query, kv, biases, context, permutation_mask, marks)

@@ -3,12 +3,8 @@
     A_ij = (q_i + u) . k_j + (q_i + v) . r_(i-j)
 
 The second term is computed for all pairs from one product per distance: row i of the products, read at an offset, is row i of
-the term (`relative_shift`). It is a view, without padding or copy, and the product of the first term is added to it. The
-gradient is written out, because autograd through the strided view would be slow. Queries that are not consecutive pick their
-distances by an index; segment marks of queries and keys add another product to the score.
-
-`LocalChunks` lays rows out in chunks, each beside its neighbours, with dummies before the first and after the last position.
-Positions of a pass are numbered from `first` in their row; earlier ones are its past.
+the term (`relative_shift`), a view without padding or copy. The gradient is written out, because autograd through the strided
+view would be slow. Queries that are not consecutive pick their distances by an index; segment marks add another product.
 
 Shape letters beside those of `esscher.core.space`: H heads, D width of a head, N rows (of a batch, or rows times chunks), M
 rows of the mask, of which N is a multiple, T queries, K keys, R distances, S kinds of segment marks, C positions of a chunk, J
@@ -73,18 +69,9 @@ class _RelativeAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rel_pos: Tensor,
-        biases: Tensor,
-        mask: Tensor | None,
-        keep: Tensor | None,
-        index: Tensor | None,
-        query_marks: Tensor | None,
-        key_marks: Tensor | None,
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, rel_pos: Tensor, biases: Tensor, *pairs: Tensor | None
     ) -> Tensor:
+        mask, keep, index, query_marks, key_marks = pairs
         scale = query.shape[3] ** -0.5
         content = (query + biases[0, :, None, None]).mul_(scale)
         position = (query + biases[1, :, None, None]).mul_(scale)
@@ -186,7 +173,8 @@ def relative_shift_backward(
 
 @dataclass(frozen=True)
 class LocalChunks:
-    """The layout of `queries` positions after a `past`; with `ahead` the neighbours include the next chunk."""
+    """Rows in chunks, each beside its neighbours: `queries` positions, numbered from `first` in their row, after a `past`, with
+    dummies before and after them. With `ahead` the neighbours include the next chunk."""
 
     size: int
     first: int

@@ -6,8 +6,7 @@ encoded once: rows that continue one prompt share its keys and values (`esscher.
 
 The attentive LSTM (Luong et al. 2015): with h the decoder vector before a token and s the encoder vectors, the attention
 weights are softmax(h A s), the context c is their mean of s, and the output vector is tanh(C [c, h]). The attention is not fed
-back, so a pass is one call of the torch kernel. The initial state of the decoder is computed from the final states of the
-encoder.
+back, so a pass is one call of the torch kernel.
 
 Shape letters as in `esscher.networks.transformer`; L layers, P prompts, S slots of the target or positions of a source.
 """
@@ -24,9 +23,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from esscher.core.space import Sequences, scatter_point_values
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import NetworkWithHead
-from esscher.networks.incremental_decoding import CachePosition, KVCache, RowsByPrompt, check_free_slot
+from esscher.networks.incremental_decoding import CachePosition, KVCache, RowsByPrompt, StepVectors, Vectors, check_free_slot
 from esscher.networks.network import prepend_bos, shift_right, unpadded
-from esscher.networks.recurrent import RecurrentState, cell_weights
+from esscher.networks.recurrent import RecurrentState, step_layers
 from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
 from esscher.networks.transformer import (
     CAUSAL,
@@ -76,22 +75,15 @@ class DecoderBlock(TransformerBlock):
         return self.cross_kv_proj(source).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def decode(
-        self,
-        x: Float[Tensor, "B T W"],
-        rotary: RotaryEmbedding,
-        kv: Float[Tensor, "2 B H S D"],
-        inside: Tensor | None,
-        rate: float,
-    ) -> Float[Tensor, "B T W"]:
+        self, x: Vectors, rotary: RotaryEmbedding, kv: Float[Tensor, "2 B H S D"], inside: Tensor | None, rate: float
+    ) -> Vectors:
         """The output for whole targets, one source per row."""
         x, _, _ = self.attention(x, rotary, CAUSAL, rate)
         query = self.cross_q_proj(self.cross_attention_norm(x)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         attended = scaled_dot_product_attention(query, kv[0], kv[1], inside, rate)
         return self.feed_forward(x + dropout(self.cross_o_proj(attended.transpose(1, 2).flatten(2)), rate), rate)
 
-    def step_decode(
-        self, x: Float[Tensor, "B W"], state: _EncoderDecoderState, layer: int, rotary: RotaryEmbedding
-    ) -> Float[Tensor, "B W"]:
+    def step_decode(self, x: StepVectors, state: _EncoderDecoderState, layer: int, rotary: RotaryEmbedding) -> StepVectors:
         """The output for one position, written over x; keys and values are written into the cache."""
         self.step_attention(x, rotary, state.decoder.cache[layer], state.decoder.position)
         keys, values = state.source.kv[layer]
@@ -231,10 +223,10 @@ class AttentiveLstmNetwork(NetworkWithHead):
 
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], _AttentiveLstmState]:
         parts = [(self.cells, layer) for layer in range(self.config.layers)]
-        layers, embed = cell_weights(parts, self.embedding, self.vocab_size + 1)
+        layers = step_layers(parts, self.embedding, self.vocab_size + 1)
         source, rows = self._encode(prompts, use_dropout=False), len(prompts)
         hidden, cell = (tuple(layer.clone() for layer in part.unbind(1)) for part in source.start.unbind(1))
-        cells = RecurrentState(hidden, cell, layers, embed, self.head.logits_fn(max_new_tokens))
+        cells = RecurrentState(hidden, cell, *layers, self.head.logits_fn(max_new_tokens))
         state = _AttentiveLstmState(source, RowsByPrompt(torch.arange(rows, device=prompts.tokens.device), rows), cells)
         return self.advance(state, torch.full((rows,), self.vocab_size, device=prompts.tokens.device))
 

@@ -1,8 +1,7 @@
 """A causal Transformer, pre-norm with RMSNorm, GELU and no biases, with rotary or learned positions.
 
-A pass attends by `scaled_dot_product_attention`; a step reads keys and values from a cache that `begin` allocates. Each row
-fills its own slots 0, 1, 2, ..., so that prompts of different lengths need no slots of padding; while all rows have the same
-length, there is no mask and no scatter either.
+A pass attends by `scaled_dot_product_attention`; a step reads keys and values from a cache, where each row fills its own slots
+0, 1, 2, ...; while all rows have the same length, there is no mask and no scatter.
 
 Shape letters beside those of `esscher.core.space`: W width, H heads, D = W / H, S slots of a cache.
 """
@@ -18,7 +17,7 @@ from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 from esscher.core.space import Sequences
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
-from esscher.networks.incremental_decoding import CachePosition, KVCache, check_free_slot
+from esscher.networks.incremental_decoding import CachePosition, KVCache, StepVectors, Vectors, check_free_slot
 from esscher.networks.network import prepend_bos, unpadded
 from esscher.networks.transformer_config import TransformerConfig
 
@@ -83,7 +82,7 @@ class TransformerBlock(nn.Module):
         self.down_proj = nn.Linear(feedforward, width, bias=False)
 
     def forward(
-        self, x: Float[Tensor, "B T W"], rotary: RotaryEmbedding | None, attention_mask: AttentionMask, *, use_dropout: bool
+        self, x: Vectors, rotary: RotaryEmbedding | None, attention_mask: AttentionMask, *, use_dropout: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The output for whole sequences, and the keys and values, both [B, H, T, D]."""
         rate = self.rate if use_dropout else 0.0
@@ -91,7 +90,7 @@ class TransformerBlock(nn.Module):
         return self.feed_forward(x, rate), keys, values
 
     def attention(
-        self, x: Float[Tensor, "B T W"], rotary: RotaryEmbedding | None, attention_mask: AttentionMask, rate: float
+        self, x: Vectors, rotary: RotaryEmbedding | None, attention_mask: AttentionMask, rate: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The attention part, and the keys and values."""
         parts = self.qkv_proj(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -99,21 +98,17 @@ class TransformerBlock(nn.Module):
         attended = scaled_dot_product_attention(queries, keys, parts[2], attention_mask.mask, rate, attention_mask.causal)
         return x + dropout(self.o_proj(attended.transpose(1, 2).flatten(2)), rate), keys, parts[2]
 
-    def feed_forward(self, x: Float[Tensor, "B T W"], rate: float) -> Float[Tensor, "B T W"]:
-        """The feed-forward part."""
+    def feed_forward(self, x: Vectors, rate: float) -> Vectors:
         inner = gelu(self.up_proj(self.feedforward_norm(x)))
         return x + dropout(self.down_proj(inner), rate)
 
-    def step(
-        self, x: Float[Tensor, "B W"], rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition
-    ) -> Float[Tensor, "B W"]:
+    def step(self, x: StepVectors, rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition) -> StepVectors:
         """The output for one position, written over x; keys and values are written into the cache."""
         return self.step_feed_forward(self.step_attention(x, rotary, cache, position))
 
     def step_attention(
-        self, x: Float[Tensor, "B W"], rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition
-    ) -> Float[Tensor, "B W"]:
-        """The attention part of a step."""
+        self, x: StepVectors, rotary: RotaryEmbedding | None, cache: KVCache, position: CachePosition
+    ) -> StepVectors:
         parts = self.qkv_proj(self.attention_norm(x)).view(len(x), 3, self.heads, -1)
         if rotary is not None:
             rotary.apply_(parts[:, :2])
@@ -125,8 +120,7 @@ class TransformerBlock(nn.Module):
             score.masked_fill_(~position.mask, -torch.inf)
         return x.addmm_((score.softmax(-1) @ values).reshape(x.shape), self.o_proj.weight.T)
 
-    def step_feed_forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B W"]:
-        """The feed-forward part of a step."""
+    def step_feed_forward(self, x: StepVectors) -> StepVectors:
         inner = gelu(self.up_proj(self.feedforward_norm(x)))
         return x.addmm_(inner, self.down_proj.weight.T)
 
@@ -148,7 +142,6 @@ class TransformerState:
     position: CachePosition
 
     def select(self, index: Int[Tensor, "K"]) -> "TransformerState":
-        """A copy of the chosen rows."""
         cache = tuple(kv.select(index, self.position.filled - 1) for kv in self.cache)
         return TransformerState(cache, self.logits, self.position.select(index))
 
@@ -184,7 +177,6 @@ class TransformerNetwork(NetworkWithHead):
         return self._pass(prepend_bos(x, self.vocab_size)[:, :-1], None)
 
     def encode(self, x: Sequences) -> Float[Tensor, "B U W"]:
-        """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
         inputs = prepend_bos(x, self.vocab_size)
         inside = unpadded(inputs, x.stop)
         mask = None if inside is None else inside[:, None, None]

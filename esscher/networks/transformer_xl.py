@@ -22,7 +22,7 @@ from esscher.core.space import Sequences
 from esscher.heads.adaptive import PROJECTION_STD
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead, matmul_layout
-from esscher.networks.incremental_decoding import ACTIVATIONS, BlockStep, CachePosition, LayerNormWeights, check_free_slot
+from esscher.networks.incremental_decoding import ACTIVATIONS, BlockStep, CachePosition, Vectors, check_free_slot
 from esscher.networks.lightconv import LightConv
 from esscher.networks.network import Memory, prepend_bos, unpadded
 from esscher.networks.regularization import variational_dropout
@@ -66,9 +66,7 @@ class XLBlock(nn.Module):
         """What other positions need of each position."""
         return self.mixer.kv(self.norms[0](x) if self.config.norm == "pre" else x)
 
-    def forward(
-        self, x: Float[Tensor, "B T W"], kv: Tensor, biases: Tensor, context: AttentionContext
-    ) -> Float[Tensor, "B T W"]:
+    def forward(self, x: Vectors, kv: Tensor, biases: Tensor, context: AttentionContext) -> Vectors:
         """The output at the last T of K positions."""
         config, pre = self.config, self.config.norm == "pre"
         mixed = apply_dropout(self.mixer.forward(self.norms[0](x) if pre else x, kv, biases, context), config, context)
@@ -79,7 +77,8 @@ class XLBlock(nn.Module):
 
     def step(self, slots: int, steps: int, biases: Tensor, sinusoids: SinusoidFn) -> BlockStep:
         """The block for one position, with the current weights."""
-        first, second = (LayerNormWeights.of(cast(nn.LayerNorm, norm)) for norm in self.norms)
+        norms = (cast(nn.LayerNorm, norm) for norm in self.norms)
+        first, second = ((norm.normalized_shape, norm.weight, norm.bias, norm.eps) for norm in norms)
         up_proj, down_proj = ((part.bias, matmul_layout(part.weight, steps).T) for part in (self.up_proj, self.down_proj))
         mixer, activation = self.mixer.step(slots, steps, biases, sinusoids), ACTIVATIONS[self.config.activation]
         return BlockStep(mixer, (first, second), up_proj, down_proj, self.config.norm == "pre", activation)
@@ -127,7 +126,6 @@ class TransformerXLNetwork(NetworkWithHead):
                 part.config = self.config
 
     def encode(self, x: Sequences) -> Float[Tensor, "B U W"]:
-        """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
         inputs = prepend_bos(x, self.bos)
         context = replace(self._attention_context(self.training), causal=False, inside=unpadded(inputs, x.stop))
         return self._pass(inputs, None, context)[0]

@@ -1,13 +1,10 @@
 """TrellisNet (Bai et al. 2019): layers of one causal convolution of kernel size 2, with the gates of an LSTM.
 
 A layer computes the gates i, o, g, f of a position from the hidden vectors of the layer below at this position and `span`
-positions before, and from the embeddings at both, which all layers read: c = sigmoid(f) c' + sigmoid(i) tanh(g), h = sigmoid(o)
-tanh(c), with c' the cell of the layer below, `span` positions before. All layers share their weights, so the embeddings are
-convolved once for each span. Below the first layer and before the first position everything is 0.
-
-A memory holds the last inputs of each layer, so that a stream is one long row however it is cut. A step computes the products
-with the past of all layers at once. A training pass keeps the outputs of some layers until `log_probs` gets the tokens: their
-likelihoods are a part of `penalty`.
+positions before, and from the embeddings at both: c = sigmoid(f) c' + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c), with c' the
+cell of the layer below, `span` positions before. All layers share their weights. Below the first layer and before the first
+position everything is 0. A memory holds the last inputs of each layer, so that a stream is one long row however it is cut. A
+training pass keeps the outputs of some layers until `log_probs` gets the tokens: their likelihoods are a part of `penalty`.
 
 Shape letters beside those of `esscher.core.space`: W width of the output, H units of a layer, G = 4 H, L inputs of a segment, N
 the sum of the spans of all layers above the first, R the largest span, I width of the embeddings.
@@ -27,7 +24,7 @@ from esscher.heads.build import build_head, init_embedding_and_head
 from esscher.heads.head import LogitsFn, LogProbsAndLogsumexp, matmul_layout
 from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import TrellisNetConfig
-from esscher.networks.regularization import ActivationRegularized, variational_dropout, word_dropout
+from esscher.networks.regularization import ActivationRegularized, SegmentOutput, variational_dropout, word_dropout
 
 INITIAL_STD = 0.01
 
@@ -135,9 +132,7 @@ class TrellisNetwork(ActivationRegularized):
         hidden, cells, input_gates = (part.index_select(1, index) for part in parts)
         return replace(state, hidden=hidden, cells=cells, input_gates=input_gates)
 
-    def _pass(
-        self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]
-    ) -> tuple[Float[Tensor, "B L W"], Memory]:
+    def _pass(self, inputs: Int[Tensor, "B L"], memory: Memory, inside: Bool[Tensor, "B L"]) -> SegmentOutput:
         config, self._unscored = self.config, None
         length = torch.full_like(inputs[:, 0], inputs.shape[1])
         outputs, after = self._layers(inputs, memory, length, training=self.training)

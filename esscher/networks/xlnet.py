@@ -87,7 +87,6 @@ class XLNetNetwork(NetworkWithHead):
         return self._in_sequence(prepend_bos(x, self.bos)[:, :-1], None, 0, order)[0]
 
     def encode(self, x: Sequences) -> Float[Tensor, "B U W"]:
-        """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
         inputs = prepend_bos(x, self.bos)
         inside, order_index = unpadded(inputs, x.stop), torch.zeros_like(inputs)
         order_index = order_index if inside is None else order_index.masked_fill(~inside, NEVER_VISIBLE)
