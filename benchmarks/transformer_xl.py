@@ -17,8 +17,8 @@ from benchmarks._timing import Row, Run, Table, peak_memory, spread, time_runs, 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts
-from esscher.networks.relative_attention import AttentionContext, RelativeAttention
 from esscher.networks.relative_attention_ops import sinusoids
+from esscher.networks.token_mixers import AttentionContext, RelativeAttention
 from esscher.networks.transformer_config import TransformerXLConfig
 
 REPEATS = 3

@@ -97,10 +97,6 @@ EXCEPTIONS = [
         ["esscher.energies.serialization:*"],
     ),
     (
-        "states of decoding that hold the cache of another library or our own",
-        ["esscher.bases.seq2seq_lm:_CacheState", "esscher.networks.seq2seq:_EncoderDecoderState"],
-    ),
-    (
         "samplers that go on after an interruption, piece by piece of the draws or of the prompts",
         ["esscher.training.resumable:*"],
     ),

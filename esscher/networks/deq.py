@@ -26,8 +26,8 @@ from esscher.heads.head import matmul_layout
 from esscher.networks.fixed_point import Dependence, SolverConfig, SolverResult, fixed_point, implicit_gradient
 from esscher.networks.incremental_decoding import AttentionStep, BlockStep
 from esscher.networks.regularization import PenalizedTraining
-from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.relative_attention_ops import relative_attention
+from esscher.networks.token_mixers import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.transformer_config import DeqConfig, TransformerXLConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork, XLState, apply_dropout, tail_range
 

@@ -8,7 +8,7 @@ query q + u, and (q + v) . r = (q + u) . r + (v - u) . r, whose last term depend
 `UncachedDecoding` runs a whole pass over the prefix at each step instead: slower, but it keeps no weights, which sharded models
 need (`esscher.bases.fsdp`).
 
-Shape letters as in `esscher.networks.relative_attention`; R distances, S slots of a cache.
+Shape letters as in `esscher.networks.token_mixers`; R distances, S slots of a cache.
 """
 
 from collections.abc import Callable

@@ -23,11 +23,10 @@ from esscher.heads.adaptive import PROJECTION_STD
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead, matmul_layout
 from esscher.networks.incremental_decoding import ACTIVATIONS, BlockStep, CachePosition, Vectors, check_free_slot
-from esscher.networks.lightconv import LightConv
 from esscher.networks.network import Memory, prepend_bos, unpadded
 from esscher.networks.regularization import variational_dropout
-from esscher.networks.relative_attention import AttentionContext, RelativeAttention, SinusoidFn
 from esscher.networks.relative_attention_ops import sinusoids
+from esscher.networks.token_mixers import AttentionContext, LightConv, RelativeAttention, SinusoidFn
 from esscher.networks.transformer_config import TransformerXLConfig
 
 INITIAL_STD = 0.02
@@ -150,16 +149,13 @@ class TransformerXLNetwork(NetworkWithHead):
     def begin(self, prompts: Sequences, max_new_tokens: int) -> tuple[Float[Tensor, "B V"], XLState]:
         inputs = prepend_bos(prompts, self.bos)
         rows, longest = inputs.shape
-        caches: list[Tensor] = []
-        hidden, done = [], 0
-        for vectors, kv in self._segments(inputs, training=False):
-            if not caches:
-                caches = [new.new_empty(*new.shape[:3], longest - 1 + max_new_tokens, new.shape[4]) for new in kv]
+        segments, slots, done = self._segments(inputs, training=False), longest - 1 + max_new_tokens, 0
+        caches = [new.new_empty(*new.shape[:3], slots, new.shape[4]) for new in segments[0][1]]
+        for vectors, kv in segments:
             for cache, new in zip(caches, kv, strict=True):
                 cache[..., done : done + vectors.shape[1], :] = new
-            hidden.append(vectors)
             done += vectors.shape[1]
-        after = torch.cat(hidden, 1)[torch.arange(rows, device=inputs.device), prompts.start]
+        after = torch.cat([vectors for vectors, _ in segments], 1)[torch.arange(rows, device=inputs.device), prompts.start]
         state = self._state(caches, CachePosition.after(longest, prompts.start + 1), max_new_tokens)
         return state.head(after), state
 

@@ -25,7 +25,7 @@ from esscher.heads.build import build_head
 from esscher.heads.head import NetworkWithHead
 from esscher.networks.incremental_decoding import check_free_slot
 from esscher.networks.network import Memory, prepend_bos, unpadded
-from esscher.networks.relative_attention import NEVER_VISIBLE, AttentionContext, OrderedPositions, PermutationMask
+from esscher.networks.token_mixers import NEVER_VISIBLE, AttentionContext, OrderedPositions, PermutationMask
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.networks.transformer_xl import INITIAL_STD, XLBlock, apply_dropout, sinusoid_table, tail_range
 

@@ -25,7 +25,7 @@ from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
-from esscher.networks.relative_attention import NEVER_VISIBLE
+from esscher.networks.token_mixers import NEVER_VISIBLE
 from esscher.networks.xlnet import FactorizationOrder
 from esscher.objectives.config import MaskedLMConfig, PermutationLMConfig, TextTokenizer
 from esscher.objectives.likelihood import count_tokens, loss_with_penalty

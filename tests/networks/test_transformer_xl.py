@@ -11,10 +11,9 @@ from torch import nn
 from esscher.bases.network import build_base, with_attention_span
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, sequences
-from esscher.networks.lightconv import LightConv
 from esscher.networks.registry import NETWORKS
-from esscher.networks.relative_attention import AttentionContext, RelativeAttention
 from esscher.networks.relative_attention_ops import relative_attention, sinusoids
+from esscher.networks.token_mixers import AttentionContext, LightConv, RelativeAttention
 from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
 

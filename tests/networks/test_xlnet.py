@@ -16,14 +16,14 @@ from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.energies.config import EnergyConfig
 from esscher.energies.network import build_energy
 from esscher.networks.registry import NETWORKS
-from esscher.networks.relative_attention import (
+from esscher.networks.relative_attention_ops import relative_attention, sinusoids
+from esscher.networks.token_mixers import (
     NEVER_VISIBLE,
     AttentionContext,
     OrderedPositions,
     PermutationMask,
     RelativeAttention,
 )
-from esscher.networks.relative_attention_ops import relative_attention, sinusoids
 from esscher.networks.transformer_config import TransformerXLConfig, XLNetConfig
 from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork
 from esscher.samplers.ancestral import draw

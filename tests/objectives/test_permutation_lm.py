@@ -12,7 +12,7 @@ from esscher.bases.wrappers import WithMemory
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, sequences
 from esscher.core.target import Tilted
-from esscher.networks.relative_attention import NEVER_VISIBLE
+from esscher.networks.token_mixers import NEVER_VISIBLE
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives import permutation_lm as module
 from esscher.objectives.config import MaskedLMConfig, PermutationLMConfig
