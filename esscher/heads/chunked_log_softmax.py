@@ -30,6 +30,7 @@ from torch.nn.functional import linear
 
 Weight = Float[Tensor, "V D"]
 Bias = Float[Tensor, "V"] | None
+LogPrior = Float[Tensor, "N K"] | None
 
 LOGITS_PER_CHUNK = 2**24  # logits of a chunk on accelerators, and in other modules: 64 MB
 LOGITS_IN_CACHE = 2**22  # logits of a chunk on CPUs: 16 MB
@@ -45,8 +46,8 @@ def softmax_log_probs(hidden: Float[Tensor, "N D"], weight: Weight, bias: Bias, 
 def mixture_log_probs(
     hidden: Float[Tensor, "N K D"],
     log_prior: Float[Tensor, "N K"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
+    weight: Weight,
+    bias: Bias,
     tokens: Int[Tensor, "N"],
     floor: float = 0.0,
 ) -> Float[Tensor, "N"]:
@@ -60,12 +61,7 @@ def mixture_log_probs(
 
 
 def _log_probs(
-    hidden: Float[Tensor, "M D"],
-    weight: Float[Tensor, "V D"],
-    bias: Float[Tensor, "V"] | None,
-    tokens: Int[Tensor, "N"],
-    log_prior: Float[Tensor, "N K"] | None,
-    floor: float,
+    hidden: Float[Tensor, "M D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"], log_prior: LogPrior, floor: float
 ) -> Float[Tensor, "N"]:
     hidden, weight, bias = to_autocast_dtype(hidden, weight, bias)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -90,7 +86,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(
-    hidden: Float[Tensor, "M D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"], log_prior: Float[Tensor, "N K"] | None
+    hidden: Float[Tensor, "M D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"], log_prior: LogPrior
 ) -> Iterator[_Chunk]:
     """The rows in chunks; logits have the dtype of sums."""
     at_once = LOGITS_IN_CACHE if hidden.device.type == "cpu" else LOGITS_PER_CHUNK
@@ -245,7 +241,7 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def softmax_log_probs_and_logsumexp(
-    hidden: Float[Tensor, "N D"], weight: Float[Tensor, "V D"], bias: Float[Tensor, "V"] | None, tokens: Int[Tensor, "N"]
+    hidden: Float[Tensor, "N D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """log softmax(weight h + bias) of one token for each hidden vector h, and the logsumexp of weight h + bias."""
     hidden, weight, bias = to_autocast_dtype(hidden, weight, bias)
@@ -262,14 +258,14 @@ class _TokenLogitAndLogsumexp(torch.autograd.Function):
         token_logit = torch.empty(len(tokens), dtype=accumulation_dtype(hidden.dtype), device=hidden.device)
         logsumexp = torch.empty_like(token_logit)
         keep_logits = any(ctx.needs_input_grad) and len(hidden) * len(weight) <= LOGITS_KEPT
-        kept = []
+        stored_logits = []
         for rows in _row_chunks(len(hidden), max(LEAST_ROWS, LOGITS_IN_CACHE // len(weight))):
             logits = linear(hidden[rows], weight, bias)
-            kept += [logits] if keep_logits else []
+            stored_logits += [logits] if keep_logits else []
             logits = logits.to(token_logit.dtype)
             token_logit[rows] = logits.gather(1, tokens[rows, None])[:, 0]
             logsumexp[rows] = logits.logsumexp(1)
-        ctx.save_for_backward(hidden, weight, bias, tokens, logsumexp, *kept)
+        ctx.save_for_backward(hidden, weight, bias, tokens, logsumexp, *stored_logits)
         return token_logit, logsumexp
 
     @staticmethod
@@ -277,13 +273,13 @@ class _TokenLogitAndLogsumexp(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logit: Tensor, grad_logsumexp: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        hidden, weight, bias, tokens, logsumexp, *kept = ctx.saved_tensors
+        hidden, weight, bias, tokens, logsumexp, *stored_logits = ctx.saved_tensors
         by_hidden, by_weight, by_bias, _ = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if by_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=logsumexp.dtype) if by_weight else None
         grad_bias = torch.zeros_like(bias, dtype=logsumexp.dtype) if by_bias else None
         for number, rows in enumerate(_row_chunks(len(hidden), max(LEAST_ROWS, LOGITS_IN_CACHE // len(weight)))):
-            logits = kept[number] if kept else linear(hidden[rows], weight, bias)
+            logits = stored_logits[number] if stored_logits else linear(hidden[rows], weight, bias)
             slope = (logits.to(logsumexp.dtype) - logsumexp[rows, None]).exp_().mul_(grad_logsumexp[rows, None])
             slope.scatter_add_(1, tokens[rows, None], grad_logit[rows, None])
             if grad_bias is not None:

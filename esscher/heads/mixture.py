@@ -129,15 +129,15 @@ class MixtureHead(TiedWeightHead):
         For a dropped component only the logit of the token is computed: by Jensen's inequality the sum of the exponentials of
         all logits is at least V times the exponential of their mean.
         """
-        vectors, kept = self._contexts(hidden, None)
+        vectors, pruned_prior = self._contexts(hidden, None)
         prior = self.prior(hidden).log_softmax(-1).exp()
-        dropped = prior.masked_fill(kept > -torch.inf, 0.0)
+        dropped = prior.masked_fill(pruned_prior > -torch.inf, 0.0)
         weight = self._weight
         mean, bias_offset = weight.mean(0), 0.0 if self.bias is None else self.bias[tokens, None] - self.bias.mean()
         bound = ((vectors @ weight[tokens, :, None])[..., 0] - vectors @ mean + bias_offset).exp() / self.vocab_size
         dropped_prob = (dropped * bound.clamp(max=1.0)).sum(1)
         log_kept = torch.log1p(-dropped.sum(1))
-        log_probs = mixture_log_probs(vectors, kept.log_softmax(-1), weight, self.bias, tokens)
+        log_probs = mixture_log_probs(vectors, pruned_prior.log_softmax(-1), weight, self.bias, tokens)
         too_low = torch.log1p(dropped_prob / (log_probs + log_kept).exp()) + log_kept
         return torch.maximum(-log_kept, too_low)
 

@@ -166,7 +166,7 @@ class RelativeAttention(nn.Module):
         assert permutation_mask is not None
         marks, distance = _segment_bias(query, biases, permutation_mask), permutation_mask.distance
         if self.chunk is not None and permutation_mask.keys.position is None:
-            return self._local_permuted_attention(query, kv, biases, context, permutation_mask, marks)
+            return self._local_permuted_attention(query, kv, biases, context, marks)
         masked, index, bounds = permutation_mask.masked, None, (kv.shape[3] - 1, 1 - query.shape[2])
         if distance is not None:
             bounds = (int(distance.max()), int(distance.min()))
@@ -178,15 +178,11 @@ class RelativeAttention(nn.Module):
         return self._attend(query, kv, bounds, biases, masked, context, index, marks)
 
     def _local_permuted_attention(
-        self,
-        query: Tensor,
-        kv: Tensor,
-        biases: Tensor,
-        context: AttentionContext,
-        permutation_mask: PermutationMask,
-        marks: SegmentBias | None,
+        self, query: Tensor, kv: Tensor, biases: Tensor, context: AttentionContext, marks: SegmentBias | None
     ) -> Float[Tensor, "H B T D"]:
         """Local attention in chunks; queries that are not consecutive are scattered to their positions, among dummies."""
+        permutation_mask = context.permutation_mask
+        assert permutation_mask is not None
         size, position = self.chunk or 1, permutation_mask.queries.position
         order_index, key_order_index = (
             part.order_index[..., None] for part in (permutation_mask.queries, permutation_mask.keys)
