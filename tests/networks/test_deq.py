@@ -14,9 +14,8 @@ from esscher.bases.scaling import parameter_count, scaled_to
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, sequences
 from esscher.core.target import Tilted
-from esscher.networks import deq, fixed_point
-from esscher.networks.deq import DeqNetwork, jacobian_penalty, twice_differentiable_attention
-from esscher.networks.fixed_point import SolverConfig
+from esscher.networks import deq
+from esscher.networks.deq import DeqNetwork, SolverConfig, jacobian_penalty, twice_differentiable_attention
 from esscher.networks.network import PenalizedNetwork, StreamingNetwork
 from esscher.networks.registry import NETWORKS
 from esscher.networks.relative_attention_ops import relative_attention
@@ -159,12 +158,12 @@ def mixes_rows(past):
     return mixed(flat).view_as(past[0][0])
 
 
-mixed = fixed_point._anderson_step
+mixed = deq._anderson_step
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("_max_dependent_change", stops_together), ("_anderson_step", mixes_rows)])
 def test_leaks_through_the_solver_are_caught(name, wrong, monkeypatch):
-    monkeypatch.setattr(fixed_point, name, wrong)
+    monkeypatch.setattr(deq, name, wrong)
     with pytest.raises(AssertionError):
         test_a_vector_is_the_same_to_the_last_bit_whatever_comes_later()
 
@@ -208,7 +207,7 @@ def test_the_gradient_is_that_of_the_fixed_point():
 
 def no_solve(ctx, slope):
     """The gradient of the last application alone."""
-    ctx.settings[3](fixed_point.SolverResult(1, 0.0, True))
+    ctx.settings[3](deq.SolverResult(1, 0.0, True))
     return slope, None, None
 
 
@@ -220,7 +219,7 @@ def not_transposed(ctx, slope):
         (back,) = torch.autograd.grad(made, ctx.point, again, retain_graph=True, create_graph=False)
         return slope + back.flip(-1)
 
-    weight, found = fixed_point.fixed_point(forward_instead, slope, solve, order)
+    weight, found = deq.fixed_point(forward_instead, slope, solve, order)
     report(replace(found, converged=True))
     return weight, None, None
 
@@ -231,12 +230,12 @@ def loosely(ctx, slope):
     return backward(ctx, slope)
 
 
-backward = fixed_point._Implicit.backward
+backward = deq._Implicit.backward
 
 
 @pytest.mark.parametrize("wrong", [no_solve, not_transposed, loosely])
 def test_wrong_adjoints_are_caught(wrong, monkeypatch):
-    monkeypatch.setattr(fixed_point._Implicit, "backward", staticmethod(wrong))
+    monkeypatch.setattr(deq._Implicit, "backward", staticmethod(wrong))
     with pytest.raises(AssertionError):
         check_gradient()
 
@@ -250,19 +249,17 @@ def test_a_linear_map_is_solved_exactly_in_either_direction():
         return given + z @ own.T + torch.nn.functional.pad(z, (0, 0, 1, 0))[:, :-1] @ other.T
 
     solve = SolverConfig(1e-15, 300)
-    found, how = fixed_point.fixed_point(apply, torch.zeros_like(given), solve, "before")
+    found, how = deq.fixed_point(apply, torch.zeros_like(given), solve, "before")
     for t in range(6):
         before = found[:, t - 1] @ other.T if t else 0
         expected = torch.linalg.solve(torch.eye(5).double() - own, (given[:, t] + before).T).T
         assert torch.allclose(found[:, t], expected, rtol=1e-12, atol=1e-12)
-    plain = fixed_point.fixed_point(apply, torch.zeros_like(given), replace(solve, anderson_history=1), "before")[1]
+    plain = deq.fixed_point(apply, torch.zeros_like(given), replace(solve, anderson_history=1), "before")[1]
     assert how.converged and how.iterations < plain.iterations  # mixing is worth it
-    turned = fixed_point.fixed_point(lambda z: apply(z.flip(1)).flip(1), torch.zeros_like(given), solve, "after")[0]
+    turned = deq.fixed_point(lambda z: apply(z.flip(1)).flip(1), torch.zeros_like(given), solve, "after")[0]
     assert torch.equal(turned.flip(1), found)
-    alone = fixed_point.fixed_point(
-        lambda z: apply(z)[:1], torch.zeros_like(given)[:1], replace(solve, tolerance=1e-3), "before"
-    )
-    loose = fixed_point.fixed_point(apply, torch.zeros_like(given), replace(solve, tolerance=1e-3), "before")
+    alone = deq.fixed_point(lambda z: apply(z)[:1], torch.zeros_like(given)[:1], replace(solve, tolerance=1e-3), "before")
+    loose = deq.fixed_point(apply, torch.zeros_like(given), replace(solve, tolerance=1e-3), "before")
     assert torch.allclose(alone[0][0], loose[0][0], atol=1e-14)  # other rows do not say when to stop
 
 
