@@ -13,7 +13,7 @@ from esscher.core.space import Space, sequences
 from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import load_base
 from esscher.hub.xlnet import from_transformers, save_xlnet, to_transformers
-from esscher.networks import relative_attention
+from esscher.networks import token_mixers
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork
 
@@ -151,7 +151,7 @@ def test_wrong_versions_are_caught(monkeypatch):
         network.biases[0, row] = kept
     assert gap(base, model) < 4e-6
     monkeypatch.setattr(
-        relative_attention.PermutationMask,
+        token_mixers.PermutationMask,
         "masked",
         property(lambda own: own.keys.order_index[:, None] >= own.queries.order_index[:, :, None]),
     )
