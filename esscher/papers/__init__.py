@@ -1,10 +1,5 @@
-"""Recipes that reproduce papers: one folder a paper, and this registry of them, which imports no torch.
-
-A folder holds the recipe (`recipe.py`, or a module for each subject), often its settings at each scale (`studies.py`), and
-whatever only that paper needs. Shared by all: `study` makes, caches and tabulates rows; `sources` names data; `streams` trains
-bases on one long text; `games` has adversarial games on continuous points. A recipe is a function of a `StudyContext` that
-writes `report.html` and returns its tables, our rows beside the published ones.
-"""
+"""Recipes that reproduce papers: one folder a paper, and this registry of them, which imports no torch. A recipe is a function
+of a `StudyContext` that writes `report.html` and returns its tables, our rows beside the published ones."""
 
 import json
 from dataclasses import dataclass, field

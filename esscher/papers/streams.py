@@ -1,8 +1,5 @@
 """Studies, rows and report sections of recipes that train bases on one long text and measure how well they predict its rest.
-
-A row is a model with a seed, evaluated in one mode (`EvaluationMode`). The log-probability of every test token is kept in the
-run folder, so that models are compared token by token.
-"""
+The run folder keeps the log-probability of every test token, so that models are compared token by token."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -63,10 +60,8 @@ class EvaluationMode:
 
 @dataclass(frozen=True, kw_only=True)
 class StreamStudy(Study[TrainRun]):
-    """One long text and models that learn it in order; all are compared with the model `baseline`.
-
-    The `start` of a run is the name of another model of the study, whose weights it starts from.
-    """
+    """One long text and models that learn it in order; all are compared with the model `baseline`. The `start` of a run is the
+    name of another model of the study, whose weights it starts from."""
 
     baseline: str
     unit: str = "token"  # bits are per byte, character, word or token

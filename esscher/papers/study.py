@@ -1,9 +1,5 @@
-"""Make, cache and tabulate the rows of recipes.
-
-A recipe receives a `StudyContext`. A study is a data set with models to train on it; each model and seed has a run folder
-`out/study/model-seedN`, where its row is kept as `row.json`, so that a finished row is read instead of made again. Rows are
-dictionaries of JSON values and `Estimate`s.
-"""
+"""Make, cache and tabulate the rows of recipes. Each model and seed of a study has a run folder `out/study/model-seedN`, where
+its row, a dictionary of JSON values and `Estimate`s, is kept as `row.json`, so that a finished row is not made again."""
 
 import json
 import math
@@ -75,10 +71,8 @@ class StudyContext:
     def publish(
         self, title: str, about: str, sections: Sequence[Section], tables: Mapping[str, Rows], missing: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Write `report.html` and return all tables; `missing` says which data were not found.
-
-        The report ends with the published results, the table "paper"; it leaves out tables without rows.
-        """
+        """Write `report.html`, which ends with the published results (the table "paper") and leaves out tables without rows,
+        and return all tables; `missing` says which data were not found."""
         published = Section("Published", "Results at the published sizes.", [Table("Results", tables["paper"])])
         shown = [
             replace(section, parts=[part for part in section.parts if not isinstance(part, Table) or part.rows])

@@ -1,8 +1,5 @@
 """The networks of Dai et al. (2017b) for classifying images from few labels: classifier, generator, inference net.
 
-    DenseNets    for MNIST: layers of 1000, 500, 250, 250 and 250 units with noise before each; pixels in [0, 1]
-    ConvNets     for SVHN (width 64) and CIFAR-10 (width 96): nine convolutions and a mean over positions; pixels in [-1, 1]
-
 The classifier has one logit a class; "generated" has none, or 0. The classifier and the last layer of the generator use weight
 normalisation, initialised from data (`data_dependent_init_game`). Generator noise is uniform. Images are [N, C, H, W]. The
 inference nets are ours, with the units of the generator; only that for CIFAR-10 was published, in words.
@@ -30,7 +27,7 @@ NormedLayer = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 class WeightNorm(nn.Module):
     """Weight normalisation of a linear layer or convolution: weight = scale * direction / sqrt(|direction|^2 + 1e-6).
 
-    Scales are set by `data_dependent_init` so that outputs have mean 0 and deviation `init_std`, and stay fixed unless
+    `data_dependent_init` sets the scales so that outputs have mean 0 and deviation `init_std`; they stay fixed unless
     `trainable_scale` (the released code of Dai et al. 2017b; all of them learn in Salimans and Kingma 2016).
     """
 
@@ -82,11 +79,9 @@ def data_dependent_init(network: nn.Module, x: Tensor, *, rng: SeededRng) -> Non
 
 @dataclass(frozen=True)
 class DenseNets:
-    """Fully connected networks of images of this shape (channels, rows, columns).
-
-    With `norm_after_activation` the batch norm of a hidden layer of the generator follows its activation: softplus outputs,
-    all above 0, drive all pixels to one side within a few large steps, where a sigmoid has no gradient.
-    """
+    """Fully connected networks of images of this shape (channels, rows, columns). With `norm_after_activation` the batch norm
+    of a hidden layer of the generator follows its activation, because softplus outputs otherwise saturate the pixels in a few
+    large steps."""
 
     image: tuple[int, int, int] = (1, 28, 28)
     hidden: tuple[int, ...] = (1000, 500, 250, 250, 250)

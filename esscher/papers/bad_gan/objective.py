@@ -5,10 +5,8 @@ minimises
 
     cross-entropy of labelled points + E_data[softplus(-l)] + E_gen[softplus(l)] + weight * E_data[entropy of the class]
 
-and the generator the distance of mean features (FM), and optionally the pull-away term (PT), a bound of minus its entropy
-(VI) and the density above a threshold (LD). A perfect generator adds nothing (Proposition 4); one of the complement puts the
-boundaries where there are no data. `ImageDensity` makes a base of images a log-density for LD.
-Letters: N points, F features, K classes; C channels, H rows, W columns of an image.
+and the generator the distance of mean features (FM), and optionally the pull-away term (PT), a bound of minus its entropy (VI)
+and the density above a threshold (LD). Letters: N points, F features, K classes; C channels, H rows, W columns of an image.
 """
 
 from collections.abc import Callable
@@ -33,11 +31,12 @@ BATCH_SIZE = 100  # images whose density is computed together
 
 @dataclass(frozen=True, eq=False)
 class ImageDensity:
-    """The log-density of continuous images, with pixels from `pixel_min` to 1, under a base of discrete images.
+    """The log-density of continuous images, with pixels from `pixel_min` to 1, under a base of discrete images, which is
+    frozen.
 
     Between two levels the log-probability of a pixel is interpolated, and later pixels are conditioned on its exact value
-    (`PixelNetwork.interpolated_log_probs`): at the levels this is the base's own log-probability, and there is a gradient
-    everywhere. Images larger than the base's by a whole factor are average-pooled. The base is frozen.
+    (`PixelNetwork.interpolated_log_probs`), so there is a gradient everywhere. Images larger than the base's by a whole factor
+    are average-pooled.
     """
 
     base: NetworkBase
@@ -78,11 +77,9 @@ Density = tuple[Callable[[Tensor], Tensor], float]
 
 @dataclass(frozen=True)
 class LowDensity:
-    """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it.
-
-    It counts from `start_step` on, with a `probability` in each step, for `max_points` points: always and for all points in
-    the paper, not in the released code.
-    """
+    """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it. It
+    counts from `start_step` on, with a `probability` in each step, for `max_points` points: the paper has neither limit, the
+    released code has both."""
 
     weight: float = 1.0
     start_step: int = 0

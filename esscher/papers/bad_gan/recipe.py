@@ -1,9 +1,7 @@
 """Good semi-supervised learning that requires a bad GAN (Dai et al., 2017b): what a generator between the classes is worth.
 
-A classifier learns from few labels alone, and beside generators that match features (FM) and are pushed apart from each other
-(VI, PT) or away from the data (LD). A row is a model with one draw of the labels; test labels are read once, with the last
-weights. Predictions for all test points are kept in the run folder, so that models are compared point by point; so are
-generated points and, in the plane, the class of every cell of a grid. Validation points only make a curve.
+A row is a model with one draw of the labels; test labels are read once, with the last weights. The run folder keeps predictions
+for all test points, so that models are compared point by point. Validation points only make a curve.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
-"""Settings of the recipe on few labels at each scale: points, labels, networks and loss weights.
-
-`small` takes one core about a quarter of an hour a row; `paper` has the networks, rates and weights of the released code of
-Dai et al. (2017b), for a GPU. Loss weights at `small` are ours where the networks or the density differ.
-"""
+"""Settings of the recipe on few labels at each scale. `small` takes one core about a quarter of an hour a row; `paper` has the
+networks, rates and weights of the released code of Dai et al. (2017b). Loss weights at `small` are ours where the networks or
+the density differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -51,10 +49,8 @@ class PlanarSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSource:
-    """Images, and the training run of a base that learns their density.
-
-    The threshold is a quantile of the density of unlabelled images, or, as released, of the test images.
-    """
+    """Images, and the training run of a base that learns their density. The threshold is a quantile of the density of
+    unlabelled images, or, as released, of the test images."""
 
     base: TrainRun
     labels: int
@@ -192,10 +188,9 @@ def _digits(*, smoke: bool = False) -> FewLabelStudy:
 def _mnist() -> FewLabelStudy:
     """Half the published widths on MNIST, a sixtieth of the published updates, and a density of 14 x 14 pixels, 16 levels.
 
-    The generator has its norms after the activations, and Adam's betas are (0.5, 0.999) for both players: with the published
-    ones, which average over ten thousand updates, pixels saturate at once and do not recover in so short a run. The weight of
-    the unlabelled loss is four times the published one, and the generator learns faster than the classifier, not slower: both
-    were chosen on held-out training images, where they speed up learning.
+    With the published norms and Adam's published betas, which average over ten thousand updates, pixels saturate at once in so
+    short a run; so norms follow the activations and betas are (0.5, 0.999). The weight of the unlabelled loss (four times the
+    published one) and the faster generator were chosen on held-out training images.
     """
     training = replace(
         LINEAR, steps=20_000, batch_size=100, learning_rate=4e-3, evaluate_every=500, save_every=1_000, log_every=100

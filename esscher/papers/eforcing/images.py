@@ -1,12 +1,9 @@
 """E-Forcing (Anonymous, 2023) on images: PixelCNN, Gated PixelCNN and PixelCNN++, each by likelihood and by E-Forcing.
 
-Measured are bits per dimension of test images and of training images, and nats per image, as is usual for binarised MNIST;
-drawn are samples and completed halves. The log-probability of every image is kept in the run folder, so that models are
-compared image by image.
-
-The weights of E-Forcing decay from position to position so that they sum to about 3, as in the other recipes; without the
-likelihood of prefixes (tokens counted once, not at `small`) they are ten times as large. E-Forcing begins late, because it
-draws whole images at every update; likelihood gets as many updates.
+Results are bits per dimension of test and training images, and nats per image for binarised MNIST; the run folder keeps the
+log-probability of every image. The weights of E-Forcing decay over positions and sum to about 3, as in the other recipes;
+without the likelihood of prefixes (not at `small`) they are ten times as large. E-Forcing begins late, because it draws whole
+images at every update; likelihood gets as many updates.
 """
 
 import math
@@ -241,11 +238,8 @@ def _smoke() -> ImageStudy:
 
 
 def _published() -> list[ImageStudy]:
-    """MNIST and CIFAR-10 with 256 levels.
-
-    Batches of 4,096 values, Adam and a patience of 20 evaluations are those of the paper on E-Forcing; networks are those of
-    their own papers, whose sizes on MNIST were not published.
-    """
+    """MNIST and CIFAR-10 with 256 levels. Batches of 4,096 values, Adam and a patience of 20 evaluations are those of the paper
+    on E-Forcing; networks are those of their own papers, whose sizes on MNIST were not published."""
     adam = TrainingConfig(epochs=200, optimizer="adam", learning_rate=1e-3, max_grad_norm=None)
     training, plus = replace(adam, batch_tokens=4_096, patience=20), replace(adam, batch_size=16, swa_start=0.9)
     small = {PIXELCNN: PixelCnnConfig(width=128, layers=7), GATED: GatedPixelCnnConfig(width=64, layers=7)}

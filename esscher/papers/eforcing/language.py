@@ -1,10 +1,5 @@
 """E-Forcing (Anonymous, 2023) on language models: beside other objectives on one network, and on every backbone of the paper.
 
-`eforcing-lm` compares E-Forcing with likelihood, label smoothing and scheduled sampling: the perplexity of the rest of the
-text, in as many epochs and in as much time, and whether the validation loss rises late, as it does in overfitting. It also
-measures exposure bias, energies on top of the trained models, and the error of E-Forcing's gradient on strings that are few
-enough to be enumerated. `eforcing-backbones` compares E-Forcing with likelihood on seven kinds of networks.
-
 Networks and texts are small and nothing is dropped, so that likelihood overfits within the run. The weights with the lowest
 validation loss are kept. Likelihood, smoothed or not, gets as many epochs as E-Forcing takes time; where its lowest loss comes
 before E-Forcing's epochs are over, the comparison holds for equal epochs too.
@@ -141,10 +136,8 @@ def exposure_columns(context: StudyContext, study: str, model: str, baseline: st
 
 
 def energy_row(context: StudyContext, study: StreamStudy, model: str, sequences: int, steps: int | None = None) -> Row:
-    """Perplexity of continuations of test texts, of a model and of the same model tilted; seed 0.
-
-    The energy is the logsumexp of the model's own logits; or, with `steps`, a network that is trained from its weights.
-    """
+    """Perplexity of continuations of test texts, of a model and of the same model tilted; seed 0. The energy is the logsumexp
+    of the model's own logits; or, with `steps`, a network that is trained from its weights."""
     run_dir, data = context.run_dir(study.name, model), study.models[model].data
     name, file = ("its own logsumexp", "self.json") if steps is None else ("a network", "residual.json")
 
@@ -181,11 +174,8 @@ NEXT_TOKEN_ESTIMATORS: dict[str, Literal["exact", "sampled"]] = {"in expectation
 
 
 def gradient_rows(batches: int, steps: int) -> list[Row]:
-    """Bias and variance of E-Forcing's gradient: a row for each base, batch size and treatment of the next token.
-
-    A base is trained by E-Forcing on strings of a motif process, which can be enumerated; then the gradient of one batch is
-    estimated many times, with the next token of each draw in expectation and as drawn.
-    """
+    """Bias and variance of E-Forcing's gradient on enumerable strings of a motif process: a row for each base, batch size and
+    treatment of the next token (in expectation, or as drawn)."""
     process = motif_process(MOTIF, LENGTH, mixture=0.9)
     data = draw_splits(process.base, max(BATCH_SIZES), rng=SeededRng(0)).train
     rows = []

@@ -6,8 +6,8 @@
 
 All are updated at once, from one batch. At the optimum c = -temperature * dK/dp + const, so with K = minus entropy the data's
 density is exp(-c / temperature) up to its normaliser: `energy`. A cost is low on real points, also in the GAN, whose
-discriminator says "real" with probability sigmoid(-c). On a finite space of C points generator and discriminator are tables,
-p = softmax(values) and the cost; data are rows of probabilities, whose mean counts; gradients are exact for any convex K.
+discriminator says "real" with probability sigmoid(-c). On a finite space of C points generator and discriminator are tables;
+data are rows of probabilities, whose mean counts; gradients are exact for any convex K.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,8 @@ from esscher.papers.games.points import Points
 
 @dataclass(frozen=True)
 class Gate:
-    """Which players are updated, by the gap: the mean cost of real points minus that of generated ones, of the same batch.
-
-    Above `high` only the discriminator and the inference net are updated, below `low` only the generator.
-    """
+    """Which players are updated, by the gap, the mean cost of real minus that of generated points of a batch: above `high` only
+    the discriminator and the inference net, below `low` only the generator."""
 
     low: float
     high: float
@@ -90,10 +88,8 @@ class EnergyGan:
 
 @dataclass(frozen=True)
 class Gan:
-    """The game of Goodfellow et al. (2014) with the non-saturating loss of the generator.
-
-    With a `calibration` the same K is added as to an energy GAN, which does not make this cost an energy (B.7.3).
-    """
+    """The game of Goodfellow et al. (2014) with the non-saturating loss of the generator. A `calibration` is added as to an
+    energy GAN, which does not make this cost an energy (B.7.3)."""
 
     calibration: Calibration = field(default_factory=Constant)
     temperature: float = 1.0
@@ -148,10 +144,8 @@ class FiniteGame:
 
 @dataclass(frozen=True)
 class FiniteGan:
-    """E_gen[c] - E_data[c] + temperature * K(p_gen), maximised by the cost and minimised by the generator.
-
-    With `loss=softplus` it is the GAN of Goodfellow et al. (2014) with K added, which does not make its cost an energy (B.7.3).
-    """
+    """E_gen[c] - E_data[c] + temperature * K(p_gen), maximised by the cost and minimised by the generator. With `loss=softplus`
+    it is the GAN of Goodfellow et al. (2014) with K added."""
 
     convex: Convex = constant
     temperature: float = 1.0

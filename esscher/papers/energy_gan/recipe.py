@@ -1,10 +1,9 @@
 """Calibrating energy-based GANs (Dai et al., 2017): does the discriminator know the density?
 
-Four games on three processes in the plane whose density is known. The cost of each is normalised on a grid and compared with
-the true density, as are the generator's draws; then each difference between thesis and released code is tried by itself. The
-same games on images are measured by the error of a linear probe on the discriminator's features (`random`: before training) and
-by the distance of the mean generated image from the mean test image. `small` takes two cores minutes; `paper` has the steps,
-rates, weights and gates of the released code.
+In the plane, costs are normalised on a grid and compared with the known density; each difference between thesis and released
+code is also tried by itself. On images, the measures are a linear probe on the discriminator's features (`random`: before
+training) and the distance of the mean generated image from the mean test image. `paper` has the steps, rates, weights and gates
+of the released code.
 """
 
 import math

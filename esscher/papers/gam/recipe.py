@@ -1,8 +1,5 @@
-"""Global autoregressive models (Parshakova, Andreoli, Dymetman, 2019): few strings, and features of the whole string.
-
-For each process and data size: a base r, draws of it, and for each set of features the weights, the tilted model p and the
-distilled student; then two comparisons of methods on one base. `laboratory` has the exact entropies of the processes.
-"""
+"""Global autoregressive models (Parshakova, Andreoli, Dymetman, 2019): few strings, and features of the whole string. Exact
+entropies of the processes are in `laboratory`."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,9 +1,5 @@
-"""Settings and rows of the recipe on global autoregressive models: a base r, features, the tilted model p, the student.
-
-The draws of r do not depend on the weights, so all feature sets of a run share them. Two comparisons use one base:
-`regimes` has weights by rs, by snis and by Newton's method, with the base samples and seconds they took;
-`distillation_methods` has students by every method, from about the same number of drawn strings.
-"""
+"""Settings and rows of the recipe on global autoregressive models: a base r, features, the tilted model p, the student. All
+feature sets of a run share the draws of r, which do not depend on the weights."""
 
 import time
 from collections.abc import Iterator

@@ -7,9 +7,8 @@ In max_c min_p  E_p[c] - E_data[c] + K(p)  the optimal cost is c*(x) = -dK/dp(x)
     VariationalEntropy    K = -H(p), bounded     the same, as far as the bound is tight
     NeighbourSquare       K = |p|^2 / 2          c* = -p_data + const
 
-A generator has no density to differentiate. The gradient of K by its weights is E_z[dx/dw . d(dK/dp)/dx] at x = g(z), so only
-the gradient of dK/dp by x is needed, which is estimated from the nearest neighbours in a batch.
-Letters: N points, D numbers of each, Z of its noise, k neighbours.
+The gradient of K by the generator's weights is E_z[dx/dw . d(dK/dp)/dx] at x = g(z), where the gradient of dK/dp by x is
+estimated from the nearest neighbours in a batch. Letters: N points, D numbers of each, Z of its noise, k neighbours.
 """
 
 import math
@@ -66,11 +65,9 @@ class NeighbourSquare:
 
 @dataclass(frozen=True)
 class VariationalEntropy:
-    """A bound of minus entropy, E[-log q(z | x)], by the inference net (EGAN-Ent-VI).
-
-    `form` is "gaussian", the log-density of a Gaussian, or "released", with half of the logarithm of the deviation, as in the
-    released code. `bound` is the largest deviation of q (Dai et al. 2017b, C.5.1; their code has none).
-    """
+    """A bound of minus entropy, E[-log q(z | x)], by the inference net (EGAN-Ent-VI). `form` is "gaussian", the log-density of
+    a Gaussian, or "released", with half of the logarithm of the deviation, as in the released code. `bound` is the largest
+    deviation of q (Dai et al. 2017b, C.5.1; their code has none)."""
 
     form: Literal["gaussian", "released"] = "gaussian"
     bound: float | None = None
@@ -89,10 +86,10 @@ class VariationalEntropy:
 def log_density_gradient(x: Float[Tensor, "N D"], neighbours: int, form: Form = "ball") -> Float[Tensor, "N D"]:
     """The gradient of log p at each point of a batch from p, by its nearest neighbours without itself.
 
-    It points from x to the mean of the neighbours. In a small ball of radius h that mean is h^2 / (D + 2) . gradient from
-    the centre, and h^2 / (D + 2) is the variance of each coordinate. "ball" divides by their variance pooled over coordinates,
-    which estimates the gradient; "variance" by that of each coordinate, x included (the released code for the plane), about a
-    third too long there; "unit" has length 1 (the thesis, B.11, and the released code for images).
+    In a small ball of radius h the mean of the neighbours is h^2 / (D + 2) . gradient from the centre, and h^2 / (D + 2) is the
+    variance of each coordinate. "ball" divides by their variance pooled over coordinates, which estimates the gradient;
+    "variance" by that of each coordinate, x included (the released code for the plane), about a third too long there; "unit"
+    has length 1 (the thesis, B.11, and the released code for images).
     """
     near = x[_nearest(x, neighbours)[1]]
     step = near.mean(1) - x

@@ -1,10 +1,10 @@
-"""What games have learnt: in the plane divergences over a grid, and figures; of images a linear probe, their order by energy
-and their mean.
+"""Evaluation of games: in the plane divergences over a grid, and figures; of images a linear probe, their order by energy and
+mean.
 
 A grid has S rows and S columns over the bounding box of some points, extended by a quarter of its range on each side. Densities
-and energies are evaluated at the centres of cells and normalised over them; points are counted in cells (those outside in the
-nearest one). An empty cell of a histogram adds nothing to KL(histogram || other), and counts as half a point in
-KL(other || histogram), which would be infinite. Letters: N points, M test points, C = S * S cells, F features, K classes.
+and energies are evaluated at the centres of cells and normalised over them; points outside count in the nearest cell. An empty
+cell of a histogram adds nothing to KL(histogram || other), and counts as half a point in KL(other || histogram). Letters: N
+points, M test points, C = S * S cells, F features, K classes.
 """
 
 from collections.abc import Mapping
@@ -88,10 +88,8 @@ class Grid:
 
 
 def divergence(left: CellDistribution, right: CellDistribution) -> Estimate:
-    """KL(left || right) over the cells, exact if both are known; otherwise the counted points are the replicates.
-
-    Not corrected is the bias of histograms, about the number of occupied cells over twice the number of points.
-    """
+    """KL(left || right) over the cells, exact if both are known; otherwise the counted points are the replicates. The bias of
+    histograms, about the number of occupied cells over twice the number of points, is left in."""
     sides = (left, right)
     sizes = [len(side.cell_indices) for side in sides if side.cell_indices is not None]
     if not sizes:
@@ -158,9 +156,8 @@ def sort_by_energy(game: Game, points: Points) -> Int[Tensor, "N"]:
 
 
 def mean_image_rmse(generated: Points, real: Points) -> Estimate:
-    """The root mean square difference, over pixels, between the mean generated image and the mean real image.
-
-    The mean square is unbiased (no image is multiplied with itself); if it is negative, the root is 0."""
+    """The root mean square difference, over pixels, between the mean generated image and the mean real image. The mean square
+    is unbiased; if it is negative, the root is 0."""
     centre = real.values.flatten(1).double().mean(0)
     x, y = (points.values.flatten(1).double() - centre for points in (generated, real))
 
@@ -179,11 +176,9 @@ def _squared_mean(count: Float[Tensor, "n"], x: Float[Tensor, "n F"]) -> Float[T
 
 
 def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
-    """The true energy and the data, then for each model its energy, and its draws over the data.
-
-    A model is the tensors `true energy` and `energy` [S * S], `data` and `draws` [N, 2] and `box` (left, bottom, right, top).
-    Energies are relative to their minimum, clipped at 12 nats, on one colour scale.
-    """
+    """The true energy and the data, then for each model its energy, and its draws over the data. A model is the tensors `true
+    energy` and `energy` [S * S], `data` and `draws` [N, 2] and `box` (left, bottom, right, top). Energies are relative to their
+    minimum, clipped at 12 nats."""
     first = next(iter(models.values()))
     figure = blank_figure(2.5 * (1 + len(models)), 5.2)
     axes = figure.subplots(2, 1 + len(models), squeeze=False)
@@ -206,10 +201,8 @@ def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
 
 
 def boundary_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
-    """For each model the class of every cell, unlabelled points in white, labelled ones ringed, generated ones in black.
-
-    A model is the tensors `classes` [S * S], `box` (left, bottom, right, top), `data`, `made` and `labelled` [N, 2], `labels`.
-    """
+    """For each model the class of every cell, unlabelled points in white, labelled ones ringed, generated ones in black. A
+    model is the tensors `classes` [S * S], `box` (left, bottom, right, top), `data`, `made` and `labelled` [N, 2], `labels`."""
     figure = blank_figure(2.6 * len(models), 2.9)
     for axis, (name, shown) in zip(figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True):
         left, bottom, right, top = shown["box"].tolist()

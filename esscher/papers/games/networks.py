@@ -1,12 +1,10 @@
-"""The networks of a game and their training: a generator of points from noise, a discriminator that gives each point a cost,
-and an inference net. Each has its own optimiser.
+"""The networks of a game and their training, each with its own optimiser.
 
     generator        noise -> point; the noise is normal or uniform
     discriminator    point -> cost, low where points are real: an energy; `features` are its last hidden layer
     inference net    point -> mean and log of the standard deviation of the noise that made it
 
-`PlanarNets` are the fully connected networks of Dai et al. (2017) for the plane. `ImageNets` are convolutional: the thesis of
-Dai (2020, B.9) states their kind and not all of their sizes, so sizes are ours; initial weights, slopes, noise and outputs are
+The sizes of `ImageNets` are ours, since Dai (2020, B.9) does not state all; initial weights, slopes, noise and outputs are
 those of the released code: 10 numbers of noise and pixels in [0, 1] for digits; 100 numbers, pixels in [-1, 1] and an energy
 softplus(-score) for CIFAR-10. Letters: N points, Z numbers of noise, F features; images are [N, C, H, W].
 """
@@ -123,7 +121,8 @@ def train_game(
 
 @dataclass(frozen=True)
 class PlanarNets:
-    """Fully connected networks; initial weights are normal with these deviations (None: He's, sqrt(2 / inputs)), biases 0.
+    """The fully connected networks of Dai et al. (2017); initial weights are normal with these deviations (None: He's, sqrt(2 /
+    inputs)), biases 0.
 
     The released code has deviations 0.01 and 0.001 (for its spirals 0.1 and 0.01). Noise of deviation `inference_noise_std` is
     added to the inputs of the inference net, whose weights are He's, and 0 in the last layer: it starts as a standard normal.
@@ -180,10 +179,8 @@ class SoftplusEnergy(nn.Module):
 
 @dataclass(frozen=True)
 class ImageNets:
-    """Convolutional networks of images of this shape, with sides that are multiples of 4 and pixels in [pixel_min, 1].
-
-    With `positive` the energy is softplus(-score), as released for CIFAR-10.
-    """
+    """Convolutional networks of images of this shape, with sides that are multiples of 4 and pixels in [pixel_min, 1]. With
+    `positive` the energy is softplus(-score), as released for CIFAR-10."""
 
     image: tuple[int, int, int] = (1, 28, 28)
     width: int = 32

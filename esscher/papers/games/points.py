@@ -6,10 +6,9 @@
     four spins         four arms around the origin, each a class of narrow Gaussians
     two circles        a circle within a circle, each a class of narrow Gaussians
 
-The parameters of the first three are drawn once, with the seeds of the released code of Dai et al. (2017), in the order that we
-read from it. The thesis (C.4) shows data like the last two without numbers; these are ours. The pixels of images, 0 to 255, are
-scaled to [pixel_min, 1], where pixel_min is 0 or -1.
-Letters: N points; D numbers of a point in the plane; M Gaussians; C channels, H rows and W columns of an image.
+The parameters of the first three are drawn with the seeds of the released code of Dai et al. (2017), in the order that we read
+from it; those of the last two, which the thesis (C.4) shows without numbers, are ours. Pixels of images, 0 to 255, are scaled
+to [pixel_min, 1]. Letters: N points; D numbers of a point in the plane; M Gaussians; C channels, H rows, W columns of an image.
 """
 
 import math
@@ -88,10 +87,8 @@ def semi_supervised_splits(
     disjoint: bool = True,
     rng: Rng,
 ) -> SemiSupervisedSplits:
-    """Label equally many random images of each class; `held_out` other images are for validation.
-
-    With `disjoint` the labelled images are not among the unlabelled ones (the released code for MNIST; not for SVHN).
-    """
+    """Label equally many random images of each class; `held_out` other images are for validation. With `disjoint` the labelled
+    images are not among the unlabelled ones (the released code for MNIST; not for SVHN)."""
     points = as_points(images, pixel_min)
     if points.labels is None:
         raise ValueError(f"{images.source} states no classes. Nothing was learnt; choose images that have them.")

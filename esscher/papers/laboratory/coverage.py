@@ -1,7 +1,5 @@
 """How often confidence intervals cover exact values: every estimator that states a rate, over many replications.
 
-Four processes have exact values without sampling:
-
     ending      a three-state automaton with end symbol and an energy for each token: enumerated
     motif       fair bits and an energy unless a motif occurs, so only two weights: enumerated
     heavy       independent symbols and an additive energy: log-weights nearly normal with deviation 1.5, closed form

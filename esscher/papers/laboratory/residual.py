@@ -1,12 +1,11 @@
-"""Residual energy-based models on random automata: energies trained by noise contrast against exact values.
-
-The data come from random automata; the base is a unigram model of `BASE_SEQUENCES` of their sequences. For each automaton a
-unidirectional and a bidirectional energy learn to tell data from draws of the base, after all prompts of at most
-`LONGEST_PROMPT` symbols. All results are compared with the enumerated space:
+"""Residual energy-based models on random automata: energies trained by noise contrast against enumerated exact values.
 
     rows       cross-entropy of base and joint model on the automaton, over its entropy
     coverage   how often each interval covers the exact value, with the first automaton's bidirectional energy
     pool       total variation between SIR(n) and the exact joint model, beside that of as many exact draws
+
+The base is a unigram model of `BASE_SEQUENCES` sequences of an automaton; energies are trained after all prompts of at most
+`LONGEST_PROMPT` symbols.
 """
 
 import math
@@ -197,11 +196,9 @@ def coverage_rows(comparison: ExactComparison, replications: int) -> list[Row]:
 
 
 def exact_values(comparison: ExactComparison) -> dict[str, float]:
-    """The exact values of the quantities that `coverage_rows` estimates.
-
-    A step is a position after the empty prompt: its nats under the joint model, over the sequences of the automaton that have
-    this position, if at least `MIN_EXPECTED_SEQUENCES` of `STEP_SEQUENCES` are expected to.
-    """
+    """The exact values of the quantities that `coverage_rows` estimates. A step is a position after the empty prompt: its nats
+    under the joint model, over the sequences of the automaton that have this position, if at least `MIN_EXPECTED_SEQUENCES` of
+    `STEP_SEQUENCES` are expected to."""
     table, process = comparison.table, comparison.process_table
     nats, lengths = comparison.cross(table.log_prob), process.expect(lambda x: x.lengths)
     truth = {"log Z": float(table.log_z[0]), "perplexity": float(nats[0] / lengths[0])}

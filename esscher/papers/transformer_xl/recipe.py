@@ -1,8 +1,5 @@
-"""Transformer-XL (Dai et al., 2019), and Local-XL and convolutions beside it (thesis of Dai, 2020, chapter 5; Wu et al., 2019).
-
-`transformer-xl` trains a stack with and without a memory for as many steps and reads the rest of the text as a stream, also
-with a longer attention span than in training. `local-xl` compares what the layers of one stack mix positions by.
-"""
+"""Transformer-XL (Dai et al., 2019), and Local-XL and convolutions beside it (thesis of Dai, 2020, chapter 5; Wu et al.,
+2019)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

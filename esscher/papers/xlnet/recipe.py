@@ -1,9 +1,5 @@
-"""XLNet (Yang et al., 2019) and Local-XLNet (thesis of Dai, 2020): what pretraining in random orders is worth for tasks.
-
-One network is pretrained on the same text for as many updates by each objective: the permutation LM, denoising, a causal LM,
-the permutation LM without one of its parts; or not at all. Each is then fine-tuned on every task alike. Last, a residual energy
-starts from a pretrained network, or from its initial weights. Local-XLNet compares full with local attention.
-"""
+"""XLNet (Yang et al., 2019) and Local-XLNet (thesis of Dai, 2020): what pretraining in random orders is worth for tasks, beside
+other objectives on the same text with as many updates, and for a residual energy."""
 
 from collections.abc import Sequence
 from dataclasses import replace

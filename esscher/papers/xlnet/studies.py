@@ -1,8 +1,5 @@
 """Settings of the recipes on XLNet at each scale: the text and tasks, how one network is pretrained, and how it is fine-tuned.
-
-`small` takes about 150 minutes of one core for all rows and three seeds: 13 pretrained networks (4 to 7 minutes each),
-16 rows of tasks (4 minutes), 6 energies (2 minutes) and their base.
-"""
+`small` takes about 150 minutes of one core for all rows and three seeds."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -220,9 +217,7 @@ def _smoke(out: Path) -> XLNetStudy:
 
 def _published() -> XLNetStudy:
     """The ablation's size, 12 layers of width 768, on Wikipedia and books; RACE, SQuAD 2.0, MNLI and SST-2 by their names.
-
-    Where the labels of a task's test data are not published, its validation data serve as both.
-    """
+    Where the labels of a task's test data are not published, its validation data serve as both."""
     base = XLNetConfig(
         width=768, layers=12, heads=12, feedforward=3_072, dropout=0.1, attention_dropout=0.1, memory=384,
         activation="gelu-tanh",
