@@ -1,11 +1,11 @@
-"""Settings of network energies and of task heads, without torch. `esscher.core.config` reads and writes them as plain values.
-
-Kinds of network energies (`EnergyConfig.kind`):
+"""Settings of network energies and of task heads, without torch. The kinds of network energies:
 
     unidirectional   a causal network reads the sequence from left to right (UniT)
     bidirectional    a network reads the sequence with attention to both sides (BiT)
     encoder          a pretrained Hugging Face encoder reads the text, or the tokens (BiT*)
     shared           the hidden states of the base, frozen; only the head above them is trained
+
+`esscher.core.config` reads and writes them as plain values.
 """
 
 from dataclasses import dataclass

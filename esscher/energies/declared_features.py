@@ -1,12 +1,9 @@
 """Features made from declarations (`esscher.energies.feature_spec`), with a cache and Hugging Face classifiers.
 
-`feature_from_spec` makes a feature that is evaluated on sequences; features on text share one decoding of each batch, and
-classifiers are cached. `tally_from_spec` makes the same feature as an exact tally of an automaton, for exact moments and
-weights (`esscher.exact.exponential_family`); only the kinds in `EXACT`, on tokens, have one.
-
-`cached` is for slow features of sequences that repeat: weights refitted on one sample, Markov chains. Never cache a function
-that is random or that changes (a network in training). Classifiers are local folders with safetensors; nothing is fetched. A
-text that is too long is cut at its end. They run on torch's default device, in float32.
+Features on text share one decoding of each batch. Only the kinds in `EXACT`, on tokens, are also exact tallies of an automaton
+(`esscher.exact.exponential_family`). Never cache a function that is random or that changes (a network in training). Classifiers
+are local folders with safetensors; nothing is fetched. They cut a text that is too long at its end, and run on torch's default
+device, in float32.
 """
 
 import hashlib

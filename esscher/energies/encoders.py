@@ -1,14 +1,9 @@
 """Encoders: modules that turn `Sequences` into one vector per position, for energies and task heads.
 
-    NetworkEncoder      a network of this library, causal or bidirectional
-    PretrainedEncoder   a Hugging Face model on the base's tokens
-    TextEncoder         a Hugging Face encoder with its own tokenizer, on decoded text
-    SharedEncoder       the hidden states of the base, frozen
-
 Encoders of tokens put a BOS symbol before each row, so that column t + 1 belongs to token t; an empty point is represented by
 the column before it. A text encoder decodes prompt and point together and tokenizes them anew; it cannot see what decoding
-drops, such as the end symbol, and a text that is too long loses its beginning. Letters beside those of `esscher.core.space`:
-U encoded columns, W width of a vector.
+drops, such as the end symbol, and a text that is too long loses its beginning. Letters beside those of `esscher.core.space`: U
+encoded columns, W width of a vector.
 """
 
 import inspect

@@ -1,15 +1,13 @@
 """Declared features: what YAML files, the command line and the folder of an energy say about a feature. Without torch.
 
-A declaration is a kind, mostly a value, and a few settings. On `text` a feature reads the decoded point without its end symbol;
-on `tokens` the token ids of the point with its end symbol, and its value is ids, too: "12 7 9". Prompts are not read. The long
-form is a mapping, the short form one string `kind[setting=value,flag]:value`:
+On `text` a feature reads the decoded point without its end symbol; on `tokens` the token ids of the point with its end symbol,
+and its value is ids, too: "12 7 9". Prompts are not read. The long form is a mapping, the short form one string
+`kind[setting=value,flag]:value`:
 
     {kind: word-list, value: [happy, glad], measure: presence}
     word-list[measure=presence]:happy,glad
     word-list:@happy.txt                          the words are in a file
     starts-with[negated,name=no article]:The
-
-`esscher.energies.declared_features` makes features and exact tallies of declarations.
 """
 
 import re

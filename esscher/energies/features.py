@@ -4,10 +4,9 @@
     ConditionalLogLinear   E(x | c) = -<weights(c), features(x, c)>, with weights that a network computes from the prompt c
     Sum                    scale_1 E_1(x) + scale_2 E_2(x) + ...
 
-A feature is a name and a function that gives each sequence a real number, from its tokens or from its text. The features of a
-batch share one `DecodedBatch`, so that each row is decoded once. Features that can be written down are in
-`esscher.energies.declared_features`. Letters beside those of `esscher.core.space`: F features, R chosen rows, W positions where
-a motif may begin.
+A feature is a name and a function that gives each sequence a real number, from its tokens or from its text; a batch is decoded
+once for all (`DecodedBatch`). Letters beside those of `esscher.core.space`: F features, R chosen rows, W positions where a
+motif may begin.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -248,11 +247,9 @@ def _occurs(x: Sequences, motif: Sequence[int], where: Literal["anywhere", "star
 
 
 class ConditionalLogLinear(nn.Module):
-    """E(x | c) = -<network(c), features(x, c)>; trained by `esscher.objectives.likelihood`.
-
-    `network` is any module that takes prompts (`Sequences` with empty points) and gives a row of F numbers for each. It is
-    evaluated once for each distinct prompt of a batch. `vocab_size` is that of the network, if it has one.
-    """
+    """E(x | c) = -<network(c), features(x, c)>; trained by `esscher.objectives.likelihood`. `network` is any module that takes
+    prompts (`Sequences` with empty points) and gives a row of F numbers for each, once for each distinct prompt of a batch.
+    `vocab_size` is that of the network, if it has one."""
 
     vocab_size: int
 

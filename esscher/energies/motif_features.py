@@ -6,8 +6,8 @@
     d0    the string begins with 0
 
 Each is 0 where its string is present and 1 where it is absent. A bit vector such as "1001111", in the order m, m+0, m/2, d0,
-d1, d2, d3, selects features. The random strings are distractors, each from its own stream of `rng`; none contains the motif, or
-is contained in the motif and the 0 after it. "0" is the first symbol of the alphabet; symbols are tokens 0, 1, ...
+d1, d2, d3, selects features. Each random string has its own stream of `rng`. "0" is the first symbol of the alphabet; symbols
+are tokens 0, 1, ...
 """
 
 import torch

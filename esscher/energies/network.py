@@ -3,8 +3,7 @@
     E(x) = head(pooled vectors)          or, with a bound b,  b tanh(head(pooled vectors) / b)
 
 The last layer of the head starts at 0, so training starts from the base itself, where log Z = 0. With a `window` only the end
-of the prompt is read. `build_energy` builds an energy with a network of its own, from the weights of a base, or from a
-pretrained encoder. It reads the last token too, so its network has one more position than a base's.
+of the prompt is read. An energy reads the last token too, so its network has one more position than a base's.
 """
 
 from copy import deepcopy
@@ -101,11 +100,9 @@ AnyEncoder = NetworkEncoder | PretrainedEncoder | SharedEncoder | TextEncoder
 def build_energy(
     config: EnergyConfig, base: Base, *, start: Base | None = None, decode: Decode | None = None, rng: Rng
 ) -> NetworkEnergy:
-    """An untrained energy for this base, 0 everywhere; the base is never changed.
-
-    An encoder without a network of its own starts from a copy of `start`, another base with the same tokens, by default of the
-    base. An encoder of text needs `decode`. `rng` must be a `SeededRng`.
-    """
+    """An untrained energy for this base, 0 everywhere; the base is never changed. An encoder without a network of its own
+    starts from a copy of `start`, another base with the same tokens, by default of the base. An encoder of text needs `decode`.
+    `rng` must be a `SeededRng`."""
     config = resolve_kind(config, base if start is None else start)
     if start is not None and (config.kind in ("encoder", "shared") or config.network is not None):
         raise ValueError(

@@ -1,11 +1,9 @@
 """The self-energy of a base: minus the logsumexp of its logits, which softmax ignores and E-Forcing trains.
 
 With f the logits, E(x) = -logsumexp f before the last token of x, so that a(x) exp(-E(x)) = q(x_<T) exp f(x_T | x_<T) is the
-p_T of `esscher.objectives.exposure_bias`. `twist` is the logsumexp after a prefix: where training makes logsumexps log density
-ratios of data and model, exp(logsumexp) is a martingale under the base and no twist is better.
-
-A logsumexp that was never trained means nothing. Each position has a constant of its own, which the energy also weighs where
-sequences have different lengths. Dropout acts as in scoring: call `eval()` on the base.
+p_T of `esscher.objectives.exposure_bias`. `twist` is the logsumexp after a prefix, the optimal twist where logsumexps are log
+density ratios of data and model. A logsumexp that was never trained means nothing. Each position has a constant of its own,
+which the energy also weighs where sequences have different lengths. Dropout acts as in scoring: call `eval()` on the base.
 """
 
 from dataclasses import dataclass, field

@@ -5,9 +5,8 @@
     model.safetensors   of network energies: the weights, LoRA adapters merged, so that loading needs no `peft`
     encoder/            of pretrained encoders: config and tokenizer as Hugging Face writes them, without weights
 
-`load_energy` reads a folder of any kind, or the word `self`; the result gives the energy by `.energy(decode, base)` and refuses
-another base by `.check_base(base)`, which compares the digest of weights and space. Files that features read stay where they
-are; the folder holds their paths and digests, and a changed file is refused.
+An energy refuses a base whose digest of weights and space differs. Files that features read stay where they are; the folder
+holds their paths and digests, and a changed file is refused.
 """
 
 import json

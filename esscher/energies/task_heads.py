@@ -1,9 +1,5 @@
 """Task heads on any encoder: scores of a sequence's class or value, of an answer within it, or of its relevance.
 
-    SequenceHead     scores of one pooled vector after a tanh layer (Yang et al. 2019: the vector of the summary symbol)
-    SpanHead         scores of the first and last token of an answer within the prompt, and of there being none
-    KernelPooling    similarity of the words of prompt and point, in soft counts by kernels (K-NRM, Xiong et al. 2017)
-
 A head receives the encoder and the sequences and decides what is encoded: kernel pooling encodes prompt and point separately. A
 frozen encoder is not trained and has no dropout. Letters as in `esscher.energies.encoders`; C scores, K kernels.
 """

@@ -1,8 +1,7 @@
 """Scores of declared features for one text or one list of tokens, and the files they read. Without torch.
 
 A word is letters, digits and apostrophes, and case is ignored; n-grams of a reference do not cross an empty line. A text
-without words, or with fewer than n, has share 0. Files are identified by a digest of their content, and a changed one is
-refused, because weights fitted with one word list, reference or classifier are meaningless with another.
+without words, or with fewer than n, has share 0. Files are identified by a digest of their content; a changed one is refused.
 """
 
 import hashlib

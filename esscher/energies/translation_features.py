@@ -1,8 +1,6 @@
-"""Features of a translation (the point) and its source (the prompt), both decoded: length ratio, copied words, coverage.
-
-`lexicon_of` learns a lexicon from pairs of sentences: words of source and target whose Dice coefficient is high, which is twice
-the number of pairs with both words over the sum of the numbers of pairs with each.
-"""
+"""Features of a translation (the point) and its source (the prompt), both decoded: length ratio, copied words, coverage. A
+lexicon has the words whose Dice coefficient is high: twice the number of pairs with both words over the sum of those with
+each."""
 
 import math
 import re

@@ -1,8 +1,4 @@
-"""Weighted sums of objectives, with weights that may change during training.
-
-contrast = WeightedObjective("contrast", other, weight=LinearRamp(0.0, 0.5, begin=100, end=400))
-WeightedSum((WeightedObjective("likelihood", Likelihood()), contrast))
-"""
+"""Weighted sums of objectives, with weights that may change during training."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,10 +1,5 @@
 """Settings of the objectives that a base can be trained with, without torch: one dataclass a kind, listed in `OBJECTIVES`.
-
-Each kind has two methods:
-
-    prepare(context)          the objective of a run, with what it needs to know of the run
-    validation_objective()    what held-out data are judged by
-"""
+`prepare(context)` makes the objective of a run, `validation_objective()` the one that judges held-out data."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,14 +1,12 @@
-"""Distillation: bring a student, any plain base, near a tilted teacher p(x) = a(x) exp(-E(x)) / Z.
+"""Distillation: bring a student pi, any plain base, near a tilted teacher p(x) = a(x) exp(-E(x)) / Z.
 
-`Distil` minimises the student's cross-entropy under the teacher, with draws from any sampler of the teacher.
-`ReweightedDistil` does so from given draws of the base, with a control variate: its gradient vanishes where student and teacher
-are the base. `PolicyGradient` draws from the student itself and minimises a divergence by its score-function gradient
-(distributional policy gradient; Khalifa et al., 2021; Go et al., 2023). With t(x) = pi(x) / p(x),
+`Distil` minimises the student's cross-entropy under the teacher, with draws from any sampler of the teacher; `ReweightedDistil`
+from given draws of the base. `PolicyGradient` draws from the student itself (distributional policy gradient; Khalifa et al.,
+2021; Go et al., 2023). With t(x) = pi(x) / p(x),
 
     D_f = E_p[f(t)],    gradient of D_f = E_pi[ f'(t) gradient of log pi ],
 
-and any constant may be subtracted from f' as a baseline. `Distil` and `PolicyGradient` use only the prompts of `data`. What it
-leaves out: collecting the draws and saving the model (`esscher.workflow.distil`).
+and any constant may be subtracted from f' as a baseline. `Distil` and `PolicyGradient` use only the prompts of `data`.
 """
 
 import math
@@ -65,9 +63,8 @@ class ReweightedDistil:
         E_p[-log pi] = E_a[(w - 1) (-log pi)] + E_a[-log pi],
 
     and the last term is a sum of cross-entropies between the next-token distributions of a and pi, computed exactly along a
-    draw: its gradient vanishes where the student is the base. Draws with w near 1 then change nothing. Both bases must give
-    whole distributions (`LogitBase`), which are held in memory for all tokens of a batch. The value is per position of the
-    longest point.
+    draw, so its gradient vanishes where the student is the base. Both bases must give whole distributions (`LogitBase`), which
+    are held in memory for all tokens of a batch. The value is per position of the longest point.
     """
 
     teacher: Tilted
@@ -88,11 +85,9 @@ class ReweightedDistil:
 
 @dataclass(frozen=True)
 class PolicyGradient:
-    """A surrogate with the gradient of the divergence between teacher and student, from the student's draws.
-
-    `log_z` is that of the teacher; None estimates it for each prompt from the same draws, which is consistent in `draws`. The
-    baseline is the mean of f' over the other draws of a prompt.
-    """
+    """A surrogate with the gradient of the divergence between teacher and student, from the student's draws. `log_z` is that of
+    the teacher; None estimates it for each prompt from the same draws, which is consistent in `draws`. The baseline is the mean
+    of f' over the other draws of a prompt."""
 
     teacher: Tilted
     divergence: str = "kl"

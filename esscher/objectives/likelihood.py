@@ -1,12 +1,10 @@
 """Maximum likelihood: of the base alone (`Likelihood`), or of a tilted model (`TiltedLikelihood`).
 
-For a tilted model, with prompt c,
-
     -log p(x | c) = -log a(x | c) + E(x | c) + log Z(c),      the gradient of log Z(c) is -E_p[gradient of E]
 
-The expectation is taken over a sampler's draws with their normalised weights; its bias is of order 1 / effective sample size,
-which is among the metrics (`ess`). With `Exhaustive` it is exact. Rows with equal prompts share their draws. A sampler without
-an estimate of Z (SIR, Rejection, Metropolis) gives the gradient; the value then lacks log Z.
+The expectation is over a sampler's draws with their normalised weights; its bias is of order 1 / effective sample size (the
+metric `ess`), and 0 with `Exhaustive`. Rows with equal prompts share their draws. A sampler without an estimate of Z (SIR,
+Rejection, Metropolis) gives the gradient; the value then lacks log Z.
 """
 
 import math

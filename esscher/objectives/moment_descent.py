@@ -5,10 +5,10 @@ The gradient of the likelihood is the wanted moments minus the model's, which ar
     rs      from `ACCEPTED_PER_UPDATE` draws of the base, accepted with probability exp <weights, features> / beta
     snis    from the last `BUFFER_SIZE` draws of the base, weighted by exp <weights, features>, with new ones for each update
 
-The step size is rate / (1 + epoch), with `updates` updates per epoch, for features scaled to range 1. Each draw is used once. A
-run ends when the l1 distance of moments has not fallen by 1 % for `patience` epochs; the weights are the average over the last
-half of the epochs. Intervals are those of Newton's method on the last `BUFFER_SIZE` draws, widened to contain the weights. For
-comparison only: `esscher.objectives.moment_matching` needs fewer draws and no settings.
+The step size is rate / (1 + epoch), with `updates` updates per epoch, for features scaled to range 1. A run ends when the l1
+distance of moments has not fallen by 1 % for `patience` epochs; the weights are the average over the last half of the epochs.
+Intervals are those of Newton's method on the last `BUFFER_SIZE` draws, widened to contain the weights. For comparison only:
+`esscher.objectives.moment_matching` needs fewer draws and no settings.
 """
 
 import math
@@ -73,11 +73,9 @@ class MomentDescent:
         confidence: float = 0.95,
         rng: Rng,
     ) -> MomentFit:
-        """Weights under which the base has the moments of the data, or those `wanted`, as in `match_moments`.
-
-        `bounds` are the least and greatest value of features, for rs; a draw beyond them is an error. Without them the values
-        seen so far are used, and an update with a draw beyond these is repeated with wider ones.
-        """
+        """Weights under which the base has the moments of the data, or those `wanted`, as in `match_moments`. `bounds` are the
+        least and greatest value of features, for rs; a draw beyond them is an error. Without them the values seen so far are
+        used, and an update with a draw beyond these is repeated with wider ones."""
         targets = moment_targets(names, data, wanted, prior=prior)
         buffer = _DrawBuffer(targets.names, source, self.budget)
         buffer.ensure(MIN_BATCH)

@@ -1,15 +1,10 @@
 """Weights of a log-linear energy from moments, by Newton's method on one fixed sample of the base.
 
-With the base fixed, p(x) ~ a(x) exp <weights, features(x)> is an exponential family: the likelihood is concave in the weights,
-and at its maximum the model's moments equal the data's. The base's draws do not depend on the weights, so one sample is enough
-(`esscher.objectives.moment_solver`). Intervals contain the sampling error of the base's draws and of the data.
-
-Moments may also be stated, for some features or all ("half of the sequences contain ..."): the fitted model is then the one
-nearest to the base, in KL(p || a), of all that have them. A feature that all data have would get an infinite weight, so
-`prior` observations from the base join the data: half an observation, the default, is Jeffreys' choice for a share. `ridge` is
-the other regulariser: a normal prior on weights. A warning of a fit names its features and says what to do.
-
-Left out: draws after several prompts (weights that depend on the prompt are in `esscher.energies.features`).
+p(x) ~ a(x) exp <weights, features(x)> is an exponential family: at the maximum of the likelihood the model's moments equal the
+data's. With stated moments the fitted model is the one nearest to the base, in KL(p || a), of all that have them. A feature
+that all data have would get an infinite weight, so `prior` observations from the base join the data: half an observation, the
+default, is Jeffreys' choice for a share. Intervals contain the sampling error of the base's draws and of the data. Left out:
+draws after several prompts (weights that depend on the prompt are in `esscher.energies.features`).
 """
 
 import math
@@ -173,11 +168,12 @@ def _ridge_precision(targets: MomentTargets, ridge: float | None) -> Float[Tenso
 def _standard_errors(
     targets: MomentTargets, sample: WeightedFeatures, solution: NewtonSolution, ridge_precision: Float[Tensor, "F"]
 ) -> tuple[Float[Tensor, "F"], Float[Tensor, "F"]]:
-    """The standard error of each weight, and its degrees of freedom (Satterthwaite), from the influence of each observation.
+    """The standard error of each weight, and its degrees of freedom (Satterthwaite), from the influence of each observation:
+    the draws, and the data with the prior's observations.
 
-    Observations are the draws and the data, the prior's among them. A stated moment has no error. The influence of the data is
-    measured from the wanted moments, so that data that all agree still have the error that the prior implies. The ridge is one
-    more observation of each weight, 0 with its standard deviation, whose error is known and costs no degrees of freedom.
+    A stated moment has no error. The influence of the data is measured from the wanted moments, so that data that all agree
+    still have the error that the prior implies. The ridge is one more observation of each weight, 0 with its standard
+    deviation, whose error is known and costs no degrees of freedom.
     """
     moments, free = targets.wanted(sample.mean), targets.free
     drawn = solution.share[:, None] * (sample.base - solution.share @ sample.base)

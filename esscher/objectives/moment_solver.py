@@ -2,14 +2,11 @@
 
     minimise   log sum_i share_i exp <weights, features_i - wanted>  +  1/2 sum_k ridge_precision_k weights_k^2
 
-The mean of the data is joined by `prior` observations from the base, so that a feature that all data have gets a moment below
-1. A stated moment is a condition: it has no error, no prior and no ridge. M counts data, N draws of the base, F features.
-
-Features are first transformed to coordinates of unit covariance over the draws, without the directions in which no draw
-differs, so that rare and nearly dependent features cost no accuracy. A step that changes log-weights over a range d is
-shortened to log(1 + d) / d of its length: the function is generalised self-concordant (Sun and Tran-Dinh, Math. Program. 2019,
-nu = 2), so every such step descends without a line search. Moments that no finite weights give are an error. An iteration
-costs N F^2.
+A stated moment is a condition: it has no error, no prior and no ridge. M counts data, N draws of the base, F features. Features
+are first whitened over the draws, so that rare and nearly dependent features cost no accuracy. A step that changes log-weights
+over a range d is shortened to log(1 + d) / d of its length: the function is generalised self-concordant (Sun and Tran-Dinh,
+Math. Program. 2019, nu = 2), so every such step descends without a line search. Moments that no finite weights give are an
+error. An iteration costs N F^2.
 """
 
 import math

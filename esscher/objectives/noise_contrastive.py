@@ -6,11 +6,8 @@ With K negatives for each sequence of the data, and u(x) = -E(x) the log-ratio t
     ranking   -log [ exp u(x+) / (exp u(x+) + sum_k exp u(x_k)) ]
 
 At the optimum of the binary form a(x) exp(-E(x)) is the distribution of the data, so log Z = 0. The ranking form determines E
-up to a constant for each prompt (Ma and Collins, 2018). Negatives from a `noise` that is not the base add log a(x) -
-log noise(x) to u(x). The weights of the sampler's draws count: with `Exhaustive` the gradient of the binary form is exact. The
-base is not trained. Negatives can be drawn once and used often, by a sampler that picks K of the stored draws after a prompt:
-
-    NoiseContrast(store_negatives(base, data, each=8, rng=rng), negatives=2)
+up to a constant for each prompt (Ma and Collins, 2018). Negatives from a `noise` that is not the base add log a(x) - log
+noise(x) to u(x). With `Exhaustive` the gradient of the binary form is exact. The base is not trained.
 """
 
 import math
@@ -122,11 +119,10 @@ Form = Literal["binary", "ranking"]
 
 @dataclass(frozen=True)
 class NoiseContrast:
-    """The mean over sequences of the loss above; negatives are fresh draws of the base unless `sampler` has stored ones.
-
-    `prefixes` varies the prompts: each row keeps a random one of these numbers of its first tokens, at most its own prompt, and
-    its point begins there. `noise` is the base by default.
-    """
+    """The mean over sequences of the binary or ranking loss; negatives are fresh draws of the base unless `sampler` has stored
+    ones: `NoiseContrast(store_negatives(base, data, each=8, rng=rng), negatives=2)`. `prefixes` varies the prompts: each row
+    keeps a random one of these numbers of its first tokens, at most its own prompt, and its point begins there. `noise` is the
+    base by default."""
 
     sampler: Sampler = field(default_factory=Ancestral)
     negatives: int = 1

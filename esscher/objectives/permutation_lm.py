@@ -3,12 +3,11 @@
     PermutationLM()    -log p(x_z | what comes before it in a random order z) per target; one token in `one_in` is a target
     MaskedLM()         -log p(x_t | the text with masked tokens) per masked token (Devlin et al. 2019)
 
-Tokens that are no targets are visible to all tokens; targets follow them in a random order. With blocks, nothing sees a later
-block. Symbols outside the vocabulary (separators, summaries) have a place in the order and are never targets.
-
-`SpanSampler` chooses targets in spans of n units, with probability proportional to 1 / n, each within a stretch of n x `one_in`
-tokens; the remaining targets are single tokens. The published text counts words; the authors' program counts pieces, because
-it looks for the start of a word in the wrong place. Letters besides those of `esscher.core.space`: Q targets of a row.
+Tokens that are no targets are visible to all tokens; targets follow them in a random order. Symbols outside the vocabulary
+(separators, summaries) have a place in the order and are never targets. `SpanSampler` chooses targets in spans of n units, with
+probability proportional to 1 / n, each within a stretch of n x `one_in` tokens; the remaining targets are single tokens. Units
+are words in the published text and pieces in the authors' program, which looks for the start of a word in the wrong place.
+Letters beside those of `esscher.core.space`: Q targets of a row.
 """
 
 from dataclasses import dataclass, field
@@ -116,11 +115,9 @@ AnyOrderBase = NetworkBase | WithMemory
 
 @dataclass(frozen=True)
 class PermutationLM:
-    """Mean negative log-likelihood per target, in a random order for each row.
-
-    Without spans the targets are the last tokens of the order. Rows have blocks of `block` tokens, which see no later block.
-    With `reversed_half` the second half of the rows runs from right to left.
-    """
+    """Mean negative log-likelihood per target, in a random order for each row; without spans the targets are the last tokens of
+    the order. Rows have blocks of `block` tokens, which see no later block. With `reversed_half` the second half of the rows
+    runs from right to left."""
 
     config: PermutationLMConfig = field(default_factory=PermutationLMConfig)
     words: WordBoundaries | None = None
