@@ -1,8 +1,7 @@
 """The docstring corpus: English text of Python's standard library, available everywhere without download.
 
-Sources are parsed, never imported. Tests, installed packages and interactive examples are left out, and equal docstrings are
-kept once. The split is by hash, so it is the same on every machine, and nearly the same for every version of Python. Results
-are cached in `~/.cache/esscher` (or below XDG_CACHE_HOME), one file per source folder, until a source changes.
+Sources are parsed, never imported, without tests, installed packages and interactive examples; equal docstrings are kept once.
+The split is by hash. Results are cached in `~/.cache/esscher` (or below XDG_CACHE_HOME) until a source changes.
 """
 
 import ast

@@ -1,8 +1,7 @@
 """Labelled examples for fine-tuning: classes, numbers, multiple choice, answers within passages, graded documents.
 
-Rows come from files (csv and tsv with a header, jsonl, parquet, the nested json of SQuAD) or from a Hugging Face data set. An
-example has one input or several that are judged together; an input is one text or two. Examples with equal `group` stay in one
-part of a split, and are one replicate of an interval.
+Rows come from files (csv and tsv with a header, jsonl, parquet, the nested json of SQuAD) or from a Hugging Face data set.
+Examples with equal `group` stay in one part of a split, and are one replicate of an interval.
 """
 
 import csv
@@ -57,11 +56,9 @@ DEFAULT_COLUMNS: dict[str, ColumnNames] = {
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs that are judged together, and their label; None where it is not known.
-
-    The label is the name of a class; a number; the index of a choice; the offset in the first text and the words of each right
-    answer, empty where there is none; or a grade for each input.
-    """
+    """Inputs (one text or two) that are judged together, and their label, None if unknown: the name of a class; a number; the
+    index of a choice; offset and words of each right answer in the first text, empty if there is none; or a grade for each
+    input."""
 
     inputs: tuple[InputTexts, ...]
     label: Any

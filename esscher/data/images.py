@@ -1,4 +1,4 @@
-"""Image data: reading it, and the codec that converts pixel values to tokens and back.
+"""Image data: reading it, and the codec that converts pixel values (0 to 255) to tokens and back.
 
 A source is `digits` (1,797 handwritten digits of 8 x 8 pixels, in scikit-learn), a path, or a name on the Hugging Face hub:
 
@@ -7,7 +7,7 @@ A source is `digits` (1,797 handwritten digits of 8 x 8 pixels, in scikit-learn)
     .png                          sheets: each row of a sheet is an image, its pixels in raster order; all sheets of a folder
     a name on the hub             columns `image` or `img`, and `label`
 
-Pixel values are 0 to 255. A source may have test images of its own. Letters: N images, H rows, W columns, C channels.
+A source may have test images of its own. Letters: N images, H rows, W columns, C channels.
 """
 
 import json
@@ -59,12 +59,10 @@ class ImageArray:
 
 @dataclass(frozen=True)
 class ImageCodec:
-    """Converts images of one size to sequences of tokens; saved in the folder of the model.
-
-    Each of the `quantization_levels` stands for equally many of the 256 values. With `binarize` there are two: "threshold" cuts
-    in the middle; "random" draws each pixel once, white with the probability of its brightness, from a fixed seed. With
-    `classes` the prompt is the class, a token after those of the levels.
-    """
+    """Converts images of one size to sequences of tokens; saved in the folder of the model. Each of the `quantization_levels`
+    stands for equally many of the 256 values. With `binarize` there are two: "threshold" cuts in the middle; "random" draws
+    each pixel once, white with the probability of its brightness, from a fixed seed. With `classes` the prompt is the class, a
+    token after those of the levels."""
 
     rows: int
     columns: int

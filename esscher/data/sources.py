@@ -1,8 +1,7 @@
 """Texts from files or from a Hugging Face data set, read with the library `datasets`, and their splits.
 
-A source is a path (a file, a folder, a pattern with `*`) or else the name of a data set on the hub; what looks like a path is
-never looked for on the hub. Files are text (a text is a line, a paragraph, a whole file, or a part between separators), jsonl
-or parquet. Empty texts are left out and counted.
+A source is a path (a file, a folder, a pattern with `*`) or else a name on the hub; what looks like a path is never looked for
+there. Files are text (lines, paragraphs, whole files, or parts between separators), jsonl or parquet. Empty texts are counted.
 """
 
 import glob
@@ -58,10 +57,7 @@ class Splits(Generic[T]):
 def read_texts(
     source: str, *, column: str = "text", unit: Unit = "line", separator: str | None = None, keep_empty: bool = False
 ) -> Texts:
-    """All texts of a source.
-
-    `column` is for jsonl, parquet and the hub; `unit` and `separator` are for text files. `keep_empty` keeps empty texts.
-    """
+    """All texts of a source; `column` is for jsonl, parquet and the hub, `unit` and `separator` for text files."""
     files = find_files(source)
     if not files:
         return _collect_texts(_column(hub_rows(source), column, source), source, "text", keep_empty)
@@ -129,10 +125,8 @@ def split_by_hash(texts: Texts, *, held_out: float = 0.05) -> Splits[Texts]:
 
 
 def split_indices(keys: Sequence[str], held_out: float, what: str) -> Splits[list[int]]:
-    """Indices of train, validation and test, by the hash of each key; `what` begins the message of an empty part.
-
-    A key stays in its part when others come or go, and equal keys stay together.
-    """
+    """Indices of train, validation and test, by the hash of each key: equal keys stay together, whatever other keys there are.
+    `what` begins the message of an empty part."""
     parts = _empty_splits(held_out)
     for index, key in enumerate(keys):
         parts[split_index(key, held_out)].append(index)
@@ -157,10 +151,7 @@ def unit_hash(text: str) -> float:
 
 
 def split_by_position(texts: Texts, *, held_out: float = 0.05) -> Splits[Texts]:
-    """Cut each text at line ends: its last share `held_out` is for test, as much before it for validation.
-
-    For few long texts: what is held out is as connected as the rest.
-    """
+    """Cut each of a few long texts at line ends: its last share `held_out` is for test, as much before it for validation."""
     parts = _empty_splits(held_out)
     for text in texts.texts:
         ends = [0]
@@ -232,10 +223,8 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
 
 
 def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
-    """Rows of a data set on the hub: `name`, `name:config`, or `name:config:split`, which overrides `split`.
-
-    Call it where there is no file `name`: a name that can only be a path is refused.
-    """
+    """Rows of a data set on the hub: `name`, `name:config`, or `name:config:split`, which overrides `split`. A name that can
+    only be a path is refused."""
     import datasets
 
     looks_like_path = (

@@ -57,11 +57,8 @@ def read_pair_splits(data: DataConfig) -> Splits[Pairs]:
 
 
 def draw_splits(process: Base, size: int, *, test: int = 5000, rng: Rng) -> Splits[Sequences]:
-    """`size` training sequences of a process, a quarter as many for validation (500 to 2000), and `test` sequences.
-
-    Each split is drawn from its own stream of `rng`, so the test sequences do not depend on `size`. The sizes are those of
-    Parshakova et al. (2019).
-    """
+    """`size` training sequences of a process, a quarter as many for validation (500 to 2000), and `test` sequences, which do
+    not depend on `size`. The sizes are those of Parshakova et al. (2019)."""
     if size < 1 or test < 1:
         raise ValueError(f"A set has at least one point, not {size} for training and {test} for test.")
     sizes = {"train": size, "validation": min(max(size // 4, 500), 2000), "test": test}

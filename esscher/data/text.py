@@ -1,8 +1,8 @@
-"""Texts as sequences of their own, as chunks of one stream, or as a stream of tokens.
+"""Texts as sequences of their own, as chunks of one stream, or as a stream of tokens; with counts of words, characters and
+bytes.
 
-Words, characters and bytes are counted with the tokens, for perplexities per unit. The end symbol counts as one of each. A word
-belongs to the token in which it begins, a character to its first token. Byte and character tokens of files are looked up in a
-table, which is as exact as the tokenizer, and faster. Letters: B rows, C tokens of a column of the stream.
+The end symbol counts as one of each unit. A word belongs to the token in which it begins, a character to its first token.
+Letters: B rows, C tokens of a column of the stream.
 """
 
 from collections.abc import Sequence
@@ -79,10 +79,8 @@ def text_points(texts: Sequence[str], tokenizer: Tokenizer, *, max_length: int, 
 
 
 def text_chunks(texts: Sequence[str], tokenizer: Tokenizer, *, length: int, prompt_tokens: int = 0) -> TextSet:
-    """All texts as one stream, each with the end symbol, in chunks of `length` tokens that begin with a prompt.
-
-    The end symbol is an ordinary token inside a chunk: the space of chunks has none. An incomplete last chunk is left out.
-    """
+    """All texts as one stream, each with the end symbol, in chunks of `length` tokens that begin with a prompt. The end symbol
+    is an ordinary token inside a chunk: the space of chunks has none. An incomplete last chunk is left out."""
     if not 0 <= prompt_tokens < length:
         raise ValueError(f"Of {length} tokens at least one must be left to model, so a prompt cannot have {prompt_tokens}.")
     stream = text_stream(texts, tokenizer)

@@ -1,10 +1,8 @@
-"""Tokenizers: character, byte, word and byte-level BPE, trained here, or any pretrained tokenizer.
+"""Tokenizers: character, byte, word and byte-level BPE, trained here, or any pretrained tokenizer; BOS tokens belong to the
+base.
 
-All are one class around the library `tokenizers`. No text is encoded to the end symbol by accident: a special token that is
-spelt out in a text is read as its characters. What it leaves out: BOS tokens, which belong to the base.
-
-Words are separated by whitespace, case kept. They are numbered by their frequency in the training text, the most frequent
-first, after the end symbol and the unknown word, as adaptive softmax needs them. BPE tokens are numbered by merge order.
+A special token that is spelt out in a text is read as its characters. Words are separated by whitespace, case kept, and
+numbered by frequency after the end symbol and the unknown word, as adaptive softmax needs. BPE is numbered by merge order.
 """
 
 import json
@@ -36,11 +34,9 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer of the library `tokenizers`, and the id of its end symbol.
-
-    `size` is the vocabulary size of the model if that differs, mostly because it was rounded up; the additional tokens decode
-    to nothing. `settings` are those of a pretrained tokenizer, which are saved with it.
-    """
+    """A tokenizer of the library `tokenizers`, and the id of its end symbol. `size` is the vocabulary size of the model if that
+    differs, mostly because it was rounded up; the additional tokens decode to nothing. `settings` are those of a pretrained
+    tokenizer, which are saved with it."""
 
     backend: tokenizers.Tokenizer
     eos: int
@@ -107,10 +103,8 @@ def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, 
 
 
 def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) -> Tokenizer:
-    """One token for each character, numbered in the order of `alphabet` around `eos`.
-
-    With `unknown`, other characters become one last token; without, they are an error.
-    """
+    """One token for each character, numbered in the order of `alphabet` around `eos`. With `unknown`, other characters become
+    one last token; without, they are an error."""
     symbols = [*alphabet, *([UNKNOWN_CHARACTER] if unknown and UNKNOWN_CHARACTER not in alphabet else [])]
     symbols.insert(eos, EOS_TOKEN)
     backend = tokenizers.Tokenizer(models.WordLevel(_numbered(symbols), unk_token=UNKNOWN_CHARACTER))
@@ -122,11 +116,8 @@ def character_tokenizer(alphabet: str, *, eos: int = 0, unknown: bool = True) ->
 def load_tokenizer(
     folder: str | Path, *, eos: str | None = None, ends: Sequence[int] = (), size: int | None = None
 ) -> Tokenizer:
-    """The tokenizer of a folder, trained here or pretrained; `eos` names the end symbol if the folder does not.
-
-    `ends` are the end symbols of its model and `size` the model's vocabulary size. If the tokenizer's end symbol is none of
-    `ends`, the first of them is used.
-    """
+    """The tokenizer of a folder, trained here or pretrained; `eos` names the end symbol if the folder does not. `ends` are the
+    end symbols of its model, whose first is used if the tokenizer's is none of them; `size` is the model's vocabulary size."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder} to load a tokenizer from. Nothing was loaded; check the path.")

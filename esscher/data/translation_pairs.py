@@ -1,10 +1,9 @@
-"""Parallel text from files or a Hugging Face data set, and as `Sequences`.
+"""Parallel text from files or a Hugging Face data set, and as `Sequences`: the prompt is the source, the point the translation,
+both with the end symbol.
 
 Two text files are aligned line by line; the second is given by its path, or by the extension that replaces that of the first
 (`train.fr` with `en` is `train.en`). Columns of a tsv file are numbered from 1; in jsonl, parquet and data sets of the hub they
 have names, also inside a column `translation`.
-
-The prompt of a pair is the source with the end symbol, the point is the translation with it.
 """
 
 from collections.abc import Iterator, Sequence

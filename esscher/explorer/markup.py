@@ -1,5 +1,4 @@
-"""Views as HTML. The template escapes all text; braces, dollar and at-signs, which mean something in gradio, become
-entities."""
+"""Views as HTML. The template escapes all text; braces, dollar and at-signs, which have a meaning in gradio, are entities."""
 
 import math
 from collections.abc import Sequence

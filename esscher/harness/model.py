@@ -42,8 +42,7 @@ Window = tuple[list[int], list[int]]
 @register_model("esscher")
 class EsscherLM(LM):
     """A base folder, with an energy folder to tilt it. `greedy=False` reports every continuation as not greedy, because the
-    check needs draws at every token of a tilted model. `device` is ignored: the harness always passes it, and models stay where
-    they are."""
+    check needs draws at every token of a tilted model. `device`, which the harness always passes, is ignored."""
 
     def __init__(
         self,

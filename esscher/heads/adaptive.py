@@ -1,15 +1,14 @@
-"""Adaptive input and adaptive softmax for large vocabularies: rare tokens have narrower vectors, and cost little.
+"""Adaptive input and adaptive softmax (Grave et al. 2017) for large vocabularies: rare tokens have narrower vectors, and cost
+little.
 
-Tokens are numbered by frequency, the most frequent first. `cutoffs` divide them into clusters. Vectors of cluster i have width
+Tokens are numbered by frequency, the most frequent first; `cutoffs` divide them into clusters. Vectors of cluster i have width
 `width // div_value**i` and a projection to the width of the network; with div_value 1 there is no projection, and one table.
+The softmax has two steps: over the tokens of cluster 0 and a symbol for each other cluster, then within the cluster. Row i - 1
+of `cluster_weight` is the symbol of cluster i; Transformer-XL as released has these rows in the opposite order. The input also
+reads the BOS symbol, number `vocab_size`, the last row of the last table. What it leaves out: sorting a vocabulary by
+frequency.
 
-The softmax has two steps (Grave et al. 2017): one over the tokens of cluster 0 and a symbol for each other cluster, then one
-within the cluster of the token. Row i - 1 of `cluster_weight` is the symbol of cluster i; Transformer-XL as released has these
-rows in the opposite order, so flip them when its weights are loaded. The input also reads the BOS symbol, number `vocab_size`:
-the last row of the last table.
-
-Shape letters beside those of `esscher.core.space`: N rows, D width of the network, E width of the vectors of a cluster, C
-tokens of a cluster.
+Letters: N rows, D width of the network, E width of the vectors of a cluster, C tokens of a cluster.
 """
 
 from dataclasses import dataclass

@@ -1,19 +1,16 @@
 """Log-probabilities of given tokens under a softmax over many tokens, or a mixture of softmaxes, in chunks of logits.
 
-`softmax_log_probs` and `mixture_log_probs` compute the gradient in the forward pass of each chunk, so that no logit is kept or
-computed twice; for weight and bias, its sum over rows for an incoming gradient of 1. The backward pass scales the sum by the
-most common incoming gradient, and visits again only the rows with another one. The result is exact for any incoming gradient;
-it is cheapest for a mean, and costs two more matrix products, of five, when every row has its own.
+The forward pass of a chunk also computes the gradient, so that no logit is kept or computed twice: that of the hidden vectors
+per row, that of weight and bias as a sum over rows for an incoming gradient of 1. The backward pass scales the sum by the most
+common incoming gradient, and visits again only the rows with another one. The result is exact for any incoming gradient; it is
+cheapest for a mean, and costs two more matrix products, of five, when every row has its own.
 
-A mixture has K rows of logits per token, all in one chunk: the gradient of each is that of its own softmax times its posterior
-probability. A component whose prior is 0 has no row. `softmax_log_probs_and_logsumexp` has two outputs, whose gradients arrive
-only in the backward pass: up to `LOGITS_KEPT` logits are kept for it, more are computed again.
+The K rows of logits of a mixture are in one chunk: the gradient of each is that of its softmax times its posterior probability.
+`softmax_log_probs_and_logsumexp` keeps up to `LOGITS_KEPT` logits for the backward pass; more are computed again. Low precision
+and autocast multiply in their dtype and accumulate in float32, the dtype of the result. Second derivatives raise an error.
 
-Low precision and autocast multiply in their dtype and accumulate in float32, which is also the dtype of the result. What it
-leaves out: second derivatives, which raise an error.
-
-Shape letters beside those of `esscher.core.space`: N tokens to score, K components, M rows of logits (N for a softmax, N K for
-a mixture with all components), R rows of a chunk, P tokens of a chunk, D width of a hidden vector.
+Letters: N tokens to score, K components, M rows of logits (N for a softmax, N K for a mixture with all components), R rows of a
+chunk, P tokens of a chunk, D width of a hidden vector.
 """
 
 import math
@@ -52,9 +49,7 @@ def mixture_log_probs(
     floor: float = 0.0,
 ) -> Float[Tensor, "N"]:
     """log(floor + sum over k of prior_k softmax(weight h_k + bias)) of one token for each row, once differentiable in all four.
-
-    Components whose log-prior is -inf are not computed; each row has at least one other.
-    """
+    Components whose log-prior is -inf are not computed; each row has at least one other."""
     present = log_prior > -torch.inf
     rows = hidden.flatten(0, 1) if bool(present.all()) else hidden[present]
     return _log_probs(rows, weight, bias, tokens, log_prior.to(accumulation_dtype(log_prior.dtype)), floor)

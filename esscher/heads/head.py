@@ -1,12 +1,10 @@
 """The interface of heads (hidden vectors to distributions over tokens), what heads share, and the plain softmax head.
 
-A head returns all logits, or the log-probability of one token per hidden vector without keeping the logits. The softmax of its
-logits is its distribution, so any head fits any network. The logsumexp of the logits changes no probability, so training may
-give it a meaning (`esscher.objectives.exposure_bias`). Hidden vectors keep their shape, [..., T, D] for sequences, for heads
-that act along a sequence. Tokens below 0 are not scored. A head with tied weights refers to the embedding table of its network
-without registering it.
+The softmax of a head's logits is its distribution; their logsumexp changes no probability, so training may give it a meaning
+(`esscher.objectives.exposure_bias`). Hidden vectors keep their shape, [..., T, D] for sequences, for heads that act along a
+sequence. Tokens below 0 are not scored. A head with tied weights refers to the embedding table without registering it.
 
-Shape letters beside those of `esscher.core.space`: N rows, D width of a hidden vector.
+Letters: N rows, D width of a hidden vector.
 """
 
 from collections.abc import Callable

@@ -6,19 +6,18 @@ From a hidden vector g, `MixtureHead` computes K contexts h_k = tanh(W_k g + c_k
     "mos"   P(token) = sum over k of pi_k softmax(weight h_k + bias)        any rank of the log-probabilities
     "moc"   P(token) = softmax(weight (sum over k of pi_k h_k) + bias)      the rank of one softmax: the control
 
-Log-probabilities of MoS never hold the logits of all components at once. The logsumexp of its logits is that of the prior's
-logits, A g, which training may set freely. Dropout of contexts acts in training, never in `logits_fn`; as published, the T
-vectors of one row of [..., T, D] share a mask, and rows of [N, D] have one each. `floor` is added to every probability (1e-8 in
-the released code). Components whose prior is below `min_prior` are dropped and the others renormalized: another distribution,
-and `pruning_error_bound` bounds how far it is from the full one.
+The logits of MoS are log sum_k exp((A g)_k) softmax(weight h_k + bias), so their logsumexp is that of the prior's logits, which
+training may set freely. Dropout of contexts acts on `logits` and `log_probs` in training, never on `logits_fn`; as published,
+the T vectors of one row of [..., T, D] share a mask. `floor` is added to every probability (1e-8 in the released code), so that
+they sum to 1 + V floor. Components whose prior is below `min_prior` are dropped and the others renormalized: another
+distribution (`pruning_error_bound`).
 
 `DiscretizedLogisticHead` (Salimans et al. 2017) has no weights: its hidden vector is the logit of the share, the mean and the
 log-scale of K logistics. Value v of V is the bin between v - 1/2 and v + 1/2 on the line where values go from -1 to 1; the
-first and last bins are unbounded. As sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), the log-probability of
-a bin is a sum of three terms, exact however small it is. The logsumexp of the logits is that of the shares.
+first and last bins are unbounded. With sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), log-probabilities are
+exact however small. The logsumexp of the logits is that of the shares.
 
-Shape letters beside those of `esscher.core.space`: N rows, D width of a hidden vector, K components, E width of a context,
-F = K E.
+Letters: N rows, D width of a hidden vector, K components, E width of a context, F = K E.
 """
 
 import math
@@ -124,11 +123,9 @@ class MixtureHead(TiedWeightHead):
 
     @torch.no_grad()
     def pruning_error_bound(self, hidden: Float[Tensor, "N D"], tokens: Int[Tensor, "N"]) -> Float[Tensor, "N"]:
-        """An upper bound of the error in nats that `min_prior` makes in the log-probability of each token, without dropout.
-
-        For a dropped component only the logit of the token is computed: by Jensen's inequality the sum of the exponentials of
-        all logits is at least V times the exponential of their mean.
-        """
+        """An upper bound of the error in nats that `min_prior` makes in the log-probability of each token, without dropout. For
+        a dropped component only the logit of the token is computed: by Jensen's inequality the sum of the exponentials of all
+        logits is at least V times the exponential of their mean."""
         vectors, pruned_prior = self._contexts(hidden, None)
         prior = self.prior(hidden).log_softmax(-1).exp()
         dropped = prior.masked_fill(pruned_prior > -torch.inf, 0.0)

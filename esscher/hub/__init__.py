@@ -8,8 +8,7 @@
     README.md                 the model card
     esscher.json              for models of `transformers`: the space and the BOS token
 
-Each file is replaced atomically, config.json last. A path is a local folder; nothing is ever downloaded. `transformers` loads
-all folders: networks of esscher after `import esscher.hub.auto`, which is not imported here because it takes seconds.
+Each file is replaced atomically, config.json last. `transformers` loads networks of esscher after `import esscher.hub.auto`.
 """
 
 from dataclasses import replace
@@ -62,9 +61,8 @@ def load_base(
     """The base of a model folder of esscher or Hugging Face, in evaluation mode, and its tokenizer, if it has one.
 
     `max_length` replaces that of the saved space; a Hugging Face model without one has points of up to 256 tokens. `eos` names
-    the token that ends texts, if it is not the EOS token of a Hugging Face model. With `chunks` points are chunks of a stream:
-    all have `max_length` tokens and no token ends them. Weights are float32 on a CPU; elsewhere a Hugging Face model keeps its
-    dtype.
+    the token that ends texts, if it is not the EOS token of a Hugging Face model. With `chunks` all points have `max_length`
+    tokens and no token ends them. Weights are float32 on a CPU; elsewhere a Hugging Face model keeps its dtype.
     """
     folder, device = Path(folder), torch.device(device)
     config = read_config(folder)

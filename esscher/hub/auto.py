@@ -1,13 +1,11 @@
 """Networks of esscher as models of `transformers`: config, language model, `generate`. Importing this module registers them.
 
-    import esscher.hub.auto
     model = AutoModelForCausalLM.from_pretrained("runs/first")
 
-A network reads a BOS token before the first token (`esscher.hub.network_folder`). Here its id is the last of the vocabulary,
-and it is the padding token, too. It is never predicted, and columns that hold it or that the attention mask excludes have no
-effect: each row begins with one BOS token, written or not. So the first token of a text is scored if the BOS token is written
-before it, as `AutoTokenizer` does. Weights have the same names as in folders of esscher. Left out: gradients through cached
-steps, hidden states and attentions as outputs, and resizing the vocabulary.
+The BOS token (`esscher.hub.network_folder`) is the last of the vocabulary, and the padding token, too. It is never predicted,
+and columns that hold it or that the attention mask excludes have no effect: each row begins with one BOS token, written or not.
+The first token of a text is scored if the BOS token is written before it, as `AutoTokenizer` does. Weights are named as in
+folders of esscher. Left out: gradients through cached steps, hidden states and attentions, resizing the vocabulary.
 """
 
 from collections.abc import Mapping

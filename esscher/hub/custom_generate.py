@@ -2,12 +2,11 @@
 
     model.generate(ids, custom_generate=TiltedGenerate(energy, num_candidates=64), do_sample=True, top_k=0, max_new_tokens=40)
 
-It works for any causal language model and for networks of esscher (`esscher.hub.auto`), with temperature, top_k, top_p,
-maximum lengths, one EOS token, padding and num_return_sequences. The base that is tilted is the model truncated by these
-settings: without top_k=0 that is the model with the default top_k of 50. Each sequence has its own candidates, and follows
-p(x) ~ a(x) exp(-E(x)) in the limit of many candidates. The model reads exactly the given input ids; the energy sees the same
-tokens without a BOS token in front. Other decoding strategies, logits processors, stopping criteria and outputs are refused,
-never ignored; an assistant and a streamer have no effect, because `transformers` does not pass them on.
+Temperature, top_k, top_p, maximum lengths, one EOS token, padding and num_return_sequences are supported; the base that is
+tilted is the model truncated by them (top_k is 50 by default). Each sequence has its own candidates, and follows p(x) ~ a(x)
+exp(-E(x)) in the limit of many. The model reads exactly the given input ids; the energy sees them without a BOS token in front.
+Other decoding strategies, logits processors, stopping criteria and outputs are refused; an assistant and a streamer have no
+effect, because `transformers` does not pass them on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -145,11 +144,8 @@ class TiltedOutput(ModelOutput):
 
 @dataclass(frozen=True)
 class TiltedGenerate:
-    """A `custom_generate` that draws by sampling-importance-resampling (`esscher.samplers.sir.SIR`).
-
-    `seed` fixes the draws (None: torch's generator, as in `generate`); `bos` is the token that stands before every prompt
-    (None: prompts are read as they are given).
-    """
+    """A `custom_generate` that draws by sampling-importance-resampling (`esscher.samplers.sir.SIR`). `seed` fixes the draws
+    (None: torch's generator, as in `generate`); `bos` is the token before every prompt (None: prompts are read as given)."""
 
     energy: Energy
     num_candidates: int = 64
@@ -211,11 +207,8 @@ class TiltedGenerate:
 
 
 def load_tilted(base: str | Path, energy: str | Path, *, num_candidates: int = 64, device: str = "cpu") -> PreTrainedModel:
-    """The model of a base's folder, whose `generate` draws by the energy of another folder (`TiltedGenerate`).
-
-    Its default settings draw from the tilted model: no truncation, and points as in the training of the energy. Saving the
-    model saves the base without the energy.
-    """
+    """The model of a base's folder, whose `generate` draws by the energy of another folder (`TiltedGenerate`). Its defaults
+    draw from the tilted model: no truncation, points as in the training of the energy. Saving it saves the base alone."""
     saved = load_energy(energy)
     loaded, tokenizer = load_base(
         base,

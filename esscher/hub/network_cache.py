@@ -1,8 +1,7 @@
 """The cache of networks of esscher in `generate`: one cache layer of `transformers` around the network's own state.
 
-Rows are kept column by column beside the state, with the BOS token in every column that is not read: padding, and the BOS
-token itself. So the state can be computed again from the columns: when it is full, after columns were cropped, and when a row
-goes on that was padded while others advanced. Everything else is one step of the network. Steps have no gradient.
+Rows are kept column by column, with the BOS token in columns that are not read (padding, BOS). The state is computed again from
+them when it is full, after cropping, and when a row continues that was padded while others advanced. Steps have no gradient.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,8 @@
-"""Folders of networks of esscher: config.json has the model_type "esscher-lstm" ..., the network's config and the space.
+"""Folders of networks of esscher: config.json has the model_type "esscher-lstm" ..., the network's config, the space, and the
+keys that `transformers` needs (`esscher.hub.auto`).
 
-The other keys of config.json are those that `transformers` needs (`esscher.hub.auto`). A network reads a BOS token
-before the first token. It is no token of the space; its id is the one after the last token. In a folder it is a special token
-of the tokenizer, BOS token and padding token in one: no text is encoded to it, and `AutoTokenizer` puts it before every text.
-`Tokenizer` leaves it out.
+The BOS token that a network reads first is no token of the space; its id is the one after the last token. In a folder it is BOS
+and padding token of the tokenizer: no text is encoded to it, `AutoTokenizer` puts it before every text, `Tokenizer` does not.
 """
 
 import json

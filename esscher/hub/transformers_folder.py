@@ -1,11 +1,9 @@
 """Folders of causal and encoder-decoder language models of `transformers`: reading and writing.
 
 A saved folder is a plain Hugging Face model, with an `esscher.json` for the space and the BOS token. Weights are read from
-safetensors only, code in a folder is never run, and a model with incomplete weights is refused, as is a "causal" model that
-looks ahead.
-
-A `Tokenizer` is one for sources and targets. A folder with a tokenizer for each (Marian: source.spm and target.spm), or with
-separate vocabularies, is refused if it has a tokenizer: use `esscher.bases.seq2seq_lm` with tokens from `AutoTokenizer`.
+safetensors only, and code in a folder is never run. Refused: incomplete weights, a "causal" model that looks ahead, and a
+folder with a tokenizer or vocabulary each for sources and targets (Marian), unless it has no tokenizer: use
+`esscher.bases.seq2seq_lm` with tokens from `AutoTokenizer`.
 """
 
 import os
@@ -95,10 +93,8 @@ def load_pretrained_model(folder: Path, config: dict[str, Any], kind: str, devic
 def load_space_and_tokenizer(
     folder: Path, size: int, ends: list[int], eos: str | None
 ) -> tuple[tuple[Space, int] | None, Tokenizer | None]:
-    """The space and the BOS token of a folder saved by esscher, and the tokenizer; None for what a folder lacks.
-
-    `size` is the model's number of tokens, `ends` are its EOS tokens; `eos` names another EOS token.
-    """
+    """The space and the BOS token of a folder saved by esscher, and the tokenizer; None for what a folder lacks. `size` is the
+    model's number of tokens, `ends` are its EOS tokens; `eos` names another EOS token."""
     sidecar = _load_sidecar(folder)
     if sidecar is not None:
         size, ends = sidecar[0].vocab_size, [] if sidecar[0].eos is None else [sidecar[0].eos]

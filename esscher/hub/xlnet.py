@@ -1,8 +1,5 @@
 """Conversion of XLNet models from and to `transformers`: the same outputs for the same weights.
 
-    base = from_transformers(XLNetLMHeadModel(config), space)
-    model = to_transformers(base)
-
 `transformers` has one segment vector for pairs of positions in the same segment and one for pairs in different segments;
 esscher has their difference, on which alone outputs depend. The special symbols of esscher
 (`esscher.networks.xlnet.SPECIAL_SYMBOLS`) are further tokens of probability 0 in `transformers`; for a pretrained model they

@@ -1,5 +1,4 @@
-"""Figures of reports and analyses (matplotlib, no display needed), and grids of images (N images, H rows, W columns, C
-channels)."""
+"""Figures of reports and analyses (matplotlib, no display needed), and grids of N images of H rows, W columns, C channels."""
 
 import io
 import math

@@ -37,8 +37,7 @@ class Report:
     json_tables: Mapping[str, Any] | None = None
 
     def estimates(self) -> dict[str, Estimate]:
-        """All estimates by names that other runs of the command share: that of the fact, or `table, words of the row:
-        column`."""
+        """All estimates by names that runs of one command share: the name of the fact, or `table, words of the row: column`."""
         by_name = {name: value for name, value in self.facts.items() if isinstance(value, Estimate)}
         for table, rows in self.tables.items():
             for row in rows:

@@ -289,8 +289,7 @@ class StreamBase(Protocol):
 
 def check_stream(base: StreamBase, *, length: int = 11, rows: int = 4, tolerance: float = 1e-5) -> None:
     """Check a base with a memory of at least `length` tokens on streams of `length` tokens: a stream in pieces is scored as one
-    long row; a memory holds no gradient and has an independent row for each stream; reading does not change the memory that it
-    is given."""
+    long row; a memory holds no gradient and has an independent row for each stream; reading does not change a given memory."""
     place = torch.arange(rows)[:, None] * 5 + torch.arange(length)[None, :]
     tokens = (place * place // 3 + place) % base.space.vocab_size
     full = torch.full((rows,), length)

@@ -1,9 +1,7 @@
 """Which data each update reads: batches as a function of (seed, step), so that there is no state to save.
 
-`ShuffledOrder` reads the data as an endless sequence of epochs, each in its own order; update `step` takes the next
-`batch_size` rows. No row is left out at the end of an epoch, and all batches have one size. `LengthBuckets` makes batches of
-at most so many tokens: rows of similar length together, in another order of batches in every epoch. Batches of a token stream,
-which have a state, are in `esscher.training.stream_batches`.
+`ShuffledOrder` reads endless epochs, each in its own order; no row is left out, and all batches have one size. `LengthBuckets`
+makes batches of at most so many tokens from rows of similar length.
 """
 
 import math

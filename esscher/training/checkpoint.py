@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill at any moment, a full disk and a flipped bit, without pickle.
+"""Checkpoints that survive a kill at any moment, a full disk and a flipped bit, without pickle; and the history of a run.
 
     checkpoints/
       current.json                names the last checkpoint and the best one; replaced in one rename
@@ -9,9 +9,8 @@
         state.json                the rest: step, best evaluation, settings, versions, optimizers' plain values
         manifest.json             size and SHA-256 of these files
 
-A checkpoint is written to a temporary folder, flushed, and renamed: it is complete or absent. The last two and the best are
-kept. What it leaves out: random state, because random numbers are a function of (seed, step, rank). `History` has the
-numbers of a run, one JSON object per line, so that a run can be plotted while it goes on.
+A checkpoint is renamed from a temporary folder, so it is complete or absent. The last two and the best are kept. What it leaves
+out: random state, because random numbers are a function of (seed, step, rank).
 """
 
 import hashlib

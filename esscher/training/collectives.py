@@ -1,8 +1,7 @@
 """Communication between processes: one by default, several under `torchrun`, on CPU and GPU.
 
-Gradients are summed here as one flat vector, not by a wrapper around the model: an objective calls methods of a base
-(`log_probs`, sampling) that a wrapper's `forward` does not see, and one vector is summed in the same order at every step,
-which exact resuming needs. Objects are sent as JSON, never as pickles.
+Gradients are summed as one flat vector, in the same order at every step, as exact resuming needs; a wrapper around the model
+would not see the methods that objectives call (`log_probs`, sampling). Objects are sent as JSON, never as pickles.
 """
 
 import atexit

@@ -36,11 +36,9 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train, whatever the model and the objective.
-
-    A step is one update on `batch_size` sequences, which are divided among processes and read in
-    `gradient_accumulation_steps` passes. Training lasts `steps`, or `epochs` (by default `default_epochs`).
-    """
+    """How to train, whatever the model and the objective. A step is one update on `batch_size` sequences, divided among
+    processes and read in `gradient_accumulation_steps` passes. Training lasts `steps`, or `epochs` (by default
+    `default_epochs`)."""
 
     default_epochs: ClassVar[int] = 10
     supports_fsdp: ClassVar[bool] = True

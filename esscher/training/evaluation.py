@@ -1,8 +1,7 @@
-"""The loss on held-out data, with its interval.
+"""The loss on held-out data, with its interval; every evaluation uses the same random numbers.
 
-An objective gives one number for a batch, so batches are the replicates; they are small, so that there are many. Of a stream,
-the replicates are blocks of consecutive segments, because neighbours depend on each other. Every evaluation uses the same
-random numbers: two evaluations differ only by what was learnt.
+The replicates are small batches, because an objective gives one number for a batch; of a stream, they are blocks of consecutive
+segments, because neighbours depend on each other.
 """
 
 import math

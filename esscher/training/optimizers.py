@@ -1,12 +1,9 @@
 """Optimizers of the modules that learn, and the average of their weights.
 
-Mostly one module learns. Where there are several, an objective may return a loss for each, which moves that module only; a
-module without a loss in an update, and its optimizer, stay as they are. Losses of micro-batches and processes are weighted
-by `Loss.count`, so the gradient is that of the whole batch. Gradients of FSDP weights (`esscher.bases.fsdp`) arrive sharded and
-summed.
-
-`WeightAverage` is the mean of the weights over updates (Polyak and Juditsky 1992). Training continues with its own weights;
-the mean is evaluated, and is the result. It begins at a given step, or where evaluations stall (NT-ASGD, Merity et al. 2018).
+An objective may return a loss for each of several modules, which moves that module only; a module without a loss stays as it
+is. Losses of micro-batches and processes are weighted by `Loss.count`, so the gradient is that of the whole batch. Gradients of
+FSDP weights (`esscher.bases.fsdp`) arrive sharded and summed. `WeightAverage` (Polyak and Juditsky 1992) begins at a given
+step, or where evaluations stall (NT-ASGD, Merity et al. 2018); it is evaluated and returned, and training ignores it.
 """
 
 import math

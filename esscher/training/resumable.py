@@ -1,9 +1,7 @@
 """Work in items that are saved in a folder and divided among processes, so that interrupted work resumes to the same result.
 
-An item uses its own random stream, so its result does not depend on the process that makes it or on the other items.
-Processes started by `torchrun` divide the missing items, and all of them return all results. A killed process loses the item
-that it was making. Without a folder, processes exchange the results as the bytes of the files. Two samplers draw this way,
-from another sampler: `ResumableByDraws` many draws after few prompts, `ResumableByPrompts` few draws after many prompts.
+An item uses its own random stream, so its result does not depend on the process or on other items. Processes of `torchrun`
+divide the missing items, and all return all results; without a folder they exchange the bytes of the files.
 """
 
 import tempfile
@@ -49,10 +47,8 @@ def run_resumable(
     what: str = "drawn",
     so_far: Callable[[Sequence[Result]], str] = lambda parts: "",
 ) -> list[Result]:
-    """The results of all items in order; items with a file in the folder are read, the others made.
-
-    `so_far` is text about the results that this process has made, for the progress report.
-    """
+    """The results of all items in order; items with a file in the folder are read, the others made. `so_far` is text about the
+    results that this process has made, for the progress report."""
     init_process_group()
     files = [None if folder is None else folder / f"{item.name}.safetensors" for item in work]
     missing = broadcast_object([number for number, file in enumerate(files) if file is None or not file.is_file()])
@@ -142,11 +138,9 @@ def _running_log_z(parts: Sequence[Draws]) -> str:
 
 @dataclass(frozen=True)
 class ResumableByPrompts:
-    """Draws of another sampler, after some of the prompts per item; many draws after a single prompt are divided, too.
-
-    Files are named by the prompts, the number of draws and the length of the points, not by the target or the sampler: use a
-    folder for each of these. `Draws.info` is dropped.
-    """
+    """Draws of another sampler, after some of the prompts per item; many draws after a single prompt are divided, too. Files
+    are named by the prompts, the number of draws and the length of the points, not by the target or the sampler: use a folder
+    for each of these. `Draws.info` is dropped."""
 
     sampler: Sampler
     folder: Path | None = None

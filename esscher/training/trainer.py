@@ -1,11 +1,9 @@
-"""Training of any objective on any target, with one module or several, resumed bit for bit.
+"""Training of any objective on any target, with one module or several, resumed bit for bit (`docs/why/resume.md`).
 
     record = Trainer(TrainingConfig(steps=500))(Likelihood(), Tilted(base), data, modules=base, folder="runs/first")
 
 The randomness of an update is `SeededRng(seed).stream("step", step, "rank", rank)`, and the order of the data is a function of
-the seed. The state of a run is therefore its weights, its optimizers' tensors and its step, which a checkpoint holds. Data are
-sequences, other rows (`RowData`), or a `TokenStream`, which a base with memory reads in order; its memories are in the
-checkpoint, too. A run that was killed and resumed ends with the weights of a run that was not (`docs/why/resume.md`).
+the seed, so a checkpoint holds weights, optimizers' tensors, step, and the memories of a `TokenStream`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Analyses of a tilted model beside its base and data: energies, n-grams, next tokens, and classifiers that tell draws from
+"""Analyses of a tilted model: energies, n-grams and next tokens beside base and data, and classifiers that tell draws from
 data.
 
 The classifier is trained by noise contrast, one draw per sequence, from the same initial weights for base and tilted model, and

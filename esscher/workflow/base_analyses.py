@@ -1,5 +1,4 @@
-"""Analyses of bases: effective context length, rank of the next-token distributions, exposure bias (alone or beside a
-baseline).
+"""Analyses of bases: effective context length, rank of the next-token distributions, exposure bias.
 
 For exposure bias, a model of texts or chunks continues the prompts of the data; a model that was trained on a stream continues
 positions of one long text, with its memory, and each position is a replicate.
@@ -93,8 +92,7 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
 
 
 def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
-    """Rank and singular values of the next-token log-probabilities of models on one text, which each reads as its own
-    tokens."""
+    """Rank and singular values of models' next-token log-probabilities on one text; each model reads it as its own tokens."""
     results: dict[str, LogProbSpectrum] = {}
     rows = []
     notes = [
@@ -176,8 +174,7 @@ class ExposureResult:
 
 
 def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
-    """Bounds on the exposure bias of a base by position, and their ratio to those of the baseline; the model's energy is not
-    used."""
+    """Bounds on the exposure bias of a base by position, and their ratio to those of a baseline; the energy is not used."""
     models = {"model": model}
     if settings.against is not None:
         models["baseline"] = _load_baseline(model, settings.against)

@@ -1,7 +1,5 @@
-"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes.
-
-In the end the student proposes and the teacher weighs: this measures their divergence, and estimates log Z again.
-"""
+"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes. In the end the student
+proposes and the teacher weighs: this measures their divergence, and estimates log Z again."""
 
 import math
 from collections.abc import Callable

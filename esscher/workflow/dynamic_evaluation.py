@@ -70,8 +70,7 @@ class DynamicMeasurement:
 
 
 def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement:
-    """Perplexities of a base without and with learning from the text, and the bits saved; the weights of `model` are not
-    changed."""
+    """Perplexities of a base without and with learning from the text, and the bits saved; `model` is not changed."""
     streams, config, say = _has_memory(model), settings.adapt, current_progress().say
     units: Mapping[str, Tensor]
     _refuse_settings(model, settings, streams)
@@ -113,8 +112,7 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
 
 
 def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:
-    """The gradient statistics that a rule needs and their description; None for sgd. They are kept in a file in the model's
-    folder."""
+    """The gradient statistics that a rule needs (None for sgd), kept in a file in the model's folder, and their description."""
     if config.rule == "sgd":
         return None, "none"
     pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)

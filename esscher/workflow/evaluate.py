@@ -11,8 +11,7 @@ from esscher.workflow.config.translate import EvaluateConfig
 
 
 def evaluate(settings: EvaluateConfig) -> Report:
-    """Evaluate a translation against references: every metric, by length of the source, and the difference to another
-    translation."""
+    """Evaluate a translation by every metric and length of source, and compare it with another translation."""
     hypotheses = read_lines(Path(settings.hypotheses))
 
     def parallel(file: str) -> list[str]:

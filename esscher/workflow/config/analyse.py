@@ -106,8 +106,7 @@ class ClassifierTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class DiscriminateConfig(AnalysisConfig, HeldOutData):
-    """Accuracy of a new classifier on prompts it was not trained on: data against draws of the base, and of the tilted
-    model."""
+    """Accuracy of new classifiers on other prompts: data against draws of the base, and against draws of the tilted model."""
 
     sequences: int = field(default=1000, kw_only=True)
     """Sequences of the data, chosen at random; all, if there are fewer."""
@@ -157,8 +156,7 @@ class ContextConfig(AnalysisConfig, StreamData):
 
 @dataclass(frozen=True)
 class RankConfig(AnalysisConfig, StreamData):
-    """Numerical rank of the next-token log-probabilities (in float64), and the mean divergence between two contexts'
-    distributions."""
+    """Numerical rank of the next-token log-probabilities (in float64), and the mean divergence between pairs of contexts."""
 
     contexts: int = field(default=1000, kw_only=True)
     """Contexts, evenly spaced in the text; no rank can be higher."""
@@ -173,12 +171,9 @@ class RankConfig(AnalysisConfig, StreamData):
 
 @dataclass(frozen=True)
 class ExposureConfig(AnalysisConfig, HeldOutData):
-    """A lower bound, by position, on the distance of the prefixes that a model generates from those of the data; the critic is
-    the logsumexp of the model's logits.
-
-    With `against`, also the share of positions where the true token is more probable after the model's own outputs than after
-    the baseline's: above one half the model is better.
-    """
+    """A lower bound, by position, on the distance of generated prefixes from those of the data; the critic is the logsumexp of
+    the model's logits. With `against`, also the share of positions where the true token is more probable after the model's own
+    outputs than after the baseline's: above one half the model is better."""
 
     against: str | None = field(default=None, kw_only=True)
     """Folder of a baseline with the same tokens, for the ratio."""

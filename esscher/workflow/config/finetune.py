@@ -53,8 +53,7 @@ class FinetuneTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class FinetuneRun:
-    """Train a new head with the network, or alone if the network is frozen, and measure it on test data that training never
-    saw."""
+    """Train a new head with the network, or alone if the network is frozen, and measure it on test data."""
 
     model: str
     """Folder of a base, or with `encoder` of an encoder of Hugging Face."""

@@ -27,8 +27,7 @@ class ImageSampleConfig:
 @dataclass(frozen=True)
 class SampleConfig:
     """Draw sequences after each prompt, or from nothing. Candidates of a tilted model are shown by their share of the weight,
-    with log-probability under the base and energy; `chosen` counts the draws that each became. Images are drawn as a grid in a
-    PNG."""
+    with log-probability under the base and energy; `chosen` counts the draws that each became. Images are a grid in a PNG."""
 
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
     """Texts to continue; may be given several times."""

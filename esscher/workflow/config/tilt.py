@@ -74,7 +74,7 @@ class ContrastTraining(TrainingConfig):
 @dataclass(frozen=True)
 class TiltRun:
     """Without features, a network learns to tell data from the base's own draws. With features, each gets a weight under which
-    its mean is that of the data (`feature`), or the one you state (`want`). A feature is written kind:value
+    its mean is that of the data (`feature`), or the one you state (`want`). Features are kind:value
     (docs/guide/features.md)."""
 
     energy: EnergyConfig | Callable[..., Any] = field(default_factory=EnergyConfig)

@@ -1,5 +1,4 @@
-"""The settings of `esscher train`, without torch. A value that makes no sense is an error before anything is read or
-computed."""
+"""The settings of `esscher train`, without torch; a value that makes no sense is an error before anything is read."""
 
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
