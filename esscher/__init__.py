@@ -61,7 +61,8 @@ _HOMES = {
     "esscher.hub": ("load_base", "save_base"),
     "esscher.hub.custom_generate": ("TiltedGenerate", "load_tilted"),
     "esscher.training.trainer": ("Trainer",),
-    "esscher.training.config": ("TrainingConfig",),
+    "esscher.training.config": ("DistilConfig", "TrainingConfig"),
+    "esscher.training.distillation": ("distil",),
     "esscher.data.config": ("DataConfig", "LengthConfig", "SourceConfig", "TokenizerConfig"),
     "esscher.core.chunking": ("Chunking",),
     "esscher.networks.registry": ("NETWORKS",),
@@ -69,11 +70,10 @@ _HOMES = {
     "esscher.workflow.train": ("TrainResult", "train", "train_base"),
     "esscher.workflow.config.train": ("TrainRun",),
     "esscher.workflow.config.tilt": ("FitConfig", "TiltRun"),
-    "esscher.workflow.config.distil": ("DistilConfig", "DistilRun"),
+    "esscher.workflow.config.distil": ("DistilRun",),
     "esscher.workflow.config.measure": ("MeasureConfig",),
     "esscher.workflow.config.sample": ("SampleConfig",),
     "esscher.workflow.tilt": ("fit_feature_weights",),
-    "esscher.workflow.distil": ("distil",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

@@ -71,7 +71,7 @@ EXCEPTIONS = [
     ),
     (
         "names of unlike things in a page's settings and in a distillation that is under way",
-        ["esscher.explorer.config:ExploreRun", "esscher.workflow.distil:_Distillation"],
+        ["esscher.explorer.config:ExploreRun", "esscher.training.distillation:_Distillation"],
     ),
     (
         "results, not settings: columns of the same name that hold other shapes, or numbers of another measurement",

@@ -205,3 +205,38 @@ class DynamicConfig:
         rates = self.rates
         rest = "" if self.rule == "sgd" else f", epsilon {rates.epsilon:g}"
         return f"{self.rule}: learning rate {rates.learning_rate:g}, decay {rates.decay:g}{rest}"
+
+
+@dataclass(frozen=True)
+class DistilConfig:
+    """How the student learns the teacher.
+
+    importance: weighted draws of the base, each learnt as often as its weight says; nothing is thrown away.
+    reweighted: the same draws, learnt with a control variate that keeps a student near its base; the best for large models.
+    plain: draws of the teacher by rejection from the base. cyclical: in stages, the student of each being the proposal of
+    the next. policy-gradient: the student's own draws, and the gradient of a divergence.
+    """
+
+    method: Literal["importance", "reweighted", "plain", "cyclical", "policy-gradient"] = "importance"
+    """importance, reweighted, plain, cyclical or policy-gradient."""
+    draws: int = 20_000
+    """Sequences to learn from, except for policy-gradient."""
+    candidates: int = 40_000
+    """Sequences to draw in all, except for plain, which draws until enough were accepted."""
+    stages: int = 3
+    """Stages of the cyclical method."""
+    divergence: Literal["kl", "reverse-kl", "total-variation", "jensen-shannon"] = "kl"
+    """What policy-gradient lowers: kl (teacher to student), reverse-kl, total-variation, jensen-shannon."""
+    draws_per_step: int = 512
+    """Draws of one update of policy-gradient."""
+    log_bound: float | None = None
+    """A bound on -E(x) for the plain method; by default the largest of a first sample, and the error is estimated."""
+    evaluation_draws: int = 4_000
+    """Draws of the student to measure its distance by."""
+    prompts: int = 500
+    """Prompts from the energy's training data, for a model of chunks; draws and candidates are shared among them."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_at_least(self, 1, "draws", "candidates", "stages", "evaluation_draws", "prompts")
+        check_at_least(self, 2, "draws_per_step", note=" The baseline of a draw is the mean of the others.")

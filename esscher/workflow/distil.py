@@ -1,243 +1,30 @@
-"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes. In the end the student
-proposes and the teacher weighs: this measures their divergence, and estimates log Z again."""
+"""`distil`: a plain model that approximates a tilted one, saved as a model folder like any other."""
 
-import math
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-import torch
-from torch import nn
+from typing import Any
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.config import to_dict
-from esscher.core.draws import Draws, Sampler
-from esscher.core.estimate import Estimate
-from esscher.core.objective import Objective
-from esscher.core.progress import current_progress
-from esscher.core.randomness import Rng, SeededRng
+from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.storage import write_json
 from esscher.core.target import Base, Tilted
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
-from esscher.estimators.expectations import Prompts, divergences, moments, quasi_rejection_gap
-from esscher.estimators.log_z import log_z
-from esscher.estimators.reliability import Reliability, reliability
+from esscher.estimators.expectations import moments
 from esscher.hub import ModelCard, save_base
-from esscher.objectives.distil import PolicyGradient, ReweightedDistil
-from esscher.objectives.likelihood import Likelihood
 from esscher.reports.report import Report, to_json
-from esscher.samplers.accept_reject import QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.importance import Importance
-from esscher.samplers.particles import resample
 from esscher.training.collectives import barrier
-from esscher.training.config import TrainingConfig
-from esscher.training.evaluation import HeldOut, mean_loss
-from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
-from esscher.training.trainer import Trainer, TrainingRecord
-from esscher.workflow.config.distil import DistilConfig, DistilRun
+from esscher.training.resumable import ResumableByDraws
+from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import ImageProcessor
 from esscher.workflow.run_folder import DISTIL_SETTINGS, RESULTS, refuse_other_settings, save_settings
 from esscher.workflow.subsets import evenly_spaced_rows
 from esscher.workflow.tilt import energy_data
-
-HELD_OUT = 0.1  # of the draws, to choose the best weights by
-PILOT_DRAWS = 4096  # draws that a bound is taken from
-ACCEPTED_AT_ONCE = 512  # draws of a shard where each may cost thousands of candidates
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One collection of draws: its cost, how many equally weighted draws it is worth, and how training on it went."""
-
-    cost: int
-    ess: float
-    record: TrainingRecord
-    acceptance: float | None = None
-    gap: Estimate | None = None  # total variation that an unproven bound leaves
-
-
-@dataclass(frozen=True)
-class DistillationResult:
-    """What came of it; divergences are between teacher (first) and student (second)."""
-
-    stages: list[Stage]
-    divergences: dict[str, Estimate]
-    log_z: Estimate
-    reliability: Reliability
-    draws: Draws  # of the student, weighted towards the teacher
-
-    @property
-    def cost(self) -> int:
-        """Sequences drawn to learn from."""
-        return sum(stage.cost for stage in self.stages)
-
-
-def distil(
-    teacher: Tilted,
-    student: nn.Module,
-    prompts: Sequences,
-    config: DistilConfig,
-    training: TrainingConfig,
-    *,
-    candidates: Draws | None = None,
-    folder: str | Path | None = None,
-    resume: bool = False,
-) -> DistillationResult:
-    """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand."""
-    if not isinstance(student, Base):
-        raise TypeError(f"A student is a base that can be trained, and {type(student).__name__} is none. Nothing was drawn.")
-    if len(prompts) == 0:
-        raise ValueError("There is no prompt to distil for. Nothing was drawn; `empty_prompts(1)` is the unconditional case.")
-    rng = SeededRng(training.seed).stream("distil")
-    run = _Distillation(teacher, student, prompts, config, training, None if folder is None else Path(folder), resume, rng)
-    methods: dict[str, Callable[[], list[Stage]]] = {
-        "plain": run.plain,
-        "importance": lambda: run.cycles(1, candidates),
-        "reweighted": lambda: run.reweighted(candidates),
-        "cyclical": lambda: run.cycles(config.stages, candidates),
-        "policy-gradient": lambda: run.policy_gradient(candidates),
-    }
-    stages = methods[config.method]()
-    draws = max(2, config.evaluation_draws // len(prompts))
-    drawn = Importance(cast(Base, student))(teacher, prompts, draws, rng=rng.stream("judge"))
-    scope: Prompts = "same" if len(prompts) == 1 else "sample"
-    return DistillationResult(
-        stages,
-        divergences(teacher, drawn, other=cast(Base, student), prompts=scope),
-        log_z(drawn, prompts=scope),
-        min(reliability(drawn), key=lambda entry: entry.ess),
-        drawn,
-    )
-
-
-@dataclass(frozen=True)
-class _Distillation:
-    """One distillation: the five ways, and what they share."""
-
-    teacher: Tilted
-    student: nn.Module
-    prompts: Sequences
-    config: DistilConfig
-    training: TrainingConfig
-    folder: Path | None
-    resume: bool
-    rng: Rng
-
-    def plain(self) -> list[Stage]:
-        """Draws of the teacher by rejection, then likelihood."""
-        if self.config.log_bound is not None:
-            sampler: Sampler = Rejection(self.config.log_bound)
-        else:
-            pilot = Importance()(self.teacher, self.prompts, self._each(PILOT_DRAWS), rng=self.rng.stream("pilot"))
-            sampler = QuasiRejection(float(pilot.log_weight.max()))
-        drawn = self._collect("plain", sampler, self.config.draws, shard=ACCEPTED_AT_ONCE)
-        gap = quasi_rejection_gap(drawn, sampler.log_bound)["tv"] if isinstance(sampler, QuasiRejection) else None
-        accepted = drawn.log_weight.numel()
-        return [Stage(drawn.cost, float(accepted), self._learn("plain", drawn), accepted / drawn.cost, gap)]
-
-    def cycles(self, stages: int, candidates: Draws | None) -> list[Stage]:
-        """Weighted draws, at first of the base, then of the student so far; each stage learns from all of them."""
-        done: list[Stage] = []
-        parts: list[Draws] = []
-        for number in range(stages):
-            proposal = None if number == 0 else cast(Base, deepcopy(self.student).eval())
-            if number == 0 and candidates is not None:
-                drawn = candidates
-            else:
-                drawn = self._collect(f"stage-{number}", Importance(proposal), self.config.candidates // stages)
-            parts.append(drawn)
-            ess = float(drawn.ess().sum())
-            done.append(Stage(drawn.cost, ess, self._learn(f"stage-{number}", _combine_by_ess(parts))))
-        return done
-
-    def reweighted(self, candidates: Draws | None) -> list[Stage]:
-        """Every draw of the base once an epoch, with its surplus of weight."""
-        if len(self.prompts) != 1:
-            raise ValueError(
-                f"The method reweighted knows one log Z, and there are {len(self.prompts)} prompts. Nothing was drawn; use "
-                f"importance or cyclical."
-            )
-        drawn = candidates or self._collect("reweighted", Importance(), self.config.candidates)
-        split, objective = self._split(drawn), ReweightedDistil(self.teacher, log_z(drawn).value)
-        held_out = HeldOut(objective, drawn.x.rows(slice(0, split)))
-        record = self._train("reweighted", self.training, objective, drawn.x.rows(slice(split, None)), held_out)
-        return [Stage(drawn.cost, float(drawn.ess().sum()), record)]
-
-    def policy_gradient(self, candidates: Draws | None) -> list[Stage]:
-        """Draws of the student at every step."""
-        held_out = candidates or self._collect("held-out", Importance(), int(HELD_OUT * self.config.candidates))
-        rows = resample(held_out, self._each(int(HELD_OUT * self.config.draws)), rng=self.rng.stream("held-out"))
-        at_once = min(len(self.prompts), self.training.batch_size)
-        draws = max(2, self.config.draws_per_step // at_once)
-        steps = max(1, (self.config.candidates - held_out.cost) // (at_once * draws))
-        every = self.training.evaluate_every or max(1, steps // 20)
-        training = replace(
-            self.training, steps=steps, epochs=None, batch_size=at_once, gradient_accumulation_steps=1, evaluate_every=every
-        )
-        normaliser = log_z(held_out).value if len(self.prompts) == 1 else None
-        objective = PolicyGradient(self.teacher, self.config.divergence, draws, normaliser)
-        record = self._train("policy-gradient", training, objective, self.prompts, HeldOut(Likelihood(), rows))
-        return [Stage(held_out.cost + record.steps * at_once * draws, float(held_out.ess().sum()), record)]
-
-    def _learn(self, name: str, drawn: Draws) -> TrainingRecord:
-        """Likelihood of the draws as often as their weights say, some draws being held out."""
-        split, rng = self._split(drawn), self.rng.stream(name)
-        held_out_draws = self._each(int(HELD_OUT * self.config.draws))
-        held_out = resample(drawn.columns(slice(0, split)), held_out_draws, rng=rng.stream("held"))
-        data = resample(drawn.columns(slice(split, None)), self._each(self.config.draws), rng=rng.stream("learnt"))
-        objective = Likelihood(self.training.label_smoothing)
-        return self._train(name, self.training, objective, data, HeldOut(Likelihood(), held_out))
-
-    def _split(self, drawn: Draws) -> int:
-        """How many draws of each prompt are held out."""
-        count = drawn.log_weight.shape[1]
-        if count < 2:
-            raise ValueError(
-                f"{count} draw for each of {len(self.prompts)} prompts leaves none to choose by. Nothing was trained; raise "
-                f"draws or candidates."
-            )
-        return max(1, int(HELD_OUT * count))
-
-    def _train(
-        self, name: str, training: TrainingConfig, objective: Objective, data: Sequences, held_out: HeldOut
-    ) -> TrainingRecord:
-        """Train the student; evaluation is in batches that do not depend on how many prompts a step has."""
-        target, size = Tilted(cast(Base, self.student)), self.training.batch_size
-
-        def validation() -> Estimate:
-            device, rng = next(self.student.parameters()).device, self.rng.stream("held-out")
-            losses = held_out.losses(target, batch_size=size, device=device, step=0, only=slice(None), rng=rng)
-            return mean_loss(losses, n=len(held_out.data), counted="draws")
-
-        folder = None if self.folder is None else self.folder / name
-        return Trainer(training)(
-            objective, target, data, modules=self.student, validation=validation, folder=folder, resume=self.resume
-        )
-
-    def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = ROWS_BY_DRAWS) -> Draws:
-        folder, rng = None if self.folder is None else self.folder / name, self.rng.stream("draws", name)
-        collect = ResumableByDraws(sampler, folder, shard, current_progress().say)
-        return collect(self.teacher, self.prompts, self._each(draws), rng=rng)
-
-    def _each(self, total: int) -> int:
-        """For each prompt, so many that all together are `total`; at least one."""
-        return max(1, math.ceil(total / len(self.prompts)))
-
-
-def _combine_by_ess(parts: list[Draws]) -> Draws:
-    """All draws together, each collection with a say as large as its effective sample size."""
-    if len(parts) == 1:
-        return parts[0]
-    weights = [torch.log_softmax(part.log_weight, -1) + part.ess().log()[:, None] for part in parts]
-    return Draws.cat(
-        [replace(part, log_weight=weight, estimates_z=False) for part, weight in zip(parts, weights, strict=True)], 1
-    )
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ from esscher.reports.report import Report, write_lines
 from esscher.training.collectives import barrier
 from esscher.training.config import OptimizerConfig
 from esscher.training.evaluation import HeldOut
+from esscher.training.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
-from esscher.workflow.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
 from esscher.workflow.run_folder import FINETUNE_SETTINGS, RESULTS, refuse_other_settings, save_settings
 
 KIND = "esscher-finetuned"
@@ -228,7 +228,7 @@ def read_examples(run: FinetuneRun) -> tuple[list[Example], ...]:
 def build(run: FinetuneRun, examples: Sequence[Example]) -> FinetunedModel:
     """The model before training: the weights of `run.model` with a new head, for the task as these examples have it."""
     encoder, layout, pooling = _encoder(run) if run.encoder else _base(run)
-    labelling = FINETUNE_TASKS[run.task].from_examples(examples, run, layout)
+    labelling = FINETUNE_TASKS[run.task].from_examples(examples, layout, run.head.answer)
     frozen = run.task == "rank" if run.head.frozen is None else run.head.frozen
     config = TaskHeadConfig(labelling.kind, labelling.outputs, run.head.pooling or pooling, run.head.dropout, frozen)
     with SeededRng(run.training.seed).stream("head").fork_torch_rng():

@@ -6,7 +6,7 @@ from esscher.papers.gam import rows
 from esscher.papers.gam.recipe import run_gam, summary
 from esscher.papers.gam.rows import FEATURE_SETS, SCALES, GamScale, _base, run_name
 from esscher.papers.study import StudyContext
-from esscher.workflow.config.distil import DistilConfig
+from esscher.training.config import DistilConfig
 
 TINY = GamScale(
     base=_base(length=9, width=8, steps=15), distil=DistilConfig(draws=100, candidates=2000), distil_epochs=1,

@@ -14,10 +14,9 @@ from esscher.core.target import Tilted
 from esscher.exact.enumeration import enumerate_points
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.samplers.importance import Importance
-from esscher.training.config import TrainingConfig
+from esscher.training.config import DistilConfig, TrainingConfig
+from esscher.training.distillation import distil
 from esscher.training.trainer import Trainer
-from esscher.workflow.config.distil import DistilConfig
-from esscher.workflow.distil import distil
 
 SPACE = Space(3, 4, eos=0)
 TEACHER = Tilted(random_automaton(SPACE), taste(SPACE, scale=1.5))

@@ -21,9 +21,9 @@ from esscher.hub import save_base
 from esscher.networks.recurrent_config import GruConfig
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives.supervised import LabelLikelihood
+from esscher.training.finetune_tasks import Extract
 from esscher.workflow.config.finetune import FinetuneRun, FinetuneTraining, HeadConfig, LabelledDataConfig
 from esscher.workflow.finetune import finetune, load_finetuned
-from esscher.workflow.finetune_tasks import Extract
 
 TRAINING = FinetuneTraining(steps=2, batch_size=6, evaluate_every=1, save_every=1, warmup_steps=0, log_every=1)
 LETTERS = "abcdefgh"

@@ -16,8 +16,8 @@ from esscher.energies.serialization import load_energy
 from esscher.hub import load_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.samplers.ancestral import draw
-from esscher.training.config import TrainingConfig
-from esscher.workflow.config.distil import DistilConfig, DistilRun, DistilTraining
+from esscher.training.config import DistilConfig, TrainingConfig
+from esscher.workflow.config.distil import DistilRun, DistilTraining
 from esscher.workflow.config.tilt import FitConfig, TiltRun, parse_moment
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.distil import DistilResult, distil_model

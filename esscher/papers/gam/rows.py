@@ -36,11 +36,10 @@ from esscher.objectives.moment_matching import MomentFit, match_moments
 from esscher.papers.study import ROW_FILE, Row, cached_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.training.batches import ShuffledOrder
-from esscher.training.config import TrainingConfig
+from esscher.training.config import DistilConfig, TrainingConfig
+from esscher.training.distillation import distil
 from esscher.training.resumable import ResumableByDraws
-from esscher.workflow.config.distil import DistilConfig
 from esscher.workflow.config.train import TrainRun
-from esscher.workflow.distil import distil
 from esscher.workflow.train import TrainResult, train_base
 
 FEATURE_SETS = ("1001111", "1011111", "0111111")

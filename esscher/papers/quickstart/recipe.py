@@ -30,11 +30,10 @@ from esscher.reports.document import Picture, Section, Table, TextLines, meaning
 from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, intervals
 from esscher.samplers.ancestral import draw
 from esscher.samplers.importance import Importance
-from esscher.training.config import TrainingConfig
-from esscher.workflow.config.distil import DistilConfig
+from esscher.training.config import DistilConfig, TrainingConfig
+from esscher.training.distillation import DistillationResult, distil
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, FitConfig, TiltRun
 from esscher.workflow.config.train import TrainRun
-from esscher.workflow.distil import DistillationResult, distil
 from esscher.workflow.tilt import ContrastResult, FitResult, fit_feature_weights, tilt_model
 from esscher.workflow.train import TrainResult, train_base
 

@@ -28,7 +28,6 @@ from esscher.energies.config import TaskHeadKind
 from esscher.metrics import labels as metrics
 from esscher.objectives import supervised
 from esscher.objectives.supervised import LabelledExamples
-from esscher.workflow.config.finetune import FinetuneRun
 
 Prediction = Mapping[str, Any]
 NDCG_DOCUMENTS = 20  # documents that a ranking is judged by
@@ -44,7 +43,7 @@ class Classify:
     objective: ClassVar[Objective] = supervised.LabelLikelihood()
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Classify":
+    def from_examples(cls, examples: Sequence[Example], layout: PairEncoder, max_answer: int | None) -> "Classify":
         labels = tuple(sorted({str(example.label) for example in examples}))
         if len(labels) < 2:
             raise ValueError(f"All examples to learn from have the label {labels[0]!r}. Nothing was trained; add others.")
@@ -91,7 +90,7 @@ class Regress:
     objective: ClassVar[Objective] = supervised.SquaredError()
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Regress":
+    def from_examples(cls, examples: Sequence[Example], layout: PairEncoder, max_answer: int | None) -> "Regress":
         numbers = [float(example.label) for example in examples]
         return cls(statistics.fmean(numbers), statistics.pstdev(numbers) or 1.0)
 
@@ -117,7 +116,7 @@ class Choose:
     objective: ClassVar[Objective] = supervised.ChoiceLikelihood()
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Choose":
+    def from_examples(cls, examples: Sequence[Example], layout: PairEncoder, max_answer: int | None) -> "Choose":
         return cls()
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
@@ -145,8 +144,8 @@ class Extract:
     outputs: ClassVar[int] = 1
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Extract":
-        always, longest = all(example.label for example in examples), run.head.answer
+    def from_examples(cls, examples: Sequence[Example], layout: PairEncoder, max_answer: int | None) -> "Extract":
+        always, longest = all(example.label for example in examples), max_answer
         whole = cls(layout.longest, always).labelled(examples, layout).label
         return cls(int((whole[:, 1] - whole[:, 0]).max()) + 1 if longest is None else longest, always)
 
@@ -200,7 +199,7 @@ class Rank:
     objective: ClassVar[Objective] = supervised.RankingHinge()
 
     @classmethod
-    def from_examples(cls, examples: Sequence[Example], run: FinetuneRun, layout: PairEncoder) -> "Rank":
+    def from_examples(cls, examples: Sequence[Example], layout: PairEncoder, max_answer: int | None) -> "Rank":
         return cls()
 
     def labelled(self, examples: Sequence[Example], layout: PairEncoder) -> LabelledExamples:
