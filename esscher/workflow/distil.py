@@ -18,6 +18,7 @@ from esscher.hub import ModelCard, save_base
 from esscher.reports.report import Report, to_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.training.collectives import barrier
+from esscher.training.distillation import DistillationResult, distil
 from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
