@@ -1,12 +1,8 @@
 """Fully sharded bases (FSDP2): each process keeps a shard of every layer and gathers the layer while it computes.
 
-    shard(base)
-    with gather_in_lockstep():
-        ...  # each process scores or draws as often as it likes
-
-Processes need layers unequally often, but all must take part in gathering one. So they gather in rounds: each announces the
-layer it needs next, if any, and all gather the announced layers, until no process needs one. Gradients are summed over the
-processes. Networks of esscher draw without a cache (`UncachedDecoding`), because their caches hold prepared weights.
+Within `with gather_in_lockstep():` each process scores or draws as often as it likes. All must take part in gathering a layer,
+so they gather in rounds: each announces the layer it needs next, if any, until no process needs one. Gradients are summed over
+the processes. Networks of esscher draw without a cache (`UncachedDecoding`), because their caches hold prepared weights.
 """
 
 import warnings

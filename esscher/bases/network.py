@@ -1,9 +1,8 @@
-"""Any network as a base: scoring in one pass, decoding steps on the state of the network. Dropout acts in training mode, on
-scoring only.
+"""Any network as a base: scoring in one pass, decoding steps on the state of the network. Steps never apply dropout.
 
-A permutation language model (XLNet) is a base for any fixed order of positions (`with_factorization_order`;
-docs/why/orders.md). Column t of a row is then the t-th token of the order: a prompt holds the first tokens of the order,
-wherever they stand in the text, and a point those that follow. For infilling, put the known positions first.
+A permutation language model (XLNet) is a base for any fixed order of positions (docs/why/orders.md). Column t of a row is then
+the t-th token of the order: a prompt holds the first tokens of the order, wherever they stand in the text, and a point those
+that follow. For infilling, put the known positions first.
 """
 
 from collections.abc import Collection, Sequence

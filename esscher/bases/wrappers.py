@@ -61,10 +61,7 @@ class FirstTokenRestricted:
 @dataclass(frozen=True)
 class Continuation:
     """The rest of points whose first `prefix_length` tokens, none of them the end symbol, are the last tokens of the prompt.
-
-    The base reads the prefix step by step, and the rest has at most `max_length - prefix_length` tokens. A longer prompt alone
-    would be another distribution: a prompt may be read differently, and leaves room for `max_length` tokens.
-    """
+    The base reads the prefix step by step, not as a prompt, and the rest has at most `max_length - prefix_length` tokens."""
 
     base: Base
     prefix_length: int

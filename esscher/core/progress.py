@@ -1,8 +1,5 @@
-"""Progress of long work, without torch: a live bar on a terminal, plain lines elsewhere, JSON lines for programs, or nothing.
-
-All output goes to standard error. `progress_as` chooses the form; code that has something to report calls `current_progress()`,
-and a long loop limits its reports with a `Throttle`.
-"""
+"""Progress of long work, without torch, on standard error: a live bar on a terminal, plain lines elsewhere, JSON lines for
+programs, or nothing. `progress_as` chooses the form; code that has something to report calls `current_progress()`."""
 
 import json
 import math

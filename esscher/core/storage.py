@@ -1,8 +1,6 @@
-"""Atomic files: a kill or a full disk never leaves an incomplete file under its name.
-
-Tensors are stored as safetensors, never as pickles, with a digest of their content, so that corruption is found on reading.
-Sharded tensors (`esscher.bases.fsdp`) are written whole: files do not depend on the number of processes.
-"""
+"""Atomic files: a kill or a full disk never leaves an incomplete file under its name. Tensors are safetensors, never pickles,
+with a digest of their content, so that corruption is found on reading; sharded tensors (`esscher.bases.fsdp`) are written
+whole."""
 
 import contextlib
 import errno

@@ -1,8 +1,5 @@
-"""The `Decoder` protocol, and decoders that choose among draws: a random one, the best of n, or the one of minimum Bayes risk.
-
-Minimum Bayes risk (Kumar & Byrne 2004): with u(y, z) the utility of y when z is the truth, the chosen y has the highest
-weighted mean of u over the draws z; the candidates are the distinct draws.
-"""
+"""The `Decoder` protocol, and decoders that choose among draws: a random one, the best of n, or the one of minimum Bayes risk,
+the distinct draw y with the highest weighted mean of the utility u(y, z) over the draws z (Kumar & Byrne 2004)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

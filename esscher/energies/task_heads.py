@@ -58,7 +58,7 @@ class TaskModel(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """Scores of the whole sequence."""
+    """Scores of one pooled vector after a tanh layer (Yang et al. 2019: the vector of the summary symbol)."""
 
     def __init__(self, width: int, outputs: int, pooling: TaskPooling, dropout: float):
         super().__init__()
@@ -88,7 +88,7 @@ class SpanHead(nn.Module):
 
 
 class KernelPooling(nn.Module):
-    """One score: a weighted sum of log soft counts of the point's words at each similarity to the prompt's words."""
+    """Weighted sum of log soft counts of the point's words by similarity to the prompt's words (K-NRM, Xiong et al. 2017)."""
 
     kernel_means: Tensor
     kernel_widths: Tensor

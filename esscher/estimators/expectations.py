@@ -6,12 +6,10 @@
     "fixed"    the mean over exactly these prompts: replicates are the draws of each prompt
     "sample"   the mean over all prompts like these: replicates are the prompts, whose spread includes the error of the draws
 
-Dependent draws of one run (particles) are never replicates. Letters: P prompts, N or n draws of each, F features.
-
-`divergences` compares two distributions by their log densities relative to the law of the draws, each up to a constant. In
-nats: kl = KL(first || second), reverse_kl, and js (Jensen-Shannon, at most log 2); tv, the total variation, is at most 1. KL is
-infinite where a draw has probability 0 under its second distribution only. Draws of the target itself (SIR, Rejection,
-Metropolis) serve only as far as the target covers the other distribution.
+`divergences` compares two distributions by their log densities relative to the law of the draws, each up to a constant: KL both
+ways, Jensen-Shannon (nats) and total variation (at most 1). KL is infinite where a draw has probability 0 under its second
+distribution only. Draws of the target itself (SIR, Rejection, Metropolis) serve only as far as the target covers the other
+distribution. Letters: P prompts, N or n draws of each, F features.
 """
 
 import math

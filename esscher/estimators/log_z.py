@@ -1,20 +1,17 @@
 """log Z from weighted draws: an interval, the bounds of the residual paper, and a finite-sample guarantee by betting.
 
-`log_z` is the log of the mean weight, never the mean of logs. Averaged over prompts, the bias of each log does not average out,
-so it is corrected.
+`log_z` is the log of the mean weight, never the mean of logs; a mean over prompts is corrected for the bias of each log.
 
 `betting_log_z` covers at any number of draws, for energies with known bounds (Waudby-Smith and Ramdas, J. R. Stat. Soc. B,
 2024). For every candidate mean m, one gambler bets that the weights exceed m and one that they fall short; each multiplies its
 capital by 1 +- lambda (y - m) at every draw, with lambda fixed before the draw is seen. At the true mean a capital exceeds 2 /
 (1 - confidence) with probability at most (1 - confidence) / 2, so candidates at which one does are ruled out.
 
-`betting_mean_log_z` bounds the mean over several prompts
+`betting_mean_log_z` bounds the mean over prompts by terms that are independent but not identically distributed, with one stake
+for all draws (AM-GM inequality):
 
     from below   E[T_k] <= log Z for the log T_k of a mean of k weights, as log is concave
     from above   log Z <= log u - 1 + E[w / u] for any u, the tangent of log; u is the mean of other draws of the prompt
-
-by terms that are independent and bounded but not identically distributed: with one stake for all draws, the mean of products of
-1 + lambda (y - m) is at most 1 where m is the average of the means (AM-GM inequality).
 """
 
 import math

@@ -3,13 +3,9 @@
     nats per unit = sum_m -(log a(x_m) - E(x_m) - log Z(c_m)) / sum_m units_m,      perplexity = exp of it
 
 Tokens of points count, end symbols included; prompts do not. The caller counts words or bytes (`units`). Prompts are matched by
-their tokens; B is the number of test sequences, C that of different prompts, the *contexts*. `test` decides what is a
-replicate:
-
-    test="sample"   the test set stands for all text like it
-        one prompt for all      the sequences, and the draws that all of them share
-        several prompts         the prompts, each with its sequences and its draws
-    test="fixed"    exactly these sequences: only the draws (a base is then exact)
+their tokens; B is the number of test sequences, C that of different prompts, the *contexts*. With test="sample" the test set
+stands for all text like it: replicates are the prompts, each with its sequences and draws, or, with one prompt for all, the
+sequences and separately the draws. With test="fixed" only the draws are random (a base is then exact).
 
 With several prompts the bias of each log Z does not average out; it is corrected to first order where draws are independent.
 For fixed test sequences `bounded_cross_entropy` has the bounds of the residual paper (Deng et al., 2020), which state no rate

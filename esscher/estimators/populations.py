@@ -215,11 +215,8 @@ def wasserstein(
     pops: Populations, name: Name, values: Values, *, confidence: float, rng: Rng, resamples: int = RESAMPLES, unit: str = ""
 ) -> Estimate:
     """Wasserstein distance between the distributions of a number in the data and in another population: integral of |F - G|.
-
-    The plug-in estimate is biased upwards. Its error is at most the integral of |(F - G) - (true F - true G)| (triangle
-    inequality); the half-width is a bootstrap quantile of that, so 0 is covered at the rate `confidence` and other values at
-    least as often.
-    """
+    The plug-in estimate is biased upwards, and its error is at most the integral of |(F - G) - (true F - true G)|; the
+    half-width is a bootstrap quantile of that, so 0 is covered at the rate `confidence` and other values at least as often."""
     places = torch.unique(torch.cat([values["data"], values[name]]))
     width = places.diff()
     columns = [(pops[who], torch.searchsorted(places, values[who])) for who in ("data", name)]

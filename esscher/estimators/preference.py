@@ -1,11 +1,8 @@
 """Which of two models people prefer, from votes on pairs of their texts, and how far the raters agree.
 
-    rate       share of pairs whose majority prefers B, with the exact (Clopper-Pearson) interval
-    p_value    of the exact two-sided binomial test that the rate is 1/2
-    agreement  share of pairs of votes on the same pair that are equal; `alpha` is Krippendorff's, corrected for chance
-
 Pairs are the replicates: the majority of a pair counts once, and a pair without one (a tie, or "equal") is left out of the
-rate. The intervals of agreement and alpha are for other pairs, judged by the same raters.
+rate. The p-value is that of the exact two-sided binomial test that the rate is 1/2. `alpha` is Krippendorff's, agreement
+corrected for chance. The intervals of agreement and alpha are for other pairs, judged by the same raters.
 """
 
 from collections import defaultdict

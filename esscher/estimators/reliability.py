@@ -1,10 +1,6 @@
-"""Whether the weights of a sample can be trusted: a verdict for each prompt.
-
-The *effective sample size* is the number of equal weights with the same variance. The *Pareto index* k of the tail (fit of
-Zhang and Stephens, 2009, as in Vehtari et al., JMLR 2024) shows which moments look finite: no variance above 1/2, no mean above
-1. The *degrees of freedom* of the standard error show how well the sample estimates its own error. All are blind to what was
-never drawn.
-"""
+"""Whether the weights of a sample can be trusted: a verdict for each prompt, by the effective sample size, the degrees of
+freedom of the standard error, and the Pareto index k of the tail (Zhang and Stephens, 2009; Vehtari et al., JMLR 2024): no
+finite variance above 1/2, no finite mean above 1. All are blind to what was never drawn."""
 
 import math
 from dataclasses import dataclass

@@ -2,14 +2,11 @@
 
 Lines (texts) are the replicates. A corpus metric (BLEU, chrF, TER, word error rate) has the percentile bootstrap over lines
 (Efron, 1979; Koehn, 2004; for word errors Bisani and Ney, 2004); a mean over lines (ROUGE, METEOR) has the interval of
-`esscher.estimators.intervals`. The method of an estimate holds the signature that reproduces its value.
-
-Two systems are compared on the same lines, resampled together. The p-value of their difference is that of approximate
-randomisation, which swaps the two texts of random lines (Noreen, 1989; Riezler and Maxwell, 2005). It is two-sided and
-conservative: the observed difference counts as one of the swaps.
-
-Lines may be empty; each has one or more references. Left out: dependence between lines of one document or speaker, and chance
-in tuning a system. Letters: L lines, N candidates, S counts, R resamples.
+`esscher.estimators.intervals`. Two systems are compared on the same lines, resampled together; the p-value of their difference
+is that of approximate randomisation, which swaps the two texts of random lines (Noreen, 1989; Riezler and Maxwell, 2005),
+two-sided, with the observed difference as one of the swaps. Lines may be empty; each has one or more references. Left out:
+dependence between lines of one document or speaker, and chance in tuning a system. Letters: L lines, N candidates, S counts, R
+resamples.
 """
 
 import math

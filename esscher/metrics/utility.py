@@ -1,8 +1,5 @@
-"""Utility of one text where another is the reference, for minimum-Bayes-risk decoding (Kumar and Byrne, 2004).
-
-Values are those of `sacrebleu` for single sentences: chrF, chrF++, and BLEU over the orders that a text is long enough for. The
-k-th occurrence of an n-gram is a binary feature, so the n-grams that two texts share are an inner product.
-"""
+"""Utility of one text where another is the reference, for minimum-Bayes-risk decoding (Kumar and Byrne, 2004). Values are those
+of `sacrebleu` for single sentences: chrF, chrF++, and BLEU over the orders that a text is long enough for."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence

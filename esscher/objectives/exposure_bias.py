@@ -1,26 +1,21 @@
 """Objectives against exposure bias: scheduled sampling and E-Forcing, which train on the model's own prefixes.
 
-**Scheduled sampling.** The loss is -log q(x_k | mixture before k) per token, with some tokens before k the model's own:
-
-    "steps"     own tokens are drawn one by one, given the mixture before them (Bengio et al. 2015)
-    "passes"    own tokens are drawn all at once, given the data before them: one more pass (Mihaylova and Martins 2019)
-
-Draws are not differentiated, and rows end where the data do.
+**Scheduled sampling.** The loss is -log q(x_k | mixture before k) per token, with some tokens before k the model's own, drawn
+one by one given the mixture before them ("steps", Bengio et al. 2015) or all at once given the data ("passes", Mihaylova and
+Martins 2019). Draws are not differentiated, and rows end where the data do.
 
 **E-Forcing.** Likelihood, plus the model q as an energy-based model of its own prefixes (Anonymous, 2023). With logits f, lse =
 logsumexp f, and draws that have not ended, for every position k of a point,
 
     p_k(x_k, x_<k) = q(x_<k) exp f(x_k | x_<k) / Z_k,    Z_k = E_q[exp lse_k],
+    KL(data || p_k) = const - E_data[log q(x_<=k)] + ( log Z_k - E_data[lse_k] ),
 
-and the objective is the likelihood plus the sum over k of lambda_k KL(data || p_k), both per token, where
-
-    KL(data || p_k) = const - E_data[log q(x_<=k)] + ( log Z_k - E_data[lse_k] ).
-
-The bracket is minus the Donsker-Varadhan bound on KL(data prefixes || model prefixes) with lse as critic. The gradient of log
-Z_k is E_q[w_k (grad lse_k + grad log q(x_<k))], with weights w_k proportional to exp lse_k over fresh draws after the prompts
-of the data; prefixes are weighted by w_k - 1 instead, which has less variance, as E_q[grad log q] = 0. There is one Z_k for all
-prompts. The first part counts a token of the data again at every later k; with `counts = "once"` it is left out
-(`docs/why/eforcing.md`). Left out: positions that no draw reaches.
+and the objective is the likelihood plus the sum over k of lambda_k KL(data || p_k), both per token. The bracket is minus the
+Donsker-Varadhan bound on KL(data prefixes || model prefixes) with lse as critic. The gradient of log Z_k is E_q[w_k (grad lse_k
++ grad log q(x_<k))], with weights w_k proportional to exp lse_k over fresh draws after the prompts of the data; prefixes are
+weighted by w_k - 1 instead, which has less variance, as E_q[grad log q] = 0. There is one Z_k for all prompts. The first part
+counts a token of the data again at every later k; with `counts = "once"` it is left out (`docs/why/eforcing.md`). Left out:
+positions that no draw reaches.
 """
 
 import math

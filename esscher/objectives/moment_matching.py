@@ -169,12 +169,9 @@ def _standard_errors(
     targets: MomentTargets, sample: WeightedFeatures, solution: NewtonSolution, ridge_precision: Float[Tensor, "F"]
 ) -> tuple[Float[Tensor, "F"], Float[Tensor, "F"]]:
     """The standard error of each weight, and its degrees of freedom (Satterthwaite), from the influence of each observation:
-    the draws, and the data with the prior's observations.
-
-    A stated moment has no error. The influence of the data is measured from the wanted moments, so that data that all agree
-    still have the error that the prior implies. The ridge is one more observation of each weight, 0 with its standard
-    deviation, whose error is known and costs no degrees of freedom.
-    """
+    the draws, and the data with the prior's observations. A stated moment has no error. The influence of the data is measured
+    from the wanted moments, so that data that all agree still have the error that the prior implies. The ridge is one more
+    observation of each weight, 0 with its standard deviation, which costs no degrees of freedom."""
     moments, free = targets.wanted(sample.mean), targets.free
     drawn = solution.share[:, None] * (sample.base - solution.share @ sample.base)
     parts = [targets.prior_share * sample.share[:, None] * (sample.base - sample.mean) * free - drawn]

@@ -1,9 +1,6 @@
-"""Rejection sampling, quasi-rejection sampling and independence Metropolis-Hastings, with proposals from the base.
-
-Rejection keeps a candidate with probability min(1, weight / bound), which is exact if the bound is true. Quasi-rejection
-(Eikema et al., 2022) allows any bound: the draws follow q(x) min(w(x), bound), and `info` holds the weights of all candidates,
-from which `esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target.
-"""
+"""Rejection sampling, quasi-rejection sampling and independence Metropolis-Hastings, with proposals from the base. Draws of
+quasi-rejection (Eikema et al., 2022) follow q(x) min(w(x), bound) for any bound; `info` holds the weights of all candidates,
+from which `esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target."""
 
 import math
 from dataclasses import dataclass

@@ -1,10 +1,6 @@
-"""Sampling-importance-resampling (SIR): draw n candidates, keep one with probability proportional to its weight.
-
-With a top-k truncated base this is the top-k joint sampling of Deng et al. (2020). The law q of a draw lies between the base
-and the target p: with chi2 the relative variance of the weights under the proposal (Jensen's inequality),
-
-    KL(p || q) <= log(1 + chi2 / n),       about 1 / (effective sample size of the candidates).
-"""
+"""Sampling-importance-resampling (SIR): draw n candidates, keep one with probability proportional to its weight. With a top-k
+truncated base this is the top-k joint sampling of Deng et al. (2020). The law q of a draw is not exactly the target p: KL(p ||
+q) <= log(1 + chi2 / n), about 1 / (effective sample size of the candidates), with chi2 the relative variance of the weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

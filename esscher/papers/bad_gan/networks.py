@@ -25,11 +25,9 @@ NormedLayer = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 
 
 class WeightNorm(nn.Module):
-    """Weight normalisation of a linear layer or convolution: weight = scale * direction / sqrt(|direction|^2 + 1e-6).
-
-    `data_dependent_init` sets the scales so that outputs have mean 0 and deviation `init_std`; they stay fixed unless
-    `trainable_scale` (the released code of Dai et al. 2017b; all of them learn in Salimans and Kingma 2016).
-    """
+    """Weight normalisation of a linear layer or convolution: weight = scale * direction / sqrt(|direction|^2 + 1e-6). The
+    scales of `data_dependent_init` give outputs mean 0 and deviation `init_std`, and stay fixed unless `trainable_scale` (the
+    released code of Dai et al. 2017b; all of them learn in Salimans and Kingma 2016)."""
 
     def __init__(self, layer: NormedLayer, *, init_std: float = 1.0, trainable_scale: bool = False):
         super().__init__()
@@ -79,8 +77,8 @@ def data_dependent_init(network: nn.Module, x: Tensor, *, rng: SeededRng) -> Non
 
 @dataclass(frozen=True)
 class DenseNets:
-    """Fully connected networks of images of this shape (channels, rows, columns). With `norm_after_activation` the batch norm
-    of a hidden layer of the generator follows its activation, because softplus outputs otherwise saturate the pixels in a few
+    """Fully connected networks for MNIST, pixels in [0, 1]; `image` is (channels, rows, columns). With `norm_after_activation`
+    the batch norm of a hidden layer of the generator follows its activation: softplus outputs saturate the pixels in a few
     large steps."""
 
     image: tuple[int, int, int] = (1, 28, 28)
@@ -119,7 +117,8 @@ class DenseNets:
 
 @dataclass(frozen=True)
 class ConvNets:
-    """Convolutional networks of square images whose side is a multiple of 8; `spatial_dropout` drops whole feature maps."""
+    """Convolutional networks of square images whose side is a multiple of 8, for SVHN (width 64) and CIFAR-10 (width 96),
+    pixels in [-1, 1]; `spatial_dropout` drops whole feature maps."""
 
     image: tuple[int, int, int] = (3, 32, 32)
     width: int = 64

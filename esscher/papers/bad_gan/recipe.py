@@ -1,8 +1,6 @@
-"""Good semi-supervised learning that requires a bad GAN (Dai et al., 2017b): what a generator between the classes is worth.
-
-A row is a model with one draw of the labels; test labels are read once, with the last weights. The run folder keeps predictions
-for all test points, so that models are compared point by point. Validation points only make a curve.
-"""
+"""Good semi-supervised learning that requires a bad GAN (Dai et al., 2017b): what a generator between the classes is worth. A
+row is a model with one draw of the labels; test labels are read once, with the last weights. Validation points only make a
+curve."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,9 +1,8 @@
 """E-Forcing (Anonymous, 2023) on images: PixelCNN, Gated PixelCNN and PixelCNN++, each by likelihood and by E-Forcing.
 
-Results are bits per dimension of test and training images, and nats per image for binarised MNIST; the run folder keeps the
-log-probability of every image. The weights of E-Forcing decay over positions and sum to about 3, as in the other recipes;
-without the likelihood of prefixes (not at `small`) they are ten times as large. E-Forcing begins late, because it draws whole
-images at every update; likelihood gets as many updates.
+The weights of E-Forcing decay over positions and sum to about 3, as in the other recipes; without the likelihood of prefixes
+(not at `small`) they are ten times as large. E-Forcing begins late, because it draws whole images at every update; likelihood
+gets as many updates. Nats per image are reported as is usual for binarised MNIST.
 """
 
 import math

@@ -1,10 +1,6 @@
 """E-Forcing (Anonymous, 2023) on translation, beside likelihood, label smoothing and scheduled sampling; heads of an LSTM.
-
-Results are BLEU and length of test translations, exposure bias, and energies that choose among the same candidates as the base
-alone. The run folder keeps the translations, one line a test pair, so that systems are compared line by line. `small` is French
-to English from Tatoeba (manythings.org): the first translation of each French sentence, of a subset of about 21,000 sentences
-chosen by their hash. `smoke` translates numbers into words.
-"""
+`small` is French to English from Tatoeba (manythings.org): the first translation of each French sentence, of a subset of about
+21,000 sentences chosen by their hash. `smoke` translates numbers into words."""
 
 import hashlib
 import io

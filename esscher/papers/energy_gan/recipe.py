@@ -1,10 +1,6 @@
-"""Calibrating energy-based GANs (Dai et al., 2017): does the discriminator know the density?
-
-In the plane, costs are normalised on a grid and compared with the known density; each difference between thesis and released
-code is also tried by itself. On images, the measures are a linear probe on the discriminator's features (`random`: before
-training) and the distance of the mean generated image from the mean test image. `paper` has the steps, rates, weights and gates
-of the released code.
-"""
+"""Calibrating energy-based GANs (Dai et al., 2017): does the discriminator know the density? In the plane, costs are normalised
+on a grid and compared with the known density; on images, the measures are a linear probe on the discriminator's features and
+the distance of the mean images. `paper` has the steps, rates, weights and gates of the released code."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,12 +1,6 @@
-"""Residual energy-based models on random automata: energies trained by noise contrast against enumerated exact values.
-
-    rows       cross-entropy of base and joint model on the automaton, over its entropy
-    coverage   how often each interval covers the exact value, with the first automaton's bidirectional energy
-    pool       total variation between SIR(n) and the exact joint model, beside that of as many exact draws
-
-The base is a unigram model of `BASE_SEQUENCES` sequences of an automaton; energies are trained after all prompts of at most
-`LONGEST_PROMPT` symbols.
-"""
+"""Residual energy-based models on random automata: energies trained by noise contrast against enumerated exact values. The base
+is a unigram model of `BASE_SEQUENCES` sequences of an automaton; energies learn after all prompts of at most `LONGEST_PROMPT`
+symbols."""
 
 import math
 from dataclasses import dataclass, replace

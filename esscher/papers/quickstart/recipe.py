@@ -1,9 +1,6 @@
-"""The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report.
-
-Strings must contain a motif that a base trained on few of them misses; their entropy is known. On docstrings the energy starts
-from the weights of a larger plain model, because it learns nothing in minutes from random weights. Both experiments leave
-folders of a base and of an energy, which the command line reads; an interrupted run resumes where it stopped.
-"""
+"""The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report; an interrupted
+run resumes. On docstrings the energy starts from the weights of a larger plain model, because it learns nothing in minutes from
+random weights."""
 
 import math
 from collections.abc import Mapping, Sequence
