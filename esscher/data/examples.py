@@ -56,9 +56,8 @@ DEFAULT_COLUMNS: dict[str, ColumnNames] = {
 
 @dataclass(frozen=True)
 class Example:
-    """Inputs (one text or two) that are judged together, and their label, None if unknown: the name of a class; a number; the
-    index of a choice; offset and words of each right answer in the first text, empty if there is none; or a grade for each
-    input."""
+    """Inputs (one text or two) that are judged together, and their label, None if unknown: a class; a number; the index of a
+    choice; offset in the first text and words of each right answer, empty if there is none; or a grade for each input."""
 
     inputs: tuple[InputTexts, ...]
     label: Any

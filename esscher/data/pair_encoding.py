@@ -1,6 +1,5 @@
-"""One or two texts as a row for an encoder: A SEP B SEP CLS. The prompt is the first text, the point all that follows. Of two
-texts that are too long together the longer one is truncated; a long passage is divided into windows that overlap by half, each
-with the whole question."""
+"""One or two texts as a row for an encoder: A SEP B SEP CLS. The prompt is the first text, the point all that follows. The
+longer of two texts is truncated; a long passage is divided into windows that overlap by half, each with the whole question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

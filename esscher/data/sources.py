@@ -223,8 +223,7 @@ def _column(rows: Iterable[dict[str, Any]], column: str, where: str) -> Iterator
 
 
 def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
-    """Rows of a data set on the hub: `name`, `name:config`, or `name:config:split`, which overrides `split`. A name that can
-    only be a path is refused."""
+    """Rows of `name`, `name:config` or `name:config:split` (overrides `split`) on the hub; a path is refused."""
     import datasets
 
     looks_like_path = (

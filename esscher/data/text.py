@@ -1,8 +1,7 @@
-"""Texts as sequences of their own, as chunks of one stream, or as a stream of tokens; with counts of words, characters and
-bytes.
+"""Texts as sequences of their own, as chunks of one stream, or as a stream of tokens; with counts of units for perplexities.
 
-The end symbol counts as one of each unit. A word belongs to the token in which it begins, a character to its first token.
-Letters: B rows, C tokens of a column of the stream.
+The end symbol counts as one word, character and byte. A word belongs to the token in which it begins, a character to its first
+token. Letters: B rows, C tokens of a column of the stream.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""Tokenizers: character, byte, word and byte-level BPE, trained here, or any pretrained tokenizer; BOS tokens belong to the
-base.
+"""Tokenizers: character, byte, word and byte-level BPE, trained here, or any pretrained tokenizer; without BOS tokens.
 
 A special token that is spelt out in a text is read as its characters. Words are separated by whitespace, case kept, and
 numbered by frequency after the end symbol and the unknown word, as adaptive softmax needs. BPE is numbered by merge order.

@@ -1,12 +1,10 @@
-"""Adaptive input and adaptive softmax (Grave et al. 2017) for large vocabularies: rare tokens have narrower vectors, and cost
-little.
+"""Adaptive input and adaptive softmax (Grave et al. 2017) for large vocabularies: rare tokens have narrower vectors.
 
 Tokens are numbered by frequency, the most frequent first; `cutoffs` divide them into clusters. Vectors of cluster i have width
 `width // div_value**i` and a projection to the width of the network; with div_value 1 there is no projection, and one table.
 The softmax has two steps: over the tokens of cluster 0 and a symbol for each other cluster, then within the cluster. Row i - 1
 of `cluster_weight` is the symbol of cluster i; Transformer-XL as released has these rows in the opposite order. The input also
-reads the BOS symbol, number `vocab_size`, the last row of the last table. What it leaves out: sorting a vocabulary by
-frequency.
+reads the BOS symbol, number `vocab_size`, the last row of the last table. Sorting by frequency is left to the tokenizer.
 
 Letters: N rows, D width of the network, E width of the vectors of a cluster, C tokens of a cluster.
 """

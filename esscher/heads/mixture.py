@@ -1,7 +1,7 @@
 """Mixture heads: mixture of softmaxes (MoS), mixture of contexts (MoC), mixture of discretized logistics.
 
-From a hidden vector g, `MixtureHead` computes K contexts h_k = tanh(W_k g + c_k) and their prior pi = softmax(A g) (Yang et al.
-2018).
+`MixtureHead` (Yang et al. 2018) computes K contexts h_k = tanh(W_k g + c_k) of a hidden vector g, and a prior pi = softmax(A
+g).
 
     "mos"   P(token) = sum over k of pi_k softmax(weight h_k + bias)        any rank of the log-probabilities
     "moc"   P(token) = softmax(weight (sum over k of pi_k h_k) + bias)      the rank of one softmax: the control

@@ -1,17 +1,12 @@
-"""DEQ-Transformer (Bai et al. 2019): the fixed point of one Transformer-XL layer with input injection.
+"""DEQ-Transformer (Bai et al. 2019): the fixed point z = f(z) of one Transformer-XL layer f, and its solver.
 
-The layer f maps vectors z of all positions to new ones; the input is added to its queries, keys and values. The fixed point z =
-f(z) is the output of infinitely many tied layers, and a pass keeps the activations of one. Layer norms have no weights. The
-memory holds the keys and values at the fixed point, or, in training, z and the projection of the input. With `unrolled`, the
-network is that many tied layers, each with its own memory; the weights are the same.
-
-The solver mixes the iterates of each position with its own coefficients (Anderson acceleration), and a position stops as soon
-as it and everything it can depend on change by less than the tolerance. So the result at a position is a function of the inputs
-up to there, to the last bit: neither later positions nor other rows change its coefficients or when it stops. Scores and
-samples are solved more precisely than training passes, so that steps, segments and whole rows give one distribution. A solve
-that does not converge warns once per kind. The gradient is that of the implicit function theorem: with g the gradient with
-respect to z, the gradient of the parameters of f is that of f at w, where w = g + (df/dz)^T w is solved in the same way,
-backwards in time.
+The input is added to the queries, keys and values of f; layer norms have no weights. The memory holds the keys and values at
+the fixed point, or, in training, z and the projection of the input. With `unrolled`, the network is that many tied layers with
+the same weights, each with its own memory. Each position mixes its own iterates (Anderson acceleration) and stops as soon as it
+and everything it can depend on change by less than the tolerance: its result is a function of the inputs up to there, to the
+last bit. Scores and samples are solved more precisely than training passes, so that steps, segments and rows give one
+distribution. A solve that does not converge warns once per kind. The gradient is implicit: with g that of z, the gradient of
+the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time.
 
 Shape letters as in `esscher.networks.transformer_xl`; I the width of all heads together, K iterates that are mixed.
 """
@@ -45,8 +40,7 @@ Dependence = Literal["before", "after", "all"]
 
 @dataclass(frozen=True)
 class SolverConfig:
-    """Iterate until the map changes no position by more than `tolerance`, relative to its norm, at most `limit` times; mix the
-    last `anderson_history` iterates."""
+    """Iterate at most `limit` times, until no position changes by `tolerance` of its norm; mix `anderson_history` iterates."""
 
     tolerance: float
     limit: int

@@ -2,11 +2,8 @@
 
 A node with input p computes h and t by one product of p and outputs p + sigmoid(t) (f(h) - p), f its activation. Node 0 adds a
 product of the cell input to h and t, and its p is the state of the cell; the new state, which is also the output, is the mean
-of the nodes that no other node reads. All nodes with one input node are computed by one product. There are no biases, in the
-softmax either. Dropout masks hold for a pass; the p that a node updates is not dropped.
-
-Shape letters beside those of `esscher.core.space`: H width of the cell, L inputs of a segment, K nodes with one input node, I
-width of the input of a layer.
+of the nodes that no other node reads. There are no biases, in the softmax either. Dropout masks hold for a pass; the p in the
+sum is not dropped. Letters: H width of the cell, L inputs of a segment, K nodes with one input node, I width of the input.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Activation checkpointing (Chen et al. 2016): layers keep only their inputs, and compute the rest again in the backward pass.
 
-Losses and gradients are the same, dropout included. A layer is a module with `checkpointed_methods`, the names of the methods
-that process whole sequences, or a module that a model of `transformers` lists in `_no_split_modules`. Layers are also the units
-that processes shard (`esscher.bases.fsdp`).
+Losses and gradients are the same, dropout included. Layers, which `esscher.bases.fsdp` also shards, are modules with
+`checkpointed_methods` (methods on whole sequences), or those that a model of `transformers` lists in `_no_split_modules`.
 """
 
 from collections.abc import Callable

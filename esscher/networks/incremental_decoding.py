@@ -1,12 +1,9 @@
 """Decoding one token at a time: caches, steps of attention blocks, rows that share prompts, decoding without a cache.
 
-A step computes the same as a pass for one position per row, so it consists of small products, and every call counts. Weights
-are laid out for it once, when a state is made: query, key and value are one product, and the attention scale is in the weights.
-A state therefore belongs to the weights at `begin`. With u and v the two biases of relative attention, the step computes the
-query q + u, and (q + v) . r = (q + u) . r + (v - u) . r, whose last term depends on the distance only.
-
-`UncachedDecoding` runs a whole pass over the prefix at each step instead: slower, but it keeps no weights, which sharded models
-need (`esscher.bases.fsdp`).
+A state holds the weights at `begin`, laid out for steps: query, key and value are one product, and the attention scale is in
+the weights. With u and v the two biases of relative attention, a step computes the query q + u, and (q + v) . r = (q + u) . r +
+(v - u) . r, whose last term depends on the distance only. `UncachedDecoding` runs a whole pass over the prefix at each step and
+keeps no weights, as sharded models need (`esscher.bases.fsdp`).
 
 Shape letters as in `esscher.networks.token_mixers`; R distances, S slots of a cache.
 """

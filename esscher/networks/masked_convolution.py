@@ -1,17 +1,14 @@
-"""Masked convolutions over the pixels before a pixel, written once for whole images and for single pixels.
+"""Masked convolutions over the pixels before a pixel, for whole images and for single pixels.
 
-A `MaskedConv2d` holds the weights of one convolution over some rows, the last of which is the row of the pixel, and masks what
-must not be seen. A network is a function of a `ConvEvaluator`: `FullImage` evaluates all positions of many images in parallel,
-with gradients; `IncrementalRow` evaluates one pixel, or one row, from a `ConvCache` of the last rows that each convolution
-read. Both give the same numbers, so a network that is written for one decodes by the other.
+A network is a function of a `ConvEvaluator`: `FullImage` evaluates all positions of many images, with gradients,
+`IncrementalRow` one pixel or one row from a `ConvCache`, with the same numbers. Masks of a `MaskedConv2d`:
 
     all       no mask
-    above     all but the last row
+    above     all but the last row, that of the pixel
     before    everything before the pixel in raster order, and the channels before its own
     upto      the same, and the channel itself: for layers whose input does not contain it either
 
-Shape letters beside those of `esscher.core.space`: H rows and W columns of a map, C its features, which come last; G groups of
-features, one for each channel of the image; F features of an output.
+Letters: H rows, W columns and C features (last) of a map; G groups of features, one per image channel; F output features.
 """
 
 from collections.abc import Callable
@@ -29,11 +26,9 @@ FeatureMaps = tuple[FeatureMap, ...]
 
 
 class MaskedConv2d(nn.Module):
-    """The weights of a convolution over `rows` rows, from `left` columns before the pixel to `right` after it.
-
-    With `weight_norm` each output has a norm (`length`) beside a direction, and `scale` is its standard deviation after
-    data-dependent initialization.
-    """
+    """The weights of a convolution over `rows` rows, from `left` columns before the pixel to `right` after it. With
+    `weight_norm` outputs have a norm (`length`) and a direction; `scale` is the standard deviation after
+    `DataDependentInitPass`."""
 
     mask: Tensor
 
@@ -139,10 +134,8 @@ class DataDependentInitPass(FullImage):
 
 class ConvCache:
     """The images so far, the last rows that each convolution read (`read`), and the rows of coarser scales (`coarse_rows`).
-
-    `kernels` are weight and bias of each convolution, laid out for steps when the cache was made: rows of the weight are
-    ordered by row, column and feature of the kernel. On the canvas, `margin` rows and columns surround the images.
-    """
+    `kernels` are weight and bias of each convolution for steps: rows of the weight are ordered by row, column and feature of
+    the kernel. On the canvas, `margin` rows and columns surround the images."""
 
     def __init__(self, canvas: FeatureMap, kernels: dict[MaskedConv2d, tuple[Tensor, Tensor]], margin: int):
         self.canvas, self.kernels, self.margin = canvas, kernels, margin
@@ -164,10 +157,8 @@ def step_kernels(network: nn.Module) -> dict[MaskedConv2d, tuple[Tensor, Tensor]
 
 
 class IncrementalRow:
-    """`count` of the `width` columns of one row, from column `first` on: a pixel, or a whole row; methods as in `FullImage`.
-
-    With `begins` it is the first evaluation in this row, which shifts the cached rows up by one.
-    """
+    """`count` of the `width` columns of one row, from column `first` on; methods as in `FullImage`. With `begins` it is the
+    first evaluation in this row, which shifts the cached rows up by one."""
 
     def __init__(self, cache: ConvCache, row: int, first: int, count: int, width: int, *, begins: bool):
         self.cache, self.row, self.first, self.count, self.width, self.begins = cache, row, first, count, width, begins

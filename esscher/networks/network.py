@@ -1,11 +1,8 @@
 """The interfaces of networks: tokens to hidden vectors to logits, for whole sequences, for streams, and in decoding steps.
 
-A `Network` reads a BOS symbol, which is no token of the space, and then the tokens, so that the hidden vector in column t is
-computed from the tokens before token t. A `StreamingNetwork` also reads streams segment by segment and carries a memory:
-tensors with a row for each stream, without gradient. Encoder-decoder networks read the prompt and the point apart, each after a
-BOS.
-
-What it leaves out: gradients through decoding steps and through a memory.
+A `Network` reads a BOS symbol, which is no token of the space, and then the tokens: the hidden vector in column t depends on
+the tokens before token t. A `StreamingNetwork` also reads streams segment by segment with a memory: tensors with a row for each
+stream. Encoder-decoder networks read prompt and point apart, each after a BOS. Steps and memories have no gradient.
 """
 
 from typing import Protocol, runtime_checkable

@@ -1,13 +1,10 @@
 """The base class of networks of images: tokens are pixel values in raster order, channels of a pixel in order.
 
 A network defines the features of the rows above (`vertical`), of those and the pixels to the left (`horizontal`), and the
-hidden vector of each channel (`channel_hidden`). A pass evaluates both for whole images; a step evaluates `vertical` at the
-start of a row, and `horizontal` for one pixel (`esscher.networks.masked_convolution`). Rows at one pixel step together.
-
-Value v of V is read as 2 v / (V - 1) - 1, after a first feature that is 1 inside the image and 0 around it. With classes, a
-prompt begins with the number V + class. What it leaves out: reading a prompt in parallel.
-
-Shape letters as in `esscher.networks.masked_convolution`, and N channels of the image.
+hidden vector of each channel (`channel_hidden`). A step evaluates `vertical` at the start of a row, and `horizontal` for one
+pixel; rows of a batch at one pixel step together. Value v of V is read as 2 v / (V - 1) - 1, after a first feature that is 1
+inside the image and 0 around it. With classes, a prompt begins with the number V + class. What it leaves out: reading a prompt
+in parallel. Shape letters as in `esscher.networks.masked_convolution`, and N channels of the image.
 """
 
 from abc import ABC, abstractmethod

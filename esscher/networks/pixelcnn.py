@@ -1,17 +1,15 @@
 """PixelCNN and Gated PixelCNN (van den Oord et al. 2016), and PixelCNN++ (Salimans et al. 2017).
 
-PixelCNN is a stack of masked convolutions with residual blocks. It has a blind spot: a kernel reads to the right of the pixel
-in the rows above, but each layer climbs a row for every `kernel_size // 2` columns it goes to the right, and never reads to the
-right in the row of the pixel. So pixels further to the right than above are not seen, with any number of layers.
+PixelCNN is a stack of masked convolutions with residual blocks. It has a blind spot: each layer climbs a row for every
+`kernel_size // 2` columns to the right, so no number of layers sees pixels that are further to the right than above.
 
-Gated PixelCNN has a vertical stack for the rows above and a horizontal stack for the pixels to the left, which also reads the
-vertical one; together they see every pixel before. Each layer is tanh(a) sigmoid(b); the horizontal stack is residual.
+Gated PixelCNN has a vertical stack for the rows above and a residual, horizontal stack for the pixels to the left, which also
+reads the vertical one; together they see every pixel before. Each layer is tanh(a) sigmoid(b).
 
-PixelCNN++ has the same two streams, of gated residual blocks over several scales, with skip connections between the blocks on
-the way down and up, and a mixture of discretized logistics. The channels of a pixel share one mixture: the mean of green
-depends linearly on the value of red, that of blue on both, with coefficients in (-1, 1). As a distribution of one channel after
-the other, the mixture weights of a channel are the posterior given the values of the channels before. Where the published
-network upsamples the stream of rows by a convolution of 2 x 3, each position here becomes four in both streams.
+PixelCNN++ has the same two streams, of gated residual blocks over several scales, with skip connections on the way down and up.
+The channels of a pixel share one mixture of discretized logistics: the mean of green depends linearly on the value of red, that
+of blue on both, with coefficients in (-1, 1); the mixture weights of a channel are the posterior given the channels before.
+Where the published network upsamples the stream of rows by a convolution of 2 x 3, each position becomes four in both streams.
 
 A class adds a bias to the gates. Shape letters as in `esscher.networks.pixel_network`, and K logistics.
 """

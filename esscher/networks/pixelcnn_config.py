@@ -1,8 +1,5 @@
-"""Settings of networks of images, without torch: pixels in raster order, each predicted from those before it.
-
-Widths are per channel of the image. With `classes` the first symbol of a prompt is the class of the image, a number after the
-last pixel value.
-"""
+"""Settings of networks of images, without torch. Widths are per channel of the image. With `classes` the first symbol of a
+prompt is the class of the image, a number after the last pixel value."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -55,8 +52,7 @@ class MaskedStackConfig(PixelConfig, HeadConfig):
 
 @dataclass(frozen=True)
 class PixelCnnConfig(MaskedStackConfig):
-    """PixelCNN (van den Oord et al. 2016): residual blocks that are half as wide inside. Some pixels above and to the right are
-    never seen: its blind spot."""
+    """PixelCNN (van den Oord et al. 2016): residual blocks; pixels further to the right than above are never seen."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,8 +66,7 @@ class PixelCnnConfig(MaskedStackConfig):
 
 @dataclass(frozen=True)
 class GatedPixelCnnConfig(MaskedStackConfig):
-    """Gated PixelCNN (van den Oord et al. 2016): a vertical stack for the rows above and a horizontal stack for the pixels to
-    the left, so that there is no blind spot; gates in place of rectifiers."""
+    """Gated PixelCNN (van den Oord et al. 2016): a vertical and a horizontal stack with gates, without blind spot."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,10 @@
 """Recurrent networks: stacked LSTM and GRU, AWD-LSTM (Merity et al. 2018), and the decoding steps of all recurrent networks.
 
-Whole passes use the kernels of torch. A step takes one or two matrix products per layer and overwrites the state, which holds
-the weights as they were at `begin`. Prompts are read longest first, so that those still being read are always the first rows.
+A step overwrites the state, which holds the weights at `begin`. Prompts are read longest first, so that those still being read
+are always the first rows. In training, AWD-LSTM drops whole words, parts of the vectors before, between and after the layers
+with one mask per row, and hidden-to-hidden weights with one mask per pass.
 
-AWD-LSTM drops, in training, whole words, then parts of the vectors before, between and after the layers with one mask for all
-positions of a row, and hidden-to-hidden weights with one mask for the pass.
-
-Shape letters beside those of `esscher.core.space`: W width of the last layer, L inputs of a segment, I and H widths of the
-input and output of a layer, G = 4 H (LSTM) or 3 H (GRU).
+Letters: W width of the last layer, L inputs of a segment, I and H widths of a layer's input and output, G = 4 H (LSTM) or 3 H.
 """
 
 from collections.abc import Callable, Sequence

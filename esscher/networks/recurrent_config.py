@@ -1,7 +1,4 @@
-"""Settings of recurrent networks, without torch: LSTM and GRU, AWD-LSTM, the ENAS cell, TrellisNet.
-
-The defaults of published networks are their sizes on the Penn Treebank.
-"""
+"""Settings of LSTM, GRU, AWD-LSTM, the ENAS cell and TrellisNet, without torch; defaults are as published for Penn Treebank."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeVar
@@ -164,8 +161,7 @@ class EnasConfig(RegularizedConfig):
 
 @dataclass(frozen=True)
 class TrellisNetConfig(RegularizedConfig):
-    """TrellisNet (Bai et al. 2019): layers of one causal convolution with LSTM gates. Dropout masks are the same at all
-    positions of a row."""
+    """TrellisNet (Bai et al. 2019): causal convolutions with LSTM gates. Dropout masks are the same for a whole row."""
 
     scaled_widths: ClassVar[tuple[str, ...]] = ("embedding", "inner")
 

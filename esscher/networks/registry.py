@@ -1,11 +1,8 @@
 """The registry of network kinds, without torch: where the settings of each are declared, and which module takes them.
 
-This is the only list of kinds in the package. A new kind is a module with its config and network, and an entry here:
+    NETWORKS.register("toy", Kind("my_package.toy_config:ToyConfig", "my_package.toy:ToyNetwork"))
 
-    "toy": Kind("my_package.toy:ToyConfig", "my_package.toy:ToyNetwork")
-
-or, at run time, `NETWORKS.register("toy", Kind(...))`. Configs live in modules without torch, so that `esscher train --help`
-answers at once.
+adds a kind at run time. Configs live in modules without torch, so that `esscher train --help` answers at once.
 """
 
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -16,11 +13,8 @@ from esscher.heads.config import Modality
 
 @runtime_checkable
 class NetworkConfig(Protocol):
-    """Settings of a network: a frozen dataclass, usually a subclass of `HeadConfig`.
-
-    `modality` says what its sequences are: text, translations of the prompt, or pixels of an image. `width` is the size of the
-    hidden vectors, a multiple of `width_multiple`; `layers` is how many layers compute them.
-    """
+    """Settings of a network: a frozen dataclass, usually a subclass of `HeadConfig`. `modality` says what its sequences are:
+    text, translations of the prompt, or pixels. `width`, that of the hidden vectors, is a multiple of `width_multiple`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     modality: ClassVar[Modality]

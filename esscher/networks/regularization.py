@@ -1,7 +1,5 @@
-"""Regularization in training: dropout masks that are fixed over time, word dropout, and penalties of activations.
-
-Shape letters beside those of `esscher.core.space`: L positions of a segment, D width of a vector.
-"""
+"""Regularization in training: dropout masks that are fixed over time, word dropout, and penalties of activations. Letters: L
+positions of a segment, D width of a vector."""
 
 from abc import ABC, abstractmethod
 from typing import Any

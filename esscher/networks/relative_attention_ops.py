@@ -2,13 +2,12 @@
 
     A_ij = (q_i + u) . k_j + (q_i + v) . r_(i-j)
 
-The second term is computed for all pairs from one product per distance: row i of the products, read at an offset, is row i of
-the term (`relative_shift`), a view without padding or copy. The gradient is written out, because autograd through the strided
-view would be slow. Queries that are not consecutive pick their distances by an index; segment marks add another product.
+The second term needs one product per distance: row i of the products, read at an offset, is row i of the term
+(`relative_shift`, a view). The gradient is written out, because autograd through the strided view would be slow. Queries that
+are not consecutive pick their distances by an index; segment marks add another product.
 
-Shape letters beside those of `esscher.core.space`: H heads, D width of a head, N rows (of a batch, or rows times chunks), M
-rows of the mask, of which N is a multiple, T queries, K keys, R distances, S kinds of segment marks, C positions of a chunk, J
-= 2 C or 3 C those of a chunk and its neighbours.
+Letters: H heads, D width of a head, N rows (of a batch, or rows times chunks), M rows of the mask, of which N is a multiple, T
+queries, K keys, R distances, S kinds of segment marks, C positions of a chunk, J = 2 C or 3 C with its neighbours.
 """
 
 from collections.abc import Iterator
@@ -44,12 +43,10 @@ def relative_attention(
     index: Int[Tensor, "M T K"] | None = None,
     marks: tuple[Float[Tensor, "H N T S"], Float[Tensor, "N K S"]] | None = None,
 ) -> Float[Tensor, "H N T D"]:
-    """Attention of each query, once differentiable in query, key, value, rel_pos, biases and the marks of queries.
-
-    `rel_pos` has a row for each distance, from that of the last query to the first key down to 0, or down to that of the first
-    query to the last key; other pairs must be masked. With an `index`, a pair has that row of it. True in `mask` hides a pair.
-    `keep` multiplies the attention weights (dropout). The product of the `marks` of query and key is added to the score.
-    """
+    """Attention of each query, once differentiable in query, key, value, rel_pos, biases and the marks of queries. `rel_pos`
+    has a row for each distance, from that of the last query to the first key down to 0, or down to that of the first query to
+    the last key; other pairs must be masked. With an `index`, a pair has that row. True in `mask` hides a pair. `keep`
+    multiplies the attention weights (dropout). The product of the `marks` of query and key is added to the score."""
     query_marks, key_marks = (None, None) if marks is None else marks
     attended: Tensor = _RelativeAttention.apply(  # type: ignore[no-untyped-call]
         query, key, value, rel_pos, biases, mask, keep, index, query_marks, key_marks
@@ -155,10 +152,8 @@ def _expand(index: Int[Tensor, "M T K"], rows: int) -> Int[Tensor, "N T K"]:
 def relative_shift_backward(
     score: Float[Tensor, "X T K"], distances: int, index: Int[Tensor, "M T K"] | None = None
 ) -> Float[Tensor, "X T {distances}"]:
-    """The gradient of `relative_shift`, or of picking by an index; 0 for entries without a distance.
-
-    With as many distances as keys the rows of the view overlap in one entry, which has a distance in the last row only.
-    """
+    """The gradient of `relative_shift`, or of picking by an index; 0 for entries without a distance. With as many distances as
+    keys the rows of the view overlap in one entry, which has a distance in the last row only."""
     rows, queries, keys = score.shape
     products = score.new_zeros(rows, queries * distances)
     if index is not None:

@@ -1,12 +1,9 @@
 """Networks that encode a source, the prompt, and decode a target, the point: a Transformer and an LSTM with attention.
 
-The encoder reads a BOS symbol and the source, so that an empty source is not empty; the decoder reads a BOS symbol and the
-target before each position. Both count positions from their own start, so there is no maximal length. For decoding a source is
-encoded once: rows that continue one prompt share its keys and values (`esscher.networks.incremental_decoding.RowsByPrompt`).
-
-The attentive LSTM (Luong et al. 2015): with h the decoder vector before a token and s the encoder vectors, the attention
-weights are softmax(h A s), the context c is their mean of s, and the output vector is tanh(C [c, h]). The attention is not fed
-back, so a pass is one call of the torch kernel.
+Encoder and decoder each read a BOS symbol first and count positions from their own start; there is no maximal length. Rows that
+continue one prompt share its keys and values (`esscher.networks.incremental_decoding.RowsByPrompt`). The attentive LSTM (Luong
+et al. 2015): with h the decoder vector before a token and s the encoder vectors, the attention weights are softmax(h A s), the
+context c is their mean of s, and the output vector is tanh(C [c, h]), which is not fed back.
 
 Shape letters as in `esscher.networks.transformer`; L layers, P prompts, S slots of the target or positions of a source.
 """

@@ -1,12 +1,11 @@
 """Token mixers, interchangeable in one stack: relative attention, full or in local chunks, LightConv and DynamicConv.
 
 A mixer first computes what other positions need of each position (`kv`: keys and values, or the values of a convolution), then
-mixes it into new positions. The keys and values may have been computed earlier, so a mixer treats a stream, a prompt and a step
-alike. An `AttentionContext` says which positions of a pass see which: causal, the whole row, or by a factorization order.
+mixes it into new positions. `kv` may be computed earlier, so streams, prompts and steps are treated alike.
 
-Shape letters beside those of `esscher.core.space`: W width, H heads, D width of a head, P tensors of `kv` (2 for attention, 1
-for a convolution), M positions before a pass, K = M + T, S slots of a cache, A biases: two, or four with segments, J taps of a
-kernel, the last of which is the position itself (the middle one if not causal).
+Letters: W width, H heads, D width of a head, P tensors of `kv` (2 for attention, 1 for a convolution), M positions before a
+pass, K = M + T, S slots of a cache, A biases: two, or four with segments, J taps of a kernel, the last of which is the position
+itself (the middle one if not causal).
 """
 
 from collections.abc import Callable
@@ -33,11 +32,9 @@ NEVER_VISIBLE = 2**30  # the order index of what no position sees
 
 @dataclass(frozen=True)
 class OrderedPositions:
-    """The index of queries or keys in the factorization order, their position in the text, and their segment.
-
-    Without `position` they are consecutive, and the last query and the last key are at the last position of the pass. Only
-    whether two segments differ matters; without segments none do.
-    """
+    """The index of queries or keys in the factorization order, their position in the text, and their segment. Without
+    `position` they are consecutive, and the last query and the last key are at the last position of the pass. Only whether two
+    segments differ matters; without segments none do."""
 
     order_index: Int[Tensor, "R T"]
     position: Int[Tensor, "R T"] | None = None
@@ -46,10 +43,8 @@ class OrderedPositions:
 
 @dataclass(frozen=True)
 class PermutationMask:
-    """A query sees the keys whose order index is not above its own; the output of one that sees none is 0.
-
-    The first `past` keys come before the pass, which starts at position 0.
-    """
+    """A query sees the keys whose order index is not above its own; the output of one that sees none is 0. The first `past`
+    keys come before the pass, which starts at position 0."""
 
     queries: OrderedPositions
     keys: OrderedPositions
@@ -72,12 +67,9 @@ class PermutationMask:
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What the positions of a pass attend to.
-
-    `first` is the position of the first input in its row, `attention_span` how far back is seen (None: everything). A pass that
-    is not `causal` sees all of a row that is `inside`. A `permutation_mask` defines visibility by a factorization order. With
-    `reversed_half` the second half of the rows is read from right to left: their distances are negated.
-    """
+    """What a pass attends to. `first` is the position of the first input in its row, `attention_span` how far back is seen
+    (None: everything). A pass that is not `causal` sees all of a row that is `inside`. A `permutation_mask` defines visibility
+    by a factorization order. With `reversed_half` the second half of the rows is read backwards, with negated distances."""
 
     sinusoids: SinusoidFn
     training: bool
@@ -255,10 +247,8 @@ class RelativeAttention(nn.Module):
 def _segment_bias(
     query: Float[Tensor, "H B T D"], biases: Float[Tensor, "A H D"], permutation_mask: PermutationMask
 ) -> SegmentBias | None:
-    """Marks that add (q + s) . a to the score of pairs from two segments, s and a being the third and fourth bias.
-
-    Up to a constant for all keys of a query, which changes no attention weight.
-    """
+    """Marks that add (q + s) . a to the score of pairs from two segments, s and a being the third and fourth bias, up to a
+    constant for all keys of a query, which changes no attention weight."""
     queries, keys = permutation_mask.queries.segment, permutation_mask.keys.segment
     if queries is None or keys is None:
         return None
@@ -277,11 +267,9 @@ def _scatter_columns(
 
 
 class LightConv(nn.Module):
-    """A gated linear unit, one kernel per head, which sums to 1, and an output projection (Wu et al. 2019).
-
-    The kernel of LightConv is a parameter, that of DynamicConv (`dynamic`) is computed from the position itself. Positions
-    before the first one count as zeros and keep their weight.
-    """
+    """A gated linear unit, one kernel per head, which sums to 1, and an output projection (Wu et al. 2019). The kernel of
+    LightConv is a parameter, that of DynamicConv (`dynamic`) is computed from the position itself. Positions before the first
+    one count as zeros and keep their weight."""
 
     def __init__(self, config: TransformerXLConfig, kernel_size: int, *, dynamic: bool):
         super().__init__()
@@ -336,10 +324,8 @@ class LightConv(nn.Module):
 def banded_convolution(
     kernel: Float[Tensor, "H B T J"], value: Float[Tensor, "H B X D"], length: int
 ) -> Float[Tensor, "H B T D"]:
-    """Position t of the output is kernel t times values t to t + J - 1.
-
-    The kernels of a chunk of positions form one banded matrix, so that a chunk is one product: linear in the length.
-    """
+    """Position t of the output is kernel t times values t to t + J - 1. The kernels of a chunk of positions form one banded
+    matrix, so the cost is linear in the length."""
     kernel_size = kernel.shape[3]
     chunk = min(max(kernel_size, MIN_CHUNK), max(1, length))
     chunks = -(-length // chunk)

@@ -1,9 +1,7 @@
 """A causal Transformer, pre-norm with RMSNorm, GELU and no biases, with rotary or learned positions.
 
-A pass attends by `scaled_dot_product_attention`; a step reads keys and values from a cache, where each row fills its own slots
-0, 1, 2, ...; while all rows have the same length, there is no mask and no scatter.
-
-Shape letters beside those of `esscher.core.space`: W width, H heads, D = W / H, S slots of a cache.
+In a cache each row fills its own slots 0, 1, 2, ...; while all rows have the same length, there is no mask and no scatter.
+Letters: W width, H heads, D = W / H, S slots of a cache.
 """
 
 from dataclasses import dataclass

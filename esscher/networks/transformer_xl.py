@@ -1,12 +1,9 @@
 """Transformer-XL (Dai et al. 2019): a causal Transformer whose layers have a memory; also Local-XL and convolutions.
 
-A layer sees the positions of a segment and those in its memory. In training the memory holds the inputs of each layer, so that
-keys and values follow the weights; otherwise it holds the keys and values themselves. Scoring, sampling and reading a stream
-give one distribution: every position sees `config.effective_attention_span` positions back, however the text is cut. In
-training a position of a stream sees the whole memory and its segment (unless `same_length`), as published.
-
-Shape letters beside those of `esscher.core.space`: W width, H heads, D width of a head, P tensors of `kv`, L positions of a
-segment, S slots of a cache.
+In training the memory holds the inputs of each layer, so that keys and values follow the weights; otherwise it holds the keys
+and values. Scoring, sampling and reading a stream give one distribution: every position sees `config.effective_attention_span`
+positions back, however the text is cut. In training a position of a stream sees the whole memory and its segment (unless
+`same_length`), as published. Letters: W width, H heads, D width of a head, P tensors of `kv`, L segment length, S cache slots.
 """
 
 from collections.abc import Sequence

@@ -2,12 +2,12 @@
 
 A layer computes the gates i, o, g, f of a position from the hidden vectors of the layer below at this position and `span`
 positions before, and from the embeddings at both: c = sigmoid(f) c' + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c), with c' the
-cell of the layer below, `span` positions before. All layers share their weights. Below the first layer and before the first
-position everything is 0. A memory holds the last inputs of each layer, so that a stream is one long row however it is cut. A
+cell of the layer below, `span` positions before; everything is 0 below the first layer and before the first position. All
+layers share their weights. A memory holds the last inputs of each layer, so that a stream is one long row however it is cut. A
 training pass keeps the outputs of some layers until `log_probs` gets the tokens: their likelihoods are a part of `penalty`.
 
-Shape letters beside those of `esscher.core.space`: W width of the output, H units of a layer, G = 4 H, L inputs of a segment, N
-the sum of the spans of all layers above the first, R the largest span, I width of the embeddings.
+Letters: W width of the output, H units of a layer, G = 4 H, L inputs of a segment, N the sum of the spans of all layers above
+the first, R the largest span, I width of the embeddings.
 """
 
 import warnings

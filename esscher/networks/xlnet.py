@@ -1,14 +1,12 @@
 """XLNet (Yang et al. 2019): layers of a Transformer-XL that predict tokens in any factorization order of the positions.
 
 Two streams share all weights. The content stream of a position sees its token; the query stream, which starts from one learned
-vector, sees the position and the content of what comes before it in the order, never its own token. Queries are computed only
-for predicted positions. As a network it reads from left to right, or in another order (`esscher.bases.network`):
-column t is then the t-th token of the order, wherever its position is. A BOS symbol before the text is visible to all. Beside
-the tokens it reads symbols that it never predicts (`SPECIAL_SYMBOLS`): a separator after each segment of a text, a summary
-symbol at its end, a blank for a hidden token. Segments are counted by their separators.
+vector, sees the position and the content before it in the order. As a network it reads from left to right, or in another order
+(`esscher.bases.network`): column t is then the t-th token of the order. A BOS symbol before the text is visible to all.
+`SPECIAL_SYMBOLS` are read and never predicted: a separator after each segment of a text, a summary symbol at its end, a blank
+for a hidden token. Segments are counted by their separators.
 
-Shape letters beside those of `esscher.core.space`: W width, H heads, D width of a head, L inputs of a pass, M inputs before it,
-K = M + L, Q queries, S slots of a cache.
+Letters: W width, H heads, D width of a head, L inputs of a pass, M inputs before it, K = M + L, Q queries, S slots of a cache.
 """
 
 from collections.abc import Sequence
@@ -38,11 +36,9 @@ PositionOrder = Int[Tensor, "N"] | None
 
 @dataclass(frozen=True)
 class FactorizationOrder:
-    """The order in which the inputs of a pass become visible, and the inputs that are predicted.
-
-    An input sees those whose order index is not above its own; the query of an input sees those whose index is below. With
-    `reversed_half` the second half of the rows runs from right to left. Segments, if not given, are counted by separators.
-    """
+    """The order in which the inputs of a pass become visible, and the inputs that are predicted. An input sees those whose
+    order index is not above its own; the query of an input sees those whose index is below. With `reversed_half` the second
+    half of the rows runs from right to left. Segments, if not given, are counted by separators."""
 
     order_index: Int[Tensor, "B L"]
     targets: Int[Tensor, "B Q"]

@@ -37,8 +37,7 @@ class OptimizerConfig:
 @dataclass(frozen=True)
 class TrainingConfig:
     """How to train, whatever the model and the objective. A step is one update on `batch_size` sequences, divided among
-    processes and read in `gradient_accumulation_steps` passes. Training lasts `steps`, or `epochs` (by default
-    `default_epochs`)."""
+    processes and read in `gradient_accumulation_steps` passes. `steps` or `epochs` end it (by default `default_epochs`)."""
 
     default_epochs: ClassVar[int] = 10
     supports_fsdp: ClassVar[bool] = True

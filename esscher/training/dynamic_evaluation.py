@@ -4,16 +4,15 @@ Each part of a text is scored before anything is learnt from it; then a gradient
 
     w <- w + min(1, decay rate(w)) (w_0 - w) - learning_rate g / (size(w) + epsilon)
 
-w_0 are the weights of the given model. size(w) is the typical gradient of the weight on the training text, and rate(w) the same
+w_0 are the weights of the given model; size(w) is the typical gradient of the weight on the training text, rate(w) the same
 relative to all weights. Rates of one rule do not carry over to another:
 
     original   size(w) is the root mean square of the gradient, and rate(w) its ratio to the mean over all kinds of weights
     mos        size(w) is the root of the sum of squares, and rate(w) its ratio to the sum over all kinds (Yang et al. 2018)
     sgd        the same rates for every weight; it needs no statistics, and its rates were never published
 
-`GradientStatistics` are saved beside the model with the digest of the weights, the text and how it was read; statistics of
-another model are refused. A `SegmentScorer` divides the text: a stream into segments with memory (made by earlier weights), or
-sequences. Dropout is off, unlike that of recurrent weights in the code published with mixtures of softmaxes.
+Statistics are saved with the digest of the weights, the text and how it was read; those of another model are refused. There is
+no dropout, unlike that of recurrent weights in the code published with mixtures of softmaxes.
 """
 
 import copy

@@ -3,7 +3,7 @@
 An objective may return a loss for each of several modules, which moves that module only; a module without a loss stays as it
 is. Losses of micro-batches and processes are weighted by `Loss.count`, so the gradient is that of the whole batch. Gradients of
 FSDP weights (`esscher.bases.fsdp`) arrive sharded and summed. `WeightAverage` (Polyak and Juditsky 1992) begins at a given
-step, or where evaluations stall (NT-ASGD, Merity et al. 2018); it is evaluated and returned, and training ignores it.
+step, or where evaluations stall (NT-ASGD, Merity et al. 2018); it is evaluated and returned, and never trained from.
 """
 
 import math

@@ -1,11 +1,10 @@
 """Batches of one long token stream: it is split into columns, and an update reads the next segment of every column.
 
 Each of the `batch_size` columns has a memory, without gradient, which is reset at the start of every epoch and not at the end
-of a text. Columns are divided among processes and read in `gradient_accumulation_steps` groups. Segments have `segment` tokens,
-or random lengths (Merity et al. 2018): normal around `segment`, or around half of it once in twenty. The learning rate is
-scaled by the length of a segment over the usual one, so every token has equal weight. With `windows` a segment is followed by
-tokens that the next one has again (`esscher.data.text`), and only the segment enters the memory. With `bidirectional` the
-second half of every group of columns is read backwards. What it leaves out: the last tokens, fewer than there are columns.
+of a text. Segments have `segment` tokens, or random lengths (Merity et al. 2018): normal around `segment`, or around half of it
+once in twenty. The learning rate is scaled by the length of a segment over the usual one, so every token has equal weight. With
+`windows` a segment is followed by tokens that the next one has again (`esscher.data.text`), and only the segment enters the
+memory. With `bidirectional` the second half of every group of columns is read backwards. Left out: the last, incomplete row.
 """
 
 from bisect import bisect_right

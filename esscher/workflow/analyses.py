@@ -1,5 +1,4 @@
-"""Analyses of a tilted model: energies, n-grams and next tokens beside base and data, and classifiers that tell draws from
-data.
+"""Analyses of a tilted model: energies, n-grams, next tokens, and classifiers that tell draws from data.
 
 The classifier is trained by noise contrast, one draw per sequence, from the same initial weights for base and tilted model, and
 tested on other prompts. Its accuracy is at most 1/2 + TV(model, data) / 2, so it is a lower bound on the distance. Draws of the

@@ -28,8 +28,7 @@ def random_rows(x: Sequences, count: int, *, rng: Rng) -> Sequences:
 
 
 def split_by_prompt(x: Sequences, shares: tuple[float, float], *, rng: Rng) -> tuple[Sequences, Sequences, Sequences]:
-    """Rows for training, validation (the first share) and test (the second), with no prompt in two of them; by row where all
-    rows have one prompt."""
+    """Rows for training, validation (first share) and test (second); no prompt is in two of them, unless there is only one."""
     prompts, context = unique_prompts(x)
     unit = torch.arange(len(x)) if len(prompts) == 1 else context.cpu()
     count = int(unit.max()) + 1 if len(x) else 0
