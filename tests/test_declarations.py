@@ -83,6 +83,7 @@ EXCEPTIONS = [
             "esscher.estimators.*:*",
             "esscher.exact.enumeration:ExactTable",
             "esscher.metrics.metric:LengthGroup",
+            "esscher.training.distillation:DistillationResult",
             "esscher.workflow.*:*Result",
             "esscher.workflow.*:*Measurement",
             "esscher.papers.*:*Result",
