@@ -1,8 +1,5 @@
-"""The command line: every verb parses its settings, calls `esscher.workflow` once, and shows the result.
-
-Importing this module imports no torch. Settings come from defaults, then the YAML file of --config, then flags; an unknown key
-is an error that names the file and the key.
-"""
+"""The command line, without torch until a verb is called. Settings come from defaults, then the YAML file of --config, then
+flags; an unknown key is an error that names the file and the key."""
 
 import json
 import os

@@ -1,8 +1,6 @@
-"""The docstring corpus: English text of Python's standard library, available everywhere without download.
-
-Sources are parsed, never imported, without tests, installed packages and interactive examples; equal docstrings are kept once.
-The split is by hash. Results are cached in `~/.cache/esscher` (or below XDG_CACHE_HOME) until a source changes.
-"""
+"""The docstring corpus: English text of Python's standard library, parsed and never imported, without tests, installed packages
+and interactive examples; equal docstrings are kept once. The split is by hash. Results are cached in `~/.cache/esscher` (or
+below XDG_CACHE_HOME) until a source changes."""
 
 import ast
 import contextlib

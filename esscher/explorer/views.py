@@ -1,8 +1,6 @@
-"""What the explorer shows of a model: weighted candidates, next tokens, changes token by token, energies, a student's draws.
-
-All numbers are for one prompt and one seed. The pool of candidates starts with 16 and doubles, each part from its own random
-stream, so a larger pool starts with the candidates of a smaller one.
-"""
+"""What the explorer shows of a model, for one prompt and one seed: weighted candidates, next tokens, changes token by token,
+energies, a student's draws. The pool of candidates starts with 16 and doubles, each part from its own random stream, so a
+larger pool starts with the candidates of a smaller one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

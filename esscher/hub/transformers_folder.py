@@ -1,9 +1,8 @@
 """Folders of causal and encoder-decoder language models of `transformers`: reading and writing.
 
 A saved folder is a plain Hugging Face model, with an `esscher.json` for the space and the BOS token. Weights are read from
-safetensors only, and code in a folder is never run. Refused: incomplete weights, a "causal" model that looks ahead, and a
-folder with a tokenizer or vocabulary each for sources and targets (Marian), unless it has no tokenizer: use
-`esscher.bases.seq2seq_lm` with tokens from `AutoTokenizer`.
+safetensors only, and code in a folder is never run. Refused: incomplete weights, a "causal" model that looks ahead, and two
+tokenizers or vocabularies for sources and targets (Marian): use `esscher.bases.seq2seq_lm` with tokens from `AutoTokenizer`.
 """
 
 import os

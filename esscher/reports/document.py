@@ -1,8 +1,5 @@
-"""Pages as self-contained HTML files: of a recipe, of one saved report (`report.html`), and of a comparison of several.
-
-A page has sections of text, tables, samples and figures (inline SVG); the template escapes all text. In the pages of reports
-each number stands with its interval, and with one sentence that explains it (`MEANINGS`).
-"""
+"""Self-contained HTML pages of a recipe, of one saved report (`report.html`), and of a comparison of several. The template
+escapes all text; `MEANINGS` explains the numbers of reports, each of which stands with its interval."""
 
 import io
 import json

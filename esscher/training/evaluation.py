@@ -1,8 +1,5 @@
-"""The loss on held-out data, with its interval; every evaluation uses the same random numbers.
-
-The replicates are small batches, because an objective gives one number for a batch; of a stream, they are blocks of consecutive
-segments, because neighbours depend on each other.
-"""
+"""The loss on held-out data, with its interval; every evaluation uses the same random numbers. The replicates are small
+batches, because an objective gives one number for a batch; of a stream, blocks of consecutive, dependent segments."""
 
 import math
 from collections.abc import Iterator, Sequence

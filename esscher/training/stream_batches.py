@@ -4,7 +4,7 @@ Each of the `batch_size` columns has a memory, without gradient, which is reset 
 of a text. Segments have `segment` tokens, or random lengths (Merity et al. 2018): normal around `segment`, or around half of it
 once in twenty. The learning rate is scaled by the length of a segment over the usual one, so every token has equal weight. With
 `windows` a segment is followed by tokens that the next one has again (`esscher.data.text`), and only the segment enters the
-memory. With `bidirectional` the second half of every group of columns is read backwards. Left out: the last, incomplete row.
+memory. With `bidirectional` the second half of every group of columns is read backwards. Left out: tokens that fill no column.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,6 @@
-"""Analyses of bases: effective context length, rank of the next-token distributions, exposure bias.
-
-For exposure bias, a model of texts or chunks continues the prompts of the data; a model that was trained on a stream continues
-positions of one long text, with its memory, and each position is a replicate.
-"""
+"""Analyses of bases: effective context length, rank of the next-token distributions, exposure bias. For the last, a model of
+texts or chunks continues the prompts of the data; a model that was trained on a stream continues positions of one long text,
+with its memory, and each position is a replicate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

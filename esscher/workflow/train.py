@@ -1,8 +1,5 @@
-"""Training a base: data, tokenizer, network, training, measurement, model folder.
-
-The folder holds the model (see `esscher.hub`), `run.yaml` with every setting, `history.jsonl`, `results.json`, `report.html`,
-and the checkpoints that `resume=True` continues from.
-"""
+"""Training a base: data, tokenizer, network, training, measurement, and a model folder (`esscher.hub`) with settings
+(`run.yaml`), history, results, report, and the checkpoints that `resume=True` continues from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

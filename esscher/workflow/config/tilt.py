@@ -73,9 +73,8 @@ class ContrastTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class TiltRun:
-    """Without features, a network learns to tell data from the base's draws. With features (kind:value,
-    docs/guide/features.md), each gets a weight under which its mean is that of the data (`feature`), or the one you state
-    (`want`)."""
+    """Without features, a network learns to tell data from the base's draws. With features, weights are fitted under which each
+    has the mean of the data (`feature`) or a given one (`want`). A feature is written kind:value (docs/guide/features.md)."""
 
     energy: EnergyConfig | Callable[..., Any] = field(default_factory=EnergyConfig)
     """Settings of a network energy; in Python also a function of sequences, an energy of your own."""

@@ -39,11 +39,9 @@ class DataRun(DataSettings):
 
 @dataclass(frozen=True)
 class TrainRun(DataSettings):
-    """Every setting may also be in the YAML file of --config; flags override it.
-
-    With `start`, base, weights and tokenizer come from a folder, and their settings are left out here, except whether a
-    DEQ-Transformer continues as tied layers or as their fixed point (`base.kind` deq, `base.unrolled`).
-    """
+    """Every setting may also be in the YAML file of --config; flags override it. With `start`, base, weights and tokenizer come
+    from a folder, and their settings are left out here, except whether a DEQ-Transformer continues as tied layers or as their
+    fixed point (`base.kind` deq, `base.unrolled`)."""
 
     out: str
     """Folder of the run and of the model."""
