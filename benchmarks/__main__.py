@@ -16,14 +16,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="for all of them, instead of what each has by default")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page from what is kept")
-    given = parser.parse_args()
-    if given.page:
+    inputs = parser.parse_args()
+    if inputs.page:
         return write_page(HERE)
-    unknown = [name for name in given.names if name not in benchmark_docs(HERE)]
+    unknown = [name for name in inputs.names if name not in benchmark_docs(HERE)]
     if unknown:
         sys.exit(f"No benchmark named {unknown[0]!r}. Choose from: {', '.join(benchmark_docs(HERE))}.")
     command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    sys.exit(not run(HERE, given.names or list(benchmark_docs(HERE)), given.repeats, given.threads, command))
+    sys.exit(not run(HERE, inputs.names or list(benchmark_docs(HERE)), inputs.repeats, inputs.threads, command))
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ def generated(model: transformers.GPT2LMHeadModel, batch: int, tokens: int, batc
     @torch.no_grad()
     def run() -> None:
         for _ in range(batches):
-            found = model.generate(
+            actual = model.generate(
                 begin, attention_mask=torch.ones_like(begin), do_sample=True, top_k=0, use_cache=True,
                 min_new_tokens=tokens, max_new_tokens=tokens,
             )  # fmt: skip
-            if found.shape != (batch, 1 + tokens):
-                raise RuntimeError(f"generate gave {tuple(found.shape)}, not {(batch, 1 + tokens)}: the comparison is void.")
+            if actual.shape != (batch, 1 + tokens):
+                raise RuntimeError(f"generate gave {tuple(actual.shape)}, not {(batch, 1 + tokens)}: the comparison is void.")
 
     return run
 

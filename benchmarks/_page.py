@@ -42,8 +42,8 @@ def page(texts: Mapping[str, str], records: Mapping[str, Mapping[str, Any]]) -> 
 
 def _run_row(number: int, run: Mapping[str, Any]) -> dict[str, Any]:
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    told = {"run": number, "command": f"`{run['command']}`", "began": run["began"], "threads": run["threads"]}
-    return told | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
+    output = {"run": number, "command": f"`{run['command']}`", "began": run["began"], "threads": run["threads"]}
+    return output | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
 
 
 def _warning(number: int, load: float) -> str:

@@ -42,8 +42,8 @@ def run(folder: Path, names: list[str], repeats: int | None, threads: int, comma
         print(f"\n[{number + 1}/{len(names)}] {name}", flush=True)
         file = folder / RESULTS / f"{name}.json"
         try:
-            found = in_new_process(measured, f"{folder.name}.{name}", repeats)
-            record = {"run": about, **found}
+            actual = in_new_process(measured, f"{folder.name}.{name}", repeats)
+            record = {"run": about, **actual}
         except Exception as error:
             why = str(error) if isinstance(error, MissingPartError) else f"{type(error).__name__}: {error}"
             well = well and isinstance(error, MissingPartError)

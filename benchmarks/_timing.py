@@ -39,9 +39,9 @@ def time_runs(runs: Mapping[str, Run], repeats: int) -> Seconds:
 def timed(run: Run) -> tuple[Any, float]:
     """What a run gives, and its seconds: the processor's with one thread (other work then matters less), else the clock's."""
     clock = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
-    begun = clock()
-    given = run()
-    return given, clock() - begun
+    prefix_model = clock()
+    result = run()
+    return result, clock() - prefix_model
 
 
 def versus(seconds: Seconds, ours: str, peer: str, amount: Mapping[str, float] | None = None, unit: str = "ms") -> Row:
@@ -52,7 +52,7 @@ def versus(seconds: Seconds, ours: str, peer: str, amount: Mapping[str, float] |
         return 1000 * middle if amount is None else amount[side] / middle
 
     work = amount or dict.fromkeys(seconds, 1.0)
-    ratio = [work[ours] / one / (work[peer] / other) for one, other in zip(seconds[ours], seconds[peer], strict=True)]
+    ratio = [work[ours] / item / (work[peer] / other) for item, other in zip(seconds[ours], seconds[peer], strict=True)]
     return {
         "ours": ours,
         "peer": peer,

@@ -37,9 +37,9 @@ def against_generate(base: CausalLM, repeats: int) -> list[Row]:
     batches = {f"generate, {batch} at once": batch for batch in WANTED}
     runs = {name: generated(base.model, batch, TOKENS, DRAWS // batch) for name, batch in batches.items()}
     seconds = time_runs({**runs, "draw": drawn(base, empty_prompts(1), DRAWS), "products alone": products()}, repeats)
-    amount, found = dict.fromkeys(seconds, DRAWS), gap(base, empty_prompts(1), 64)
+    amount, actual = dict.fromkeys(seconds, DRAWS), gap(base, empty_prompts(1), 64)
     rows = [
-        {**versus(seconds, "draw", name, amount, "sequences/s"), "wanted": WANTED[batch], "gap, nats": found}
+        {**versus(seconds, "draw", name, amount, "sequences/s"), "wanted": WANTED[batch], "gap, nats": actual}
         for name, batch in batches.items()
     ]
     return [*rows, versus(seconds, "products alone", "generate, 32 at once", amount, "sequences/s")]
@@ -54,7 +54,7 @@ def price_of_a_prompt(base: CausalLM, repeats: int) -> list[Row]:
     seconds = time_runs({**runs, "copied": drawn(copying, prompt, CONTINUATIONS)}, repeats)
 
     def row(how: str) -> Row:
-        ratio = spread([one / other for one, other in zip(seconds[how], seconds["none"], strict=True)])
+        ratio = spread([item / other for item, other in zip(seconds[how], seconds["none"], strict=True)])
         return {"prompt": how, "times the time without it": ratio}
 
     return [{**row("shared"), "wanted": "at most 1.3", "gap, nats": gap(base, prompt, CONTINUATIONS)}, row("copied")]

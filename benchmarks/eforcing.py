@@ -72,7 +72,7 @@ def compare(base: str, layout: str, repeats: int) -> list[Row]:
     return [
         {"base": base, "segments": layout, "step": side, "ms": 1000 * spread(some)["median"],
          "ms, likelihood": 1000 * spread(plain)["median"],
-         "times likelihood": spread([one / other for one, other in zip(some, plain, strict=True)]),
+         "times likelihood": spread([item / other for item, other in zip(some, plain, strict=True)]),
          "wanted": WANTED.get((side, layout))}
         for side, some in seconds.items()
     ]  # fmt: skip

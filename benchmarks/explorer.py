@@ -26,14 +26,14 @@ def measured(model: Path, repeats: int) -> list[Row]:
     try:
         assert server.stdout is not None
         address = server.stdout.readline().split()[0]
-        found = [_visit(address) for _ in range(repeats + 1)][1:]
+        actual = [_visit(address) for _ in range(repeats + 1)][1:]
     finally:
         server.terminate()
         server.wait()
     return [
-        {"model": model.name, "what": what, "first, s": spread([one[what][0] for one in found]),
-         "whole, s": spread([one[what][1] for one in found])}
-        for what in found[0]
+        {"model": model.name, "what": what, "first, s": spread([item[what][0] for item in actual]),
+         "whole, s": spread([item[what][1] for item in actual])}
+        for what in actual[0]
     ]  # fmt: skip
 
 

@@ -45,6 +45,6 @@ def sides_of(config: NetworkConfig) -> dict[str, Run]:
 def tables(repeats: int) -> list[Table]:
     rows = []
     for name, config in BASES.items():
-        seconds = {side: [COUNTED[side] * one for one in some] for side, some in time_runs(sides_of(config), repeats).items()}
+        seconds = {side: [COUNTED[side] * item for item in some] for side, some in time_runs(sides_of(config), repeats).items()}
         rows += [{"base": name, **versus(seconds, "steps", peer)} for peer in COUNTED if peer != "steps"]
     return [Table(f"{IMAGES} images", rows)]

@@ -91,8 +91,8 @@ def ours(w: np.ndarray) -> Ends:
     """Hall's transformation, Student's quantile with degrees of freedom from the fourth moment."""
     log_weight = torch.from_numpy(np.log(w))
     draws = Draws(empty_prompts(w.size), log_weight, torch.zeros_like(log_weight), True, True, w.size)
-    found = [log_z(one, confidence=CONFIDENCE) for one in per_prompt(draws)]
-    return np.array([e.low for e in found]), np.array([e.high for e in found])
+    actual = [log_z(item, confidence=CONFIDENCE) for item in per_prompt(draws)]
+    return np.array([e.low for e in actual]), np.array([e.high for e in actual])
 
 
 def _error(w: np.ndarray) -> np.ndarray:

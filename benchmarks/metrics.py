@@ -48,8 +48,8 @@ def pairs(repeats: int) -> Row:
     some, utility = texts()[0][:CANDIDATES], sentence_utility("chrf")
     runs = {"pairwise": lambda: pairwise("chrf", some), "one by one": lambda: [utility(a, b) for a in some for b in some]}
     gap = float((pairwise("chrf", some).flatten() - torch.tensor(runs["one by one"](), dtype=torch.float64)).abs().max())
-    found = versus(time_runs(runs, repeats), "pairwise", "one by one")
-    return {"work": f"chrf of {CANDIDATES} x {CANDIDATES} pairs", **found, "gap": gap}
+    actual = versus(time_runs(runs, repeats), "pairwise", "one by one")
+    return {"work": f"chrf of {CANDIDATES} x {CANDIDATES} pairs", **actual, "gap": gap}
 
 
 def tables(repeats: int) -> list[Table]:

@@ -26,7 +26,7 @@ def ends(spread: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         contexts, prior = torch.randn(ROWS, COMPONENTS, WIDTH).tanh_(), torch.randn(ROWS, COMPONENTS) * spread
         weight, bias = torch.empty(VOCAB, WIDTH).uniform_(-0.1, 0.1), torch.zeros(VOCAB)
         tokens = torch.multinomial(1 / torch.arange(1, VOCAB + 1), ROWS, replacement=True)
-    return (*(one.requires_grad_() for one in (contexts, prior, weight, bias)), tokens)
+    return (*(item.requires_grad_() for item in (contexts, prior, weight, bias)), tokens)
 
 
 def direct(contexts: Tensor, prior: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor) -> Tensor:
@@ -84,9 +84,9 @@ def wrong_by() -> Row:
     whole, head.min_prior = head.log_probs(hidden, tokens), LEAST
     change, bound = (head.log_probs(hidden, tokens) - whole).abs(), head.pruning_error_bound(hidden, tokens)
     kept = (head.prior(hidden).softmax(-1) >= LEAST).sum(1).double().mean()
-    found = {"components kept": kept, "mean change": change.mean(), "largest change": change.max()}
-    found |= {"mean bound": bound.mean(), "largest bound": bound.max()}
-    return {name: float(value) for name, value in found.items()}
+    actual = {"components kept": kept, "mean change": change.mean(), "largest change": change.max()}
+    actual |= {"mean bound": bound.mean(), "largest bound": bound.max()}
+    return {name: float(value) for name, value in actual.items()}
 
 
 def tables(repeats: int) -> list[Table]:

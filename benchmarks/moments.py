@@ -46,7 +46,7 @@ def regimes(repeats: int) -> list[Row]:
         tallies.starts_with([0], noise.space),
         tallies.lacks([0, 1, 1, 0, 1], noise.space),
     ]
-    names = [one.name for one in exact]
+    names = [item.name for item in exact]
     star = exact_moment_weights(noise, exact, torch.tensor(WANTED, dtype=torch.float64))
     return [_row(way, noise, exact, names, star, repeats) for way in ("rs", "snis", "newton")]
 
@@ -54,7 +54,7 @@ def regimes(repeats: int) -> list[Row]:
 def _row(way, noise, exact, names, star, repeats) -> Row:
     wanted, costs, seconds, drawing, errors = dict(zip(names, WANTED, strict=True)), [], [], [], []
     for seed in range(repeats):
-        source = base_feature_sampler(noise, [Feature(one.name, one) for one in exact], rng=SeededRng(seed))
+        source = base_feature_sampler(noise, [Feature(item.name, item) for item in exact], rng=SeededRng(seed))
         spent = 0.0
 
         def timed(count: int, source=source) -> torch.Tensor:
@@ -82,7 +82,7 @@ def _fit(way, names, source, wanted, seed) -> MomentFit:
 
 def tables(repeats: int) -> list[Table]:
     first, *rest = three_shares(repeats)
-    fit = {"first, ms": 1000 * first, "later, ms": spread([1000 * one for one in rest])}
+    fit = {"first, ms": 1000 * first, "later, ms": spread([1000 * item for item in rest])}
     return [
         Table("a fit of three features on 2,000 draws and 2,000 data", [fit]),
         Table("three weights by three ways", regimes(repeats)),

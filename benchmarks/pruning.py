@@ -87,12 +87,12 @@ def rows_of(rule: str, kind: str, repeats: int) -> list[Row]:
     again = SeededRng(3).categorical(torch.zeros(400, repeats), repeats)
     rows = []
     for name, (sampler, draws) in samplers(target).items():
-        found = sampler(target, empty_prompts(repeats), draws, rng=SeededRng(4))
-        gap, cost = (found.log_z() - log_z).exp() - 1, found.cost / repeats
+        actual = sampler(target, empty_prompts(repeats), draws, rng=SeededRng(4))
+        gap, cost = (actual.log_z() - log_z).exp() - 1, actual.cost / repeats
         low, high = torch.quantile(variance / (gap[again].square().mean(-1) * cost), gap.new_tensor([0.025, 0.975])).tolist()
         error = float(gap.square().mean()) * cost
         row: Row = {"rule": rule, "energy": kind, "gained, nats": gained, "exact error": variance, "sampler": name}
-        row |= {"cost": cost, "ess": float(found.ess().mean()), "off": float(gap.mean() / gap.std()) * repeats**0.5}
+        row |= {"cost": cost, "ess": float(actual.ess().mean()), "off": float(gap.mean() / gap.std()) * repeats**0.5}
         rows.append(row | {"error": error, "saved": {"median": variance / error, "low": low, "high": high}})
     return rows
 

@@ -45,7 +45,11 @@ def recurrent(cell: str, repeats: int) -> Row:
     """Rows a second of a recurrent base on short strings of three symbols."""
     base = build_base(RecurrentConfig(cell, 200, 2), Space(3, 31), rng=SeededRng(0)).eval()
     seconds = time_runs({cell: drawn(base, empty_prompts(1), ROWS)}, repeats)[cell]
-    return {"base": cell, "rows/s": spread([ROWS / one for one in seconds]), "gap, nats": gap(base, empty_prompts(1), ROWS)}
+    return {
+        "base": cell,
+        "rows/s": spread([ROWS / second for second in seconds]),
+        "gap, nats": gap(base, empty_prompts(1), ROWS),
+    }
 
 
 def tables(repeats: int) -> list[Table]:

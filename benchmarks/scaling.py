@@ -141,12 +141,12 @@ def checked(repeats: int) -> list[Row]:
     for stage, (run, predicted) in small.items():
         other, more = large[stage]
         runs = {"small": run, "large": other}
-        seconds, found = time_runs(runs, repeats), {size: counted(one) for size, one in runs.items()}
-        reached = {size: found[size] / statistics.median(some) / 1e9 for size, some in seconds.items()}
+        seconds, actual = time_runs(runs, repeats), {size: counted(item) for size, item in runs.items()}
+        reached = {size: actual[size] / statistics.median(some) / 1e9 for size, some in seconds.items()}
         sizes = {"small": ("4 x 256", predicted), "large": ("8 x 512", more)}
-        for size, (told, expected) in sizes.items():
-            row: Row = {"stage": stage, "size": told, "GFLOP counted": found[size] / 1e9}
-            more_than = round(100 * (found[size] / expected - 1), 3)
+        for size, (message, expected) in sizes.items():
+            row: Row = {"stage": stage, "size": message, "GFLOP counted": actual[size] / 1e9}
+            more_than = round(100 * (actual[size] / expected - 1), 3)
             rows.append(row | {"more than predicted, %": more_than, "GFLOP/s": reached[size]})
         ratio = spread([long / short for long, short in zip(seconds["large"], seconds["small"], strict=True)])
         rows[-1] |= {"time, times the smaller": ratio, "by operations alone": more / predicted}
@@ -169,8 +169,8 @@ def update(width: int, layers: int) -> Run:
 def held(width: int, layers: int) -> Row:
     """Megabytes that an update adds at its peak."""
     weights = of_config(config_of(width, layers), output=True).weights
-    found = peak_memory(update, width, layers)
-    return {"size": f"{layers} x {width}", "MB over the weights": found, "predicted, 12 bytes a weight": 12 * weights / 1e6}
+    actual = peak_memory(update, width, layers)
+    return {"size": f"{layers} x {width}", "MB over the weights": actual, "predicted, 12 bytes a weight": 12 * weights / 1e6}
 
 
 def kept(config: NetworkConfig) -> Row:
@@ -197,7 +197,7 @@ def _kept(base: NetworkBase) -> float:
     with saved_tensors_hooks(keep, lambda tensor: tensor):
         base.log_probs(x)
     weights = {weight.untyped_storage().data_ptr() for weight in base.parameters()}
-    return sum(one.untyped_storage().nbytes() for place, one in tensors.items() if place not in weights) / 1e6
+    return sum(item.untyped_storage().nbytes() for place, item in tensors.items() if place not in weights) / 1e6
 
 
 def passed(width: int, layers: int) -> Row:
@@ -233,21 +233,21 @@ def _loopback() -> int:
 
 def forecast(contexts: float, negatives: int, prompts: float, draws: int) -> list[Row]:
     """Hours of each stage of a 7B base and a 350M energy, prompts of 128 and points of 128 tokens, on 1 to 1,024 devices."""
-    one, given, new = Machine(), 128, 128
+    item, given, new = Machine(), 128, 128
     rows = []
     for devices in (1, 8, 64, 512, 1024):
         batch = 256  # rows that a device draws together
         row: Row = {"devices": devices}
-        row["negatives"] = _drawing(contexts * negatives, batch, given, new, one) / devices / 3600
+        row["negatives"] = _drawing(contexts * negatives, batch, given, new, item) / devices / 3600
         learn = contexts * (1 + negatives) * 3 * ENERGY.products(given + new, given + new)
-        updates, link = contexts / 512, one.near if devices <= 8 else one.far
+        updates, link = contexts / 512, item.near if devices <= 8 else item.far
         reduce = updates * 2 * (devices - 1) / devices * 4 * 350e6 / link
-        row["energy learns"] = (learn / devices / one.operations / one.share + reduce) / 3600
-        judged = prompts * draws * ENERGY.products(given + new, given + new) / one.operations / one.share
-        row["log Z"] = (_drawing(prompts * draws, batch, given, new, one) + judged) / devices / 3600
+        row["energy learns"] = (learn / devices / item.operations / item.share + reduce) / 3600
+        judged = prompts * draws * ENERGY.products(given + new, given + new) / item.operations / item.share
+        row["log Z"] = (_drawing(prompts * draws, batch, given, new, item) + judged) / devices / 3600
         tokens = contexts * (given + new)
         gathered = tokens / (256 * 512) * 3 * 2 * BASE.weights * (devices - 1) / devices / link  # weights twice, gradients once
-        row["student learns"] = (3 * BASE.products(tokens, given) / devices / one.operations / one.share + gathered) / 3600
+        row["student learns"] = (3 * BASE.products(tokens, given) / devices / item.operations / item.share + gathered) / 3600
         rows.append(row)
     return rows
 

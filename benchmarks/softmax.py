@@ -66,19 +66,19 @@ def adapts(hidden: Tensor, tokens: Tensor) -> Run:
 
 def runs(work: str) -> dict[str, Run]:
     """The sides of a piece of work, the one they are compared with first."""
-    given = ends(LARGE if work == "adaptive" else VOCAB)
+    inputs = ends(LARGE if work == "adaptive" else VOCAB)
     even = torch.full((ROWS,), 1 / ROWS)
     if work == "learning":
-        return {"cross-entropy": learns(plain, given, even), "softmax_score": learns(ours, given, even)}
+        return {"cross-entropy": learns(plain, inputs, even), "softmax_score": learns(ours, inputs, even)}
     if work == "learning, weighted":
         uneven = torch.linspace(0, 1, ROWS)
-        return {"cross-entropy": learns(plain, given, uneven), "softmax_score": learns(ours, given, uneven)}
+        return {"cross-entropy": learns(plain, inputs, uneven), "softmax_score": learns(ours, inputs, uneven)}
     if work == "scoring":
-        return {"cross-entropy": scores(plain, given), "softmax_score": scores(ours, given)}
+        return {"cross-entropy": scores(plain, inputs), "softmax_score": scores(ours, inputs)}
     return {
-        "cross-entropy": learns(plain, given, even),
-        "softmax_score": learns(ours, given, even),
-        "adaptive softmax": adapts(given[0], given[2]),
+        "cross-entropy": learns(plain, inputs, even),
+        "softmax_score": learns(ours, inputs, even),
+        "adaptive softmax": adapts(inputs[0], inputs[2]),
     }
 
 

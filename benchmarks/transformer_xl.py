@@ -103,15 +103,15 @@ def evaluate(length: int, repeats: int) -> Row:
             logits.log_softmax(-1)
 
     seconds = time_runs({"ours": stream, "sliding GPT-2": slide}, repeats)
-    found = versus(seconds, "ours", "sliding GPT-2", {"ours": 2 * rows, "sliding GPT-2": 3}, "tokens/s")
-    return {"attention length": length, **found, "wanted": LENGTHS[length]}
+    actual = versus(seconds, "ours", "sliding GPT-2", {"ours": 2 * rows, "sliding GPT-2": 3}, "tokens/s")
+    return {"attention length": length, **actual, "wanted": LENGTHS[length]}
 
 
 def sample(batch: int, repeats: int) -> Row:
     base, model = ours(), gpt2(VOCAB, 2 * TOKENS)
     seconds = time_runs({"ours": drawn(base, empty_prompts(1), batch), "generate": generated(model, batch, TOKENS)}, repeats)
-    found = versus(seconds, "ours", "generate", dict.fromkeys(seconds, batch * TOKENS), "tokens/s")
-    return {"rows": batch, **found, "wanted": "at least 2", "gap, nats": gap(base, empty_prompts(1), batch)}
+    actual = versus(seconds, "ours", "generate", dict.fromkeys(seconds, batch * TOKENS), "tokens/s")
+    return {"rows": batch, **actual, "wanted": "at least 2", "gap, nats": gap(base, empty_prompts(1), batch)}
 
 
 def mixing(length: int, chunk: int | None) -> Run:
@@ -152,7 +152,7 @@ def local(repeats: int) -> list[Row]:
     wanted = {"full, published layout": "at least 12", "full, ours": None}
     runs = {"chunks of 64": mixing(LONG[0], CHUNK), "full, ours": mixing(LONG[0], None)}
     seconds = time_runs({**runs, "full, published layout": plain_mixing(LONG[0])}, repeats)
-    return [{**versus(seconds, "chunks of 64", peer), "wanted": told} for peer, told in wanted.items()]
+    return [{**versus(seconds, "chunks of 64", peer), "wanted": message} for peer, message in wanted.items()]
 
 
 def local_alone(repeats: int) -> list[Row]:
@@ -160,7 +160,7 @@ def local_alone(repeats: int) -> list[Row]:
     return [
         {
             "positions": n,
-            "ms": spread([1000 * one for one in seconds[str(n)]]),
+            "ms": spread([1000 * second for second in seconds[str(n)]]),
             "MB": peak_memory(mixing, n, CHUNK),
         }
         for n in LONG

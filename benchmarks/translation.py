@@ -58,11 +58,11 @@ def generated(model: nn.Module, **how: object) -> Run:
 
     def run() -> None:
         with torch.no_grad():
-            found = model.generate(
+            actual = model.generate(
                 ids, attention_mask=torch.ones_like(ids), min_new_tokens=TOKENS, max_new_tokens=TOKENS, use_cache=True, **how
             )  # fmt: skip
-        if found.shape[1] != 1 + TOKENS:
-            raise RuntimeError(f"generate gave {tuple(found.shape)}: the comparison is void.")
+        if actual.shape[1] != 1 + TOKENS:
+            raise RuntimeError(f"generate gave {tuple(actual.shape)}: the comparison is void.")
 
     return run
 
@@ -71,8 +71,8 @@ def searched(base: Base) -> Run:
     prompts = prompts_of(sources())
 
     def run() -> None:
-        found = beam_search(base, prompts, BEAMS)
-        if int(found.x.lengths.min()) != TOKENS:
+        actual = beam_search(base, prompts, BEAMS)
+        if int(actual.x.lengths.min()) != TOKENS:
             raise RuntimeError("beam_search gave shorter targets: the comparison is void.")
 
     return run
@@ -82,10 +82,10 @@ def gap(model: nn.Module, base: Seq2SeqLM) -> float:
     """By how much the best beam of `generate` is above ours in log-probability per token, at most over sources."""
     ids = torch.tensor(sources())
     with torch.no_grad():
-        found = model.generate(
+        actual = model.generate(
             ids, attention_mask=torch.ones_like(ids), num_beams=BEAMS, min_new_tokens=TOKENS, max_new_tokens=TOKENS,
         )  # fmt: skip
-        theirs = base.log_probs(sequences(found[:, 1:].tolist(), sources())).sum(-1) / TOKENS
+        theirs = base.log_probs(sequences(actual[:, 1:].tolist(), sources())).sum(-1) / TOKENS
     return float((theirs.double() - beam_search(base, prompts_of(sources()), BEAMS).score[:, 0]).max())
 
 
@@ -94,8 +94,8 @@ def beam_rows(repeats: int) -> list[Row]:
     for name, model in models().items():
         base = seq2seq_lm(model, max_length=TOKENS, eos=None)
         seconds = time_runs({"generate": generated(model, num_beams=BEAMS), "beam_search": searched(base)}, repeats)
-        found = versus(seconds, "beam_search", "generate")
-        rows.append({"work": f"{BEAMS} beams, {name}", **found, "gap, nats": gap(model, base)})
+        actual = versus(seconds, "beam_search", "generate")
+        rows.append({"work": f"{BEAMS} beams, {name}", **actual, "gap, nats": gap(model, base)})
     return rows
 
 
@@ -104,8 +104,8 @@ def draw_rows(repeats: int) -> list[Row]:
     for name, model in models().items():
         peer = generated(model, do_sample=True, top_k=0, num_return_sequences=DRAWS)
         mine = drawn(seq2seq_lm(model, max_length=TOKENS, eos=None), prompts_of(sources()), DRAWS)
-        found = versus(time_runs({"generate": peer, "draw": mine}, repeats), "draw", "generate")
-        rows.append({"work": f"{DRAWS} draws, {name}", **found})
+        actual = versus(time_runs({"generate": peer, "draw": mine}, repeats), "draw", "generate")
+        rows.append({"work": f"{DRAWS} draws, {name}", **actual})
     return rows
 
 

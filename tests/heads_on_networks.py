@@ -66,8 +66,8 @@ HEADS = {
 
 def config_of(network, head, *, tied):
     """Untied mixtures have contexts of a width that is no other."""
-    own = {"latent_width": 5} if not tied and "output" in HEADS[head] else {}
-    return replace(NETWORKS[network], **HEADS[head], **own, tied=tied)
+    drawn = {"latent_width": 5} if not tied and "output" in HEADS[head] else {}
+    return replace(NETWORKS[network], **HEADS[head], **drawn, tied=tied)
 
 
 CASES = {

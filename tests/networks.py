@@ -86,8 +86,8 @@ def check_dropout(config, space: Space) -> NetworkBase:
     with SeededRng(5).fork_torch_rng():
         assert torch.equal(base.log_probs(x), first)
     assert not torch.equal(first, second)
-    begun = base.begin(x.prompts())[0]
-    assert torch.equal(base.eval().begin(x.prompts())[0], begun)
+    prefix_model = base.begin(x.prompts())[0]
+    assert torch.equal(base.eval().begin(x.prompts())[0], prefix_model)
     return base
 
 

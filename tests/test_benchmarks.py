@@ -53,16 +53,18 @@ def sections(folder: Path) -> dict[str, str]:
 
 def test_a_run_renders_all_and_a_failure_loses_nothing(toys):
     assert not run(toys, list(benchmark_docs(toys)), None, 1, "python -m toys")
-    found = sections(toys)
-    assert list(found) == ["", "broken", "lacking", "later", "quick"]
-    assert "Quick against slow.\n\nHow they are compared." in found["quick"]
-    assert "`python -m benchmarks quick --repeats 3 --threads 1`" in found["quick"]
+    actual = sections(toys)
+    assert list(actual) == ["", "broken", "lacking", "later", "quick"]
+    assert "Quick against slow.\n\nHow they are compared." in actual["quick"]
+    assert "`python -m benchmarks quick --repeats 3 --threads 1`" in actual["quick"]
     assert (
-        "| side | times as fast | wanted |\n| --- | ---: | --- |\n| SIDE | 2.00 [1.00, 3.00] | at least 2 |" in found["quick"]
+        "| side | times as fast | wanted |\n| --- | ---: | --- |\n| SIDE | 2.00 [1.00, 3.00] | at least 2 |" in actual["quick"]
     )
-    assert "there is no earlier result.** RuntimeError: the wheel came off" in found["broken"]
-    assert "there is no earlier result.** There is no road: build one." in found["lacking"]
-    assert "`python -m toys`" in found[""] and "torch " in found[""] and "GB" in found[""] and "from 2 runs" not in found[""]
+    assert "there is no earlier result.** RuntimeError: the wheel came off" in actual["broken"]
+    assert "there is no earlier result.** There is no road: build one." in actual["lacking"]
+    assert (
+        "`python -m toys`" in actual[""] and "torch " in actual[""] and "GB" in actual[""] and "from 2 runs" not in actual[""]
+    )
 
 
 def test_one_section_is_replaced_and_the_rest_stays(toys):
@@ -103,11 +105,11 @@ def test_ratios_are_taken_within_a_repeat():
 
 
 def test_numbers_are_told_with_the_digits_they_deserve():
-    found = [
-        format_cell(one)
-        for one in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
+    actual = [
+        format_cell(item)
+        for item in (1234.5, 12.345, 1.2345, 0.12345, 0.00012, 0.0, 12_345, "text", None, spread([80.0, 100.0, 120.0]))
     ]
-    assert found == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "0", "12,345", "text", "", "100 [80, 120]"]
+    assert actual == ["1,234", "12.35", "1.23", "0.123", "1.2e-04", "0", "12,345", "text", "", "100 [80, 120]"]
 
 
 def test_a_process_of_its_own_tells_its_peak_and_its_failure():

@@ -46,8 +46,8 @@ def test_every_package_has_a_reference_page():
     inside = (HOME / "esscher").iterdir()
     tops = {path.stem for path in inside if (path.is_dir() or path.suffix == ".py") and not path.stem.startswith("_")}
     pages = {page.name: page.read_text() for page in (HOME / "docs" / "reference").glob("*.md")}
-    told = {name for text in pages.values() for name in re.findall(r"^::: esscher\.(\w+)$", text, re.MULTILINE)}
-    assert tops - told == WITHOUT_PAGE, "write docs/reference/<folder>.md, or tell why there is none in WITHOUT_PAGE"
+    output = {name for text in pages.values() for name in re.findall(r"^::: esscher\.(\w+)$", text, re.MULTILINE)}
+    assert tops - output == WITHOUT_PAGE, "write docs/reference/<folder>.md, or tell why there is none in WITHOUT_PAGE"
     nav = (HOME / "mkdocs.yml").read_text()
     assert not [page for page in pages if f"reference/{page}" not in nav]
 
@@ -70,6 +70,6 @@ def is_there(place: Path) -> bool:
 
 
 def test_the_layers_told_are_those_of_the_contract():
-    told = next(block for _, block in BLOCK.findall((HOME / "CONTRIBUTING.md").read_text()) if block.startswith("cli >"))
+    output = next(block for _, block in BLOCK.findall((HOME / "CONTRIBUTING.md").read_text()) if block.startswith("cli >"))
     contract = tomllib.loads((HOME / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
-    assert " ".join(told.split()).split(" > ") == contract
+    assert " ".join(output.split()).split(" > ") == contract

@@ -86,8 +86,8 @@ def test_rows_with_the_prompts_of_others_are_caught(monkeypatch, every_prompt_is
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_the_model_after_its_begin_symbol(family):
     base = tiny_base(family)
-    found = base.logits(sequences([[2, 1, 1, 0]]))[0]
-    assert torch.allclose(found, base.model(torch.tensor([[1, 2, 1, 1]])).logits[0], atol=1e-5)
+    actual = base.logits(sequences([[2, 1, 1, 0]]))[0]
+    assert torch.allclose(actual, base.model(torch.tensor([[1, 2, 1, 1]])).logits[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("worth", [0, 100])
@@ -103,19 +103,19 @@ def test_states_through_many_selections(worth, monkeypatch):
         token = torch.randint(3, (count,), generator=rng)
         log_prob, state = base.advance(base.select(state, index), token)
         rows = [[*rows[row], int(new)] for row, new in zip(index, token, strict=True)]
-        for row, found in zip(rows, log_prob, strict=True):
-            expected = base.begin(prompts_of([row]))[0][0] if len(row) < 9 else found
-            assert torch.allclose(found.exp(), expected.exp(), atol=1e-5)
+        for row, actual in zip(rows, log_prob, strict=True):
+            expected = base.begin(prompts_of([row]))[0][0] if len(row) < 9 else actual
+            assert torch.allclose(actual.exp(), expected.exp(), atol=1e-5)
 
 
 def after_a_branch(base: CausalLM) -> torch.Tensor:
     """What two steps and a third say, when a copy of the state went another way after the first."""
-    one, two = torch.tensor([1, 2]), torch.tensor([2, 2])
-    state = base.advance(base.begin(prompts_of([[2, 1, 1], []]))[1], one)[1]
+    first, second = torch.tensor([1, 2]), torch.tensor([2, 2])
+    state = base.advance(base.begin(prompts_of([[2, 1, 1], []]))[1], first)[1]
     branch = base.select(state, torch.arange(2))
-    state = base.advance(state, two)[1]
-    base.advance(branch, one)
-    return base.advance(state, two)[0]
+    state = base.advance(state, second)[1]
+    base.advance(branch, first)
+    return base.advance(state, second)[0]
 
 
 @pytest.mark.parametrize("worth", [0, 100])

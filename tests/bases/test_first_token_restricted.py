@@ -19,8 +19,8 @@ def test_probabilities_are_conditional(space):
     whole = base.log_probs(x).sum(-1).exp().view(len(PROMPTS), -1)
     inside = allowed[x.tokens.gather(1, x.start[:, None])[:, 0]].view(len(PROMPTS), -1)
     expected = torch.where(inside, whole, 0.0) / torch.where(inside, whole, 0.0).sum(-1, keepdim=True)
-    found = FirstTokenRestricted(base, allowed).log_probs(x).sum(-1).exp().view(len(PROMPTS), -1)
-    assert torch.allclose(found, expected, atol=1e-12)
+    actual = FirstTokenRestricted(base, allowed).log_probs(x).sum(-1).exp().view(len(PROMPTS), -1)
+    assert torch.allclose(actual, expected, atol=1e-12)
 
 
 def test_a_beginning_is_needed():

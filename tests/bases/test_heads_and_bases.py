@@ -29,12 +29,12 @@ from esscher.testing.laws import assert_equal
 def check_scores(base):
     """Scores are those of the normalised logits; and, for any incoming gradient, the gradients of all weights."""
     x = enumerate_points(base.space, prompts_of(PROMPTS))
-    found, logits = base.log_probs(x), base.logits(x)
+    actual, logits = base.log_probs(x), base.logits(x)
     expected = torch.where(x.counted, logits.log_softmax(-1).gather(2, x.tokens[..., None])[..., 0], 0.0)
-    assert_equal(found.detach(), expected.detach(), 1e-12, "scores must be the normalised logits")
-    given = torch.linspace(-1, 2, found.numel(), dtype=torch.float64).view_as(found)
+    assert_equal(actual.detach(), expected.detach(), 1e-12, "scores must be the normalised logits")
+    inputs = torch.linspace(-1, 2, actual.numel(), dtype=torch.float64).view_as(actual)
     names, weights = zip(*base.named_parameters(), strict=True)
-    slopes, right = (torch.autograd.grad(one, weights, given, allow_unused=True) for one in (found, expected))
+    slopes, right = (torch.autograd.grad(item, weights, inputs, allow_unused=True) for item in (actual, expected))
     for name, slope, other in zip(names, slopes, right, strict=True):
         assert slope is not None, f"scores must give a gradient of {name}"
         assert_equal(
@@ -49,14 +49,14 @@ def check_levels(base):
     assert_equal(log_probs.detach(), base.log_probs(x).detach(), 1e-12, "scores beside levels must be the scores")
     expected = torch.where(x.counted, logits.logsumexp(-1), 0.0)
     assert_equal(logsumexp.detach(), expected.detach(), 1e-12, "levels must be those of the logits")
-    given = torch.linspace(-1, 2, logsumexp.numel(), dtype=torch.float64).view_as(logsumexp)
+    inputs = torch.linspace(-1, 2, logsumexp.numel(), dtype=torch.float64).view_as(logsumexp)
     weights = list(base.parameters())
-    own = torch.where(x.counted, logits.gather(2, x.tokens[..., None])[..., 0] - expected, 0.0)
-    found, right = (
-        torch.autograd.grad([one, other], weights, [given, given.flip(0)], allow_unused=True)
-        for one, other in ((log_probs, logsumexp), (own, expected))
+    drawn = torch.where(x.counted, logits.gather(2, x.tokens[..., None])[..., 0] - expected, 0.0)
+    actual, right = (
+        torch.autograd.grad([item, other], weights, [inputs, inputs.flip(0)], allow_unused=True)
+        for item, other in ((log_probs, logsumexp), (drawn, expected))
     )
-    for slope, other in zip(found, right, strict=True):
+    for slope, other in zip(actual, right, strict=True):
         assert_equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
 
 
@@ -77,7 +77,7 @@ def test_every_setting_has_a_help_text(kind):
     """A string after the field, in the class or in one that it inherits from: the help of `esscher train --base.kind`."""
     config = NETWORKS[kind].config_class
     documented = {name for part in config.__mro__[:-1] for name in AttributeDocstrings().get_attr_docs(part)}
-    assert {one.name for one in fields(config)} <= documented
+    assert {field.name for field in fields(config)} <= documented
 
 
 @pytest.mark.parametrize("head", HEADS)

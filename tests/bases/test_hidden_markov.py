@@ -37,12 +37,12 @@ from esscher.testing import check_base
 def test_probabilities_are_sums_over_hidden_paths(name):
     model = random_model(SPACES[name], zeros=True)
     x = tabulate(Tilted(model), prompts_of(PROMPTS)).x.rows(slice(0, None, 3))
-    found = model.log_probs(x).sum(-1).exp()
+    actual = model.log_probs(x).sum(-1).exp()
     whole = torch.tensor([sum(path_sums(model, row).values()) for row in rows_of(x)], dtype=torch.float64)
-    given = torch.tensor([sum(path_sums(model, row).values()) for row in rows_of(x.prompts())], dtype=torch.float64)
-    assert torch.allclose(found, whole / given, rtol=1e-12)
-    assert not torch.allclose(found, whole)  # the comparison catches prompts that are predicted,
-    assert not torch.allclose(found, model.log_probs(sequences(x.points())).sum(-1).exp())  # and prompts that are not read
+    inputs = torch.tensor([sum(path_sums(model, row).values()) for row in rows_of(x.prompts())], dtype=torch.float64)
+    assert torch.allclose(actual, whole / inputs, rtol=1e-12)
+    assert not torch.allclose(actual, whole)  # the comparison catches prompts that are predicted,
+    assert not torch.allclose(actual, model.log_probs(sequences(x.points())).sum(-1).exp())  # and prompts that are not read
 
 
 def test_a_base_that_forgets_to_step_is_caught(monkeypatch):
@@ -84,16 +84,16 @@ def test_posterior_of_hidden_states(zeros):
     model = random_model(SPACES["end symbol"], zeros=zeros)
     x = tabulate(Tilted(model), prompts_of(PROMPTS)).x.rows(slice(1, None, 2))
     x = x.rows(model.log_probs(x).sum(-1) > -torch.inf)
-    found = hidden_posterior(model, x)
+    actual = hidden_posterior(model, x)
     filtered = forward_backward(model, x).filtered
     gaps = []
     for number, row in enumerate(rows_of(x)):
         joint = path_sums(model, row)
         for t in range(len(row)):
             exact = [sum(p for path, p in joint.items() if path[t] == z) / sum(joint.values()) for z in range(3)]
-            assert found[number, t].exp().tolist() == pytest.approx(exact, abs=1e-12)
+            assert actual[number, t].exp().tolist() == pytest.approx(exact, abs=1e-12)
             gaps.append(float((filtered[number, t].exp() - torch.tensor(exact)).abs().max()))
-        assert not found[number, len(row) :].any()
+        assert not actual[number, len(row) :].any()
     assert max(gaps) > 0.01  # the comparison catches a posterior that does not look back
 
 
@@ -195,8 +195,8 @@ def test_a_round_is_expected_counts_over_hidden_paths(monkeypatch):
     for block in (1, 2**21):
         monkeypatch.setattr(hidden_markov, "BLOCK_ELEMENTS", block)
         model = fit_hidden_markov(data, space, 2, rng=SeededRng(0), iterations=1, smoothing=smoothing).model
-        for found, count in zip((model.initial, model.transition, model.emission), counts, strict=True):
-            assert torch.allclose(found.exp(), count / count.sum(-1, keepdim=True), rtol=1e-12)
+        for actual, count in zip((model.initial, model.transition, model.emission), counts, strict=True):
+            assert torch.allclose(actual.exp(), count / count.sum(-1, keepdim=True), rtol=1e-12)
 
 
 @pytest.mark.slow

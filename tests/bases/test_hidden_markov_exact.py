@@ -46,11 +46,11 @@ def tilted_table(model, tallies, weights, prompts=None):
 def test_tilts_equal_enumeration(name, zeros):
     space, prompts = SPACES[name], prompts_of(PROMPTS)
     model, tallies = random_model(space, zeros=zeros), three(space)
-    for given in (prompts, None):
-        table, exact = tilted_table(model, tallies, WEIGHTS, given), hidden_markov_family(model, tallies)
-        assert torch.allclose(exact.log_z(WEIGHTS, given), table.log_z, rtol=1e-12)
+    for item in (prompts, None):
+        table, exact = tilted_table(model, tallies, WEIGHTS, item), hidden_markov_family(model, tallies)
+        assert torch.allclose(exact.log_z(WEIGHTS, item), table.log_z, rtol=1e-12)
         means = torch.stack([table.expect(tally) for tally in tallies], -1)
-        assert torch.allclose(exact.moments(WEIGHTS, given), means, rtol=1e-12)
+        assert torch.allclose(exact.moments(WEIGHTS, item), means, rtol=1e-12)
     mean_length = exact.moments(torch.zeros(3, dtype=torch.float64), prompts)[:, 2]
     assert torch.allclose(mean_length, tabulate(Tilted(model), prompts).expect(lambda x: x.lengths))
     weights = WEIGHTS.clone().requires_grad_(True)
@@ -103,12 +103,12 @@ def test_visible_states_are_an_automaton():
     x, log_prob = draw(automaton, prompts_of([[], [2], [0, 1, 1, 2]]), 50, rng=SeededRng(0))
     assert torch.allclose(model.log_probs(x).sum(-1), log_prob.flatten())
     tallies, prompts = [features.contains([0, 2, 0], space), features.count([1], space)], prompts_of([[], [2], [0, 1, 1]])
-    found, exact = hidden_markov_family(model, tallies), exponential_family(automaton, tallies)
+    actual, exact = hidden_markov_family(model, tallies), exponential_family(automaton, tallies)
     weights = torch.tensor([2.0, -0.4], dtype=torch.float64)
-    assert torch.allclose(found.log_z(weights, prompts), exact.log_z(weights, prompts))
+    assert torch.allclose(actual.log_z(weights, prompts), exact.log_z(weights, prompts))
     for row in range(3):
         alone = prompts.rows(torch.tensor([row]))
-        assert torch.allclose(found.moments(weights, alone)[0], exact.moments(weights, alone)[0])
+        assert torch.allclose(actual.moments(weights, alone)[0], exact.moments(weights, alone)[0])
     wanted = torch.tensor([0.6, 3.0])
     lifted = [lift_to_paths(tally, model) for tally in tallies]
     assert torch.allclose(

@@ -53,11 +53,11 @@ def worst_gap(model: Automaton, p) -> float:
     points = [[1, 2, 3, 1, 0], [3, 3, 3, 3, 3], [0], [2, 2, 0], [1, 1, 2, 0]]
     gaps = []
     for prompt in [*PROMPTS, [3, 3, 1, 2, 2]]:
-        found = model.log_probs(sequences(points, [prompt] * len(points)))
+        log_probs = model.log_probs(sequences(points, [prompt] * len(points)))
         for row, point in enumerate(points):
             for t, v in enumerate(point):
                 exact = math.log(p(v, ["^", *prompt, *point[:t]]))
-                gaps.append(abs(exact - float(found[row, len(prompt) + t])))
+                gaps.append(abs(exact - float(log_probs[row, len(prompt) + t])))
     return max(gaps)
 
 

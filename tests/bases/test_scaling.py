@@ -36,11 +36,11 @@ def test_a_corrected_base_obeys_the_laws_in_pieces(kind, monkeypatch):
 
 
 def test_it_is_the_product_normalised_at_each_step():
-    one, other = lively(CONFIGS["gru, tied"], SPACE), lively(CONFIGS["lstm, vectors"], SPACE)
-    both = ProductOfExperts(one, other)
-    product = one.begin(prompts_of([[1]]))[0].exp() * other.begin(prompts_of([[1]]))[0].exp()
+    item, other = lively(CONFIGS["gru, tied"], SPACE), lively(CONFIGS["lstm, vectors"], SPACE)
+    both = ProductOfExperts(item, other)
+    product = item.begin(prompts_of([[1]]))[0].exp() * other.begin(prompts_of([[1]]))[0].exp()
     assert torch.allclose(both.begin(prompts_of([[1]]))[0].exp(), product / product.sum(), atol=1e-6)
-    unnormalised = one.log_probs(enumerate_points(SPACE)) + other.log_probs(enumerate_points(SPACE))
+    unnormalised = item.log_probs(enumerate_points(SPACE)) + other.log_probs(enumerate_points(SPACE))
     assert not torch.allclose(both.log_probs(enumerate_points(SPACE)), unnormalised, atol=0.1)
 
 
@@ -62,7 +62,7 @@ def test_only_the_correction_learns_and_it_learns_the_data():
     config = TrainingConfig(steps=150, batch_size=100, learning_rate=0.02, optimizer="adam", schedule="cosine")
     Trainer(config)(Likelihood(), Tilted(both), data, modules=both)
     assert gap(both.eval()) < 0.05
-    assert all(torch.equal(one, other) for one, other in zip(base.parameters(), before, strict=True))
+    assert all(torch.equal(item, other) for item, other in zip(base.parameters(), before, strict=True))
 
 
 def test_a_correction_speaks_of_the_same_space():
@@ -83,11 +83,11 @@ def test_parameters_are_counted_without_building(kind):
 @pytest.mark.parametrize("times", [1, 2, 3.7])
 def test_a_grown_base_has_the_parameters_asked_for(config, times):
     wanted = round(times * parameter_count(config, 500))
-    found = scaled_to(config, 500, wanted)
-    assert type(found) is type(config) and found.layers == config.layers
-    assert abs(parameter_count(found, 500) - wanted) / wanted < 0.08
+    actual = scaled_to(config, 500, wanted)
+    assert type(actual) is type(config) and actual.layers == config.layers
+    assert abs(parameter_count(actual, 500) - wanted) / wanted < 0.08
     if times == 1:
-        assert found == config
+        assert actual == config
 
 
 def test_a_deepened_base_is_the_same_until_it_learns():

@@ -75,12 +75,12 @@ def test_rows_with_the_sources_of_others_are_caught(monkeypatch):
 
 def after_a_branch(base: Seq2SeqLM) -> torch.Tensor:
     """What two steps and a third say, when a copy of the state went another way after the first."""
-    one, two = torch.tensor([1, 2]), torch.tensor([2, 2])
-    state = base.advance(base.begin(prompts_of([[2, 1, 1], [1]]))[1], one)[1]
+    first, second = torch.tensor([1, 2]), torch.tensor([2, 2])
+    state = base.advance(base.begin(prompts_of([[2, 1, 1], [1]]))[1], first)[1]
     branch = base.select(state, torch.arange(2))
-    state = base.advance(state, two)[1]
-    base.advance(branch, one)
-    return base.advance(state, two)[0]
+    state = base.advance(state, second)[1]
+    base.advance(branch, first)
+    return base.advance(state, second)[0]
 
 
 @pytest.mark.parametrize("family", ["t5 1.1", "bart", "led"])
@@ -113,9 +113,9 @@ def test_scores_are_the_loss_of_the_model_itself(family):
     base = tiny_base(family)
     points = [[1, 2, 0], [0], [2, 0], [3, 1, 1]]
     x = sequences(points, SOURCES)
-    given = in_batch(SOURCES, 3)
+    inputs = in_batch(SOURCES, 3)
     mask = in_batch([[1] * len(row) for row in SOURCES], 0)
-    loss = base.model(input_ids=given, attention_mask=mask, labels=in_batch(points, -100)).loss
+    loss = base.model(input_ids=inputs, attention_mask=mask, labels=in_batch(points, -100)).loss
     assert torch.allclose(-base.log_probs(x).sum() / x.lengths.sum(), loss, atol=1e-5)
     alone = base.model(input_ids=torch.tensor([SOURCES[2]]), labels=torch.tensor([[2, 0]])).logits[0]
     assert torch.allclose(base.logits(x)[2, 4:6], alone, atol=1e-4)
@@ -179,8 +179,8 @@ def test_a_source_is_read_once_and_never_copied():
     few = base.select(many, torch.tensor([3, 60, 99]))
     base.advance(few, torch.full((3,), 1))
     assert len(passes) == 1
-    for one in (many, few):
-        assert [layer.keys.data_ptr() for layer in one.cache.cross_attention_cache.layers] == place
+    for item in (many, few):
+        assert [layer.keys.data_ptr() for layer in item.cache.cross_attention_cache.layers] == place
     alone = base.select(many, torch.tensor([60, 99]))
     assert alone.cache.cross_attention_cache.layers[0].keys.shape[0] == 1
 
@@ -219,14 +219,14 @@ def test_scores_and_levels_are_those_of_the_logits_and_can_be_differentiated(fam
     x = enumerate_points(base.space, prompts_of(SOURCES))
     score, level = log_probs_from_logits(base.logits(x), x)
     assert torch.allclose(base.log_probs(x), score, atol=1e-5)
-    for found, expected in zip(base.log_probs_and_logsumexp(x), (score, level), strict=True):
-        assert torch.allclose(found, expected, atol=1e-5)
+    for gradients, expected in zip(base.log_probs_and_logsumexp(x), (score, level), strict=True):
+        assert torch.allclose(gradients, expected, atol=1e-5)
     weights = [weight for weight in base.model.get_encoder().parameters() if weight.requires_grad]
     wanted = torch.autograd.grad(score.sum(), weights, retain_graph=True, allow_unused=True)
     for way in (base.log_probs(x), base.log_probs_and_logsumexp(x)[0]):
-        found = torch.autograd.grad(way.sum(), weights, allow_unused=True)
-        for one, other in zip(found, wanted, strict=True):
-            assert (one is None) == (other is None) and (one is None or torch.allclose(one, other, atol=1e-3, rtol=1e-3))
+        gradients = torch.autograd.grad(way.sum(), weights, allow_unused=True)
+        for item, other in zip(gradients, wanted, strict=True):
+            assert (item is None) == (other is None) and (item is None or torch.allclose(item, other, atol=1e-3, rtol=1e-3))
 
 
 def test_scoring_in_pieces_changes_nothing(monkeypatch):
@@ -234,8 +234,8 @@ def test_scoring_in_pieces_changes_nothing(monkeypatch):
     x = enumerate_points(base.space, prompts_of(SOURCES))
     whole = base.log_probs(x), *base.log_probs_and_logsumexp(x)
     monkeypatch.setattr(logits, "LOGITS_PER_CHUNK", 60)
-    for one, other in zip(whole, (base.log_probs(x), *base.log_probs_and_logsumexp(x)), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+    for item, other in zip(whole, (base.log_probs(x), *base.log_probs_and_logsumexp(x)), strict=True):
+        assert torch.allclose(item, other, atol=1e-5)
 
 
 def test_padding_may_hold_anything():
@@ -247,7 +247,7 @@ def test_nothing_to_score(rows):
     base, x = tiny_base("t5"), sequences([[]] * rows, [[1, 0]] * rows)
     assert base.log_probs(x).shape == x.tokens.shape and base.log_probs(x).eq(0).all()
     assert base.logits(x).shape == (*x.tokens.shape, 4)
-    assert all(found.shape == x.tokens.shape for found in base.log_probs_and_logsumexp(x))
+    assert all(item.shape == x.tokens.shape for item in base.log_probs_and_logsumexp(x))
 
 
 def test_empty_sources_are_refused():

@@ -50,9 +50,9 @@ def expected_distribution(probabilities, top_k, top_p, temperature):
 @pytest.mark.parametrize(("top_k", "top_p", "temperature"), [(3, 1.0, 1.0), (8, 0.6, 1.0), (5, 0.5, 0.7), (8, 1.0, 2.0)])
 def test_definition(top_k, top_p, temperature):
     base = random_automaton(Space(8, 1), states=1, seed=top_k)
-    found = Truncated(base, top_k, top_p, temperature).begin(prompts_of([[]]))[0][0].exp()
+    actual = Truncated(base, top_k, top_p, temperature).begin(prompts_of([[]]))[0][0].exp()
     expected = expected_distribution(base.log_emission[0].exp().tolist(), top_k, top_p, temperature)
-    assert found.tolist() == pytest.approx(expected)
+    assert actual.tolist() == pytest.approx(expected)
 
 
 def test_equals_go_to_the_smaller_token_whatever_the_last_bits():

@@ -68,8 +68,8 @@ class ForgetsTheLast(Wrong):
 
 class MixesRows(Wrong):
     def read(self, memory, tokens):
-        found, after = self.base.read(memory, tokens)
-        return found, (after[0], *(0.9 * part + 0.1 * part.mean(0, keepdim=True) for part in after[1:]))
+        actual, after = self.base.read(memory, tokens)
+        return actual, (after[0], *(0.9 * part + 0.1 * part.mean(0, keepdim=True) for part in after[1:]))
 
 
 class ColumnsFirst(Wrong):
@@ -80,16 +80,16 @@ class ColumnsFirst(Wrong):
         return (last, *(part.transpose(0, 1) for part in own))
 
     def read(self, memory, tokens):
-        found, (last, *own) = self.base.read((memory[0], *(part.transpose(0, 1) for part in memory[1:])), tokens)
-        return found, (last, *(part.transpose(0, 1) for part in own))
+        actual, (last, *own) = self.base.read((memory[0], *(part.transpose(0, 1) for part in memory[1:])), tokens)
+        return actual, (last, *(part.transpose(0, 1) for part in own))
 
 
 class WritesIntoMemory(Wrong):
     def read(self, memory, tokens):
-        found, after = self.base.read(memory, tokens)
+        actual, after = self.base.read(memory, tokens)
         for part, new in zip(memory, after, strict=True):
             part.copy_(new)
-        return found, tuple(part.clone() for part in after)
+        return actual, tuple(part.clone() for part in after)
 
 
 class CountsRows(Wrong):
@@ -99,8 +99,8 @@ class CountsRows(Wrong):
         return self.base.log_probs(x) * (1 + 0.01 * len(x))
 
     def read(self, memory, tokens):
-        found, after = self.base.read(memory, tokens)
-        return found * (1 + 0.01 * len(tokens)), after
+        actual, after = self.base.read(memory, tokens)
+        return actual * (1 + 0.01 * len(tokens)), after
 
 
 class KeepsItself(Wrong):
@@ -111,15 +111,15 @@ class KeepsItself(Wrong):
         return (torch.zeros(rows, dtype=torch.long),)
 
     def read(self, memory, tokens):
-        found, after = self.base.read(self.kept[int(memory[0][0])], tokens)
+        actual, after = self.base.read(self.kept[int(memory[0][0])], tokens)
         self.kept.append(after)
-        return found, (torch.full((len(tokens),), len(self.kept) - 1),)
+        return actual, (torch.full((len(tokens),), len(self.kept) - 1),)
 
 
 class KeepsTheGradient(Wrong):
     def read(self, memory, tokens):
-        found, after = self.base.read(memory, tokens)
-        return found, (after[0], *(part + 0 * found.sum() for part in after[1:]))
+        actual, after = self.base.read(memory, tokens)
+        return actual, (after[0], *(part + 0 * actual.sum() for part in after[1:]))
 
 
 WRONG = {
@@ -178,39 +178,39 @@ def test_the_likelihood_of_segments_is_that_of_the_stream(base):
 def test_the_memory_after_a_segment_is_of_that_segment_whatever_was_scored_last():
     base = lively(CONFIGS["gru, vectors"], SPACE)
     x, other = segment(torch.tensor([[1, 2, 3], [4, 0, 1]])), segment(torch.tensor([[3, 3, 3], [0, 0, 1]]))
-    carried = WithMemory(base, base.init_memory(2))
+    with_memory = WithMemory(base, base.init_memory(2))
     expected = base.read(base.init_memory(2), x.tokens)[1]
     for scored in ([], [x], [x, other], [other, x]):
-        for one in scored:
-            carried.log_probs(one)
-        for found, right in zip(carried.memory_after(x), expected, strict=True):
-            assert torch.allclose(found, right)
+        for item in scored:
+            with_memory.log_probs(item)
+        for actual, right in zip(with_memory.memory_after(x), expected, strict=True):
+            assert torch.allclose(actual, right)
     with pytest.raises(ValueError, match="equally many tokens of each of 2 streams"):
-        carried.memory_after(segment(torch.tensor([[1]])))
+        with_memory.memory_after(segment(torch.tensor([[1]])))
     with pytest.raises(ValueError, match="equally many tokens of each of 2 streams"):
-        carried.memory_after(Sequences(x.tokens, torch.tensor([0, 1]), torch.tensor([3, 3])))
+        with_memory.memory_after(Sequences(x.tokens, torch.tensor([0, 1]), torch.tensor([3, 3])))
 
 
 def test_draws_go_on_from_their_streams():
     base = lively(CONFIGS["lstm, tied"], SPACE)
     with torch.no_grad():
         memory = base.read(base.init_memory(2), torch.tensor([[1, 2, 3], [4, 0, 1]]))[1]
-    carried = WithMemory(base, memory)
-    draws = Ancestral()(Tilted(carried), empty_prompts(2), 50, rng=SeededRng(0))
+    with_memory = WithMemory(base, memory)
+    draws = Ancestral()(Tilted(with_memory), empty_prompts(2), 50, rng=SeededRng(0))
     long = torch.cat([torch.tensor([[1, 2, 3], [4, 0, 1]]).repeat_interleave(50, 0), draws.x.tokens], 1)
     expected = base.log_probs(Sequences(long, torch.full((100,), 3), torch.full((100,), 7)))[:, 3:]
-    assert torch.allclose(carried.log_probs(draws.x), expected, atol=1e-5)
+    assert torch.allclose(with_memory.log_probs(draws.x), expected, atol=1e-5)
     assert torch.allclose(draws.log_base.view(-1), expected.double().sum(-1), atol=1e-5)
     with pytest.raises(ValueError, match="3 rows cannot be divided equally among 2 streams"):
-        carried.begin(empty_prompts(3))
+        with_memory.begin(empty_prompts(3))
     with pytest.raises(ValueError, match=r"all prompts have one length, not 0 to 1"):
-        carried.begin(Sequences(torch.tensor([[1], [1]]), torch.tensor([0, 1]), torch.tensor([0, 1])))
+        with_memory.begin(Sequences(torch.tensor([[1], [1]]), torch.tensor([0, 1]), torch.tensor([0, 1])))
 
 
 def test_steps_are_without_dropout_and_leave_the_mode():
     base = build_base(LstmConfig(width=8, dropout=0.5, embedding=4), SPACE, rng=SeededRng(0)).train()
-    carried = WithMemory(base, base.init_memory(1))
-    first, state = carried.begin(empty_prompts(1))
-    assert torch.equal(first, carried.begin(empty_prompts(1))[0]) and base.training
+    with_memory = WithMemory(base, base.init_memory(1))
+    first, state = with_memory.begin(empty_prompts(1))
+    assert torch.equal(first, with_memory.begin(empty_prompts(1))[0]) and base.training
     token = torch.tensor([2])
-    assert torch.equal(carried.advance(state, token)[0], carried.advance(state, token)[0]) and base.network.training
+    assert torch.equal(with_memory.advance(state, token)[0], with_memory.advance(state, token)[0]) and base.network.training

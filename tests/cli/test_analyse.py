@@ -33,13 +33,13 @@ def flags(model):
 def test_energies(capsys, model, tmp_path):
     plot = tmp_path / "deep" / "energies.png"
     few = ("--sequences", "30", "--draws", "8", "--quiet", "--seed", "3")
-    found = answer(capsys, "analyse", "energies", *flags(model), *few, "--plot", str(plot))
-    assert [row["of"] for row in found["energies"]] == ["data", "base", "joint"]
-    assert found["seed"] == 3 and found["sequences"] == 30 and found["drawn_from_the_base"] == 240
-    assert {"value", "low", "high", "method"} <= set(found["energies"][2]["distance to data"])
-    assert len(found["histogram"]["edges"]) == len(found["histogram"]["joint"]) + 1
-    assert plot.read_bytes()[:4] == b"\x89PNG" and found["plot"] == str(plot)
-    assert answer(capsys, "analyse", "energies", *flags(model), *few)["energies"] == found["energies"]
+    output = answer(capsys, "analyse", "energies", *flags(model), *few, "--plot", str(plot))
+    assert [row["of"] for row in output["energies"]] == ["data", "base", "joint"]
+    assert output["seed"] == 3 and output["sequences"] == 30 and output["drawn_from_the_base"] == 240
+    assert {"value", "low", "high", "method"} <= set(output["energies"][2]["distance to data"])
+    assert len(output["histogram"]["edges"]) == len(output["histogram"]["joint"]) + 1
+    assert plot.read_bytes()[:4] == b"\x89PNG" and output["plot"] == str(plot)
+    assert answer(capsys, "analyse", "energies", *flags(model), *few)["energies"] == output["energies"]
     held_out = flags(model)[:3]
     code, out, _ = call(capsys, "analyse", "energies", *held_out, *few)
     assert code == 0 and "distance" in out and "held out" in out
@@ -48,11 +48,11 @@ def test_energies(capsys, model, tmp_path):
 def test_next_token(capsys, model, tmp_path):
     where = [str(model / "base"), "--energy", str(model / "energy")]
     few = ("--draws", "30", "--top", "2", "--plot", str(tmp_path / "next.svg"))
-    found = answer(capsys, "analyse", "next-token", *where, "--prompt", "10", *few)
-    rows = found["next_tokens"]
+    output = answer(capsys, "analyse", "next-token", *where, "--prompt", "10", *few)
+    rows = output["next_tokens"]
     assert sum(row["joint"]["value"] for row in rows) == pytest.approx(1)
     assert sum(row["base"]["value"] for row in rows) == pytest.approx(1)
-    assert rows[0]["base"]["n"] == 0 and found["prompt_tokens"] == 2
+    assert rows[0]["base"]["n"] == 0 and output["prompt_tokens"] == 2
     assert (tmp_path / "next.svg").is_file()
     assert answer(capsys, "analyse", "next-token", *where, "--prompt", "", *few)["prompt_tokens"] == 0
 
@@ -67,12 +67,12 @@ def test_n_grams(capsys, model, tmp_path):
 
 def test_discriminate(capsys, model, tmp_path):
     few = ("--sequences", "60", "--draws", "4", "--training.steps", "4", "--quiet", "--plot", str(tmp_path / "told.png"))
-    found = answer(capsys, "analyse", "discriminate", *flags(model), *few, "--training.seed", "5")
-    assert [row["draws of"] for row in found["against_data"]] == ["base", "joint"]
+    output = answer(capsys, "analyse", "discriminate", *flags(model), *few, "--training.seed", "5")
+    assert [row["draws of"] for row in output["against_data"]] == ["base", "joint"]
     assert all(
-        0 <= row[key]["low"] <= row[key]["high"] <= 1 for row in found["against_data"] for key in row if key != "draws of"
+        0 <= row[key]["low"] <= row[key]["high"] <= 1 for row in output["against_data"] for key in row if key != "draws of"
     )
-    assert found["sequences"] == "training 36 validation 6 test 18" and found["seed"] == 5
+    assert output["sequences"] == "training 36 validation 6 test 18" and output["seed"] == 5
     assert (tmp_path / "told.png").is_file()
 
 

@@ -79,27 +79,27 @@ def test_help_after_a_kind_shows_the_settings_of_that_kind_and_no_others(help_pa
 
 
 def test_exact_motif_prints_the_contract(capsys):
-    found = answer(capsys, "exact", "motif", "--motif", "10001011111000", "--length", "30", "--mixture", "0.9")
-    assert found["count"] == 1113640
-    assert found["log_z"] == pytest.approx(13.92314, abs=1e-5)
-    assert found["entropy_per_symbol"] == pytest.approx(0.44913, abs=5e-6)
-    assert found["mixture_entropy_per_symbol"] == pytest.approx(0.48178, abs=5e-6)
+    output = answer(capsys, "exact", "motif", "--motif", "10001011111000", "--length", "30", "--mixture", "0.9")
+    assert output["count"] == 1113640
+    assert output["log_z"] == pytest.approx(13.92314, abs=1e-5)
+    assert output["entropy_per_symbol"] == pytest.approx(0.44913, abs=5e-6)
+    assert output["mixture_entropy_per_symbol"] == pytest.approx(0.48178, abs=5e-6)
 
 
 def test_exact_language_counts_by_pattern(capsys):
-    found = answer(capsys, "exact", "language", "(0|10)*1?", "--length", "20")
-    assert round(2.718281828459045 ** found["log_count"]) == 17711  # a Fibonacci number
+    output = answer(capsys, "exact", "language", "(0|10)*1?", "--length", "20")
+    assert round(2.718281828459045 ** output["log_count"]) == 17711  # a Fibonacci number
     assert "abc" in call(capsys, "exact", "motif", "--motif", "abc", "--alphabet", "abc", "--length", "4")[1]
 
 
 def test_tilt_and_distil_leave_folders_that_the_other_verbs_read(capsys, model, tmp_path):
     energy, student = str(tmp_path / "energy"), str(tmp_path / "student")
-    found = answer(
+    output = answer(
         capsys, "tilt", str(model), "--out", energy, "--feature", "contains:101", "--want", "starts-with:0=0.7",
         "--fit.draws", "500", "--quiet", "--training.seed", "3",
     )  # fmt: skip
-    assert [row["feature"] for row in found["features"]] == ["contains 101", "starts-with 0"] and found["seed"] == 3
-    assert {"value", "low", "high", "method"} <= set(found["kl_to_the_base"])
+    assert [row["feature"] for row in output["features"]] == ["contains 101", "starts-with 0"] and output["seed"] == 3
+    assert {"value", "low", "high", "method"} <= set(output["kl_to_the_base"])
     few = ("--distil.draws", "200", "--distil.candidates", "400", "--distil.evaluation-draws", "100", "--training.epochs", "1")
     made = answer(capsys, "distil", str(model), "--energy", energy, "--out", student, *few, "--quiet", "--training.seed", "4")
     assert (
@@ -137,9 +137,9 @@ def test_train_sample_and_measure_work_together(capsys, model, tmp_path):
     assert again["samples"] == drawn["samples"]
     texts = tmp_path / "my.txt"
     texts.write_text("101010\n\n001011\n110110\n")
-    found = answer(capsys, "measure", str(model), "--data", str(texts))
-    assert "1 empty line skipped" in found["data"]
-    per_token = found["perplexities"][0]
+    output = answer(capsys, "measure", str(model), "--data", str(texts))
+    assert "1 empty line skipped" in output["data"]
+    per_token = output["perplexities"][0]
     assert (per_token["model"], per_token["per"]) == ("base", "token")
     assert per_token["perplexity"]["low"] < per_token["perplexity"]["value"] < per_token["perplexity"]["high"]
 
@@ -151,9 +151,9 @@ def test_truncated_sampling_is_reached_from_the_command_line(capsys, model):
 
 
 def test_data_and_env(capsys):
-    found = answer(capsys, "data", "--data", "motif:101", "--data.length", "6", "--data.size", "60")
-    assert [row["sequences"] for row in found["sets"]] == [60, 500, 5000]
-    assert all("101" in row["example"] for row in found["examples"])
+    output = answer(capsys, "data", "--data", "motif:101", "--data.length", "6", "--data.size", "60")
+    assert [row["sequences"] for row in output["sets"]] == [60, 500, 5000]
+    assert all("101" in row["example"] for row in output["examples"])
     assert answer(capsys, "env")["python"].startswith("3.")
 
 
@@ -200,8 +200,8 @@ def test_a_wrong_file_names_file_and_key(capsys, tmp_path, text, message):
     ],
 )
 def test_errors_say_what_to_do(capsys, model, arguments, message):
-    given = [str(model) if one == "MODEL" else one for one in arguments]
-    code, out, err = call(capsys, *given, "--json")
+    inputs = [str(model) if argument == "MODEL" else argument for argument in arguments]
+    code, out, err = call(capsys, *inputs, "--json")
     assert code == 1
     assert message in err
     assert json.loads(out.splitlines()[-1])["error"] == err.removeprefix("esscher: ").strip()
@@ -217,8 +217,8 @@ def test_an_empty_file_is_an_error(capsys, tmp_path):
 def test_a_run_is_not_overwritten_but_resumed(capsys, model):
     code, _, err = call(capsys, "train", "--out", str(model), *TINY, "--quiet")
     assert (code, "resume it, or choose another folder" in err) == (1, True)
-    found = answer(capsys, "train", "--out", str(model), *TINY, "--quiet", "--resume")
-    assert found["steps"] == 4
+    output = answer(capsys, "train", "--out", str(model), *TINY, "--quiet", "--resume")
+    assert output["steps"] == 4
 
 
 def test_the_keyboard_stops_with_a_word_about_the_work(capsys, monkeypatch):

@@ -28,8 +28,8 @@ def call(capsys, tmp_path):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
 
     def called(*arguments: str) -> tuple[int, str, str]:
-        given = [str(tmp_path / one) if one in TEXTS else one for one in arguments]
-        return calling.call(capsys, "evaluate", *given)
+        inputs = [str(tmp_path / argument) if argument in TEXTS else argument for argument in arguments]
+        return calling.call(capsys, "evaluate", *inputs)
 
     return called
 
@@ -38,7 +38,7 @@ def test_scores_lengths_and_a_comparison(call):
     asked = ("OURS", "REFERENCES", "OTHERS", "--metrics", "bleu", "ter", "--against", "THEIRS", "--sources", "REFERENCES")
     code, out, err = call(*asked, "--bounds", "4", "8", "--confidence", "0.9", "--resamples", "200", "--seed", "7", "--json")
     assert code == 0, err
-    found = json.loads(out.splitlines()[-1])
+    output = json.loads(out.splitlines()[-1])
     verdicts = score_translation(
         ["bleu", "ter"],
         TEXTS["OURS"],
@@ -50,14 +50,14 @@ def test_scores_lengths_and_a_comparison(call):
         resamples=200,
         rng=SeededRng(7).stream("score"),
     )
-    assert (found["lines"], found["seed"], found["references"].count(", ")) == (30, 7, 1)
-    assert [row["value"] for row in found["scores"]] == [one.value.to_dict() for one in verdicts]
-    assert [row["better"] for row in found["scores"]] == ["higher", "lower"]
-    assert [row["lines"] for row in found["by_length"]] == [group.lines for one in verdicts for group in one.groups]
-    assert [row["words_of_source"] for row in found["by_length"][:3]] == ["[0, 4)", "[4, 8)", "[8, inf)"]
-    assert [row["difference"] for row in found["comparison"]] == [one.against.difference.to_dict() for one in verdicts]
-    assert all(row["p_value"]["value"] < 0.05 for row in found["comparison"])
-    assert "BLEU|nrefs:2|" in found["notes"][0]
+    assert (output["lines"], output["seed"], output["references"].count(", ")) == (30, 7, 1)
+    assert [row["value"] for row in output["scores"]] == [verdict.value.to_dict() for verdict in verdicts]
+    assert [row["better"] for row in output["scores"]] == ["higher", "lower"]
+    assert [row["lines"] for row in output["by_length"]] == [group.lines for verdict in verdicts for group in verdict.groups]
+    assert [row["words_of_source"] for row in output["by_length"][:3]] == ["[0, 4)", "[4, 8)", "[8, inf)"]
+    assert [row["difference"] for row in output["comparison"]] == [verdict.against.difference.to_dict() for verdict in verdicts]
+    assert all(row["p_value"]["value"] < 0.05 for row in output["comparison"])
+    assert "BLEU|nrefs:2|" in output["notes"][0]
 
 
 def test_a_table_for_people_and_empty_lines(call, tmp_path):

@@ -47,12 +47,12 @@ def folder(tmp_path_factory):
 def test_texts_against_a_baseline(capsys, folder, tmp_path):
     plot = tmp_path / "exposure.png"
     names = (str(folder / "one"), "--against", str(folder / "two"), "--data", str(folder / "bits.txt"))
-    found = answer(capsys, "analyse", "exposure", *names, *SMALL, "--plot", str(plot), "--seed", "3")
-    rows = found["by_position"]
+    output = answer(capsys, "analyse", "exposure", *names, *SMALL, "--plot", str(plot), "--seed", "3")
+    rows = output["by_position"]
     assert [row["position"] for row in rows] == list(range(1, 8)) and rows[0]["sequences"] == 30 and rows[0]["draws"] == 60
-    assert set(rows[0]) == {"position", "sequences", "draws", "bound", "of baseline", "ratio"} and found["seed"] == 3
-    assert Estimate(**found["bound"]).unit == "nats" and 0 <= found["ratio"]["low"] <= found["ratio"]["high"] <= 1
-    assert plot.read_bytes()[:4] == b"\x89PNG" and found["decode"] == "greedy"
+    assert set(rows[0]) == {"position", "sequences", "draws", "bound", "of baseline", "ratio"} and output["seed"] == 3
+    assert Estimate(**output["bound"]).unit == "nats" and 0 <= output["ratio"]["low"] <= output["ratio"]["high"] <= 1
+    assert plot.read_bytes()[:4] == b"\x89PNG" and output["decode"] == "greedy"
     assert answer(capsys, "analyse", "exposure", *names, *SMALL, "--seed", "3")["by_position"] == rows
     sampled = answer(capsys, "analyse", "exposure", *names, *SMALL, "--seed", "3", "--decode", "sampled", "--longest", "3")
     assert [row["position"] for row in sampled["by_position"]] == [1, 2, 3] and "sampled" in sampled["ratio"]["method"]
@@ -62,19 +62,19 @@ def test_texts_against_a_baseline(capsys, folder, tmp_path):
 
 
 def test_chunks_go_on_from_their_prompts(capsys, folder):
-    found = answer(capsys, "analyse", "exposure", str(folder / "chunks"), "--data", str(folder / "book.txt"), *SMALL)
-    assert [row["position"] for row in found["by_position"]] == list(range(1, 9))
-    assert "replicates of the data" in found["bound"]["method"] and found["by_position"][0]["sequences"] == 30
+    output = answer(capsys, "analyse", "exposure", str(folder / "chunks"), "--data", str(folder / "book.txt"), *SMALL)
+    assert [row["position"] for row in output["by_position"]] == list(range(1, 9))
+    assert "replicates of the data" in output["bound"]["method"] and output["by_position"][0]["sequences"] == 30
 
 
 def test_streams_go_on_from_their_memory(capsys, folder):
     names = (str(folder / "stream"), "--against", str(folder / "other stream"), "--warmup", "20")
-    found = answer(capsys, "analyse", "exposure", *names, *SMALL)
-    assert "held out" in found["measured_on"] and "23 places of 8 tokens, each after 20" in found["measured_on"]
-    assert [row["position"] for row in found["by_position"]] == list(range(1, 9))
-    assert "23 replicates of the data, 23 of the draws" in found["bound"]["method"]
+    output = answer(capsys, "analyse", "exposure", *names, *SMALL)
+    assert "held out" in output["measured_on"] and "23 places of 8 tokens, each after 20" in output["measured_on"]
+    assert [row["position"] for row in output["by_position"]] == list(range(1, 9))
+    assert "23 replicates of the data, 23 of the draws" in output["bound"]["method"]
     other = answer(capsys, "analyse", "exposure", *names, "--data", str(folder / "book.txt"), *SMALL)
-    assert "book.txt" in other["measured_on"] and other["by_position"] != found["by_position"]
+    assert "book.txt" in other["measured_on"] and other["by_position"] != output["by_position"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def gpt2(tmp_path_factory):
 
 def test_a_model_of_hugging_face(capsys, folder, gpt2):
     data = ("--data", str(folder / "book.txt"))
-    found = answer(capsys, "analyse", "exposure", str(gpt2), *data, *SMALL, "--max-length", "6")
-    assert [row["position"] for row in found["by_position"]] == [1, 2, 3, 4, 5, 6]
+    output = answer(capsys, "analyse", "exposure", str(gpt2), *data, *SMALL, "--max-length", "6")
+    assert [row["position"] for row in output["by_position"]] == [1, 2, 3, 4, 5, 6]
     chunks = answer(
         capsys,
         "analyse",
@@ -135,13 +135,13 @@ def test_a_model_of_hugging_face(capsys, folder, gpt2):
 
 
 def test_errors_say_what_to_do(capsys, folder, gpt2, tmp_path):
-    one, stream = str(folder / "one"), str(folder / "stream")
+    item, stream = str(folder / "one"), str(folder / "stream")
     for arguments, message in (
-        ([one, "--against", str(folder / "chunks"), "--data", str(folder / "bits.txt"), *SMALL], "different tokens"),
+        ([item, "--against", str(folder / "chunks"), "--data", str(folder / "bits.txt"), *SMALL], "different tokens"),
         ([str(gpt2), *SMALL], "give --data"),
-        ([one, "--data", str(tmp_path / "none.txt"), *SMALL], "none.txt"),
-        ([one, "--data", str(folder / "bits.txt"), "--sequences", "1"], "sequences is at least 2"),
-        ([one, "--data", str(folder / "bits.txt"), "--sequences", "5", "--draws", "1", "--quiet"], "No position is reached"),
+        ([item, "--data", str(tmp_path / "none.txt"), *SMALL], "none.txt"),
+        ([item, "--data", str(folder / "bits.txt"), "--sequences", "1"], "sequences is at least 2"),
+        ([item, "--data", str(folder / "bits.txt"), "--sequences", "5", "--draws", "1", "--quiet"], "No position is reached"),
         ([stream, "--against", str(gpt2), *SMALL], "different tokens"),
     ):
         code, _, err = call(capsys, "analyse", "exposure", *arguments)
@@ -150,8 +150,8 @@ def test_errors_say_what_to_do(capsys, folder, gpt2, tmp_path):
 
 def test_self_is_an_energy_wherever_one_is_named(capsys, folder, tmp_path):
     base, data = str(folder / "one"), ("--data", str(folder / "bits.txt"))
-    found = answer(capsys, "measure", base, *data, "--energy", "self", "--draws", "50", "--quiet")
-    assert found["energy"] == "self" and {"base", "tilted"} <= {row["model"] for row in found["perplexities"]}
+    output = answer(capsys, "measure", base, *data, "--energy", "self", "--draws", "50", "--quiet")
+    assert output["energy"] == "self" and {"base", "tilted"} <= {row["model"] for row in output["perplexities"]}
     samplers = {name: ("--sampler.kind", name) for name in ("adaptive-sir", "particles", "importance")}
     for sampler in samplers:
         drawn = answer(capsys, "sample", base, "--energy", "self", "--draws", "10", *samplers[sampler])
@@ -181,7 +181,7 @@ def test_self_rescores_candidates(capsys, tmp_path):
     tokenizer = train_tokenizer("byte", [])
     base = save_base(tmp_path / "base", lively(GruConfig(8, 1), Space(tokenizer.vocab_size, 8, eos=tokenizer.eos)), tokenizer)
     scored = score_candidates(read_nbest(lists), base, "self", out=tmp_path / "scored.jsonl")
-    assert all("log_weight" in one.names and one.scored_by["log_weight"].startswith("self ") for one in scored)
+    assert all("log_weight" in item.names and item.scored_by["log_weight"].startswith("self ") for item in scored)
     assert score_candidates(read_nbest(lists), base, "self", out=tmp_path / "scored.jsonl") == scored
 
 

@@ -47,14 +47,14 @@ def gated(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", TINY)
 def test_every_kind_learns_and_its_folder_is_the_same_model(tmp_path, kind):
-    found = train_base(run_of(tmp_path, kind, objective=EForcingConfig(after_steps=10)))
-    assert found.measured["bits per dimension"].value < 2.0
-    nats = found.measured["bits per dimension"].value * 64 * np.log(2)
-    assert found.measured["nats per image"].value == pytest.approx(nats)
+    result = train_base(run_of(tmp_path, kind, objective=EForcingConfig(after_steps=10)))
+    assert result.measured["bits per dimension"].value < 2.0
+    nats = result.measured["bits per dimension"].value * 64 * np.log(2)
+    assert result.measured["nats per image"].value == pytest.approx(nats)
     base, tokenizer = load_base(tmp_path)
-    assert tokenizer is None and load(tmp_path).images == found.splits.processor
+    assert tokenizer is None and load(tmp_path).images == result.splits.processor
     with torch.no_grad():
-        assert torch.equal(base.log_probs(found.splits.test), found.base.eval().log_probs(found.splits.test))
+        assert torch.equal(base.log_probs(result.splits.test), result.base.eval().log_probs(result.splits.test))
     assert "esscher sample" in (tmp_path / "README.md").read_text() or kind == "transformer"
 
 
@@ -137,8 +137,8 @@ def test_completed_images_keep_what_was_given(gated):
 def test_classes_are_given(tmp_path, capsys):
     images = ImageConfig(binarize="threshold", classes=True, most=200)
     run = TrainRun(str(tmp_path), data=DataConfig("digits"), base=TINY["gated-pixelcnn"], training=TRAINING, images=images)
-    found = train_base(run)
-    assert found.base.config.classes == 10 and found.splits.test.start.tolist() == [1] * len(found.splits.test)
+    result = train_base(run)
+    assert result.base.config.classes == 10 and result.splits.test.start.tolist() == [1] * len(result.splits.test)
     drawn = answer(capsys, "sample", str(tmp_path), "--draws", "2", "--images.classes", "3", "--images.classes", "7")
     assert [row["prompt"] for row in drawn["samples"]] == [0, 0, 1, 1]
     model = load(tmp_path)

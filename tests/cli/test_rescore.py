@@ -36,7 +36,7 @@ def made_lists(count: int, *, references: bool = True) -> list[NBest]:
 
 
 def write(file, lists):
-    file.write_text("".join(one.to_json() + "\n" for one in lists))
+    file.write_text("".join(item.to_json() + "\n" for item in lists))
     return str(file)
 
 
@@ -65,7 +65,7 @@ def test_each_system_adds_a_score_and_differences_are_chosen_alone():
         ("energy", "first candidate"), ("base", "given scores"), ("energy", "base"), ("base", "base alone"),
     }  # fmt: skip
     assert compared == compare_systems(lists[:60], lists[60:], WordErrorRate(), restarts=2, rng=SeededRng(0))
-    assert choose_texts(lists[60:], compared.best_weights) == {one.id: one.references[0] for one in lists[60:]}
+    assert choose_texts(lists[60:], compared.best_weights) == {item.id: item.references[0] for item in lists[60:]}
 
 
 def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):
@@ -79,7 +79,7 @@ def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):
     chosen_alone = answer(capsys, "rescore", bare, "--weights", str(weights), "--chosen", str(chosen))
     assert "nothing was measured" in chosen_alone["notes"][0] and chosen_alone["tested_on"] == 5
     lines = [json.loads(line) for line in chosen.read_text().splitlines()]
-    assert lines == [{"id": one.id, "text": one.references[0]} for one in made_lists(5)]
+    assert lines == [{"id": made_list.id, "text": made_list.references[0]} for made_list in made_lists(5)]
     judged = answer(capsys, "rescore", lists, "--weights", str(weights))
     assert [row["system"] for row in judged["systems"]] == ["first candidate", "given weights", "oracle"]
     assert judged["tested_on"] == 80 and judged["systems"][1]["word error rate"]["value"] == 0
@@ -87,16 +87,17 @@ def test_scored_lists_need_no_model_and_weights_are_kept(capsys, tmp_path):
 
 def test_a_base_scores_the_lists_and_a_second_run_reads_them(capsys, tmp_path, base):
     plain = [
-        NBest(one.id, tuple(Candidate(each.text.upper()) for each in one.candidates), one.references) for one in made_lists(24)
+        NBest(made_list.id, tuple(Candidate(each.text.upper()) for each in made_list.candidates), made_list.references)
+        for made_list in made_lists(24)
     ]
     lists, tune = write(tmp_path / "lists.jsonl", plain[:12]), write(tmp_path / "tune.jsonl", plain[12:])
     out = tmp_path / "scored.jsonl"
-    given = (lists, "--tune", tune, "--base", base, "--lowercase", "--out", str(out), "--quiet", "--metric", "bleu")
-    compared = answer(capsys, "rescore", *given)
+    inputs = (lists, "--tune", tune, "--base", base, "--lowercase", "--out", str(out), "--quiet", "--metric", "bleu")
+    compared = answer(capsys, "rescore", *inputs)
     assert [row["system"] for row in compared["systems"]] == ["first candidate", "base", "oracle"]
     assert (compared["tuned_on"], compared["tested_on"]) == (12, 12) and "BLEU" in compared["systems"][0]
     assert len(out.read_text().splitlines()) == 24
-    assert answer(capsys, "rescore", *given) == compared
+    assert answer(capsys, "rescore", *inputs) == compared
     code, shown, _ = call(capsys, "rescore", str(out), "--top", "1")
     assert code == 0 and "first candidate" in shown and "oracle" in shown
 
@@ -129,6 +130,6 @@ def test_errors_say_what_to_do(capsys, tmp_path, arguments, message):
         "OTHER": write(tmp_path / "other.jsonl", other),
         "WEIGHTS": str(weights),
     }
-    code, out, err = call(capsys, "rescore", *[files.get(one, one) for one in arguments], "--json")
+    code, out, err = call(capsys, "rescore", *[files.get(argument, argument) for argument in arguments], "--json")
     assert (code, message in err) == (1, True), err
     assert json.loads(out.splitlines()[-1])["error"] == err.removeprefix("esscher: ").strip()

@@ -27,19 +27,19 @@ def folders(tmp_path_factory):
 
 def test_candidates_have_shares_and_the_chosen_are_marked(capsys, folders):
     base, energy = folders
-    found = answer(capsys, "sample", base, "--energy", energy, "--prompt", "1", "--prompt", "", "--draws", "3")
-    assert (found["sampler"], found["independent_draws"]) == ("adaptive-sir", False)
-    assert [row["prompt"] for row in found["samples"]] == ["1"] * 3 + [""] * 3
+    output = answer(capsys, "sample", base, "--energy", energy, "--prompt", "1", "--prompt", "", "--draws", "3")
+    assert (output["sampler"], output["independent_draws"]) == ("adaptive-sir", False)
+    assert [row["prompt"] for row in output["samples"]] == ["1"] * 3 + [""] * 3
     for prompt in ("1", ""):
-        rows = [row for row in found["candidates"] if row["prompt"] == prompt]
-        (pool,) = (row for row in found["prompts"] if row["prompt"] == prompt)
+        rows = [row for row in output["candidates"] if row["prompt"] == prompt]
+        (pool,) = (row for row in output["prompts"] if row["prompt"] == prompt)
         assert sum(row["share"] for row in rows) == pytest.approx(1)
         assert sum(row["chosen"] for row in rows) == 3 and sum(row["times"] for row in rows) == pool["candidates"]
         assert rows == sorted(rows, key=lambda row: -row["share"])
         assert pool["large_enough"] and pool["largest_share"] <= 1 and pool["verdict"] in ("good", "doubtful", "unreliable")
         assert pool["log_z"]["low"] <= pool["log_z"]["value"] <= pool["log_z"]["high"]
         texts = {row["text"]: row for row in rows}
-        for row in found["samples"]:
+        for row in output["samples"]:
             if row["prompt"] == prompt:
                 assert row["log_base"] == pytest.approx(texts[row["text"]]["log_base"])
                 assert row["energy"] == pytest.approx(texts[row["text"]]["energy"])
@@ -49,9 +49,9 @@ def test_top_k_joint_sampling(capsys, folders):
     """With one token kept at each step, all candidates are the same."""
     base, energy = folders
     sir = ("--sampler.kind", "sir", "--sampler.num-candidates", "20", "--draws", "4")
-    found = answer(capsys, "sample", base, "--energy", energy, "--top-k", "1", *sir)
-    assert found["sampler"] == "sir" and found["drawn_from_the_base"] == 20
-    (only,) = found["candidates"]
+    output = answer(capsys, "sample", base, "--energy", energy, "--top-k", "1", *sir)
+    assert output["sampler"] == "sir" and output["drawn_from_the_base"] == 20
+    (only,) = output["candidates"]
     assert (only["times"], only["chosen"], only["log_base"]) == (20, 4, pytest.approx(0))
     separate = answer(capsys, "sample", base, "--energy", energy, *sir, "--sampler.no-shared")
     assert separate["drawn_from_the_base"] == 80 and separate["independent_draws"]
@@ -71,20 +71,20 @@ FEW = {
 def test_every_sampler_is_reached(capsys, folders, sampler):
     base, energy = folders
     flags = ("--sampler.kind", sampler, *FEW[sampler])
-    found = answer(capsys, "sample", base, "--energy", energy, "--draws", "2", *flags)
-    assert found["sampler"] == sampler and len(found["samples"]) >= 2
-    assert ("candidates" in found) == (sampler in ("sir", "adaptive-sir", "particles"))
+    output = answer(capsys, "sample", base, "--energy", energy, "--draws", "2", *flags)
+    assert output["sampler"] == sampler and len(output["samples"]) >= 2
+    assert ("candidates" in output) == (sampler in ("sir", "adaptive-sir", "particles"))
     if sampler == "particles":
-        assert found["prompts"][0]["log_z"] is None and found["prompts"][0]["candidates"] == 8
-        assert found["drawn_from_the_base"] > 256  # the pilot counts
+        assert output["prompts"][0]["log_z"] is None and output["prompts"][0]["candidates"] == 8
+        assert output["drawn_from_the_base"] > 256  # the pilot counts
 
 
 def test_draws_are_written_line_by_line(capsys, folders, tmp_path):
     base, energy = folders
     out = tmp_path / "draws.jsonl"
-    found = answer(capsys, "sample", base, "--energy", energy, "--draws", "5", "--out", str(out), "--seed", "2")
+    output = answer(capsys, "sample", base, "--energy", energy, "--draws", "5", "--out", str(out), "--seed", "2")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert rows == found["samples"] and set(rows[0]) == {"prompt", "text", "log_base", "energy", "log_weight"}
+    assert rows == output["samples"] and set(rows[0]) == {"prompt", "text", "log_base", "energy", "log_weight"}
     code, _, err = call(capsys, "sample", base, "--out", str(out))
     assert code == 1 and "exists already. Nothing was drawn" in err
 
@@ -117,8 +117,8 @@ def test_mistakes_are_named(capsys, folders, arguments, message):
 def test_a_pool_that_is_too_small_is_told(capsys, folders):
     base, energy = folders
     flags = ("--sampler.kind", "adaptive-sir", "--sampler.min-ess", "20", "--sampler.max-candidates", "20", "--draws", "1")
-    found = answer(capsys, "sample", base, "--energy", energy, *flags)
-    assert not found["prompts"][0]["large_enough"] and "even 20 candidates were too few" in found["notes"][0]
+    output = answer(capsys, "sample", base, "--energy", energy, *flags)
+    assert not output["prompts"][0]["large_enough"] and "even 20 candidates were too few" in output["notes"][0]
 
 
 def test_python_has_the_same_words(folders):
@@ -141,9 +141,9 @@ def test_scores_are_those_of_the_draws(capsys, folders, tmp_path):
     assert scores.energy == pytest.approx([row["energy"] for row in drawn], abs=1e-9)
     assert scores.log_unnormalized == pytest.approx([a - e for a, e in zip(scores.log_base, scores.energy, strict=True)])
     (tmp_path / "texts.txt").write_text("\n".join(texts[:3]) + "\n")
-    found = answer(capsys, "score", base, "--file", str(tmp_path / "texts.txt"), "--prompt", "1")
-    assert [row["log_base"] for row in found["scores"]] == pytest.approx(scores.log_base[:3], abs=1e-5)
-    assert set(found["scores"][0]) == {"prompt", "text", "tokens", "log_base"} and found["energy"] is None
+    output = answer(capsys, "score", base, "--file", str(tmp_path / "texts.txt"), "--prompt", "1")
+    assert [row["log_base"] for row in output["scores"]] == pytest.approx(scores.log_base[:3], abs=1e-5)
+    assert set(output["scores"][0]) == {"prompt", "text", "tokens", "log_base"} and output["energy"] is None
     whole = answer(capsys, "score", base, "--energy", energy, "--text", "101", "--text", "110")
     assert [row["text"] for row in whole["scores"]] == ["101", "110"] and whole["scores"][0]["tokens"] == 4
     assert whole["scores"][0]["energy"] < whole["scores"][1]["energy"]

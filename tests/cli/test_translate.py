@@ -41,8 +41,8 @@ def test_a_file_has_a_line_for_each_line_and_a_word_for_each_odd_one(folder, lin
     said = out.split("\n")[:-1]
     assert code == 0 and len(said) == len(TEXTS)
     assert [not text for text in said] == [not text.strip() for text in TEXTS]
-    told = [line for line in err.split("\n") if line.startswith("line ")]
-    assert told == [
+    output = [line for line in err.split("\n") if line.startswith("line ")]
+    assert output == [
         "line 2: it is empty, and stays so",
         "line 4: its source has 21 tokens, cut to 8",
         "line 6: it is empty, and stays so",
@@ -53,10 +53,10 @@ def test_a_file_has_a_line_for_each_line_and_a_word_for_each_odd_one(folder, lin
 def test_alone_is_as_in_a_file_and_json_holds_everything(folder, lines, capsys):
     _, out, _ = call(capsys, "translate", folder, "--file", str(lines), "--out", "-")
     _, answer, _ = call(capsys, "translate", folder, "cab ba", "b", "--json", "--quiet")
-    found = json.loads(answer.splitlines()[-1])
+    output = json.loads(answer.splitlines()[-1])
     said = out.split("\n")
-    assert [row["translation"] for row in found["translations"]] == [said[2], said[4]]
-    assert found["decoder"] == "beam" and "seed" not in found
+    assert [row["translation"] for row in output["translations"]] == [said[2], said[4]]
+    assert output["decoder"] == "beam" and "seed" not in output
 
 
 @pytest.mark.parametrize("way", ["greedy", "sample", "best-of-n", "mbr"])
@@ -85,9 +85,9 @@ def test_references_add_scores(folder, lines, tmp_path, capsys):
     right = tmp_path / "right.txt"
     right.write_text("abc abc\n\ncab ba\na\nb\n\n")
     _, answer, _ = call(capsys, "translate", folder, "--file", str(lines), "--references", str(right), "--json", "--quiet")
-    found = {row["metric"]: row["value"] for row in json.loads(answer.splitlines()[-1])["scores"]}
-    assert set(found) == {"bleu", "chrf", "words, of those of the references"}
-    assert all(value["low"] <= value["value"] <= value["high"] for value in found.values())
+    actual = {row["metric"]: row["value"] for row in json.loads(answer.splitlines()[-1])["scores"]}
+    assert set(actual) == {"bleu", "chrf", "words, of those of the references"}
+    assert all(value["low"] <= value["value"] <= value["high"] for value in actual.values())
     right.write_text("abc\n")
     code, _, err = call(capsys, "translate", folder, "--file", str(lines), "--references", str(right), "--quiet")
     assert code == 1 and "has 1 lines for 6 to translate" in err
@@ -100,11 +100,11 @@ def test_models_of_hugging_face_translate(family, tmp_path, capsys):
     base = tiny_base(family, max_length=8, vocab_size=size + 1, pad_token_id=size, decoder_start_token_id=size)
     folder = save_base(tmp_path / "model", base, replace(tokenizer, size=size + 1))
     code, answer, _ = call(capsys, "translate", str(folder), "abc", "ba", "--json", "--quiet")
-    found = json.loads(answer.splitlines()[-1])["translations"]
-    assert code == 0 and [row["source"] for row in found] == ["abc", "ba"]
+    actual = json.loads(answer.splitlines()[-1])["translations"]
+    assert code == 0 and [row["source"] for row in actual] == ["abc", "ba"]
     prompts = prompts_of([[*tokens, tokenizer.eos] for tokens in tokenizer.encode(["abc", "ba"])])
     said = decode_targets(BeamSearch()(Tilted(base), prompts, rng=SeededRng(0)).x, tokenizer)
-    assert [row["translation"] for row in found] == said
+    assert [row["translation"] for row in actual] == said
 
 
 def test_what_cannot_be_translated_is_refused(folder, lines, tmp_path, capsys):

@@ -35,9 +35,9 @@ def test_json_lines_are_objects_with_the_same(capsys, monkeypatch):
     with progress_as("json-lines"):
         run(current_progress())
     assert not isinstance(current_progress(), progress.JsonLinesProgress)
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [one["event"] for one in told] == ["begin", "update", "evaluated", "update", "said", "end"]
-    assert told[2]["validation"]["low"] == 1.0 and told[3]["seconds_left"] == 0 and told[3]["tokens_per_second"] > 0
+    output = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [item["event"] for item in output] == ["begin", "update", "evaluated", "update", "said", "end"]
+    assert output[2]["validation"]["low"] == 1.0 and output[3]["seconds_left"] == 0 and output[3]["tokens_per_second"] > 0
 
 
 def test_quiet_shows_nothing(capsys):

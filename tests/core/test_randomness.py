@@ -28,11 +28,11 @@ def chi_square_p(column, share) -> float:
         if filled >= 20:
             number, filled = number + 1, 0.0
     cell = cell.clamp(max=max(number - 1, 0))  # the rest joins the last full cell
-    found = torch.bincount(cell[column], minlength=int(cell.max()) + 1).double()
-    mean = torch.zeros_like(found).index_add_(0, cell, share.double() * len(column))
-    if len(found) == 1:
+    actual = torch.bincount(cell[column], minlength=int(cell.max()) + 1).double()
+    mean = torch.zeros_like(actual).index_add_(0, cell, share.double() * len(column))
+    if len(actual) == 1:
         return 1.0
-    return float(chi2.sf(float(((found - mean) ** 2 / mean).sum()), len(found) - 1))
+    return float(chi2.sf(float(((actual - mean) ** 2 / mean).sum()), len(actual) - 1))
 
 
 def weights(width: int, kind: str) -> torch.Tensor:

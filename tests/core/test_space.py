@@ -21,18 +21,18 @@ def test_pieces_prompts_and_ends():
 def test_by_position_leaves_prompts_and_what_follows_a_point():
     x = sequences([[1, 2, 3], [4]], prompts=[[7], [8, 9]])
     values = torch.arange(1.0, 9.0).view(2, 4).requires_grad_()
-    found = point_values(x, values, 4)
-    assert found.tolist() == [[2.0, 3.0, 4.0, 0.0], [7.0, 0.0, 0.0, 0.0]]
-    found.sum().backward()
+    actual = point_values(x, values, 4)
+    assert actual.tolist() == [[2.0, 3.0, 4.0, 0.0], [7.0, 0.0, 0.0, 0.0]]
+    actual.sum().backward()
     assert values.grad is not None and values.grad.tolist() == [[0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
 
 
 def test_at_columns_puts_values_where_the_points_are():
     x = sequences([[1, 2, 3], [4], []], prompts=[[7], [8, 9], [5]])
     values = torch.arange(1.0, 10.0).view(3, 3).requires_grad_()
-    found = scatter_point_values(x, values)
-    assert found.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 4.0, 0.0], [0.0] * 4]
-    found.sum().backward()
+    actual = scatter_point_values(x, values)
+    assert actual.tolist() == [[0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 4.0, 0.0], [0.0] * 4]
+    actual.sum().backward()
     assert values.grad is not None and values.grad.tolist() == [[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
@@ -52,9 +52,9 @@ def test_by_position_undoes_at_columns(longer):
 def test_at_columns_of_vectors_of_few_positions_and_of_nothing():
     x = sequences([[1, 2, 3], [4]], prompts=[[7], [8, 9]])
     vectors = torch.arange(1.0, 13.0).view(2, 2, 3)
-    found = scatter_point_values(x, vectors)
-    assert found.shape == (2, 4, 3) and torch.equal(found[0, 1:3], vectors[0]) and torch.equal(found[1, 2], vectors[1, 0])
-    assert found[0, 3].eq(0).all() and found[1, 3].eq(0).all()
+    actual = scatter_point_values(x, vectors)
+    assert actual.shape == (2, 4, 3) and torch.equal(actual[0, 1:3], vectors[0]) and torch.equal(actual[1, 2], vectors[1, 0])
+    assert actual[0, 3].eq(0).all() and actual[1, 3].eq(0).all()
     wrong = torch.full((2, 4), torch.nan)
     assert scatter_point_values(x, wrong).isnan().sum() == 4  # what is not asked for does not leak
     assert scatter_point_values(x, torch.zeros(2, 0)).eq(0).all()

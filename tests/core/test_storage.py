@@ -32,8 +32,8 @@ class Tied(nn.Module):
 
 def test_tensors_come_back(tmp_path):
     write_tensors(tmp_path / "x" / "t.safetensors", {**TENSORS, "view": TENSORS["a"].T})
-    found = read_tensors(tmp_path / "x" / "t.safetensors")
-    assert digest(found) == digest({**TENSORS, "view": TENSORS["a"].T})
+    actual = read_tensors(tmp_path / "x" / "t.safetensors")
+    assert digest(actual) == digest({**TENSORS, "view": TENSORS["a"].T})
     assert os.listdir(tmp_path / "x") == ["t.safetensors"]
 
 
@@ -45,7 +45,7 @@ def test_digest_tells_bits_shapes_and_names_apart():
         {"a": torch.zeros(1)},
         {"a": -torch.zeros(2)},
     ]
-    assert len({digest(one) for one in others}) == len(others)
+    assert len({digest(other) for other in others}) == len(others)
 
 
 def test_damage(tmp_path):

@@ -40,14 +40,14 @@ def test_what_was_found_is_kept_until_a_source_changes(tmp_path, monkeypatch):
     source = tmp_path / "sources" / "sheep.py"
     source.parent.mkdir()
     source.write_text(SOURCE)
-    found = read_docstrings.__wrapped__(source.parent)
+    actual = read_docstrings.__wrapped__(source.parent)
     (kept,) = (tmp_path / "cache" / "esscher").iterdir()
     monkeypatch.setattr(docstrings, "_docstrings", lambda file: pytest.fail(f"{file} was parsed again"))
-    assert read_docstrings.__wrapped__(source.parent) == found
+    assert read_docstrings.__wrapped__(source.parent) == actual
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kept.write_text("[half a fi")
-    assert read_docstrings.__wrapped__(source.parent) == found
+    assert read_docstrings.__wrapped__(source.parent) == actual
     source.write_text(SOURCE.replace("sheep", "goats"))
     assert read_docstrings.__wrapped__(source.parent).texts[0] == "A module that counts goats."
     assert list((tmp_path / "cache" / "esscher").iterdir()) == [kept]  # what is no longer so is not kept beside it

@@ -24,10 +24,10 @@ def write_idx(file, values):
 
 
 def test_the_embedded_digits():
-    found, test = read_images("digits")
-    assert found.values.shape == (1797, 8, 8, 1) and test is None
-    assert found.values.max() == 255 and sorted(set(found.labels.tolist())) == list(range(10))
-    assert str(found) == "digits: 1,797 images of 8 x 8 pixels, 1 channel"
+    actual, test = read_images("digits")
+    assert actual.values.shape == (1797, 8, 8, 1) and test is None
+    assert actual.values.max() == 255 and sorted(set(actual.labels.tolist())) == list(range(10))
+    assert str(actual) == "digits: 1,797 images of 8 x 8 pixels, 1 channel"
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -36,12 +36,12 @@ def test_files_of_mnist(tmp_path, ending):
     for name, values in (("train", train), ("t10k", test)):
         write_idx(tmp_path / f"{name}-images-idx3-ubyte{ending}", values)
         write_idx(tmp_path / f"{name}-labels-idx1-ubyte{ending}", np.arange(len(values), dtype=np.uint8))
-    found, judged = read_images(str(tmp_path))
-    assert np.array_equal(found.values[..., 0], train) and found.labels.tolist() == [0, 1, 2, 3, 4]
+    actual, judged = read_images(str(tmp_path))
+    assert np.array_equal(actual.values[..., 0], train) and actual.labels.tolist() == [0, 1, 2, 3, 4]
     assert judged is not None and np.array_equal(judged.values[..., 0], test)
-    assert ImageCodec(4, 4, 1, 256).encode(found).tokens.tolist() == train.reshape(5, 16).tolist()
+    assert ImageCodec(4, 4, 1, 256).encode(actual).tokens.tolist() == train.reshape(5, 16).tolist()
     alone, nothing = read_images(str(tmp_path / f"train-images-idx3-ubyte{ending}"))
-    assert np.array_equal(alone.values, found.values) and nothing is None
+    assert np.array_equal(alone.values, actual.values) and nothing is None
 
 
 def test_a_file_that_is_cut_off_is_refused(tmp_path):
@@ -64,8 +64,8 @@ def test_arrays(tmp_path, names):
     if names[2] is not None:
         arrays[names[2]] = whole.values[:2]
     np.savez(file, **arrays)
-    found, test = read_images(str(file))
-    assert np.array_equal(found.values, whole.values) and np.array_equal(found.labels, whole.labels)
+    actual, test = read_images(str(file))
+    assert np.array_equal(actual.values, whole.values) and np.array_equal(actual.labels, whole.labels)
     assert (test is None) == (names[2] is None)
     assert test is None or (test.labels is None and np.array_equal(test.values, whole.values[:2]))
     np.savez(file, other=np.zeros(3))
@@ -78,8 +78,8 @@ def test_sheets_have_an_image_in_each_row(tmp_path):
     Image.fromarray(whole.values[:3].reshape(3, 16, 3)).save(tmp_path / "data_1.png")
     Image.fromarray(whole.values[3:4].reshape(1, 16, 3)).save(tmp_path / "data_2.png")
     Image.fromarray(whole.values[4:].reshape(1, 16, 3)).save(tmp_path / "test.png")
-    found, test = read_images(str(tmp_path))
-    assert np.array_equal(found.values, whole.values[:4]) and np.array_equal(test.values, whole.values[4:])
+    actual, test = read_images(str(tmp_path))
+    assert np.array_equal(actual.values, whole.values[:4]) and np.array_equal(test.values, whole.values[4:])
     Image.fromarray(np.zeros((2, 15), np.uint8)).save(tmp_path / "data_1.png")
     with pytest.raises(ValueError, match="rows of 15 pixels are no square images"):
         read_images(str(tmp_path))
@@ -89,11 +89,11 @@ def test_rows_of_the_hub(monkeypatch):
     def rows(name, split):
         if split == "test":
             raise FileNotFoundError
-        return iter({"img": Image.fromarray(one[..., 0]), "label": 2} for one in some(3).values)
+        return iter({"img": Image.fromarray(value[..., 0]), "label": 2} for value in some(3).values)
 
     monkeypatch.setattr(images, "hub_rows", rows)
-    found, test = read_images("someone/images")
-    assert np.array_equal(found.values, some(3).values) and found.labels.tolist() == [2, 2, 2] and test is None
+    actual, test = read_images("someone/images")
+    assert np.array_equal(actual.values, some(3).values) and actual.labels.tolist() == [2, 2, 2] and test is None
     monkeypatch.undo()
     with pytest.raises(FileNotFoundError, match="no file, folder or pattern"):
         read_images("./absent")
@@ -104,7 +104,7 @@ def test_the_hash_decides_where_an_image_goes():
     train, validation, test = split_images(whole, held_out=0.1, test=True)
     assert len(train) + len(validation) + len(test) == 1797 and 120 < len(validation) < 240 and 120 < len(test) < 240
     fewer = split_images(whole.rows(slice(0, 900)), held_out=0.1, test=True)[1]
-    assert {one.tobytes() for one in fewer.values} <= {one.tobytes() for one in validation.values}
+    assert {value.tobytes() for value in fewer.values} <= {value.tobytes() for value in validation.values}
     more, same = split_images(whole, held_out=0.1, test=False)
     assert len(more) == len(train) + len(test) and np.array_equal(same.values, validation.values)
     with pytest.raises(ValueError, match="too few to hold out"):
@@ -143,14 +143,14 @@ def test_classes_stand_before_the_pixels():
     assert np.array_equal(codec.decode(x), ImageCodec(4, 4, 1, 2).decode(ImageCodec(4, 4, 1, 2).encode(whole)))
     half = Sequences(x.tokens[:, :9], x.start, x.start + 8)
     assert (codec.decode(half)[:, 2:] == 128).all()
-    for wrong, told in ((some(labels=False), "none"), (some(), "one of 2")):
-        with pytest.raises(ValueError, match=told):
+    for wrong, message in ((some(labels=False), "none"), (some(), "one of 2")):
+        with pytest.raises(ValueError, match=message):
             ImageCodec(4, 4, 1, 2, classes=2).encode(wrong)
 
 
 def test_squares_become_their_mean():
-    found = ImageArray(np.arange(16, dtype=np.uint8).reshape(1, 4, 4, 1), None, "some").shrunk(2)
-    assert found.values[0, :, :, 0].tolist() == [[2, 4], [10, 12]]  # halves are rounded to the even number
+    actual = ImageArray(np.arange(16, dtype=np.uint8).reshape(1, 4, 4, 1), None, "some").shrunk(2)
+    assert actual.values[0, :, :, 0].tolist() == [[2, 4], [10, 12]]  # halves are rounded to the even number
     with pytest.raises(ValueError, match="no squares of side 3"):
         some().shrunk(3)
 

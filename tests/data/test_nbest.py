@@ -31,16 +31,16 @@ def test_both_forms_plain_and_compressed_read_alike(tmp_path):
 
 def test_named_scores_no_scores_and_references(tmp_path):
     named = {"id": "1", "reference": ["a", "é"], "candidates": [{"text": "", "scores": {"x": 1, "y": -0.5}}]}
-    (found,) = read_nbest(write(tmp_path, named))
-    assert (found.names, found.references, found.texts) == (("x", "y"), ("a", "é"), [""])
+    (actual,) = read_nbest(write(tmp_path, named))
+    assert (actual.names, actual.references, actual.texts) == (("x", "y"), ("a", "é"), [""])
     (bare,) = read_nbest(write(tmp_path, {"id": "1", "candidates": [{"text": "a"}]}))
     assert (bare.names, bare.references) == ((), ())
 
 
 def test_what_is_written_is_read_again(tmp_path):
     scored = NBest("é", (Candidate("A\nb", {"score": 0.1, "log_base": -1 / 3}),), ("A", "B"), {"log_base": "abc"})
-    for one in (scored, READ):
-        assert read_nbest(write(tmp_path, one.to_json())) == (one,)
+    for item in (scored, READ):
+        assert read_nbest(write(tmp_path, item.to_json())) == (item,)
     assert scored.lowered() == NBest("é", (Candidate("a\nb", scored.candidates[0].scores),), ("a", "b"), {"log_base": "abc"})
     assert READ.top(1).texts == ["the cats at"] and READ.top(None) == READ.top(9) == READ
 
@@ -103,8 +103,8 @@ def test_the_split_is_by_each_id_alone():
     first, second = split_by_id(lists, 0.5)
     assert 150 < len(first) < 250 and len(first) + len(second) == 400
     fewer, _ = split_by_id(lists[::2], 0.5)
-    assert [one.id for one in fewer] == [one.id for one in first if one in lists[::2]]
-    assert {one.id for one in split_by_id(lists, 0.2)[0]} < {one.id for one in first}
+    assert [item.id for item in fewer] == [item.id for item in first if item in lists[::2]]
+    assert {item.id for item in split_by_id(lists, 0.2)[0]} < {item.id for item in first}
     for share in (0, 1):
         with pytest.raises(ValueError, match="between 0 and 1"):
             split_by_id(lists, share)

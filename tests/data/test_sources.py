@@ -26,10 +26,10 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet", "b.txt.gz"])
 def test_every_kind_of_file_gives_the_same_texts_and_counts_empty_ones(folder, name, capfd):
-    found = read_texts(str(folder / name))
-    assert found.texts == KEPT
-    assert found.skipped == 2
-    assert "2 empty" in str(found) and "3 texts" in str(found)
+    actual = read_texts(str(folder / name))
+    assert actual.texts == KEPT
+    assert actual.skipped == 2
+    assert "2 empty" in str(actual) and "3 texts" in str(actual)
     assert capfd.readouterr() == ("", "")
 
 
@@ -111,10 +111,10 @@ def test_split_is_by_each_text_alone():
 
 def test_few_long_texts_are_held_out_by_place():
     long = Texts(("\n".join(f"line {number}" for number in range(100)), "a\nb\nc\nd\ne\nf\ng\nh\ni\nj"), "books")
-    found = split_by_position(long, held_out=0.1)
-    assert found.train.texts[0].startswith("line 0\n") and found.test.texts[0].endswith("line 99")
+    actual = split_by_position(long, held_out=0.1)
+    assert actual.train.texts[0].startswith("line 0\n") and actual.test.texts[0].endswith("line 99")
     for number in range(2):
-        parts = [part.texts[number] for part in (found.train, found.validation, found.test)]
+        parts = [part.texts[number] for part in (actual.train, actual.validation, actual.test)]
         assert "\n".join(parts) == long.texts[number]
     with pytest.raises(ValueError, match="too short to hold out 10 % twice by place"):
         split_by_position(Texts(("one line",), "x"), held_out=0.1)
@@ -130,11 +130,11 @@ def test_few_long_texts_are_held_out_by_place():
     ],
 )
 def test_a_hub_name_may_tell_its_configuration_and_its_part(name, asked, monkeypatch):
-    found = []
+    actual = []
 
     def load(path, config, *, split):
-        found.append((path, config, split))
+        actual.append((path, config, split))
         return datasets.Dataset.from_dict({"text": list(KEPT)})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    assert read_texts(name).texts == KEPT and found == [asked]
+    assert read_texts(name).texts == KEPT and actual == [asked]

@@ -47,8 +47,8 @@ def test_chunks_follow_each_other_and_their_sizes_add_up(tokenizer):
     assert [token for point in made.x.points() for token in point] == stream[: len(stream) // 4 * 4]
     if len(stream) % 4 == 0:
         assert int(made.words.sum()) == int(whole.words.sum())
-    one = text_chunks(TEXTS * 5, tokenizer, length=len(stream))
-    assert (one.words.tolist(), one.bytes.tolist()) == ([int(whole.words.sum())], [int(whole.bytes.sum())])
+    item = text_chunks(TEXTS * 5, tokenizer, length=len(stream))
+    assert (item.words.tolist(), item.bytes.tolist()) == ([int(whole.words.sum())], [int(whole.bytes.sum())])
 
 
 def test_a_chunk_with_a_prompt_counts_only_what_follows(tokenizer):

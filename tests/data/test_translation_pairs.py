@@ -20,10 +20,10 @@ def folder(tmp_path):
     (tmp_path / "train.fr").write_text("\n".join(FRENCH) + "\n", encoding="utf8")
     (tmp_path / "train.en").write_text("\n".join(ENGLISH) + "\n", encoding="utf8")
     rows = list(zip(FRENCH, ENGLISH, strict=True))
-    (tmp_path / "pairs.tsv").write_text("".join(f"{one}\t{two}\tthird\n" for one, two in rows), encoding="utf8")
-    flat = "".join(json.dumps({"fr": one, "en": two}) + "\n" for one, two in rows)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{first}\t{second}\tthird\n" for first, second in rows), encoding="utf8")
+    flat = "".join(json.dumps({"fr": first, "en": second}) + "\n" for first, second in rows)
     (tmp_path / "flat.jsonl").write_text(flat, encoding="utf8")
-    nested = "".join(json.dumps({"id": 1, "translation": {"fr": one, "en": two}}) + "\n" for one, two in rows)
+    nested = "".join(json.dumps({"id": 1, "translation": {"fr": first, "en": second}}) + "\n" for first, second in rows)
     (tmp_path / "nested.jsonl").write_text(nested, encoding="utf8")
     return tmp_path
 
@@ -40,9 +40,9 @@ def folder(tmp_path):
     ],
 )
 def test_the_same_pairs_from_everywhere(folder, source, target, column):
-    found = read_pairs(str(folder / source), target, column=column)
-    assert (found.sources, found.targets, found.skipped) == (*KEPT, 1)
-    assert str(found).endswith("3 pairs, 1 with an empty side skipped")
+    actual = read_pairs(str(folder / source), target, column=column)
+    assert (actual.sources, actual.targets, actual.skipped) == (*KEPT, 1)
+    assert str(actual).endswith("3 pairs, 1 with an empty side skipped")
 
 
 def test_the_other_file_by_its_path_and_the_other_direction(folder):

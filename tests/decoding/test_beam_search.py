@@ -33,20 +33,20 @@ def best_points(base, prompt: list[int], penalty: float, count: int) -> list[tup
 def test_a_wide_beam_is_exhaustive(kind, space, penalty):
     base = random_automaton(SPACES[space]) if kind == "automaton" else lively(CONFIGS[kind], SPACES[space]).double()
     prompts = [[]] if kind == "automaton" else [[1, 2], [], [2, 2, 1]]
-    found = beam_search(base, prompts_of(prompts), 81, length_penalty=penalty)
+    actual = beam_search(base, prompts_of(prompts), 81, length_penalty=penalty)
     for number, prompt in enumerate(prompts):
         expected = best_points(base, prompt, penalty, 81)
         for place, (_, score) in enumerate(expected):
             if score > -torch.inf:
-                assert float(found.score[number, place]) == pytest.approx(score, abs=1e-6)
-        assert found.x.points()[number * 81] == expected[0][0]
+                assert float(actual.score[number, place]) == pytest.approx(score, abs=1e-6)
+        assert actual.x.points()[number * 81] == expected[0][0]
 
 
 @pytest.mark.parametrize("space", SPACES)
 def test_a_narrow_beam_takes_the_likeliest_token(space):
     base = lively(CONFIGS["encoder-decoder"], SPACES[space])
-    found = Greedy()(Tilted(base), PROMPTS, rng=SeededRng(0))
-    for prompt, point in zip([[1, 2], [], [2, 2, 1]], found.x.points(), strict=True):
+    draws = Greedy()(Tilted(base), PROMPTS, rng=SeededRng(0))
+    for prompt, point in zip([[1, 2], [], [2, 2, 1]], draws.x.points(), strict=True):
         log_prob, state = base.begin(prompts_of([prompt]))
         said = []
         while len(said) < base.space.max_length and not (said and said[-1] == base.space.eos):
@@ -54,7 +54,7 @@ def test_a_narrow_beam_takes_the_likeliest_token(space):
             if len(said) < base.space.max_length:
                 log_prob, state = base.advance(state, torch.tensor(said[-1:]))
         assert point == said
-    torch.testing.assert_close(found.log_base.float(), base.log_probs(found.x).sum(-1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(draws.log_base.float(), base.log_probs(draws.x).sum(-1), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "attentive-lstm", "lstm, tied"])
@@ -74,14 +74,14 @@ def test_a_batch_is_one_by_one_and_cached_is_not_cached(kind, width):
 @torch.no_grad()
 def uncached(base, prompt: Sequences, width: int) -> list[tuple[list[int], float]]:
     """Beam search written down by scoring whole rows, for one prompt and penalty 1."""
-    given = prompt.tokens[0, : int(prompt.start[0])].tolist()
+    inputs = prompt.tokens[0, : int(prompt.start[0])].tolist()
     open_, ended = [([], 0.0)], []
     for step in range(base.space.max_length):
         grown = []
         for tokens, total in open_:
             for token in range(base.space.vocab_size):
-                row = sequences([[*tokens, token]], [given])
-                grown.append(([*tokens, token], total + float(base.log_probs(row)[0, len(given) + len(tokens)])))
+                row = sequences([[*tokens, token]], [inputs])
+                grown.append(([*tokens, token], total + float(base.log_probs(row)[0, len(inputs) + len(tokens)])))
         grown = sorted(grown, key=lambda one: -one[1])[: 2 * width]
         last = step + 1 == base.space.max_length
         ended += [(tokens, total / len(tokens)) for tokens, total in grown[:width] if last or tokens[-1] == base.space.eos]
@@ -100,9 +100,9 @@ def test_beams_are_those_of_generate(family):
         ids, attention_mask=torch.ones_like(ids), num_beams=3, num_return_sequences=3, min_new_tokens=5, max_new_tokens=5,
         eos_token_id=None, forced_eos_token_id=None, output_scores=True, return_dict_in_generate=True,
     )  # fmt: skip
-    found = beam_search(seq2seq_lm(model, max_length=5, eos=None), prompts_of(sources), 3)
-    assert found.x.points() == said.sequences[:, 1:].tolist()
-    torch.testing.assert_close(found.score.flatten().float(), said.sequences_scores, atol=1e-4, rtol=1e-4)
+    actual = beam_search(seq2seq_lm(model, max_length=5, eos=None), prompts_of(sources), 3)
+    assert actual.x.points() == said.sequences[:, 1:].tolist()
+    torch.testing.assert_close(actual.score.flatten().float(), said.sequences_scores, atol=1e-4, rtol=1e-4)
 
 
 def test_an_energy_chooses_among_the_candidates():
@@ -113,8 +113,8 @@ def test_an_energy_chooses_among_the_candidates():
         return 50.0 * x.lengths.float()
 
     tilted = BeamSearch(4)(Tilted(base, long), PROMPTS, rng=SeededRng(0))
-    found = beam_search(base, PROMPTS, 4)
-    assert tilted.x.lengths.tolist() == found.x.lengths.view(3, 4).amin(1).tolist()
+    actual = beam_search(base, PROMPTS, 4)
+    assert tilted.x.lengths.tolist() == actual.x.lengths.view(3, 4).amin(1).tolist()
     assert tilted.x.lengths.sum() < plain.x.lengths.sum()
 
 
@@ -124,9 +124,9 @@ def test_places_without_a_candidate_have_no_energy():
     def of_points(x: Sequences) -> torch.Tensor:
         return torch.where(x.lengths > 0, x.lengths.float(), torch.nan)
 
-    found = BeamSearch(6)(Tilted(base, of_points), PROMPTS, rng=SeededRng(0))
-    assert found.x.points() == BeamSearch(1)(Tilted(base), PROMPTS, rng=SeededRng(0)).x.points()
-    torch.testing.assert_close(found.score, found.log_base - 1)
+    actual = BeamSearch(6)(Tilted(base, of_points), PROMPTS, rng=SeededRng(0))
+    assert actual.x.points() == BeamSearch(1)(Tilted(base), PROMPTS, rng=SeededRng(0)).x.points()
+    torch.testing.assert_close(actual.score, actual.log_base - 1)
 
 
 def test_points_end_at_the_longest_length_asked_for():

@@ -41,28 +41,28 @@ def test_all_are_decoders_and_keep_the_order_of_prompts(base):
     target = Tilted(base, short)
     for decoder in (RandomDraw(SIR(8, shared=False)), BestOfN(8, 0.0), MinimumBayesRisk(8, gain=overlap)):
         assert isinstance(decoder, Decoder)
-        found = decoder(target, prompts_of(PROMPTS), rng=SeededRng(0))
-        assert [row[:start] for row, start in zip(found.x.tokens.tolist(), found.x.start.tolist(), strict=True)] == PROMPTS
-        torch.testing.assert_close(found.log_base, base.log_probs(found.x).sum(-1))
+        actual = decoder(target, prompts_of(PROMPTS), rng=SeededRng(0))
+        assert [row[:start] for row, start in zip(actual.x.tokens.tolist(), actual.x.start.tolist(), strict=True)] == PROMPTS
+        torch.testing.assert_close(actual.log_base, base.log_probs(actual.x).sum(-1))
 
 
 def test_the_best_of_very_many_draws_is_the_best_of_all(base):
     target = Tilted(base, short)
-    found = BestOfN(3_000, 0.0)(target, prompts_of(PROMPTS), rng=SeededRng(0))
+    draws = BestOfN(3_000, 0.0)(target, prompts_of(PROMPTS), rng=SeededRng(0))
     for number, prompt in enumerate(PROMPTS):
         x, score = every_point(target, prompt)
-        assert found.x.points()[number] == x.points()[int(score.argmax())]
-        assert float(found.score[number]) == pytest.approx(float(score.max()))
+        assert draws.x.points()[number] == x.points()[int(score.argmax())]
+        assert float(draws.score[number]) == pytest.approx(float(score.max()))
 
 
 def test_least_risk_is_that_of_enumeration(base):
     target, count = Tilted(base, short), len(enumerate_points(SPACE))
-    found = MinimumBayesRisk(count, gain=overlap, sampler=Exhaustive())(target, prompts_of(PROMPTS), rng=SeededRng(0))
+    actual = MinimumBayesRisk(count, gain=overlap, sampler=Exhaustive())(target, prompts_of(PROMPTS), rng=SeededRng(0))
     for number, prompt in enumerate(PROMPTS):
         x, score = every_point(target, prompt)
         expected = overlap(x).double() @ score.softmax(0)
-        assert float(found.score[number]) == pytest.approx(float(expected.max()))
-        assert float(expected[x.points().index(found.x.points()[number])]) == pytest.approx(float(expected.max()))
+        assert float(actual.score[number]) == pytest.approx(float(expected.max()))
+        assert float(expected[x.points().index(actual.x.points()[number])]) == pytest.approx(float(expected.max()))
         turned = overlap(x).double().T @ score.softmax(0)
         assert float(turned.max()) != pytest.approx(float(expected.max())), "rows and columns must be told apart"
 

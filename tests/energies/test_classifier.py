@@ -30,8 +30,8 @@ def one_by_one(folder, texts):
 
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     with torch.no_grad():
-        found = [model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=12)).logits[0] for text in texts]
-    return torch.stack(found).double()
+        actual = [model(**tokenizer(text, return_tensors="pt", truncation=True, max_length=12)).logits[0] for text in texts]
+    return torch.stack(actual).double()
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
@@ -58,8 +58,8 @@ def test_tokens_are_given_as_they_are(folder):
 
 def test_a_single_output_and_many_labels_at_once(tmp_path):
     write_classifier(tmp_path / "one", labels=("score",))
-    one = one_by_one(tmp_path / "one", TEXTS)[:, 0]
-    assert torch.allclose(load_classifier(tmp_path / "one")(TEXTS), torch.sigmoid(one), atol=1e-6)
+    item = one_by_one(tmp_path / "one", TEXTS)[:, 0]
+    assert torch.allclose(load_classifier(tmp_path / "one")(TEXTS), torch.sigmoid(item), atol=1e-6)
     write_classifier(tmp_path / "many", problem_type="multi_label_classification")
     many = one_by_one(tmp_path / "many", TEXTS)[:, 1]
     assert torch.allclose(load_classifier(tmp_path / "many", "so-so")(TEXTS), torch.sigmoid(many), atol=1e-6)

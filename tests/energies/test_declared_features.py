@@ -44,8 +44,8 @@ def test_declarations_judge_the_text_of_the_point_alone():
         FeatureSpec("characters", at_least=2),
         FeatureSpec("characters", at_least=2, negated=True),
     ]
-    found = {d.title: feature_values([feature_from_spec(d, decode)], x)[:, 0].tolist() for d in declared}
-    assert found == {
+    actual = {d.title: feature_values([feature_from_spec(d, decode)], x)[:, 0].tolist() for d in declared}
+    assert actual == {
         "contains b": [1, 0, 1],
         "lacks a": [0, 1, 1],
         "count b": [1, 0, 2],
@@ -130,8 +130,8 @@ def test_tokens_include_the_end_symbol():
     x = sequences([[0, 1, 2], [0, 1], [2]])
     shorts = ["ends-with[on=tokens]:1 2", "ends-with[on=tokens]:1", "word-list[on=tokens]:1,2", "tokens"]
     shorts.append("ngram-overlap[on=tokens,n=2]:0 1 0")
-    found = feature_values(features_from_specs([parse_feature(short) for short in shorts]), x)
-    assert torch.allclose(found.T, torch.tensor([[1, 0, 0], [0, 1, 0], [2 / 3, 0.5, 1], [3, 2, 1], [0.5, 1, 0]]).double())
+    actual = feature_values(features_from_specs([parse_feature(short) for short in shorts]), x)
+    assert torch.allclose(actual.T, torch.tensor([[1, 0, 0], [0, 1, 0], [2 / 3, 0.5, 1], [3, 2, 1], [0.5, 1, 0]]).double())
 
 
 @pytest.mark.parametrize("motif", ["1 1", "1 0 1", "0 2", "0"])

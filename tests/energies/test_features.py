@@ -44,8 +44,8 @@ FEATURES = [
 
 def test_features_mean_what_they_say():
     x = sequences([[1, 1, 1, 2], [0], [2, 1, 0]], [[2], [1, 2], []])
-    found = dict(zip([feature.name for feature in FEATURES], feature_values(FEATURES, x).T.tolist(), strict=True))
-    assert found == {
+    actual = dict(zip([feature.name for feature in FEATURES], feature_values(FEATURES, x).T.tolist(), strict=True))
+    assert actual == {
         "contains [1, 2]": [1, 0, 0],
         "no 2": [0, 1, 0],
         "count [1, 1]": [2, 0, 0],
@@ -99,13 +99,13 @@ def test_a_batch_is_decoded_once_for_each_decoder():
             self.calls += len(points)
             return decode(points)
 
-    one, other = Decoder(), Decoder()
-    texts = [text_feature(f"one {k}", one.decode, len) for k in range(3)]
-    texts += [text_feature("other", other.decode, len), text_feature("whole", one.decode, len, with_prompt=True)]
-    texts += [cached(text_feature("dear", one.decode, len))]
+    item, other = Decoder(), Decoder()
+    texts = [text_feature(f"one {k}", item.decode, len) for k in range(3)]
+    texts += [text_feature("other", other.decode, len), text_feature("whole", item.decode, len, with_prompt=True)]
+    texts += [cached(text_feature("dear", item.decode, len))]
     x = sequences([[1, 2, 0], [2]], [[1], [2, 2]])
     for order in (texts, texts[::-1]):
-        one.calls = other.calls = 0
-        found = dict(zip([feature.name for feature in order], feature_values(order, x).T.tolist(), strict=True))
-        assert found == {"one 0": [2, 1], "one 1": [2, 1], "one 2": [2, 1], "other": [2, 1], "whole": [3, 3], "dear": [2, 1]}
-        assert (one.calls, other.calls) == (4, 2)  # the points, and the points with their prompts
+        item.calls = other.calls = 0
+        actual = dict(zip([feature.name for feature in order], feature_values(order, x).T.tolist(), strict=True))
+        assert actual == {"one 0": [2, 1], "one 1": [2, 1], "one 2": [2, 1], "other": [2, 1], "whole": [3, 3], "dear": [2, 1]}
+        assert (item.calls, other.calls) == (4, 2)  # the points, and the points with their prompts

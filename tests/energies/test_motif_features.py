@@ -15,18 +15,18 @@ PAPER = ["10001011111000", "01011101101", "001001100111", "1011100111001", "1000
 
 def by_hand(strings: dict[str, str], text: str) -> list[float]:
     """The paper's rule, on the text: 0 where present, 1 where absent."""
-    return [float(not (text.startswith(one) if name == "d0" else one in text)) for name, one in strings.items()]
+    return [float(not (text.startswith(item) if name == "d0" else item in text)) for name, item in strings.items()]
 
 
 @pytest.mark.parametrize("motif", PAPER)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_strings_of_the_paper(motif, seed):
-    found = motif_strings(motif, "1111111", rng=SeededRng(seed))
-    assert tuple(found) == NAMES
-    assert (found["m"], found["m+0"], found["m/2"], found["d0"]) == (motif, motif + "0", motif[: len(motif) // 2], "0")
-    assert [len(found[name]) for name in ("d1", "d2", "d3")] == [len(motif), len(motif) + 2, len(motif) // 2]
+    actual = motif_strings(motif, "1111111", rng=SeededRng(seed))
+    assert tuple(actual) == NAMES
+    assert (actual["m"], actual["m+0"], actual["m/2"], actual["d0"]) == (motif, motif + "0", motif[: len(motif) // 2], "0")
+    assert [len(actual[name]) for name in ("d1", "d2", "d3")] == [len(motif), len(motif) + 2, len(motif) // 2]
     for name in ("d1", "d2", "d3"):
-        assert motif not in found[name] and found[name] not in motif + "0"
+        assert motif not in actual[name] and actual[name] not in motif + "0"
 
 
 def test_distractors_are_fixed_by_the_seed_alone():
@@ -89,7 +89,7 @@ def test_other_alphabets():
     strings = motif_strings("cab", "1111111", alphabet="abc", rng=SeededRng(0))
     assert strings["m+0"] == "caba" and strings["m/2"] == "c" and strings["d0"] == "a"
     declared = declared_motif_features("cab", "1101000", alphabet="abc", rng=SeededRng(0))
-    assert [one.value for one in declared] == ["2 0 1", "2 0 1 0", "0"]
+    assert [item.value for item in declared] == ["2 0 1", "2 0 1 0", "0"]
 
 
 @pytest.mark.parametrize(

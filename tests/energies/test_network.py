@@ -84,11 +84,11 @@ def test_a_unidirectional_encoder_starts_as_the_base(base):
 def test_who_sees_what(base):
     """Changing the last token changes the first vector of a bidirectional kind only."""
     base = own_base(base) if "transformer" in base else tiny_base(base)
-    one, other = sequences([[1, 2, 1, 1]], [[2, 1]]), sequences([[1, 2, 1, 2]], [[2, 1]])
+    item, other = sequences([[1, 2, 1, 1]], [[2, 1]]), sequences([[1, 2, 1, 2]], [[2, 1]])
     ahead = {}
     for kind in ("unidirectional", "bidirectional"):
         encoder = built(base, kind=kind).encoder
-        gap = (encoder(one).vectors - encoder(other).vectors).abs().amax(-1)[0]
+        gap = (encoder(item).vectors - encoder(other).vectors).abs().amax(-1)[0]
         ahead[kind] = bool((gap[:-1] > 1e-4).all())
         assert gap[-1] > 1e-4 and (ahead[kind] or gap[:-1].max() < 1e-5)
     assert ahead == {"unidirectional": False, "bidirectional": True}
@@ -129,10 +129,10 @@ def test_an_encoder_of_text_is_that_of_transformers(root):
     parts = {whole: [slice(0, 6), slice(0, 6), slice(0, 3)], point: [slice(3, 5), slice(1, 6), slice(2, 3)], first: [[0]] * 3}
     texts = ["cat good good cat", "cat cat good good", "good"]
     states = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
-    assert [len(one) for one in states] == [6, 6, 3]
+    assert [len(state) for state in states] == [6, 6, 3]
     parts[point][0] = slice(3, 6)
     for energy, columns in parts.items():
-        expected = torch.cat([energy.head(one[place].mean(0)) for one, place in zip(states, columns, strict=True)])
+        expected = torch.cat([energy.head(state[place].mean(0)) for state, place in zip(states, columns, strict=True)])
         assert torch.allclose(energy(x), expected, atol=1e-4)
 
 
@@ -158,8 +158,8 @@ def test_a_shared_encoder_owns_nothing_of_its_base():
 def test_building_leaves_the_base_alone_and_is_repeatable():
     base = own_base("transformer, learned")
     before = {name: weight.clone() for name, weight in base.named_parameters()}
-    one, same, other = (build_energy(EnergyConfig(network=OWN), base, rng=SeededRng(seed)) for seed in (1, 1, 2))
-    weights = [energy.encoder.network.embedding.weight for energy in (one, same, other)]
+    item, same, other = (build_energy(EnergyConfig(network=OWN), base, rng=SeededRng(seed)) for seed in (1, 1, 2))
+    weights = [energy.encoder.network.embedding.weight for energy in (item, same, other)]
     assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
     copy = build_energy(EnergyConfig(), base, rng=SeededRng(1))
     with torch.no_grad():

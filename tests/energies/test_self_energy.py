@@ -63,8 +63,8 @@ def test_after_a_prefix_comes_the_level_of_its_next_token(kind):
     energy, x = SelfEnergy(base), enumerate_points(space, prompts_of(PROMPTS))
     for length in range(space.max_length):
         longer = Sequences(x.tokens, x.start, x.start + length + 1)
-        found = energy.twist(Sequences(x.tokens, x.start, x.start + length))
-        torch.testing.assert_close(found, -energy(longer), atol=2e-4, rtol=0)
+        actual = energy.twist(Sequences(x.tokens, x.start, x.start + length))
+        torch.testing.assert_close(actual, -energy(longer), atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["lstm, vectors", "llama"])

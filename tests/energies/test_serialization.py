@@ -89,8 +89,8 @@ def test_files_that_features_read_are_known_by_their_content(tmp_path, monkeypat
     write_classifier(tmp_path / "mood")
     features = (FeatureSpec("word-list", file="list.txt"), FeatureSpec("classifier", "mood", label="good"))
     saved = load_energy(save_energy(tmp_path / "energy", replace(some_energy(), features=features)))
-    assert [one.title for one in saved.features] == [one.title for one in features]
-    assert [len(one.digest) for one in saved.features] == [32, 32]
+    assert [feature.title for feature in saved.features] == [feature.title for feature in features]
+    assert [len(feature.digest) for feature in saved.features] == [32, 32]
     assert load_energy(save_energy(tmp_path / "again", saved)) == saved
     monkeypatch.chdir("/")
     before = saved.energy(lambda points: ["happy cat"])(sequences([[1]]))

@@ -50,7 +50,7 @@ def test_spans_are_of_the_prompt_and_the_rest_is_impossible():
 def test_kernels_count_as_by_hand():
     task_model = made("kernels")
     x = X.rows(slice(0, 1))
-    prompt, point = (task_model.encoder(sequences([one])).vectors[0, 1:] for one in ([0, 2], [3, 1, 0]))
+    prompt, point = (task_model.encoder(sequences([item])).vectors[0, 1:] for item in ([0, 2], [3, 1, 0]))
     features = []
     for level, width in zip(KERNEL_MEANS, KERNEL_WIDTHS, strict=True):
         counts = [

@@ -34,10 +34,10 @@ def test_numbers_and_names_are_copied_or_not(tokenizer, x):
 
 
 def test_a_length_is_far_from_the_usual_one(tokenizer, x):
-    found = length_ratio(tokenizer.decode).of(x)
+    actual = length_ratio(tokenizer.decode).of(x)
     expected = torch.tensor([6 / 6, 5 / 5, 3 / 10, 3 / 3], dtype=torch.float64).log().abs()
-    torch.testing.assert_close(found, expected)
-    assert float(length_ratio(tokenizer.decode, usual=0.5).of(x)[2]) < float(found[2])
+    torch.testing.assert_close(actual, expected)
+    assert float(length_ratio(tokenizer.decode, usual=0.5).of(x)[2]) < float(actual[2])
 
 
 def test_words_of_the_lexicon_are_covered(tokenizer, x):
@@ -50,8 +50,8 @@ def test_a_lexicon_finds_what_goes_together():
     animals, sizes = ["chat", "chien"], ["grand", "petit"]
     sources = [f"le {size} {animal}" for size in sizes for animal in animals] * 3
     targets = [f"the {words[source.split()[1]]} {words[source.split()[2]]}" for source in sources]
-    found = lexicon_of(sources, targets, dice=0.7)
-    assert {one: set(others) for one, others in found.items()} == {"le": {"the"}, **{one: {words[one]} for one in words}}
+    actual = lexicon_of(sources, targets, dice=0.7)
+    assert {word: set(others) for word, others in actual.items()} == {"le": {"the"}, **{word: {words[word]} for word in words}}
     assert lexicon_of(sources, targets, least=13) == {}
 
 

@@ -26,12 +26,12 @@ def tokens_of(count, vocabulary=5):
 def test_losses_are_those_of_cut_contexts(kind):
     base, tokens, places = lively(CONFIGS[kind], SPACE), tokens_of(40), torch.tensor([9, 17, 39])
     max_context = None if kind.startswith("lstm") else 6  # of 7 positions
-    found = context_losses(base, tokens, places, [0, 3, 9], max_context=max_context)
+    actual = context_losses(base, tokens, places, [0, 3, 9], max_context=max_context)
     for row, length in enumerate((0, 3, 9 if max_context is None else 6)):
         for column, place in enumerate(places.tolist()):
             x = sequences([[int(tokens[place])]], [tokens[place - length : place].tolist()])
             expected = -base.log_probs(x).detach().sum()
-            assert float(found[row, column]) == pytest.approx(float(expected), abs=1e-5)
+            assert float(actual[row, column]) == pytest.approx(float(expected), abs=1e-5)
 
 
 def plainly(losses, lengths, model, share):
@@ -58,7 +58,7 @@ def group():
     gain = {"far": [0, 0.3, 0.5, 0.6, 0.64, 0.645], "near": [0.2, 0.35, 0.4, 0.4, 0.4, 0.4], "none": [0.0] * 6}
     confidence = 0.5 + torch.empty(400, dtype=torch.float64).exponential_(generator=generator)
     losses = {
-        name: torch.stack([confidence * (1 - one) + 0.2 * noise[number] for one in gains])
+        name: torch.stack([confidence * (1 - item) + 0.2 * noise[number] for item in gains])
         for number, (name, gains) in enumerate(gain.items())
     }
     return ContextLosses((10, 20, 30, 40, 50, 60), losses)
@@ -66,11 +66,11 @@ def group():
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_the_measure_is_the_published_one(group, share):
-    found = {name: group.effective_length(name, share, rng=SeededRng(0)) for name in group.losses}
-    for name, length in found.items():
+    actual = {name: group.effective_length(name, share, rng=SeededRng(0)) for name in group.losses}
+    for name, length in actual.items():
         assert length.value == plainly(group.losses, group.lengths, name, share)
         assert length.low <= length.value <= length.high and length.unit == "tokens"
-    assert found["far"].value > found["near"].value > found["none"].value == 10
+    assert actual["far"].value > actual["near"].value > actual["none"].value == 10
 
 
 def test_a_baseline_of_ones_own_is_another_measure(group):
@@ -87,9 +87,9 @@ def test_a_context_that_is_not_read_cannot_help():
     tokens = tokens_of(300, 3)
     losses = context_losses(base, tokens, spread_places(50, 300, 8), (2, 4, 8))
     assert torch.allclose(losses[0], losses[2])
-    found = ContextLosses((2, 4, 8), {"blind": losses})
-    assert found.effective_length("blind", 1.0, rng=SeededRng(0)).high == 2
-    by_length = found.by_length("blind")
+    actual = ContextLosses((2, 4, 8), {"blind": losses})
+    assert actual.effective_length("blind", 1.0, rng=SeededRng(0)).high == 2
+    by_length = actual.by_length("blind")
     assert by_length[0].low < by_length[0].value < by_length[0].high and by_length[0].value == by_length[2].value
 
 
@@ -114,9 +114,9 @@ def test_the_verb(capsys, tmp_path):
         save_base(tmp_path / name, lively(CONFIGS[kind], Space(tokenizer.vocab_size, 8)), tokenizer)
     plot = ("--plot", str(tmp_path / "p.png"))
     flags = ("--data", str(text), "--step", "4", "--longest", "12", "--positions", "40", *plot)
-    found = answer(capsys, "analyse", "context", str(tmp_path / "one"), str(tmp_path / "two"), *flags)
-    assert [row["context"] for row in found["perplexity_by_context"]] == [4, 8, 12] and found["places"] == 40
-    assert [set(row) for row in found["effective_length"]] == [{"model", "hardest 0.1", "hardest 0.5", "hardest 1"}] * 2
+    output = answer(capsys, "analyse", "context", str(tmp_path / "one"), str(tmp_path / "two"), *flags)
+    assert [row["context"] for row in output["perplexity_by_context"]] == [4, 8, 12] and output["places"] == 40
+    assert [set(row) for row in output["effective_length"]] == [{"model", "hardest 0.1", "hardest 0.5", "hardest 1"}] * 2
     assert (tmp_path / "p.png").stat().st_size > 1000
     other = train_tokenizer("character", ["abcd"])
     save_base(tmp_path / "other", lively(CONFIGS["lstm, vectors"], Space(other.vocab_size, 8)), other)

@@ -32,9 +32,9 @@ def covered(draws, repeats, seed=0):
     truth = exact()
     times = torch.zeros(len(X) + 1)
     for number in range(repeats):
-        found = prefix_log_probs(TARGET, X, draws, rng=SeededRng(seed, "repeat", number))
+        actual = prefix_log_probs(TARGET, X, draws, rng=SeededRng(seed, "repeat", number))
         wanted = [*truth.tolist(), float(truth.sum())]
-        times += torch.tensor([one.covers(true) for one, true in zip([*found.each, found.total], wanted, strict=True)])
+        times += torch.tensor([item.covers(true) for item, true in zip([*actual.each, actual.total], wanted, strict=True)])
     return times
 
 
@@ -49,30 +49,30 @@ def test_log_z_that_is_forgotten_is_noticed(monkeypatch):
 
 
 def test_many_draws_come_near():
-    found = prefix_log_probs(TARGET, X, 20_000, rng=SeededRng(1))
-    assert torch.allclose(torch.tensor([one.value for one in found.each], dtype=torch.float64), exact(), atol=0.06)
-    assert found.total.value == pytest.approx(sum(one.value for one in found.each))
+    actual = prefix_log_probs(TARGET, X, 20_000, rng=SeededRng(1))
+    assert torch.allclose(torch.tensor([item.value for item in actual.each], dtype=torch.float64), exact(), atol=0.06)
+    assert actual.total.value == pytest.approx(sum(item.value for item in actual.each))
 
 
 def test_continuations_of_one_prompt_share_its_draws():
     """How whole points compare is exact, whatever the error of log Z."""
     target = random_target(Space(3, 1))
     points = sequences([[0], [1], [2]])
-    found = prefix_log_probs(target, points, 4, rng=SeededRng(2)).each
+    each = prefix_log_probs(target, points, 4, rng=SeededRng(2)).each
     truth = tabulate(target, unique_prompts(points)[0]).log_probs(points, torch.zeros(3, dtype=torch.long))[:, 0]
-    assert found[0].value != pytest.approx(float(truth[0]), abs=1e-6)
-    assert found[1].value - found[0].value == pytest.approx(float(truth[1] - truth[0]), abs=1e-6)
+    assert each[0].value != pytest.approx(float(truth[0]), abs=1e-6)
+    assert each[1].value - each[0].value == pytest.approx(float(truth[1] - truth[0]), abs=1e-6)
 
 
 def test_without_an_energy_all_is_exact():
-    found = prefix_log_probs(Tilted(TARGET.base, flat), X, 2, rng=SeededRng(3))
-    assert all(one.low == one.high for one in [*found.each, found.total]) and found.log_z.value == 0
+    actual = prefix_log_probs(Tilted(TARGET.base, flat), X, 2, rng=SeededRng(3))
+    assert all(item.low == item.high for item in [*actual.each, actual.total]) and actual.log_z.value == 0
 
 
 def test_what_is_forbidden_has_no_probability():
     target = Tilted(TARGET.base, lambda x: torch.where((x.tokens == 2).any(-1), math.inf, 0.0).double())
-    found = prefix_log_probs(target, sequences([[1], [2]]), 50, rng=SeededRng(4))
-    assert found.each[1].value == -math.inf and found.each[0].value > -2 and found.total.value == -math.inf
+    actual = prefix_log_probs(target, sequences([[1], [2]]), 50, rng=SeededRng(4))
+    assert actual.each[1].value == -math.inf and actual.each[0].value > -2 and actual.total.value == -math.inf
     with pytest.raises(ValueError, match="forbids all 50 draws"):
         prefix_log_probs(Tilted(TARGET.base, lambda x: torch.full((len(x),), math.inf)), X, 50, rng=SeededRng(4))
 

@@ -49,8 +49,8 @@ def exact(base, source) -> tuple[torch.Tensor, float]:
         data, own, logsumexp = (torch.stack(column) for column in zip(*prefixes.values(), strict=True))
         bounds.append((data * logsumexp).sum() / data.sum() - ((own * logsumexp.exp()).sum() / own.sum()).log())
         reached.append(data.sum())
-    found, weight = torch.stack(bounds), torch.stack(reached)
-    return found, float((found * weight).sum() / weight.sum())
+    actual, weight = torch.stack(bounds), torch.stack(reached)
+    return actual, float((actual * weight).sum() / weight.sum())
 
 
 def of_rows(logsumexp: torch.Tensor, valid: torch.Tensor) -> LogSumExps:
@@ -58,8 +58,8 @@ def of_rows(logsumexp: torch.Tensor, valid: torch.Tensor) -> LogSumExps:
 
 
 def right(data, drawn):
-    found = exposure_of(of_rows(*data), of_rows(*drawn), sources=((1, len(data[0])), (1, len(drawn[0]))))
-    return {**{one.position: one.bound for one in found.at}, "mean": found.mean}
+    actual = exposure_of(of_rows(*data), of_rows(*drawn), sources=((1, len(data[0])), (1, len(drawn[0]))))
+    return {**{item.position: item.bound for item in actual.at}, "mean": actual.mean}
 
 
 def without_the_exponential(data, drawn):
@@ -67,8 +67,8 @@ def without_the_exponential(data, drawn):
     from esscher.estimators.intervals import interval
 
     def statistic(first, second):
-        own = (first[0, :, None] * data[0] * data[1]).sum() / (first[0, :, None] * data[1]).sum()
-        return own - (second[0, :, None] * drawn[0] * drawn[1]).sum() / (second[0, :, None] * drawn[1]).sum()
+        self_value = (first[0, :, None] * data[0] * data[1]).sum() / (first[0, :, None] * data[1]).sum()
+        return self_value - (second[0, :, None] * drawn[0] * drawn[1]).sum() / (second[0, :, None] * drawn[1]).sum()
 
     sizes = [(1, len(data[0])), (1, len(drawn[0]))]
     return {"mean": interval(statistic, sizes, confidence=0.95, n=1, method="wrong")}
@@ -94,30 +94,30 @@ def hits(base, source, method, *, replications: int, sequences: int = 100, draws
     x, _ = draw(source, empty_prompts(1), sequences * replications, rng=SeededRng(1))
     y, _ = draw(base, empty_prompts(1), draws * replications, rng=SeededRng(2))
     sides = [[part.view(replications, size, -1) for part in table(base, z)] for z, size in ((x, sequences), (y, draws))]
-    found: dict[object, int] = {}
-    for one in range(replications):
-        told = method(*[tuple(part[one] for part in side) for side in sides])
-        for name, estimate in told.items():
+    actual: dict[object, int] = {}
+    for index in range(replications):
+        output = method(*[tuple(part[index] for part in side) for side in sides])
+        for name, estimate in output.items():
             if name in truth:
-                found[name] = found.get(name, 0) + estimate.covers(truth[name])
-    return found
+                actual[name] = actual.get(name, 0) + estimate.covers(truth[name])
+    return actual
 
 
 @pytest.mark.parametrize("space", SPACES)
 def test_intervals_cover_the_exact_bound(space):
     """120 populations, 4 numbers each: a right one fails once in a thousand runs for each number."""
     base, source = lively_base(SPACES[space]), random_automaton(SPACES[space], seed=3)
-    found = hits(base, source, right, replications=120)
-    assert set(found) == {2, 3, 4, "mean"}
-    for name, count in found.items():
+    actual = hits(base, source, right, replications=120)
+    assert set(actual) == {2, 3, 4, "mean"}
+    for name, count in actual.items():
         print(space, name, assert_covers(count, 120, 0.95))
 
 
 def test_without_the_exponential_it_does_not_cover():
     space = SPACES["fixed length"]
-    found = hits(lively_base(space), random_automaton(space, seed=3), without_the_exponential, replications=120)
+    actual = hits(lively_base(space), random_automaton(space, seed=3), without_the_exponential, replications=120)
     with pytest.raises(AssertionError, match="held the truth"):
-        assert_covers(found["mean"], 120, 0.95)
+        assert_covers(actual["mean"], 120, 0.95)
 
 
 def test_tokens_as_replicates_do_not_cover():
@@ -129,14 +129,14 @@ def test_tokens_as_replicates_do_not_cover():
         row, token = (torch.randn(100, many, generator=generator, dtype=torch.float64) for many in (1, 6))
         return 0.5 * row + 0.1 * token, torch.ones(100, 6, dtype=torch.bool)
 
-    truth, found = -(0.25 + 0.01) / 2, {right: 0, tokens_as_replicates: 0}
+    truth, actual = -(0.25 + 0.01) / 2, {right: 0, tokens_as_replicates: 0}
     for _ in range(80):
         sides = levels(), levels()
-        for method in found:
-            found[method] += method(*sides)["mean"].covers(truth)
-    assert_covers(found[right], 80, 0.95)
+        for method in actual:
+            actual[method] += method(*sides)["mean"].covers(truth)
+    assert_covers(actual[right], 80, 0.95)
     with pytest.raises(AssertionError, match="held the truth"):
-        assert_covers(found[tokens_as_replicates], 80, 0.95)
+        assert_covers(actual[tokens_as_replicates], 80, 0.95)
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -145,9 +145,9 @@ def test_all_prefixes_give_the_exact_value_and_no_more_than_the_divergence(space
     base, source = lively_base(SPACES[space]), random_automaton(SPACES[space], seed=3)
     points = enumerate_points(SPACES[space])
     logsumexp, valid = table(base, points)
-    p, q = (one.log_probs(points).sum(-1).exp() for one in (source, base))
+    p, q = (item.log_probs(points).sum(-1).exp() for item in (source, base))
     sides = [LogSumExps(logsumexp, valid, weight, torch.arange(len(points))) for weight in (p, q)]
-    found = exposure_of(*sides, sources=((1, len(points)),) * 2)
+    actual = exposure_of(*sides, sources=((1, len(points)),) * 2)
     bounds, mean = exact(base, source)
     effects = [
         (q[:, None] * valid * logsumexp.exp())[:, k] / (q[:, None] * valid * logsumexp.exp())[:, k].sum()
@@ -156,21 +156,21 @@ def test_all_prefixes_give_the_exact_value_and_no_more_than_the_divergence(space
     ]
     bias = torch.stack([effect.square().sum() for effect in effects]) * len(points) / (2 * (len(points) - 1))
     torch.testing.assert_close(
-        torch.tensor([one.bound.value for one in found.at], dtype=torch.float64) + bias, bounds, atol=1e-10, rtol=0
+        torch.tensor([item.bound.value for item in actual.at], dtype=torch.float64) + bias, bounds, atol=1e-10, rtol=0
     )
     shares = (p[:, None] * valid).sum(0)
-    assert found.mean.value + float((bias * shares).sum() / shares.sum()) == pytest.approx(mean, abs=1e-10)
+    assert actual.mean.value + float((bias * shares).sum() / shares.sum()) == pytest.approx(mean, abs=1e-10)
     assert bool((bounds <= divergences_of_prefixes(source, base, points) + 1e-12).all())
 
 
 def divergences_of_prefixes(source, base, points: Sequences) -> torch.Tensor:
     """KL(data prefixes || model prefixes) among those that go on, by position."""
-    found = []
+    actual = []
     for k in range(base.space.max_length):
         rows = {tuple(point[:k]): row for row, point in enumerate(points.points()) if len(point) > k}
-        p, q = (one.log_probs(points)[list(rows.values()), :k].sum(-1).softmax(0) for one in (source, base))
-        found.append((p * (p / q).log()).sum())
-    return torch.stack(found)
+        p, q = (item.log_probs(points)[list(rows.values()), :k].sum(-1).softmax(0) for item in (source, base))
+        actual.append((p * (p / q).log()).sum())
+    return torch.stack(actual)
 
 
 def test_the_density_ratio_makes_the_bound_the_divergence():
@@ -186,9 +186,9 @@ def test_the_density_ratio_makes_the_bound_the_divergence():
     from esscher.testing.statistics import point_number
 
     rows = [of_rows(logsumexp[point_number(space, z)], valid[point_number(space, z)]) for z in (x, y)]
-    found = exposure_of(*rows, sources=((1, 40000), (1, 40000)), confidence=0.999)
+    actual = exposure_of(*rows, sources=((1, 40000), (1, 40000)), confidence=0.999)
     truth = divergences_of_prefixes(source, base, points)
-    assert all(one.bound.covers(float(truth[one.position - 1])) for one in found.at[1:])  # a false alarm once in 300 seeds
+    assert all(item.bound.covers(float(truth[item.position - 1])) for item in actual.at[1:])  # a false alarm once in 300 seeds
     assert float(truth[3]) > 0.1
 
 
@@ -199,14 +199,14 @@ def test_prompts_are_replicates_and_the_same_value_is_had_by_hand():
     x, _ = draw(random_automaton(space, seed=3), prompts_sequences(prompts), 1, rng=SeededRng(3))
     distinct, context = unique_prompts(x)
     draws = Ancestral()(Tilted(base), distinct, 5, rng=SeededRng(4))
-    found = exposure(base, x, draws)
-    assert f"{len(distinct)} replicates of the data, {len(distinct)} of the draws" in found.mean.method
+    actual = exposure(base, x, draws)
+    assert f"{len(distinct)} replicates of the data, {len(distinct)} of the draws" in actual.mean.method
     (data, valid), (own, reach) = table(base, x), table(base, draws.x)
     times = context.bincount()[:, None].expand(-1, 5).reshape(-1).double() / 5
     k = 1
     weight = times * reach[:, k]
     log_mean = ((weight * own[:, k].exp()).sum() / weight.sum()).log()
-    (second,) = (one for one in found.at if one.position == 2)
+    (second,) = (item for item in actual.at if item.position == 2)
     assert (second.sequences, second.draws) == (int(valid[:, k].sum()), int(reach[:, k].sum()))
     plain = float(data[valid[:, k], k].mean() - log_mean)
     assert second.bound.value == pytest.approx(plain, abs=0.1) and second.bound.value < plain  # the bias is taken off
@@ -256,4 +256,4 @@ def test_errors_say_what_to_do():
     with pytest.raises(ValueError, match=r"draw after `unique_prompts"):
         exposure(base, x, other)
     short = Ancestral(max_new_tokens=2)(Tilted(base), empty_prompts(1), 30, rng=SeededRng(0))
-    assert isinstance(short, Draws) and [one.position for one in exposure(base, x, short).at] == [1, 2]
+    assert isinstance(short, Draws) and [item.position for item in exposure(base, x, short).at] == [1, 2]

@@ -20,16 +20,16 @@ SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
 def outputs(base) -> list[dict[tuple[int, ...], tuple[float, torch.Tensor]]]:
     """For each position: every own output that has not ended, its probability, and the log-probabilities that follow."""
     points = enumerate_points(base.space)
-    own = base.log_probs(points)
+    log_probs = base.log_probs(points)
     log_prob, state = base.begin(points.prompts())
-    found = []
+    actual = []
     for k in range(base.space.max_length):
         rows = {tuple(point[:k]): row for row, point in enumerate(points.points()) if len(point) > k}
-        found.append({prefix: (float(own[row, :k].sum().exp()), log_prob[row]) for prefix, row in rows.items()})
+        actual.append({prefix: (float(log_probs[row, :k].sum().exp()), log_prob[row]) for prefix, row in rows.items()})
         if k + 1 < base.space.max_length:
             column = torch.full((len(points), 1), k).clamp(max=points.tokens.shape[1] - 1)
             log_prob, state = base.advance(state, points.tokens.gather(1, column)[:, 0])
-    return found
+    return actual
 
 
 def exact(model, baseline, source) -> tuple[list[float], float]:
@@ -76,9 +76,9 @@ def test_the_exact_ratio_is_found_after_own_outputs_and_not_after_the_truth(spac
     laws = [Truncated(base, top_k=1) if greedy else base for base in (model, baseline)]
     each, truth = exact_of_laws(model, baseline, source, laws)
     x = data_of(source, 16000, 1)
-    found = exposure_ratio(model, baseline, x, greedy=greedy, confidence=0.999, rng=SeededRng(2))
-    assert found.ratio.covers(truth)
-    assert all(one.ratio.covers(each[one.position - 1]) for one in found.at)
+    actual = exposure_ratio(model, baseline, x, greedy=greedy, confidence=0.999, rng=SeededRng(2))
+    assert actual.ratio.covers(truth)
+    assert all(item.ratio.covers(each[item.position - 1]) for item in actual.at)
     forced = ratio_of(*(teacher_forced(base, x) for base in (model, baseline)), torch.arange(16000), confidence=0.999)
     assert not forced.ratio.covers(truth)
 
@@ -100,9 +100,9 @@ def test_tokens_as_replicates_cover_too_seldom():
     kind = torch.randint(2, (100, 40, 1), generator=generator).double()
     gap = kind - 0.5 + 0.1 * torch.randn(shape, generator=generator, dtype=torch.float64)
     rows = tokens = 0
-    for one in gap:
+    for item in gap:
         pair = [
-            SelfConditionedScores(score, torch.ones(40, 4, dtype=torch.bool)) for score in (one, torch.zeros(40, 4).double())
+            SelfConditionedScores(score, torch.ones(40, 4, dtype=torch.bool)) for score in (item, torch.zeros(40, 4).double())
         ]
         alone = [SelfConditionedScores(side.log_prob.reshape(-1, 1), side.valid.reshape(-1, 1)) for side in pair]
         rows += ratio_of(*pair, torch.arange(40)).ratio.covers(0.5)
@@ -113,26 +113,26 @@ def test_tokens_as_replicates_cover_too_seldom():
 def test_a_model_against_itself_is_one_half():
     base = lively(CONFIGS["gru, vectors"], SPACES["end symbol"])
     x = data_of(random_automaton(SPACES["end symbol"]), 50, 1)
-    found = exposure_ratio(base, base, x, rng=SeededRng(0))
-    assert found.ratio.value == 0.5 and all(one.ratio.value == 0.5 for one in found.at)
-    assert found.ratio.low < 0.5 < found.ratio.high
+    actual = exposure_ratio(base, base, x, rng=SeededRng(0))
+    assert actual.ratio.value == 0.5 and all(item.ratio.value == 0.5 for item in actual.at)
+    assert actual.ratio.low < 0.5 < actual.ratio.high
 
 
 def test_greedy_outputs_are_those_of_the_likeliest_token():
     space = SPACES["end symbol"]
     base = lively(CONFIGS["transformer, rotary"], space)
     x = sequences([[1, 2, 1, 2], [2, 0], [1, 1, 1, 1]], [[], [1], [2, 1]])
-    found = self_conditioned_scores(base, x, rng=SeededRng(0))
+    actual = self_conditioned_scores(base, x, rng=SeededRng(0))
     for row in range(3):
         before, ended = x.tokens[row, : int(x.start[row])].tolist(), False
         for k, token in enumerate(x.points()[row]):
-            assert bool(found.valid[row, k]) != ended
+            assert bool(actual.valid[row, k]) != ended
             log_prob = base.begin(sequences([()], [before]))[0][0]
             if not ended:
-                assert float(found.log_prob[row, k]) == pytest.approx(float(log_prob[token]), abs=1e-4)
+                assert float(actual.log_prob[row, k]) == pytest.approx(float(log_prob[token]), abs=1e-4)
             ended = ended or int(log_prob.argmax()) == 0
             before.append(int(log_prob.argmax()))
-    assert not bool(found.valid[1, 2:].any())
+    assert not bool(actual.valid[1, 2:].any())
 
 
 def test_prompts_that_some_share_are_replicates():
@@ -140,8 +140,8 @@ def test_prompts_that_some_share_are_replicates():
     model, baseline, source = models(space)
     prompts = [[row % 3] for row in range(30)]
     x, _ = draw(source, sequences([()] * 30, prompts), 1, rng=SeededRng(1))
-    found = exposure_ratio(model, baseline, x, greedy=False, rng=SeededRng(2))
-    assert "sampled outputs of both, 3 replicates" in found.ratio.method and found.ratio.n == 120
-    assert [one.position for one in found.at] == [1, 2, 3, 4] and found.at[0].sequences == 30
+    actual = exposure_ratio(model, baseline, x, greedy=False, rng=SeededRng(2))
+    assert "sampled outputs of both, 3 replicates" in actual.ratio.method and actual.ratio.n == 120
+    assert [item.position for item in actual.at] == [1, 2, 3, 4] and actual.at[0].sequences == 30
     again = exposure_ratio(model, baseline, x, greedy=False, rng=SeededRng(2))
-    assert again == found
+    assert again == actual

@@ -39,41 +39,41 @@ def shared_capital(y: list[float], m: float, alpha: float) -> float:
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-3.0, 0.9)])
 @pytest.mark.parametrize("confidence", [0.5, 0.8])
 def test_both_ends_are_where_the_capital_reaches_its_limit(low, high, confidence):
-    (found,) = betting_log_z(weighted([LOG_WEIGHTS]), low=low, high=high, confidence=confidence)
+    (actual,) = betting_log_z(weighted([LOG_WEIGHTS]), low=low, high=high, confidence=confidence)
     limit = math.log(2 / (1 - confidence))
 
     def within(log_weight: float) -> float:
         return (math.exp(log_weight) - math.exp(low)) / (math.exp(high) - math.exp(low))
 
-    y = [within(one) for one in LOG_WEIGHTS]
-    assert within(found.value) == pytest.approx(sum(y) / 12)
-    assert low < found.low < found.value < found.high < high
-    assert log_capital(y, within(found.low), limit) == pytest.approx(limit, abs=1e-9)
-    assert log_capital([1 - one for one in y], 1 - within(found.high), limit) == pytest.approx(limit, abs=1e-9)
-    assert (found.confidence, found.n, found.unit) == (confidence, 12, "nats")
-    assert f"exact at 12 draws, for log weights in [{low:.4g}, {high:.4g}]" in found.method
+    y = [within(item) for item in LOG_WEIGHTS]
+    assert within(actual.value) == pytest.approx(sum(y) / 12)
+    assert low < actual.low < actual.value < actual.high < high
+    assert log_capital(y, within(actual.low), limit) == pytest.approx(limit, abs=1e-9)
+    assert log_capital([1 - item for item in y], 1 - within(actual.high), limit) == pytest.approx(limit, abs=1e-9)
+    assert (actual.confidence, actual.n, actual.unit) == (confidence, 12, "nats")
+    assert f"exact at 12 draws, for log weights in [{low:.4g}, {high:.4g}]" in actual.method
 
 
 def test_each_prompt_has_its_own():
-    rows = [LOG_WEIGHTS, [one - 0.1 for one in LOG_WEIGHTS]]
+    rows = [LOG_WEIGHTS, [item - 0.1 for item in LOG_WEIGHTS]]
     both = betting_log_z(weighted(rows), low=-1, high=1)
     assert both == [betting_log_z(weighted([row]), low=-1, high=1, confidence=0.95)[0] for row in rows]
 
 
 def test_a_weight_may_be_none_at_all():
     """With one such draw of two and more nothing is ruled out from below."""
-    (found,) = betting_log_z(weighted([[-math.inf, -math.inf, -1.0, -math.inf]]), low=-math.inf, high=0.0)
+    (actual,) = betting_log_z(weighted([[-math.inf, -math.inf, -1.0, -math.inf]]), low=-math.inf, high=0.0)
     (nearly,) = betting_log_z(weighted([[-60.0, -60.0, -1.0, -60.0]]), low=-60.0, high=0.0)
-    assert found.value == pytest.approx(-1 - math.log(4)) and found.high == pytest.approx(nearly.high, abs=1e-9)
-    assert (found.low, nearly.low) == (-math.inf, -60.0)
+    assert actual.value == pytest.approx(-1 - math.log(4)) and actual.high == pytest.approx(nearly.high, abs=1e-9)
+    assert (actual.low, nearly.low) == (-math.inf, -60.0)
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
 def test_the_mean_over_prompts_from_below_and_above(weights):
     """Two prompts of 16 draws: two blocks of 8 below; above, tangents where the first 8 draws say."""
-    log_weight = torch.tensor([[*LOG_WEIGHTS, 0.4, -0.3, 0.6, -0.8], [one / 2 - 0.3 for one in (*LOG_WEIGHTS, 1, -1, 0, 0)]])
+    log_weight = torch.tensor([[*LOG_WEIGHTS, 0.4, -0.3, 0.6, -0.8], [item / 2 - 0.3 for item in (*LOG_WEIGHTS, 1, -1, 0, 0)]])
     log_weight, low, high, confidence = log_weight.double(), -1.0, 1.0, 0.8
-    found = betting_mean_log_z(
+    actual = betting_mean_log_z(
         log_weight,
         low=low,
         high=high,
@@ -85,21 +85,21 @@ def test_the_mean_over_prompts_from_below_and_above(weights):
 
     halves = [[row[:8], row[8:]] for row in log_weight.tolist()]
     mean = [[math.log(sum(map(math.exp, half)) / 8) for half in row] for row in halves]
-    below = [(2 * s * (one + 1)) / (2 * largest) for s, row in zip(share, mean, strict=True) for one in row]
-    least = (found.low + 1) / (2 * largest)
+    below = [(2 * s * (item + 1)) / (2 * largest) for s, row in zip(share, mean, strict=True) for item in row]
+    least = (actual.low + 1) / (2 * largest)
     assert shared_capital(below, least, alpha) == pytest.approx(1 / alpha, rel=1e-6)
 
     scale = [2 * s / math.exp(row[0]) for s, row in zip(share, mean, strict=True)]
     most = max(scale) * math.exp(high)
-    above = [1 - k * math.exp(one) / most for k, row in zip(scale, halves, strict=True) for one in row[1]]
-    end = 1 - (found.high - sum(s * row[0] for s, row in zip(share, mean, strict=True)) + 1) / most
+    above = [1 - k * math.exp(item) / most for k, row in zip(scale, halves, strict=True) for item in row[1]]
+    end = 1 - (actual.high - sum(s * row[0] for s, row in zip(share, mean, strict=True)) + 1) / most
     assert shared_capital(above, end, alpha) == pytest.approx(1 / alpha, rel=1e-6)
 
     whole = [math.log(sum(map(math.exp, row)) / 16) for row in log_weight.tolist()]
-    assert found.low < found.value < found.high
-    assert found.value == pytest.approx(sum(s * one for s, one in zip(share, whole, strict=True)), abs=0.03)  # less its bias
-    assert (found.confidence, found.n, found.unit) == (confidence, 32, "nats")
-    assert "mean over 2 fixed prompts, exact at 16 draws each, for log weights in [-1, 1]" in found.method
+    assert actual.low < actual.value < actual.high
+    assert actual.value == pytest.approx(sum(s * item for s, item in zip(share, whole, strict=True)), abs=0.03)  # less its bias
+    assert (actual.confidence, actual.n, actual.unit) == (confidence, 32, "nats")
+    assert "mean over 2 fixed prompts, exact at 16 draws each, for log weights in [-1, 1]" in actual.method
 
 
 def test_the_mean_over_one_prompt_is_that_prompt():
@@ -110,8 +110,8 @@ def test_the_mean_over_one_prompt_is_that_prompt():
 
 def test_where_nothing_can_be_said_the_end_is_the_bound():
     two = torch.tensor([[-0.5, -1.0], [-0.2, -0.4]]).double()
-    found = betting_mean_log_z(two, low=-2.0, high=0.0)
-    assert -2 <= found.low < found.value < found.high == 0.0
+    actual = betting_mean_log_z(two, low=-2.0, high=0.0)
+    assert -2 <= actual.low < actual.value < actual.high == 0.0
     assert betting_mean_log_z(two, low=-math.inf, high=0.0).low == -math.inf
     forbidden = torch.tensor([[-math.inf, -1.0], [-0.2, -0.4]]).double()
     assert betting_mean_log_z(forbidden, low=-math.inf, high=0.0).high == 0.0

@@ -49,9 +49,11 @@ def test_ends_respect_the_curvature_of_the_statistic():
 
 
 def test_independent_sources_and_strata_add_their_variances():
-    one, two = normal(3, 1, 4000), 2 * normal(4, 1, 1000)
-    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [one.shape, two.shape], confidence=0.95, n=5000, method="")
-    width = 1.96 * math.hypot(float(one.std()) / math.sqrt(4000), float(two.std()) / math.sqrt(1000))
+    first, second = normal(3, 1, 4000), 2 * normal(4, 1, 1000)
+    both = interval(
+        lambda a, b: mean_of(first)(a) + mean_of(second)(b), [first.shape, second.shape], confidence=0.95, n=5000, method=""
+    )
+    width = 1.96 * math.hypot(float(first.std()) / math.sqrt(4000), float(second.std()) / math.sqrt(1000))
     assert (both.high - both.low) / 2 == pytest.approx(width, rel=0.01)
     shifted = normal(5, 20, 50) + torch.arange(20.0, dtype=torch.float64)[:, None]  # strata far apart
     strata = interval(lambda count: (count * shifted).mean(), [(20, 50)], confidence=0.95, n=1000, method="")
@@ -133,8 +135,8 @@ def test_the_ends_of_a_mean_are_halls_with_students_quantile(confidence, scale):
 
 def test_two_sources_share_their_degrees_by_satterthwaite():
     """Values of two kinds in equal numbers have no tails and no skewness: the variance of each source has n - 1 degrees."""
-    one, two = torch.tensor([[0.0, 1.0] * 3]).double(), torch.tensor([[0.0, 3.0] * 5]).double()
-    both = interval(lambda a, b: mean_of(one)(a) + mean_of(two)(b), [(1, 6), (1, 10)], confidence=0.9, n=16, method="")
-    parts = [float(values.var()) / values.numel() for values in (one, two)]
+    first, second = torch.tensor([[0.0, 1.0] * 3]).double(), torch.tensor([[0.0, 3.0] * 5]).double()
+    both = interval(lambda a, b: mean_of(first)(a) + mean_of(second)(b), [(1, 6), (1, 10)], confidence=0.9, n=16, method="")
+    parts = [float(values.var()) / values.numel() for values in (first, second)]
     degrees = sum(parts) ** 2 / (parts[0] ** 2 / 5 + parts[1] ** 2 / 9)
     assert both.high - both.value == pytest.approx(stats.t.ppf(0.95, degrees) * math.sqrt(sum(parts)))

@@ -58,9 +58,9 @@ def test_a_softmax_has_the_rank_of_its_width(kind):
     config, bound = SOFTMAX[kind]
     base, tokens = with_biases(config, Space(40, 1)), tokens_of(200, 40)
     matrix = next_log_probs(base, tokens, torch.arange(8, 200, 4), 8)
-    found = log_prob_spectrum(matrix)
-    assert matrix.shape == (48, 40) and found.rank.value == bound == softmax_bound(base) and found.rank.n == 0
-    assert not found.full
+    actual = log_prob_spectrum(matrix)
+    assert matrix.shape == (48, 40) and actual.rank.value == bound == softmax_bound(base) and actual.rank.n == 0
+    assert not actual.full
     single = next_log_probs(base.float(), tokens, torch.arange(8, 200, 4), 8)
     assert plain_rank(single) == 40
     with pytest.raises(ValueError, match="full rank"):
@@ -77,25 +77,25 @@ def test_mixtures_of_softmaxes_are_above_the_bound():
         assert softmax_bound(base) == 3 + 2
     assert ranks[0] == 5 and 2 * ranks[0] < ranks[1] <= ranks[2]
     config, bound = SOFTMAX["lstm, biases"]
-    one, two = (next_log_probs(with_biases(config, Space(60, 1), seed), tokens, places, 8) for seed in (1, 2))
-    assert log_prob_spectrum(torch.logaddexp(one, two) - math.log(2)).rank.value > 2 * bound
+    first, second = (next_log_probs(with_biases(config, Space(60, 1), seed), tokens, places, 8) for seed in (1, 2))
+    assert log_prob_spectrum(torch.logaddexp(first, second) - math.log(2)).rank.value > 2 * bound
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_models_of_hugging_face(family):
     base = causal_lm(tiny_model(family, vocab_size=40), max_length=1).double()
-    found = log_prob_spectrum(next_log_probs(base, tokens_of(200, 40), torch.arange(8, 200, 4), 8))
+    actual = log_prob_spectrum(next_log_probs(base, tokens_of(200, 40), torch.arange(8, 200, 4), 8))
     assert softmax_bound(base) == 17
-    assert found.rank.value == (16 if family == "gpt2" else 17)  # an untrained LayerNorm takes one direction away
+    assert actual.rank.value == (16 if family == "gpt2" else 17)  # an untrained LayerNorm takes one direction away
 
 
 def test_log_probs_are_those_after_each_context():
     base, tokens = lively(CONFIGS["lstm, vectors"], Space(5, 4)).double(), tokens_of(30, 5)
     places = torch.tensor([4, 17, 30])
-    found = next_log_probs(base, tokens, places, 4)
+    actual = next_log_probs(base, tokens, places, 4)
     for row, place in enumerate(places.tolist()):
         expected = base.begin(prompts_of([tokens[place - 4 : place].tolist()]))[0][0]
-        assert torch.allclose(found[row], expected, atol=1e-12)
+        assert torch.allclose(actual[row], expected, atol=1e-12)
     for wrong in (torch.tensor([3]), torch.tensor([31]), torch.tensor([], dtype=torch.long)):
         with pytest.raises(ValueError, match="Nothing was computed"):
             next_log_probs(base, tokens, wrong, 4)
@@ -112,8 +112,8 @@ def test_a_table_has_the_rank_that_is_written_into_it():
     text = tokens_of(400, 6)
     bigram = fit_ngram(sequences([text.tolist()]), Space(6, 400), 2)
     rows = next_log_probs(bigram, text, torch.arange(4, 400, 3), 4)
-    found = log_prob_spectrum(rows)
-    assert found.rank.value == plain_rank(bigram.log_emission) == 6 and found.full
+    actual = log_prob_spectrum(rows)
+    assert actual.rank.value == plain_rank(bigram.log_emission) == 6 and actual.full
     unigram = fit_ngram(sequences([text.tolist()]), Space(6, 400), 1)
     alone = log_prob_spectrum(next_log_probs(unigram, text, torch.arange(4, 400, 3), 4))
     assert alone.rank.value == 1 and alone.divergence.value == pytest.approx(0, abs=1e-12)
@@ -121,24 +121,24 @@ def test_a_table_has_the_rank_that_is_written_into_it():
 
 def pairs(matrix):
     """Mean divergence of ordered pairs of different rows, one by one."""
-    found = [
+    actual = [
         float((matrix[i].exp() * (matrix[i] - matrix[j])).sum())
         for i in range(len(matrix))
         for j in range(len(matrix))
         if i != j
     ]
-    return sum(found) / len(found)
+    return sum(actual) / len(actual)
 
 
 def test_divergence_is_that_of_all_pairs():
     matrix = (3 * torch.randn(17, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).log_softmax(-1)
-    found = mean_divergence(matrix)
-    assert found.value == pytest.approx(pairs(matrix), rel=1e-12) and found.unit == "nats"
-    assert found.value != pytest.approx(pairs(matrix) * 16 / 17, rel=1e-3)  # with pairs of a row and itself
+    actual = mean_divergence(matrix)
+    assert actual.value == pytest.approx(pairs(matrix), rel=1e-12) and actual.unit == "nats"
+    assert actual.value != pytest.approx(pairs(matrix) * 16 / 17, rel=1e-3)  # with pairs of a row and itself
     middle = matrix.exp().mean(0).log()
     around = float((matrix.exp() * (matrix - middle)).sum(1).mean())  # from their mean: another, smaller number
-    assert found.value > 1.5 * around
-    assert 0 <= found.low < found.value < found.high
+    assert actual.value > 1.5 * around
+    assert 0 <= actual.low < actual.value < actual.high
 
 
 def test_the_interval_covers_the_divergence_of_two_contexts():
@@ -158,8 +158,8 @@ def test_the_interval_covers_the_divergence_of_two_contexts():
 def test_the_curve_and_what_is_refused():
     singular = torch.tensor([4.0, 2.0, 1.0, 0.0], dtype=torch.float64)
     matrix = torch.diag(singular) - 5
-    found = log_prob_spectrum(matrix.log_softmax(-1))
-    spread = LogProbSpectrum(4, 4, found.rank, singular, found.divergence)
+    actual = log_prob_spectrum(matrix.log_softmax(-1))
+    spread = LogProbSpectrum(4, 4, actual.rank, singular, actual.divergence)
     assert singular_curve(spread.singular) == ([0.0, 0.25, 0.5, 1.0], [0.25, 0.5, 0.75, 1.0])
     with pytest.raises(ValueError, match="2 contexts"):
         log_prob_spectrum(matrix[:1])
@@ -178,13 +178,13 @@ def test_the_verb(capsys, tmp_path):
     short = TransformerConfig(8, 1, 2, 16, positions="learned", max_positions=8)
     save_base(tmp_path / "two", lively(short, space), tokenizer)
     flags = ["--data", str(text), "--contexts", "60", "--length", "12", "--plot", str(tmp_path / "p.png"), "--quiet"]
-    found = answer(capsys, "analyse", "rank", str(tmp_path / "one"), str(tmp_path / "two"), *flags)
-    assert [(row["rank"]["value"], row["softmax_at_most"], row["contexts"]) for row in found["ranks"]] == [
+    output = answer(capsys, "analyse", "rank", str(tmp_path / "one"), str(tmp_path / "two"), *flags)
+    assert [(row["rank"]["value"], row["softmax_at_most"], row["contexts"]) for row in output["ranks"]] == [
         (8, 8, 60),
         (9, 9, 60),
     ]
-    assert all(row["mean_divergence"]["value"] > 0 for row in found["ranks"])
-    assert {len(values) for values in found["singular_values"].values()} == {tokenizer.vocab_size}
+    assert all(row["mean_divergence"]["value"] > 0 for row in output["ranks"])
+    assert {len(values) for values in output["singular_values"].values()} == {tokenizer.vocab_size}
     assert (tmp_path / "p.png").stat().st_size > 1000
     code, _, err = call(capsys, "analyse", "rank", "--data", str(text))
     assert code == 1 and "Name at least one folder" in err
@@ -194,6 +194,6 @@ def test_the_verb(capsys, tmp_path):
 
 def test_a_context_of_nothing_is_the_beginning():
     base = lively(CONFIGS["gru, one-hot"], Space(5, 4)).double()
-    found = next_log_probs(base, tokens_of(6, 5), torch.arange(3), 0)
+    actual = next_log_probs(base, tokens_of(6, 5), torch.arange(3), 0)
     empty = Sequences(torch.zeros(1, 0, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
-    assert torch.allclose(found, base.begin(empty)[0].expand(3, -1), atol=1e-12)
+    assert torch.allclose(actual, base.begin(empty)[0].expand(3, -1), atol=1e-12)

@@ -119,19 +119,22 @@ def test_upper_bound_is_infinite_when_one_draw_has_all_the_weight():
 def test_per_prompt_intervals_cover():
     """300 replications at level 0.95; fails by chance once in a thousand."""
     draws = Importance()(TARGET, empty_prompts(300), 300, rng=SeededRng(5))
-    assert_covers(sum(log_z(one).covers(EXACT) for one in per_prompt(draws)), 300, 0.95)
+    assert_covers(sum(log_z(item).covers(EXACT) for item in per_prompt(draws)), 300, 0.95)
 
 
 def dependent_runs(replications: int, *, runs: int = 12, draws: int = 32):
     """Particle runs of a peaked target; every replication has `runs` of them."""
     peaked = Tilted(TARGET.base, lambda x: 2 * TARGET.energy(x))
-    found = Particles(lambda x: -2 * TARGET.energy(x), threshold=1.1)(
+    actual = Particles(lambda x: -2 * TARGET.energy(x), threshold=1.1)(
         peaked, empty_prompts(replications * runs), draws, rng=SeededRng(6)
     )
     exact = float(Exhaustive()(peaked, empty_prompts(1), 0, rng=SeededRng(0)).log_z()[0])
     for first in range(0, replications * runs, runs):
         rows, points = slice(first, first + runs), slice(first * draws, (first + runs) * draws)
-        yield exact, replace(found, x=found.x.rows(points), log_weight=found.log_weight[rows], log_base=found.log_base[rows])
+        yield (
+            exact,
+            replace(actual, x=actual.x.rows(points), log_weight=actual.log_weight[rows], log_base=actual.log_base[rows]),
+        )
 
 
 def test_runs_are_the_replicates_of_particles_and_particles_are_not():
@@ -206,7 +209,7 @@ def test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails():
     draws = weighted(torch.where(large, 3.0, 0.0))
     exact = math.log(0.98 + 0.02 * math.exp(3))
     promised = sum(e.covers(exact) for e in betting_log_z(draws, low=0.0, high=3.0))
-    believed = sum(log_z(one).covers(exact) for one in per_prompt(draws))
+    believed = sum(log_z(item).covers(exact) for item in per_prompt(draws))
     assert promised >= 0.95 * 150
     assert believed < 0.5 * 150
 

@@ -44,19 +44,19 @@ def exact_nats() -> float:
 
 def test_one_call_is_all_of_its_parts():
     drawn = Importance()(TARGET, prompts_of(PROMPTS), 50, rng=SeededRng(2))
-    found = measure_with_draws(drawn, TARGET, X, bounds=BOUNDS)
-    assert found.base == cross_entropy(Tilted(TARGET.base), X)
-    assert found.tilted == cross_entropy(TARGET, X, draws=drawn)
-    assert found.reduction == cross_entropy_reduction(
+    actual = measure_with_draws(drawn, TARGET, X, bounds=BOUNDS)
+    assert actual.base == cross_entropy(Tilted(TARGET.base), X)
+    assert actual.tilted == cross_entropy(TARGET, X, draws=drawn)
+    assert actual.reduction == cross_entropy_reduction(
         score_sequences(TARGET, X, drawn), unit_counts(X, None), test="sample", confidence=0.95
     )
-    assert found.log_z_std == log_z_std(drawn)
-    ways = {(row["model"], row["method"]) for row in found.perplexities()}
+    assert actual.log_z_std == log_z_std(drawn)
+    ways = {(row["model"], row["method"]) for row in actual.perplexities()}
     expected = {("base", "interval"), ("tilted", "interval"), ("tilted", "bounds of the paper"), ("tilted", "guarantee")}
     assert ways == expected
-    assert found.perplexities()[0]["perplexity"].value == pytest.approx(math.exp(found.base["token"].value))
+    assert actual.perplexities()[0]["perplexity"].value == pytest.approx(math.exp(actual.base["token"].value))
     again = measure(TARGET, X, lambda *_, **__: drawn, 50, bounds=BOUNDS, rng=SeededRng(0))
-    assert again.guaranteed == found.guaranteed
+    assert again.guaranteed == actual.guaranteed
     alone = measure_with_draws(Importance()(TARGET, empty_prompts(1), 50, rng=SeededRng(3)), TARGET, X.rows(slice(0, 3)))
     assert alone.log_z_std is None and alone.guaranteed is None and alone.bounds is not None
     runs = measure_with_draws(Particles()(TARGET, prompts_of(PROMPTS), 16, rng=SeededRng(4)), TARGET, X)
@@ -67,10 +67,10 @@ def test_worst_prompts_come_first_and_are_counted():
     drawn = Importance()(TARGET, prompts_of(PROMPTS), 500, rng=SeededRng(2))
     log_weight = drawn.log_weight.clone()
     log_weight[2, 0], log_weight[1, :30] = 20.0, log_weight[1, :30] + 4
-    found = measure_with_draws(replace(drawn, log_weight=log_weight), TARGET, X)
-    assert found.worst(2)[0] == 2
-    assert found.reliability[2].max_share > 0.99 and found.reliability[0].max_share < 0.1
-    assert "unreliable" in found.warnings[0] and "of 4 prompts" in found.warnings[0]
+    actual = measure_with_draws(replace(drawn, log_weight=log_weight), TARGET, X)
+    assert actual.worst(2)[0] == 2
+    assert actual.reliability[2].max_share > 0.99 and actual.reliability[0].max_share < 0.1
+    assert "unreliable" in actual.warnings[0] and "of 4 prompts" in actual.warnings[0]
 
 
 # the paper's bounds
@@ -79,17 +79,17 @@ def test_worst_prompts_come_first_and_are_counted():
 def test_bounds_are_those_of_log_z_and_their_middle_is_the_jackknife():
     drawn = Importance()(TARGET, prompts_of(PROMPTS), 40, rng=SeededRng(5))
     score, units = score_sequences(TARGET, X, drawn), {"token": X.lengths, "word": torch.ones(len(X), dtype=torch.long)}
-    found = bounded_cross_entropy(score, units)
+    actual = bounded_cross_entropy(score, units)
     lower, upper = leave_one_out_bounds(drawn.log_weight)
     for name, count in units.items():
         ends = [float((score.nll + end.repeat_interleave(3)).sum() / count.sum()) for end in (lower, upper)]
-        assert (found[name].low, found[name].high) == pytest.approx(tuple(ends))
-        assert math.isnan(found[name].confidence) and "no stated rate" in found[name].method
+        assert (actual[name].low, actual[name].high) == pytest.approx(tuple(ends))
+        assert math.isnan(actual[name].confidence) and "no stated rate" in actual[name].method
     w, n = drawn.log_weight.exp(), 40
     left_out = ((w.sum(-1, keepdim=True) - w) / (n - 1)).log().mean(-1)
     jackknife = n * w.mean(-1).log() - (n - 1) * left_out
     middle = float((score.nll + jackknife.repeat_interleave(3)).sum() / X.lengths.sum())
-    assert found["token"].value == pytest.approx(middle)
+    assert actual["token"].value == pytest.approx(middle)
 
 
 # the guarantee over several prompts
@@ -105,8 +105,8 @@ def rare(contexts: int, n: int, seed: int) -> torch.Tensor:
 def test_the_guarantee_for_a_mean_keeps_its_word(contexts, n):
     """100 replications at level 0.8, where more than 33 misses have probability 1e-3 even at that rate."""
     truth = math.log(1 + 0.02 * (math.exp(3) - 1))
-    found = [betting_mean_log_z(rare(contexts, n, seed), low=0.0, high=3.0, confidence=0.8) for seed in range(100)]
-    assert sum(not one.covers(truth) for one in found) <= 33
+    actual = [betting_mean_log_z(rare(contexts, n, seed), low=0.0, high=3.0, confidence=0.8) for seed in range(100)]
+    assert sum(not item.covers(truth) for item in actual) <= 33
 
 
 def test_wrong_ways_to_the_mean_break_their_word(monkeypatch):
@@ -114,8 +114,8 @@ def test_wrong_ways_to_the_mean_break_their_word(monkeypatch):
     truth = math.log(1 + 0.02 * (math.exp(3) - 1))
 
     def misses() -> int:
-        found = [betting_mean_log_z(rare(400, 4, seed), low=0.0, high=3.0, confidence=0.8) for seed in range(60)]
-        return sum(one.high < truth for one in found)
+        actual = [betting_mean_log_z(rare(400, 4, seed), low=0.0, high=3.0, confidence=0.8) for seed in range(60)]
+        return sum(item.high < truth for item in actual)
 
     assert misses() <= 15  # at most 10 % are promised; 16 or more of 60 have probability 1e-4
 
@@ -132,10 +132,10 @@ def test_unequal_prompts_and_weights():
     shift = torch.tensor([-1.5, 0.0, 1.5], dtype=torch.float64)[:, None]
     weights = torch.tensor([1.0, 1.0, 3.0], dtype=torch.float64)
     noise = torch.randn(3, 2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).clamp(-1, 1) / 4
-    found = betting_mean_log_z(noise + shift, low=-2.0, high=2.0, weights=weights)
+    actual = betting_mean_log_z(noise + shift, low=-2.0, high=2.0, weights=weights)
     exact = float((weights * ((noise + shift).exp().mean(-1).log())).sum() / 5)
-    assert found.covers(exact) and found.high - found.low < 0.5
-    assert not found.covers(float((noise + shift).exp().mean(-1).log().mean()))  # all prompts counted once
+    assert actual.covers(exact) and actual.high - actual.low < 0.5
+    assert not actual.covers(float((noise + shift).exp().mean(-1).log().mean()))  # all prompts counted once
 
 
 def test_one_prompt_is_the_plain_guarantee_and_all_are_narrower_than_a_promise_for_each():
@@ -146,7 +146,7 @@ def test_one_prompt_is_the_plain_guarantee_and_all_are_narrower_than_a_promise_f
     mean = betting_mean_log_z(log_weight, low=-3.0, high=3.0)
     draws = Draws(empty_prompts(60 * 64), log_weight, torch.zeros_like(log_weight), True, True, 0)
     each = betting_log_z(draws, low=-3.0, high=3.0, confidence=1 - 0.05 / 60)
-    union = sum(one.high - one.low for one in each) / 60
+    union = sum(item.high - item.low for item in each) / 60
     assert mean.high - mean.low < union / 2
 
 
@@ -155,8 +155,8 @@ def test_the_guarantee_of_a_perplexity_covers():
     misses = 0
     for seed in range(40):
         score = score_sequences(TARGET, X, Importance()(TARGET, prompts_of(PROMPTS), 60, rng=SeededRng(seed, "promise")))
-        found = guaranteed_cross_entropy(score, unit_counts(X, None), bounds=BOUNDS)["token"]
-        misses += not found.covers(exact_nats())
+        actual = guaranteed_cross_entropy(score, unit_counts(X, None), bounds=BOUNDS)["token"]
+        misses += not actual.covers(exact_nats())
     assert misses <= 8
 
 
@@ -191,18 +191,18 @@ def test_the_spread_of_log_z_covers_and_without_the_correction_it_does_not():
     for seed in range(150):
         rows = SeededRng(seed, "prompts").categorical(torch.zeros(1, 256), 60)[0].tolist()
         drawn = Importance()(target, prompts_of([prompts[row] for row in rows]), 12, rng=SeededRng(seed))
-        found = log_z_std(drawn)
-        hits += found.covers(truth)
+        actual = log_z_std(drawn)
+        hits += actual.covers(truth)
         wrong = float(drawn.log_z().std())
-        plain += found.low + wrong - found.value <= truth <= found.high + wrong - found.value
+        plain += actual.low + wrong - actual.value <= truth <= actual.high + wrong - actual.value
     assert hits > 0.88 * 150
     assert plain < 0.8 * 150
 
 
 def test_equal_prompts_have_no_spread_of_their_own():
     drawn = Importance()(TARGET, empty_prompts(200), 30, rng=SeededRng(8))
-    found = log_z_std(drawn)
-    assert found.low == 0 and found.value < 0.5 * float(drawn.log_z().std())
+    actual = log_z_std(drawn)
+    assert actual.low == 0 and actual.value < 0.5 * float(drawn.log_z().std())
     with pytest.raises(ValueError, match="at least 2 independent draws"):
         log_z_std(Particles()(TARGET, prompts_of(PROMPTS), 16, rng=SeededRng(4)))
 
@@ -219,25 +219,25 @@ def test_one_call_hands_on_what_it_was_told(test):
     order, rng = torch.tensor([4, 0, 1, 9, 3]), SeededRng(5)
     x = X.rows(order)
     words = {"word": 2 * x.lengths}
-    found = measure(TARGET, x, sampler, 20, units=words, bounds=BOUNDS, test=test, confidence=0.8, rng=rng)
+    result = measure(TARGET, x, sampler, 20, units=words, bounds=BOUNDS, test=test, confidence=0.8, rng=rng)
     ((target, prompts, draws, given),) = asked
     assert target is TARGET and sorted(prompts) == [(), (1,), (1, 2)] and draws == 20 and given is rng
-    score = score_sequences(TARGET, x, found.draws)
-    assert found.base == cross_entropy(Tilted(TARGET.base), x, units=words, test=test, confidence=0.8)
-    assert found.tilted == cross_entropy(TARGET, x, draws=found.draws, units=words, test=test, confidence=0.8)
-    assert found.reduction == cross_entropy_reduction(score, words, test=test, confidence=0.8)
-    assert found.bounds["word"].value == bounded_cross_entropy(score, words)["word"].value
-    assert found.guaranteed == guaranteed_cross_entropy(score, words, bounds=BOUNDS, confidence=0.8)
-    assert found.log_z == log_z(found.draws, prompts=test, confidence=0.8) and found.log_z_std == log_z_std(
-        found.draws, confidence=0.8
+    score = score_sequences(TARGET, x, result.draws)
+    assert result.base == cross_entropy(Tilted(TARGET.base), x, units=words, test=test, confidence=0.8)
+    assert result.tilted == cross_entropy(TARGET, x, draws=result.draws, units=words, test=test, confidence=0.8)
+    assert result.reduction == cross_entropy_reduction(score, words, test=test, confidence=0.8)
+    assert result.bounds["word"].value == bounded_cross_entropy(score, words)["word"].value
+    assert result.guaranteed == guaranteed_cross_entropy(score, words, bounds=BOUNDS, confidence=0.8)
+    assert result.log_z == log_z(result.draws, prompts=test, confidence=0.8) and result.log_z_std == log_z_std(
+        result.draws, confidence=0.8
     )
-    assert [one.advice for one in found.reliability] == [one.advice for one in reliability(found.draws)]
+    assert [item.advice for item in result.reliability] == [item.advice for item in reliability(result.draws)]
 
 
 def test_a_base_needs_no_draws():
-    found = measure(Tilted(TARGET.base), X, Importance(), 5, test="fixed", units={"word": X.lengths}, rng=SeededRng(0))
-    assert found == Measurement(cross_entropy(Tilted(TARGET.base), X, test="fixed", units={"word": X.lengths}))
-    assert found.warnings == [] and found.worst(3) == []
+    result = measure(Tilted(TARGET.base), X, Importance(), 5, test="fixed", units={"word": X.lengths}, rng=SeededRng(0))
+    assert result == Measurement(cross_entropy(Tilted(TARGET.base), X, test="fixed", units={"word": X.lengths}))
+    assert result.warnings == [] and result.worst(3) == []
     sampled = measure(Tilted(TARGET.base), X, Importance(), 5, confidence=0.8, rng=SeededRng(0))
     assert sampled.base == cross_entropy(Tilted(TARGET.base), X, confidence=0.8)
 
@@ -248,13 +248,13 @@ def judged(verdict: str, ess: float) -> Reliability:
 
 def test_the_worst_are_told_and_the_good_are_not():
     rows = [("good", 2.0), ("doubtful", 9.0), ("unreliable", 8.0), ("doubtful", 3.0), ("unreliable", 4.0)]
-    found = Measurement({}, reliability=tuple(judged(*row) for row in rows))
-    assert found.worst(9) == [4, 2, 3, 1] and found.worst(2) == [4, 2]
-    assert found.warnings == ["2 unreliable and 2 doubtful of 5 prompts, by their weights. The worst: unreliable 4."]
-    assert Measurement({}, reliability=found.reliability[:2]).warnings == [
+    measurement = Measurement({}, reliability=tuple(judged(*row) for row in rows))
+    assert measurement.worst(9) == [4, 2, 3, 1] and measurement.worst(2) == [4, 2]
+    assert measurement.warnings == ["2 unreliable and 2 doubtful of 5 prompts, by their weights. The worst: unreliable 4."]
+    assert Measurement({}, reliability=measurement.reliability[:2]).warnings == [
         "1 doubtful of 2 prompts, by their weights. The worst: doubtful 9."
     ]
-    assert Measurement({}, reliability=found.reliability[:1]).warnings == []
+    assert Measurement({}, reliability=measurement.reliability[:1]).warnings == []
 
 
 def test_rows_of_perplexities():

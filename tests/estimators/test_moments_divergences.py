@@ -45,23 +45,23 @@ def ones_in(draws):
 @pytest.mark.parametrize("other", [None, random_automaton(SPACE, seed=3)], ids=["base", "another model"])
 def test_exhaustive_divergences_are_exact(other):
     log_q = LOG_A if other is None else other.log_probs(X).sum(-1)
-    found = divergences(TARGET, Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0)), other=other)
+    actual = divergences(TARGET, Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0)), other=other)
     for name, truth in exact(LOG_P, log_q).items():
-        assert found[name].value == pytest.approx(truth), name
-        assert found[name].high - found[name].low < 1e-9
+        assert actual[name].value == pytest.approx(truth), name
+        assert actual[name].high - actual[name].low < 1e-9
 
 
 def test_exhaustive_moments_are_exact():
     draws = Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0))
-    (found,) = moments(draws, ones_in(draws))
+    (actual,) = moments(draws, ones_in(draws))
     truth = float((LOG_P.exp() * (X.counted & (X.tokens == 1)).sum(-1)).sum())
-    assert found.value == pytest.approx(truth)
-    assert found.high - found.low < 1e-9
+    assert actual.value == pytest.approx(truth)
+    assert actual.high - actual.low < 1e-9
 
 
 def test_an_untilted_target_is_its_base():
-    found = divergences(Tilted(TARGET.base), Importance()(Tilted(TARGET.base), empty_prompts(1), 50, rng=SeededRng(0)))
-    for value in found.values():
+    actual = divergences(Tilted(TARGET.base), Importance()(Tilted(TARGET.base), empty_prompts(1), 50, rng=SeededRng(0)))
+    for value in actual.values():
         assert value.value == value.low == value.high == 0
 
 
@@ -74,10 +74,10 @@ def test_moments_and_divergences_cover():
     truth = exact(LOG_P, LOG_A)
     truth["moment"] = float((LOG_P.exp() * (X.counted & (X.tokens == 1)).sum(-1)).sum())
     hits = dict.fromkeys(truth, 0)
-    for one in per_prompt(draws):
-        found = divergences(TARGET, one)
-        found["moment"] = moments(one, ones_in(one))[0]
-        for name, value in found.items():
+    for item in per_prompt(draws):
+        actual = divergences(TARGET, item)
+        actual["moment"] = moments(item, ones_in(item))[0]
+        for name, value in actual.items():
             hits[name] += value.covers(truth[name])
     for count in hits.values():
         assert_covers(count, 120, 0.95, false_alarm=4e-4)
@@ -87,9 +87,9 @@ def test_moments_and_divergences_cover():
 def test_every_kind_of_draws_serves(sampler):
     """Whatever the proposal, weighted by contract; 99.9 % intervals of five numbers."""
     draws = sampler(TARGET, empty_prompts(200), 50, rng=SeededRng(2))
-    found = divergences(TARGET, draws, confidence=0.999)
+    actual = divergences(TARGET, draws, confidence=0.999)
     for name, truth in exact(LOG_P, LOG_A).items():
-        assert found[name].low - 0.005 < truth < found[name].high + 0.005, name
+        assert actual[name].low - 0.005 < truth < actual[name].high + 0.005, name
 
 
 def test_bias_correction_of_moments_at_few_draws():
@@ -120,11 +120,11 @@ def test_prompts_are_averaged():
 def test_forbidden_points_make_one_divergence_infinite():
     without_ones = Tilted(TARGET.base, lambda x: torch.where((x.counted & (x.tokens == 1)).any(-1), torch.inf, 0.0).double())
     draws = Importance()(without_ones, empty_prompts(1), 3000, rng=SeededRng(4))
-    found = divergences(without_ones, draws)
+    actual = divergences(without_ones, draws)
     allowed = float(LOG_A.exp()[~(X.counted & (X.tokens == 1)).any(-1)].sum())
-    assert found["reverse_kl"].value == math.inf
-    assert found["kl"].covers(-math.log(allowed))
-    assert found["tv"].covers(1 - allowed)
+    assert actual["reverse_kl"].value == math.inf
+    assert actual["kl"].covers(-math.log(allowed))
+    assert actual["tv"].covers(1 - allowed)
     with pytest.raises(ValueError, match="share under the base is unknown"):
         divergences(
             without_ones, Importance(random_automaton(SPACE, seed=3))(without_ones, empty_prompts(1), 90, rng=SeededRng(4))
@@ -139,10 +139,10 @@ def test_quasi_rejection_tells_its_distance_from_the_target(prompts):
     bound = 0.5
     draws = QuasiRejection(log_bound=bound)(TARGET, empty_prompts(40), 100, rng=SeededRng(5))
     log_law = torch.log_softmax(LOG_A + TARGET.log_weight(X).clamp(max=bound), -1)
-    found = quasi_rejection_gap(draws, bound, prompts=prompts, confidence=0.999)
+    actual = quasi_rejection_gap(draws, bound, prompts=prompts, confidence=0.999)
     slack = 0.0 if prompts == "same" else 0.01  # a mean over prompts keeps the bias of a few hundred candidates each
     for name, truth in exact(LOG_P, log_law).items():
-        assert found[name].low - slack < truth < found[name].high + slack, name
+        assert actual[name].low - slack < truth < actual[name].high + slack, name
 
 
 def test_quasi_rejection_gap_covers():
@@ -167,8 +167,8 @@ def test_quasi_rejection_gap_vanishes_at_a_true_bound_and_needs_candidates():
 def test_what_was_proposed_gives_divergences_without_their_bias():
     """For each prompt by itself, from its own candidates; total variation and Jensen-Shannon keep theirs."""
     draws = QuasiRejection(log_bound=0.5)(TARGET, prompts_of(PROMPTS), 3, rng=SeededRng(7))
-    found = quasi_rejection_gap(draws, 0.2, prompts="fixed")
-    plain: dict[str, list[float]] = {name: [] for name in found}
+    actual = quasi_rejection_gap(draws, 0.2, prompts="fixed")
+    plain: dict[str, list[float]] = {name: [] for name in actual}
     for row in range(4):
         first = draws.info["proposed_log_weight"][draws.info["proposed_prompt"] == row][None]
         second = first.clamp(max=0.2)
@@ -177,4 +177,4 @@ def test_what_was_proposed_gives_divergences_without_their_bias():
             bias = {"kl": (first, second), "reverse_kl": (second, first)}.get(name)
             plain[name].append(value - (0.0 if bias is None else float(bias_of_kullback_leibler(*bias))))
     for name, values in plain.items():
-        assert found[name].value == pytest.approx(sum(values) / 4), name
+        assert actual[name].value == pytest.approx(sum(values) / 4), name

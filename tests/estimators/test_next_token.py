@@ -28,21 +28,21 @@ def truth(row, rows):
 
 def hits(runs):
     """How often the likeliest token and all others are covered."""
-    found = {"first": 0, "others": 0}
+    actual = {"first": 0, "others": 0}
     for seed in range(runs):
         rows = next_tokens(TARGET, PROMPT, top=2, draws=40, confidence=CONFIDENCE, rng=SeededRng(seed)).rows
         assert sum(row.joint.value for row in rows) == pytest.approx(1)
         assert sum(row.base.value for row in rows) == pytest.approx(1)
-        found["first"] += rows[0].joint.covers(truth(rows[0], rows))
-        found["others"] += rows[-1].joint.covers(truth(rows[-1], rows))
-    return found
+        actual["first"] += rows[0].joint.covers(truth(rows[0], rows))
+        actual["others"] += rows[-1].joint.covers(truth(rows[-1], rows))
+    return actual
 
 
 def test_intervals_cover():
     """False alarm 1e-3 for each number."""
-    found = hits(120)
-    assert_covers(found["first"], 120, CONFIDENCE)
-    assert_covers(found["others"], 120, CONFIDENCE)
+    actual = hits(120)
+    assert_covers(actual["first"], 120, CONFIDENCE)
+    assert_covers(actual["others"], 120, CONFIDENCE)
 
 
 def test_others_that_are_not_weighed_are_caught(monkeypatch):
@@ -51,9 +51,9 @@ def test_others_that_are_not_weighed_are_caught(monkeypatch):
         return Importance()(Tilted(continuations.FirstTokenRestricted(target.base, allowed), energy), prompt, draws, rng=rng)
 
     monkeypatch.setattr(continuations, "_stratum", wrong)
-    found = hits(25)
+    actual = hits(25)
     with pytest.raises(AssertionError, match=r"held the truth"):
-        assert_covers(found["others"], 25, CONFIDENCE)
+        assert_covers(actual["others"], 25, CONFIDENCE)
 
 
 def test_the_base_is_not_the_joint_here():

@@ -34,10 +34,10 @@ def exact_steps(target: Tilted, x: Sequences) -> torch.Tensor:
     prompts, which = unique_prompts(x)
     table = tabulate(target, prompts)
     nats = -table.log_probs(x, which)
-    found = torch.full((len(x), int(x.lengths.max())), torch.nan, dtype=torch.float64)
+    actual = torch.full((len(x), int(x.lengths.max())), torch.nan, dtype=torch.float64)
     for row, (start, stop) in enumerate(zip(x.start.tolist(), x.stop.tolist(), strict=True)):
-        found[row, : stop - start] = nats[row, start:stop]
-    return found
+        actual[row, : stop - start] = nats[row, start:stop]
+    return actual
 
 
 def held(step: per_position_module.PositionEstimates, truth: torch.Tensor) -> bool:
@@ -66,16 +66,16 @@ def test_exhaustive_draws_give_the_exact_steps(target, prompts):
         return Draws(once.x.rows(rows), log_z, log_z, True, True, 0)
 
     for enumerate_last in (True, False):
-        found = per_position(target, x, twice, 2, enumerate_last=enumerate_last, test="fixed", rng=SeededRng(0))
+        actual = per_position(target, x, twice, 2, enumerate_last=enumerate_last, test="fixed", rng=SeededRng(0))
         expected = truth.nanmean(0)
-        assert [step.tilted.value for step in found] == pytest.approx(expected.tolist())
-        assert [step.bounds.lower.value for step in found] == pytest.approx(expected.tolist())
-        assert [step.sequences for step in found] == (~truth.isnan()).sum(0).tolist()
-        assert [step.position for step in found] == list(range(1, truth.shape[1] + 1))
+        assert [step.tilted.value for step in actual] == pytest.approx(expected.tolist())
+        assert [step.bounds.lower.value for step in actual] == pytest.approx(expected.tolist())
+        assert [step.sequences for step in actual] == (~truth.isnan()).sum(0).tolist()
+        assert [step.position for step in actual] == list(range(1, truth.shape[1] + 1))
     log_base = target.base.log_probs(x)
     first = -log_base.gather(1, x.start[:, None]).mean()
-    assert found[0].base.value == pytest.approx(float(first))
-    assert found[0].reduction.value == pytest.approx(found[0].base.value - found[0].tilted.value)
+    assert actual[0].base.value == pytest.approx(float(first))
+    assert actual[0].reduction.value == pytest.approx(actual[0].base.value - actual[0].tilted.value)
 
 
 def test_off_by_one_is_seen(monkeypatch):
@@ -97,10 +97,10 @@ def test_the_last_position_is_exact_and_drawing_there_is_not():
     assert summed.value == pytest.approx(float(truth)) and summed.n == 0 and "summed up" in summed.method
     drawn = per_position(OPEN, x, Importance(), 4, enumerate_last=False, test="fixed", rng=SeededRng(2))[-1].tilted
     assert drawn.n > 0 and abs(drawn.value - float(truth)) > 1e-6
-    one = Tilted(random_automaton(Space(3, 1)), taste(Space(3, 1)))
+    item = Tilted(random_automaton(Space(3, 1)), taste(Space(3, 1)))
     x = sequences([[1], [2]])
-    assert per_position(one, x, Importance(), 4, test="fixed", rng=SeededRng(0))[0].tilted.value == pytest.approx(
-        float(exact_steps(one, x).mean())
+    assert per_position(item, x, Importance(), 4, test="fixed", rng=SeededRng(0))[0].tilted.value == pytest.approx(
+        float(exact_steps(item, x).mean())
     )
 
 
@@ -113,8 +113,8 @@ def covered(seed: int, test: str, sequences: int) -> list[bool]:
     log_p = EVERY.log_prob[0]
     pick = SeededRng(seed, "pick").categorical(log_p[None], sequences)[0]
     truth = NATS[pick].mean(0) if test == "fixed" else (log_p.exp()[:, None] * NATS).sum(0)
-    found = per_position(OPEN, EVERY.x.rows(pick), Importance(), 24, test=test, rng=SeededRng(seed))
-    return [held(step, right) for step, right in zip(found, truth, strict=True)]
+    actual = per_position(OPEN, EVERY.x.rows(pick), Importance(), 24, test=test, rng=SeededRng(seed))
+    return [held(step, right) for step, right in zip(actual, truth, strict=True)]
 
 
 @pytest.mark.parametrize(("test", "sequences"), [("fixed", 300), ("sample", 60)])
@@ -161,8 +161,8 @@ def test_contexts_are_the_replicates_when_there_are_several():
 def test_steps_of_full_points_add_up_to_the_cross_entropy():
     """The draws between cancel: what is left is -log a + E + R of the prompt."""
     x = some_points(OPEN, 40, prompts=prompts_of([[], [1]]))
-    found = per_position(OPEN, x, Importance(), 300, test="fixed", rng=SeededRng(3))
-    mean = sum(step.tilted.value for step in found) / 3
+    actual = per_position(OPEN, x, Importance(), 300, test="fixed", rng=SeededRng(3))
+    mean = sum(step.tilted.value for step in actual) / 3
     exact = Exhaustive()(OPEN, x.prompts(), 0, rng=SeededRng(0))
     assert mean == pytest.approx(cross_entropy(OPEN, x, draws=exact)["token"].value, abs=0.02)
 
@@ -170,17 +170,17 @@ def test_steps_of_full_points_add_up_to_the_cross_entropy():
 def test_bounds_bracket_the_steps_on_average():
     x = some_points(OPEN, 30)
     truth = exact_steps(OPEN, x).mean(0)
-    found = per_position(OPEN, x.repeat(10), Importance(), 8, test="fixed", rng=SeededRng(4))
-    for step, nats in zip(found, truth.tolist(), strict=True):
+    actual = per_position(OPEN, x.repeat(10), Importance(), 8, test="fixed", rng=SeededRng(4))
+    for step, nats in zip(actual, truth.tolist(), strict=True):
         assert step.bounds.lower.value <= nats + 1e-9 and nats - 1e-9 <= step.bounds.upper.value
 
 
 def test_one_sequence_at_a_late_position_has_no_interval():
     x = sequences([[0], [1, 0], [1, 1, 2, 0]])
-    found = per_position(TARGET, x, Importance(), 8, rng=SeededRng(0))
-    assert [step.sequences for step in found] == [3, 2, 1, 1]
-    assert found[3].tilted.high == math.inf and "no interval" in found[3].tilted.method
-    assert math.isfinite(found[0].tilted.high)
+    actual = per_position(TARGET, x, Importance(), 8, rng=SeededRng(0))
+    assert [step.sequences for step in actual] == [3, 2, 1, 1]
+    assert actual[3].tilted.high == math.inf and "no interval" in actual[3].tilted.method
+    assert math.isfinite(actual[0].tilted.high)
 
 
 def test_a_base_that_counts_the_tokens_left_is_led_into_the_point():
@@ -191,8 +191,8 @@ def test_a_base_that_counts_the_tokens_left_is_led_into_the_point():
     target = Tilted(base, taste(SPACE))
     x = some_points(target, 100)
     truth = exact_steps(target, x).nanmean(0)
-    found = per_position(target, x, Importance(), 60, test="fixed", confidence=0.9999, rng=SeededRng(5))
-    assert all(held(step, nats) for step, nats in zip(found, truth, strict=True))
+    actual = per_position(target, x, Importance(), 60, test="fixed", confidence=0.9999, rng=SeededRng(5))
+    assert all(held(step, nats) for step, nats in zip(actual, truth, strict=True))
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
@@ -227,9 +227,9 @@ def test_where_the_energy_forbids_a_sequence_nothing_but_the_base_is_finite(test
     first, second, _ = per_position(forbids, x, Importance(), 20, test=test, confidence=0.8, rng=SeededRng(0))
     assert math.isfinite(first.tilted.value) and math.isfinite(second.base.value)
     assert (second.tilted.value, second.tilted.low, second.tilted.high) == (math.inf, 0.0, math.inf)
-    for found in (second.reduction, second.bounds.lower, second.bounds.upper):
-        assert (found.value, found.low, found.high) == (math.inf, -math.inf, math.inf)
-        assert (found.confidence, found.n, found.unit) == (0.8, 3, "nats per token") and found.method.startswith("no bound: ")
+    for item in (second.reduction, second.bounds.lower, second.bounds.upper):
+        assert (item.value, item.low, item.high) == (math.inf, -math.inf, math.inf)
+        assert (item.confidence, item.n, item.unit) == (0.8, 3, "nats per token") and item.method.startswith("no bound: ")
 
 
 @pytest.mark.parametrize("test", ["sample", "fixed"])
@@ -241,9 +241,9 @@ def test_what_is_saved_is_the_base_less_the_tilted_model_and_every_prefix_has_dr
         return Importance()(target, prompts, draws, rng=rng)
 
     x = sequences([[1, 2, 0], [2, 0], [1, 1, 2, 1]])
-    found = per_position(TARGET, x, sampler, 20, test=test, enumerate_last=False, rng=SeededRng(0))
-    assert [step.position for step in found] == [1, 2, 3, 4] and [step.sequences for step in found] == [3, 3, 2, 1]
-    for step in found:
+    actual = per_position(TARGET, x, sampler, 20, test=test, enumerate_last=False, rng=SeededRng(0))
+    assert [step.position for step in actual] == [1, 2, 3, 4] and [step.sequences for step in actual] == [3, 3, 2, 1]
+    for step in actual:
         assert step.reduction.value == pytest.approx(step.base.value - step.tilted.value)
         assert step.bounds.lower.value <= step.tilted.value <= step.bounds.upper.value
     assert len(set(dice)) == 4

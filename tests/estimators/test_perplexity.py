@@ -37,54 +37,54 @@ def held_out(count, seed=0):
 
 def test_base_on_a_fixed_test_set_is_exact():
     x = sequences([[1, 0], [2, 2, 1, 1], [0]])
-    found = perplexity(Tilted(TARGET.base), x, test="fixed")["token"]
+    actual = perplexity(Tilted(TARGET.base), x, test="fixed")["token"]
     nats = -float(TARGET.base.log_probs(x).sum()) / (2 + 4 + 1)
-    assert found.value == found.low == found.high == pytest.approx(math.exp(nats))
-    assert found.n == 0 and found.unit == "per token"
+    assert actual.value == actual.low == actual.high == pytest.approx(math.exp(nats))
+    assert actual.n == 0 and actual.unit == "per token"
 
 
 def test_end_symbols_are_counted_and_prompts_are_not():
     x = sequences([[1, 0], [2, 1, 0]], [[2, 2, 1], [1]])
     nll = -float(TARGET.base.log_probs(x).sum())
-    found = cross_entropy(Tilted(TARGET.base), x, test="fixed")["token"]
-    assert found.value == pytest.approx(nll / 5)
-    assert found.value != pytest.approx(nll / 3)  # wrong: the end symbol forgotten in the count
-    assert found.value != pytest.approx(nll / 9)  # wrong: prompts counted
-    assert "end symbols counted, prompts not" in found.method
+    actual = cross_entropy(Tilted(TARGET.base), x, test="fixed")["token"]
+    assert actual.value == pytest.approx(nll / 5)
+    assert actual.value != pytest.approx(nll / 3)  # wrong: the end symbol forgotten in the count
+    assert actual.value != pytest.approx(nll / 9)  # wrong: prompts counted
+    assert "end symbols counted, prompts not" in actual.method
 
 
 def test_units_divide_the_same_nats():
     x = sequences([[1, 1, 0], [2, 2, 2, 1]])
     units = {"token": x.lengths, "word": torch.tensor([1, 2]), "byte": torch.tensor([9, 12])}
-    found = cross_entropy(Tilted(TARGET.base), x, units=units)
-    total = {name: found[name].value * int(units[name].sum()) for name in units}
+    actual = cross_entropy(Tilted(TARGET.base), x, units=units)
+    total = {name: actual[name].value * int(units[name].sum()) for name in units}
     assert total["word"] == pytest.approx(total["token"])
     assert total["byte"] == pytest.approx(total["token"])
-    assert found["byte"].unit == "nats per byte"
+    assert actual["byte"].unit == "nats per byte"
 
 
 def test_tilted_with_exhaustive_draws_is_exact():
     x = held_out(50)
     runs = Exhaustive()(TARGET, empty_prompts(2), 0, rng=SeededRng(0))
-    found = cross_entropy(TARGET, x, draws=runs, test="fixed")["token"]
+    actual = cross_entropy(TARGET, x, draws=runs, test="fixed")["token"]
     score = TARGET.log_score(x)
-    assert found.value == pytest.approx(float((LOG_Z - score).sum() / x.lengths.sum()))
-    assert found.high - found.low < 1e-12
+    assert actual.value == pytest.approx(float((LOG_Z - score).sum() / x.lengths.sum()))
+    assert actual.high - actual.low < 1e-12
 
 
 def test_prompts_are_matched_by_name_not_by_place():
     x = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], [[1], [2, 1, 1], [1], [1, 2]])
     draws = Exhaustive()(TARGET, prompts_of([[1, 2], [1], [2, 1, 1]]), 0, rng=SeededRng(0))
     log_z = draws.log_z()[torch.tensor([1, 2, 1, 0])]
-    found = cross_entropy(TARGET, x, draws=draws)["token"]
-    assert found.value == pytest.approx(float((log_z - TARGET.log_score(x)).sum() / x.lengths.sum()))
+    actual = cross_entropy(TARGET, x, draws=draws)["token"]
+    assert actual.value == pytest.approx(float((log_z - TARGET.log_score(x)).sum() / x.lengths.sum()))
 
 
 def test_a_repeated_prompt_is_welcome():
     x = sequences([[1, 0], [2, 0], [0]], [[1], [2], [1]])
     draws = Importance()(TARGET, x.prompts(), 50, rng=SeededRng(1))
-    found = cross_entropy(TARGET, x, draws=draws)["token"]
-    assert "after 2 prompts, 50 draws each" in found.method
+    actual = cross_entropy(TARGET, x, draws=draws)["token"]
+    assert "after 2 prompts, 50 draws each" in actual.method
 
 
 # coverage; each false alarm once in a thousand
@@ -102,14 +102,14 @@ def test_tilted_interval_covers_and_ignoring_a_source_does_not(sequences, draws)
     hits, wrong = 0, 0
     for seed, drawn in enumerate(per_prompt(Importance()(TARGET, empty_prompts(250), draws, rng=SeededRng(2)))):
         x = held_out(sequences, seed)
-        found = cross_entropy(TARGET, x, draws=drawn)["token"]
-        hits += found.covers(truth)
+        actual = cross_entropy(TARGET, x, draws=drawn)["token"]
+        hits += actual.covers(truth)
         if sequences < draws:
             wrong += cross_entropy(TARGET, x, draws=drawn, test="fixed")["token"].covers(truth)
         else:
-            rest = -TARGET.log_score(x) + float(drawn.log_z()[0]) - found.value * x.lengths
+            rest = -TARGET.log_score(x) + float(drawn.log_z()[0]) - actual.value * x.lengths
             error = float(rest.std()) / math.sqrt(sequences) / float(x.lengths.double().mean())
-            wrong += abs(found.value - truth) < 1.96 * error
+            wrong += abs(actual.value - truth) < 1.96 * error
     assert_covers(hits, 250, 0.95)
     with pytest.raises(AssertionError, match="stated rate"):
         assert_covers(wrong, 250, 0.95)
@@ -133,10 +133,10 @@ def test_fixed_prompts_with_few_draws_each_cover_thanks_to_the_correction():
     corrected, plain = 0, 0
     for seed in range(120):
         draws = Importance()(TARGET, prompts, 24, rng=SeededRng(seed, "few"))
-        found = cross_entropy(TARGET, x, draws=draws, test="fixed")["token"]
-        corrected += found.covers(truth)
-        shift = found.value - float((draws.log_z() - TARGET.log_score(x)).sum() / x.lengths.sum())
-        plain += replace(found, value=found.value - shift, low=found.low - shift, high=found.high - shift).covers(truth)
+        actual = cross_entropy(TARGET, x, draws=draws, test="fixed")["token"]
+        corrected += actual.covers(truth)
+        shift = actual.value - float((draws.log_z() - TARGET.log_score(x)).sum() / x.lengths.sum())
+        plain += replace(actual, value=actual.value - shift, low=actual.low - shift, high=actual.high - shift).covers(truth)
     assert corrected > 0.9 * 120
     assert plain < 0.8 * 120
 
@@ -150,8 +150,8 @@ def test_dependent_draws_need_runs():
     with pytest.raises(ValueError, match="depend on each other"):
         cross_entropy(TARGET, x, draws=one_run)
     runs = Particles()(TARGET, empty_prompts(10), 16, rng=SeededRng(4))
-    found = cross_entropy(TARGET, x, draws=runs)["token"]
-    assert found.low < found.value < found.high and "10 runs of 16 dependent draws" in found.method
+    actual = cross_entropy(TARGET, x, draws=runs)["token"]
+    assert actual.low < actual.value < actual.high and "10 runs of 16 dependent draws" in actual.method
     prompted = sequences([[1, 0], [2, 0], [0], [1, 1, 0]], PROMPTS)
     spread = cross_entropy(TARGET, prompted, draws=Particles()(TARGET, prompted.prompts(), 16, rng=SeededRng(4)))["token"]
     assert spread.low < spread.high  # prompts are the replicates
@@ -200,5 +200,5 @@ def test_what_tilting_saves_is_covered_at_the_stated_rate():
     log_a = TARGET.base.log_probs(X).sum(-1)
     truth = float((LOG_P.exp() * (LOG_P - log_a)).sum() / (LOG_P.exp() * X.lengths).sum())
     runs = Importance()(TARGET, empty_prompts(150), 500, rng=SeededRng(7))
-    found = [saved(held_out(100, seed), one) for seed, one in enumerate(per_prompt(runs))]
-    assert_covers(sum(one.covers(truth) for one in found), len(found), 0.95)
+    actual = [saved(held_out(100, seed), item) for seed, item in enumerate(per_prompt(runs))]
+    assert_covers(sum(item.covers(truth) for item in actual), len(actual), 0.95)

@@ -59,15 +59,17 @@ def test_intervals_cover_after_many_prompts():
     truth["data"] = truth["joint"]
     hits, wrong, apart, runs = dict.fromkeys(truth, 0), 0, 0, 150
     for seed in range(runs):
-        found = compared(seed, table)
-        values = {"data": -log_weight(TARGET, found.data.x), "base": -found.draws.log_weight.view(-1)}
+        actual = compared(seed, table)
+        values = {"data": -log_weight(TARGET, actual.data.x), "base": -actual.draws.log_weight.view(-1)}
         values["joint"] = values["base"]
         for name in hits:
-            hits[name] += found.estimate(found.ratio(name, values[name]), confidence=CONFIDENCE, method="").covers(truth[name])
-        bad = draws_as_replicates(found)
+            hits[name] += actual.estimate(actual.ratio(name, values[name]), confidence=CONFIDENCE, method="").covers(
+                truth[name]
+            )
+        bad = draws_as_replicates(actual)
         wrong += bad.estimate(bad.ratio("base", values["base"]), confidence=CONFIDENCE, method="").covers(truth["base"])
-        joint, data = found.ratio("joint", values["joint"]), found.ratio("data", values["data"])
-        apart += found.estimate(
+        joint, data = actual.ratio("joint", values["joint"]), actual.ratio("data", values["data"])
+        apart += actual.estimate(
             lambda *c, joint=joint, data=data: joint(*c) - data(*c), confidence=CONFIDENCE, method=""
         ).covers(0.0)
     for count in (*hits.values(), apart):
@@ -80,11 +82,11 @@ def test_the_distance_covers_zero_where_joint_and_data_are_equal():
     """False alarm 1e-3; the base's distance is not 0, and an interval of bootstrapped distances never covers it."""
     table, runs, hits, wrong = tabulate(TARGET, PROMPTS), 40, {"joint": 0, "base": 0}, 0
     for seed in range(runs):
-        found = compared(seed, table)
-        of_draws = -found.draws.log_weight.view(-1)
-        values = {"data": -log_weight(TARGET, found.data.x), "base": of_draws, "joint": of_draws}
+        actual = compared(seed, table)
+        of_draws = -actual.draws.log_weight.view(-1)
+        values = {"data": -log_weight(TARGET, actual.data.x), "base": of_draws, "joint": of_draws}
         for name in hits:
-            distance = wasserstein(found, name, values, confidence=CONFIDENCE, rng=SeededRng(seed), resamples=60)
+            distance = wasserstein(actual, name, values, confidence=CONFIDENCE, rng=SeededRng(seed), resamples=60)
             hits[name] += distance.low == 0.0
         wrong += distance.value == 0.0
     assert_covers(hits["joint"], runs, CONFIDENCE)
@@ -103,10 +105,10 @@ def test_the_distance_covers_the_truth_and_the_scale_is_that_of_the_numbers():
     for seed in range(20):
         rng = SeededRng(seed)
         x = joint_data(table, torch.zeros(100, dtype=torch.long), rng.stream("data"))
-        found = populations(x, Importance()(target, empty_prompts(1), 400, rng=rng.stream("draws")))
-        of_draws = -found.draws.log_weight.view(-1)
+        actual = populations(x, Importance()(target, empty_prompts(1), 400, rng=rng.stream("draws")))
+        of_draws = -actual.draws.log_weight.view(-1)
         values = {"data": -log_weight(target, x), "base": of_draws, "joint": of_draws}
-        distance = wasserstein(found, "base", values, confidence=CONFIDENCE, rng=rng, resamples=60)
+        distance = wasserstein(actual, "base", values, confidence=CONFIDENCE, rng=rng, resamples=60)
         hits += distance.covers(truth)
         assert abs(distance.value - truth) < 0.5 * truth
     assert hits >= 16  # 18 are expected of an interval that just covers; 15 or fewer have probability 0.04
@@ -119,13 +121,13 @@ def test_one_prompt_has_two_sources_and_repeated_prompts_weigh_as_often_as_they_
     assert alone.sources == ((1, 15), (1, 40))
     few = x.rows(torch.tensor([0, 1, 2, 15]))  # three sequences after [1], one after [2, 1]
     drawn = Importance()(TARGET, unique_prompts(few)[0], 40, rng=SeededRng(0))
-    found = populations(few, drawn)
-    assert found.sources == ((1, 2),)
+    actual = populations(few, drawn)
+    assert actual.sources == ((1, 2),)
     energy = -drawn.log_weight.view(-1)
     by_prompt = energy.view(2, 40).mean(-1)
     expected = (3 * by_prompt[0] + by_prompt[1]) / 4
     once = torch.ones(1, 2, dtype=torch.float64)
-    assert float(found.ratio("base", energy)(once)) == pytest.approx(float(expected))
+    assert float(actual.ratio("base", energy)(once)) == pytest.approx(float(expected))
     with pytest.raises(ValueError, match=r"not the 1 of the data"):
         populations(second, drawn)
     with pytest.raises(ValueError, match=r"carry no estimate"):
@@ -137,9 +139,9 @@ def biases(coin, truth, x, draws):
     corrected = plain = -truth
     for p, drawn in every_outcome(lambda rng: Importance()(coin, empty_prompts(1), draws, rng=rng)):
         ones = drawn.x.tokens[:, -1].double()
-        found = populations(x, drawn)
-        counts = [torch.ones(shape, dtype=torch.float64) for shape in found.sources]
-        corrected += p * float(found.ratio("joint", ones)(*counts))
+        actual = populations(x, drawn)
+        counts = [torch.ones(shape, dtype=torch.float64) for shape in actual.sources]
+        corrected += p * float(actual.ratio("joint", ones)(*counts))
         plain += p * float(drawn.expect(ones.view(1, draws)))
     return corrected, plain
 
@@ -157,8 +159,8 @@ def test_joint_draws_are_resampled_by_their_weight():
     """The resampled share of each point is its corrected share, within 5 standard errors."""
     drawn = Importance()(TARGET, empty_prompts(1), 50_000, rng=SeededRng(0))
     x = tabulate(TARGET).x
-    found = populations(x, drawn)
-    plain = found.joint_draws(rng=SeededRng(1))
+    actual = populations(x, drawn)
+    plain = actual.joint_draws(rng=SeededRng(1))
     long = (plain.x.lengths == 3).double()
     table = tabulate(TARGET)
     truth = float(table.expect(lambda x: (x.lengths == 3).double()))
@@ -169,66 +171,66 @@ def test_joint_draws_are_resampled_by_their_weight():
 
 def test_energies_of_the_joint_lie_on_those_of_the_data():
     table = tabulate(TARGET, PROMPTS)
-    found = compared(0, table, prompts=100, draws=64)
-    result = compare_energies(TARGET, found, rng=SeededRng(0))
+    actual = compared(0, table, prompts=100, draws=64)
+    result = compare_energies(TARGET, actual, rng=SeededRng(0))
     assert result.above["joint"].covers(0.0) and not result.above["base"].covers(0.0)
     assert result.distance["joint"].low == 0.0 < result.distance["base"].low
     assert result.mean["base"].value > result.mean["data"].value
     assert all(sum(share) == pytest.approx(1) for share in result.histogram.shares.values())
     assert len(result.histogram.edges) == 41
-    assert found.ess().value < 64
+    assert actual.ess().value < 64
     forbids = Tilted(TARGET.base, lambda x: torch.where(x.lengths == 1, torch.inf, 0.0))
-    drawn = Importance()(forbids, unique_prompts(found.data.x)[0], 8, rng=SeededRng(0))
+    drawn = Importance()(forbids, unique_prompts(actual.data.x)[0], 8, rng=SeededRng(0))
     with pytest.raises(ValueError, match=r"forbids \d+ of"):
-        compare_energies(forbids, populations(found.data.x, drawn), rng=SeededRng(0))
+        compare_energies(forbids, populations(actual.data.x, drawn), rng=SeededRng(0))
 
 
 def small():
     """Three sequences and four draws after one prompt, with energies that are easily told apart."""
     x = tabulate(TARGET).x.rows(slice(0, 3))
-    found = populations(x, Importance()(TARGET, empty_prompts(1), 4, rng=SeededRng(5)))
+    actual = populations(x, Importance()(TARGET, empty_prompts(1), 4, rng=SeededRng(5)))
     drawn = torch.tensor([0.5, 2.0, 2.0, 4.0]).double()
-    return found, {"data": torch.tensor([0.0, 1.0, 3.0]).double(), "base": drawn, "joint": drawn}
+    return actual, {"data": torch.tensor([0.0, 1.0, 3.0]).double(), "base": drawn, "joint": drawn}
 
 
 @pytest.mark.parametrize("name", ["base", "joint"])
 def test_the_distance_is_the_area_between_distribution_functions(name):
-    found, values = small()
-    distance = wasserstein(found, name, values, confidence=0.9, rng=SeededRng(1), resamples=19, unit="m")
-    weight = found[name].weight
+    actual, values = small()
+    distance = wasserstein(actual, name, values, confidence=0.9, rng=SeededRng(1), resamples=19, unit="m")
+    weight = actual[name].weight
     assert distance.value == pytest.approx(stats.wasserstein_distance(values["data"], values[name], None, weight))
     counts = [bootstrap_counts(size, 19, rng=rng) for rng in [SeededRng(1)] for size in (3, 4)]
     grid = torch.linspace(0, 4, 4001, dtype=torch.float64)[:-1] + 5e-4
 
     def gap(of_data, of_draws):
         sides = ((of_data, values["data"]), (of_draws * weight, values[name]))
-        one, other = ((own[:, None] * (at[:, None] <= grid)).sum(0) / own.sum() for own, at in sides)
-        return one - other
+        item, other = ((own[:, None] * (at[:, None] <= grid)).sum(0) / own.sum() for own, at in sides)
+        return item - other
 
     seen = gap(torch.ones(3).double(), torch.ones(4).double())
     errors = sorted(float((gap(a, b) - seen).abs().sum()) * 1e-3 for a, b in zip(*counts, strict=True))
     assert distance.high - distance.value == pytest.approx(errors[17])  # the 18th of 19 at a rate of 0.9
     assert distance.low == max(0.0, distance.value - (distance.high - distance.value))
-    surer = wasserstein(found, name, values, confidence=0.99, rng=SeededRng(1), resamples=19)
+    surer = wasserstein(actual, name, values, confidence=0.99, rng=SeededRng(1), resamples=19)
     assert surer.high == pytest.approx(distance.value + errors[18])
 
 
 def test_a_bootstrap_in_parts_is_one_in_one(monkeypatch):
-    found, values = small()
-    whole = wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=2)
+    actual, values = small()
+    whole = wasserstein(actual, "base", values, confidence=0.9, rng=SeededRng(1), resamples=2)
     monkeypatch.setattr("esscher.estimators.populations.MAX_COUNTS", 7)
-    assert wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=1).value == whole.value
-    assert wasserstein(found, "base", values, confidence=0.9, rng=SeededRng(1), resamples=5).n == whole.n == 7
+    assert wasserstein(actual, "base", values, confidence=0.9, rng=SeededRng(1), resamples=1).value == whole.value
+    assert wasserstein(actual, "base", values, confidence=0.9, rng=SeededRng(1), resamples=5).n == whole.n == 7
 
 
 def test_a_histogram_has_forty_bins_of_one_width():
-    found, values = small()
-    told = histogram(found, values)
-    assert told.edges == pytest.approx([number / 10 for number in range(41)])
+    actual, values = small()
+    output = histogram(actual, values)
+    assert output.edges == pytest.approx([number / 10 for number in range(41)])
     for name in ("data", "base", "joint"):
-        share, _ = np.histogram(values[name], bins=told.edges, weights=found[name].weight)
-        assert told.shares[name] == pytest.approx(share / share.sum())
-    alone = histogram(found, {name: torch.full_like(one, 2.0) for name, one in values.items()})
+        share, _ = np.histogram(values[name], bins=output.edges, weights=actual[name].weight)
+        assert output.shares[name] == pytest.approx(share / share.sum())
+    alone = histogram(actual, {name: torch.full_like(item, 2.0) for name, item in values.items()})
     assert alone.edges == (1.5, 2.5) and alone.shares == {"data": (1.0,), "base": (1.0,), "joint": (1.0,)}
 
 
@@ -239,9 +241,9 @@ def test_samples_are_as_large_as_what_they_are_drawn_from():
 
 
 def test_shares_are_corrected_for_their_own_sum():
-    found, _ = small()
-    share = found.draws.log_weight.softmax(-1)[0]
-    assert torch.allclose(found.joint.weight, 3 * share * (1 + share - share.square().sum()))
-    assert found.base.weight.tolist() == [0.75] * 4 and found.data.weight.tolist() == [1.0] * 3
+    actual, _ = small()
+    share = actual.draws.log_weight.softmax(-1)[0]
+    assert torch.allclose(actual.joint.weight, 3 * share * (1 + share - share.square().sum()))
+    assert actual.base.weight.tolist() == [0.75] * 4 and actual.data.weight.tolist() == [1.0] * 3
     with pytest.raises((ValueError, TypeError), match="joint"):
-        found["tilted"]
+        actual["tilted"]

@@ -14,10 +14,10 @@ def ballots(choices, rater="r"):
 
 
 def test_nine_of_ten():
-    found = preference(ballots("b" * 9 + "a"), {})
-    assert found.rate.value == 0.9 and found.pairs == 10 and found.undecided == 0
-    assert found.p_value == pytest.approx(2 * (1 + 10) / 2**10)
-    assert found.rate.low == pytest.approx(0.5550, abs=1e-4) and found.rate.high == pytest.approx(0.9975, abs=1e-4)
+    actual = preference(ballots("b" * 9 + "a"), {})
+    assert actual.rate.value == 0.9 and actual.pairs == 10 and actual.undecided == 0
+    assert actual.p_value == pytest.approx(2 * (1 + 10) / 2**10)
+    assert actual.rate.low == pytest.approx(0.5550, abs=1e-4) and actual.rate.high == pytest.approx(0.9975, abs=1e-4)
 
 
 def test_the_exact_interval_covers_at_its_rate():
@@ -32,23 +32,23 @@ def test_the_exact_interval_covers_at_its_rate():
 
 def test_a_majority_counts_once_and_ties_not_at_all():
     votes = [*ballots("ab", "x"), *ballots("bb", "y"), *ballots("bb", "z"), Vote("tied", "x", "a"), Vote("tied", "y", "b")]
-    found = preference([*votes, Vote("even", "x", "equal")], {})
-    assert (found.rate.value, found.pairs, found.undecided) == (1.0, 2, 2)
-    assert found.votes == {"a": 2, "b": 6, "equal": 1}
+    actual = preference([*votes, Vote("even", "x", "equal")], {})
+    assert (actual.rate.value, actual.pairs, actual.undecided) == (1.0, 2, 2)
+    assert actual.votes == {"a": 2, "b": 6, "equal": 1}
 
 
 def test_raters_who_do_not_look_are_left_out():
     checks = {"c0": "a", "c1": "a"}
     careful = [*ballots("bbb", "careful"), Vote("c0", "careful", "a"), Vote("c1", "careful", "a")]
     careless = [*ballots("aaa", "careless"), Vote("c0", "careless", "b"), Vote("c1", "careless", "a")]
-    found = preference([*careful, *careless], checks)
-    assert found.left_out == {"careless": 0.5} and found.rate.value == 1.0 and found.pairs == 3
+    actual = preference([*careful, *careless], checks)
+    assert actual.left_out == {"careless": 0.5} and actual.rate.value == 1.0 and actual.pairs == 3
     assert preference([*careful, *careless], {}).undecided == 4
 
 
 def test_nothing_yet():
-    found = preference([], {})
-    assert found.rate is None and found.p_value is None and found.agreement is None
+    actual = preference([], {})
+    assert actual.rate is None and actual.p_value is None and actual.agreement is None
 
 
 def test_agreement_by_hand():
@@ -77,5 +77,5 @@ def test_intervals_of_agreement_cover_at_their_rate(replicates, calibrated):
         votes = [["b" if draws.random() < share else "a" for _ in range(5)] for share in draws.choices(shares, k=60)]
         if replicates == "votes":
             votes = [list(two) for choices in votes for two in combinations(choices, 2)]
-        covered = [n + found.covers(true) for n, found, true in zip(covered, agreement_of(votes), truths, strict=True)]
+        covered = [n + actual.covers(true) for n, actual, true in zip(covered, agreement_of(votes), truths, strict=True)]
     assert (min(covered) >= 276) == calibrated  # of 285 wanted; fewer than 276 by chance once in a hundred times

@@ -19,8 +19,8 @@ def scores(generator, share: float, replicates: int, verdicts: int):
     beta = torch.distributions.Beta(strength * share, strength * (1 - share))
     with torch.random.fork_rng():
         torch.random.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
-        own = beta.sample((replicates,)).double()
-    return (torch.rand(replicates, verdicts, generator=generator, dtype=torch.float64) < own[:, None]).double().mean(-1)
+        drawn = beta.sample((replicates,)).double()
+    return (torch.rand(replicates, verdicts, generator=generator, dtype=torch.float64) < drawn[:, None]).double().mean(-1)
 
 
 @pytest.mark.parametrize(("share", "verdicts"), [(0.5, 1), (0.85, 8)])
@@ -29,8 +29,8 @@ def test_covers_at_its_rate(share, verdicts):
     generator, hits, wrong = torch.Generator().manual_seed(1), 0, 0
     for _ in range(300):
         score = scores(generator, share, 60, verdicts)
-        found = proportion(mean_of(score), [(1, 60)], confidence=CONFIDENCE, n=60 * verdicts, method="")
-        hits += found.covers(share)
+        actual = proportion(mean_of(score), [(1, 60)], confidence=CONFIDENCE, n=60 * verdicts, method="")
+        hits += actual.covers(share)
         split = torch.cat(
             [torch.ones(int((score * verdicts).sum())), torch.zeros(int(((1 - score) * verdicts).sum()))]
         ).double()
@@ -45,21 +45,21 @@ def test_covers_at_its_rate(share, verdicts):
 
 def test_when_all_agree_it_stays_an_interval():
     score = torch.ones(50, dtype=torch.float64)
-    found = proportion(mean_of(score), [(1, 50)], confidence=0.95, n=500, method="all right")
-    assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(0.025 ** (1 / 50))  # Clopper and Pearson at 50 of 50
+    actual = proportion(mean_of(score), [(1, 50)], confidence=0.95, n=500, method="all right")
+    assert (actual.value, actual.high) == (1.0, 1.0)
+    assert actual.low == pytest.approx(0.025 ** (1 / 50))  # Clopper and Pearson at 50 of 50
     assert interval(mean_of(score), [(1, 50)], confidence=0.95, n=500, method="").low == 1.0  # which would be certainty
     nothing = proportion(mean_of(0 * score), [(1, 50)], confidence=0.95, n=500, method="")
-    assert (nothing.low, nothing.value) == (0.0, 0.0) and nothing.high == pytest.approx(1 - found.low)
+    assert (nothing.low, nothing.value) == (0.0, 0.0) and nothing.high == pytest.approx(1 - actual.low)
 
 
 def test_agreement_between_0_and_1_is_luck_for_verdicts_only():
     score = torch.full((50,), 0.25, dtype=torch.float64)
-    found = {
+    actual = {
         kind: proportion(mean_of(score), [(1, 50)], confidence=0.95, n=200, method="", binary=kind) for kind in (True, False)
     }
-    assert found[True].low < 0.2 < 0.3 < found[True].high
-    assert found[False].low == found[False].value == found[False].high == 0.25
+    assert actual[True].low < 0.2 < 0.3 < actual[True].high
+    assert actual[False].low == actual[False].value == actual[False].high == 0.25
 
 
 def test_what_is_no_proportion_is_refused():

@@ -105,14 +105,14 @@ def test_a_tail_of_few_draws_is_not_seen():
 
 def test_a_largest_weight_ends_the_tail_once_it_was_drawn_ten_times():
     spread = torch.linspace(-2.0, -0.01, 400, dtype=torch.float64)
-    found = [float(pareto_k(torch.cat([spread, torch.zeros(times)])[None].double())) for times in (9, 10)]
-    assert math.isfinite(found[0]) and found[1] == -math.inf
+    actual = [float(pareto_k(torch.cat([spread, torch.zeros(times)])[None].double())) for times in (9, 10)]
+    assert math.isfinite(actual[0]) and actual[1] == -math.inf
 
 
 def test_degrees_are_those_of_the_kurtosis():
     log_weight = 0.8 * normal(5, 3, 60)
-    found = [row.dof for row in reliability(weighted(log_weight))]
-    assert found == pytest.approx([min(2 * 60 / (stats.kurtosis(row, fisher=False) - 1), 59) for row in log_weight.exp()])
+    actual = [row.dof for row in reliability(weighted(log_weight))]
+    assert actual == pytest.approx([min(2 * 60 / (stats.kurtosis(row, fisher=False) - 1), 59) for row in log_weight.exp()])
     two = reliability(weighted(torch.tensor([[0.0, 1.0] * 30], dtype=torch.float64)))[0]
     assert two.dof == 59 and two.max_share == pytest.approx(math.e / 30 / (1 + math.e))
 
@@ -139,9 +139,9 @@ def test_degrees_are_those_of_the_kurtosis():
     ],
 )
 def test_where_one_verdict_ends_and_the_next_begins(draws, ess, k, degrees, verdict):
-    found = _judged(draws, ess, 0.1, k, degrees, independent=True)
-    assert found.verdict == verdict
-    assert (found.ess, found.max_share, found.dof) == (ess, 0.1, degrees)
-    assert found.advice.startswith(f"{ess:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
+    actual = _judged(draws, ess, 0.1, k, degrees, independent=True)
+    assert actual.verdict == verdict
+    assert (actual.ess, actual.max_share, actual.dof) == (ess, 0.1, degrees)
+    assert actual.advice.startswith(f"{ess:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
     dependent = _judged(draws, ess, 0.1, k, degrees, independent=False).verdict
     assert dependent == ("unreliable" if verdict == "unreliable" else "doubtful")

@@ -36,11 +36,11 @@ def test_intervals_cover_the_exact_ratio():
     for seed in range(runs):
         rng = SeededRng(seed)
         x = table.x.rows(rng.categorical(table.log_prob, 60)[0])
-        found = unique_ngrams(populations(x, Importance()(TARGET, empty_prompts(1), 600, rng=rng)), [n], confidence=0.9)[0]
+        actual = unique_ngrams(populations(x, Importance()(TARGET, empty_prompts(1), 600, rng=rng)), [n], confidence=0.9)[0]
         for name in hits:
-            hits[name] += found.ratio[name].covers(exact[name])
-        wrong += found.ratio["joint"].covers(exact["base"])
-        same += found.above["joint"].covers(0.0)
+            hits[name] += actual.ratio[name].covers(exact[name])
+        wrong += actual.ratio["joint"].covers(exact["base"])
+        same += actual.above["joint"].covers(0.0)
     for count in (*hits.values(), same):
         assert_covers(count, runs, 0.9)
     assert wrong < 0.5 * runs
@@ -48,9 +48,9 @@ def test_intervals_cover_the_exact_ratio():
 
 def test_what_cannot_be_counted_is_an_error():
     short = sequences([[1, 0], [0]])
-    found = populations(short, Importance()(TARGET, empty_prompts(1), 50, rng=SeededRng(0)))
+    actual = populations(short, Importance()(TARGET, empty_prompts(1), 50, rng=SeededRng(0)))
     with pytest.raises(ValueError, match=r"No point of the data has 3 tokens"):
-        unique_ngrams(found)
+        unique_ngrams(actual)
     with pytest.raises(ValueError, match=r"at least one token"):
-        unique_ngrams(found, [0])
-    assert torch.tensor([row.n for row in unique_ngrams(found, [1, 2])]).tolist() == [1, 2]
+        unique_ngrams(actual, [0])
+    assert torch.tensor([row.n for row in unique_ngrams(actual, [1, 2])]).tolist() == [1, 2]

@@ -37,9 +37,9 @@ def tokens_of(count):
 @pytest.mark.parametrize("segment", [1, 7, 100])
 def test_one_column_scores_the_whole_stream(base, count, segment):
     tokens = tokens_of(count)
-    found = stream_log_probs(base, tokens, segment=segment)
+    actual = stream_log_probs(base, tokens, segment=segment)
     whole = base.log_probs(Sequences(tokens[None], torch.tensor([0]), torch.tensor([count]))).detach()[0]
-    assert torch.allclose(found, whole.double(), atol=1e-5)
+    assert torch.allclose(actual, whole.double(), atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [1, 2, 23, 60])
@@ -48,7 +48,7 @@ def test_one_column_scores_the_whole_stream(base, count, segment):
 def test_columns_score_every_token_once_after_at_least_the_warm_up(base, count, streams, warm):
     """Each score is that of the token after the tokens from where its column began."""
     tokens = tokens_of(count)
-    found = stream_log_probs(base, tokens, streams=streams, warm=warm, segment=4)
+    actual = stream_log_probs(base, tokens, streams=streams, warm=warm, segment=4)
     warm = min(warm, count - 1)
     step = math.ceil((count - warm) / streams)
     for place in range(count):
@@ -56,7 +56,7 @@ def test_columns_score_every_token_once_after_at_least_the_warm_up(base, count, 
         seen = tokens[column * step : place + 1]
         assert len(seen) > min(warm, place)
         alone = base.log_probs(Sequences(seen[None], torch.tensor([0]), torch.tensor([len(seen)]))).detach()[0, -1]
-        assert float(found[place]) == pytest.approx(float(alone), abs=1e-5)
+        assert float(actual[place]) == pytest.approx(float(alone), abs=1e-5)
 
 
 def test_a_long_warm_up_gives_the_scores_of_one_column():
@@ -66,8 +66,8 @@ def test_a_long_warm_up_gives_the_scores_of_one_column():
         for weight in calm.parameters():
             weight.mul_(0.5)
     tokens = tokens_of(400)
-    one, cold, warm = (stream_log_probs(calm, tokens, streams=s, warm=w) for s, w in ((1, 0), (4, 0), (4, 60)))
-    assert torch.allclose(one, warm, atol=1e-5) and not torch.allclose(one, cold, atol=1e-3)
+    item, cold, warm = (stream_log_probs(calm, tokens, streams=s, warm=w) for s, w in ((1, 0), (4, 0), (4, 60)))
+    assert torch.allclose(item, warm, atol=1e-5) and not torch.allclose(item, cold, atol=1e-3)
 
 
 def test_a_wrong_cut_of_columns_is_caught(base, monkeypatch):
@@ -128,12 +128,12 @@ def test_blocks_grow_until_neighbours_are_not_alike():
 def test_units_bits_and_doubts():
     losses, words = dependent(1), torch.zeros(20_000)
     words[::4] = 1
-    found = stream_cross_entropy(-losses, {"token": torch.ones(20_000), "word": words})
-    assert found["word"].value == pytest.approx(4 * found["token"].value)
-    assert as_bits(found)["token"].value == pytest.approx(found["token"].value / math.log(2))
-    assert as_bits(found)["token"].unit == "bits per token" and as_perplexity(found)["token"].unit == "per token"
+    actual = stream_cross_entropy(-losses, {"token": torch.ones(20_000), "word": words})
+    assert actual["word"].value == pytest.approx(4 * actual["token"].value)
+    assert as_bits(actual)["token"].value == pytest.approx(actual["token"].value / math.log(2))
+    assert as_bits(actual)["token"].unit == "bits per token" and as_perplexity(actual)["token"].unit == "per token"
     exact = stream_cross_entropy(-losses, {"token": torch.ones(20_000)}, test="fixed")["token"]
-    assert exact.n == 0 and exact.value == pytest.approx(found["token"].value)
+    assert exact.n == 0 and exact.value == pytest.approx(actual["token"].value)
     assert stream_warnings(-losses, torch.ones(20_000)) == []
     slow = dependent(3, memory=0.99999)
     assert "interval is too short" in stream_warnings(-slow, torch.ones(20_000))[0]

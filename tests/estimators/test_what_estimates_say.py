@@ -372,37 +372,39 @@ EXACT = {  # numbers without chance: their unit and their method
 @pytest.mark.parametrize("name", CASES)
 def test_rate_chance_unit_and_replicates(name):
     make, sample, unit, method = CASES[name]
-    found = make()
-    assert (found.confidence, f"{found.n} {found.counted}", found.unit) == (CONFIDENCE, sample, unit)
-    assert found.method.endswith(method)
+    actual = make()
+    assert (actual.confidence, f"{actual.n} {actual.counted}", actual.unit) == (CONFIDENCE, sample, unit)
+    assert actual.method.endswith(method)
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_known_without_chance(name):
     make, unit, method = EXACT[name]
-    found = make()
-    assert found == Estimate.exact(found.value, method=method, unit=unit)
+    actual = make()
+    assert actual == Estimate.exact(actual.value, method=method, unit=unit)
 
 
 def test_the_bounds_of_the_paper_state_no_rate():
-    (found,) = bounded_cross_entropy(score_sequences(TARGET, X, SAME), unit_counts(X, WORDS)).values()
-    assert math.isnan(found.confidence) and (found.n, found.unit) == (10, "nats per word")
-    assert found.method.endswith(f"no stated rate; 10 draws for each of 1 fixed prompts, {COUNTED}")
+    (actual,) = bounded_cross_entropy(score_sequences(TARGET, X, SAME), unit_counts(X, WORDS)).values()
+    assert math.isnan(actual.confidence) and (actual.n, actual.unit) == (10, "nats per word")
+    assert actual.method.endswith(f"no stated rate; 10 draws for each of 1 fixed prompts, {COUNTED}")
 
 
 def test_what_was_proposed_counts_where_it_was_rejected():
     draws = QuasiRejection(0.5)(TARGET, prompts_of([[], [1]]), 4, rng=SeededRng(0))
     for prompts, ending in (("fixed", "jackknife"), ("sample", "jackknife, 2 prompts as a sample")):
-        found = quasi_rejection_gap(draws, 0.2, prompts=prompts, confidence=CONFIDENCE)
-        assert [one.unit for one in found.values()] == ["nats", "nats", "", "nats"]
-        assert {(one.confidence, one.n, one.counted) for one in found.values()} == {(CONFIDENCE, draws.cost, "candidates")}
-        assert all(one.method.endswith(ending) for one in found.values())
+        actual = quasi_rejection_gap(draws, 0.2, prompts=prompts, confidence=CONFIDENCE)
+        assert [value.unit for value in actual.values()] == ["nats", "nats", "", "nats"]
+        assert {(value.confidence, value.n, value.counted) for value in actual.values()} == {
+            (CONFIDENCE, draws.cost, "candidates")
+        }
+        assert all(value.method.endswith(ending) for value in actual.values())
 
 
 def test_an_infinite_divergence_says_why():
     forbids = Tilted(BASE, lambda x: torch.where((x.counted & (x.tokens == 1)).any(-1), torch.inf, 0.0).double())
-    found = divergences(forbids, Importance()(forbids, empty_prompts(1), 40, rng=SeededRng(0)), confidence=CONFIDENCE)[
+    actual = divergences(forbids, Importance()(forbids, empty_prompts(1), 40, rng=SeededRng(0)), confidence=CONFIDENCE)[
         "reverse_kl"
     ]
     why = "one distribution forbids a draw that the other allows"
-    assert found == Estimate(math.inf, math.inf, math.inf, CONFIDENCE, 40, why, "nats")
+    assert actual == Estimate(math.inf, math.inf, math.inf, CONFIDENCE, 40, why, "nats")

@@ -30,9 +30,9 @@ def test_conditionals_multiply_to_the_tilted_probability(name):
     table = tabulate(random_target(space), prompts_of(prompts))
     assert torch.allclose(table.log_prob.exp().sum(-1), torch.ones(len(prompts), dtype=torch.float64))
     row = torch.arange(len(prompts)).repeat_interleave(count_points(space))
-    found = table.log_probs(table.x, row)
-    assert torch.allclose(found.sum(-1), table.log_prob.view(-1))
-    assert bool((found[~table.x.counted] == 0).all())
+    log_probs = table.log_probs(table.x, row)
+    assert torch.allclose(log_probs.sum(-1), table.log_prob.view(-1))
+    assert bool((log_probs[~table.x.counted] == 0).all())
     for length in range(space.max_length):
         total = torch.logsumexp(table.log_next(length), -1)
         assert torch.allclose(total, torch.zeros_like(total), atol=1e-12)
@@ -47,10 +47,10 @@ def test_conditionals_equal_sums_over_points():
     table = tabulate(target)
     points, mass = table.x.points(), table.log_prob[0].exp()
     for number, first in enumerate([0, 1, 3]):
-        begun = sum(float(m) for p, m in zip(points, mass, strict=True) if p[0] == first)
+        prefix_model = sum(float(m) for p, m in zip(points, mass, strict=True) if p[0] == first)
         for v in range(4):
             both = sum(float(m) for p, m in zip(points, mass, strict=True) if p[0] == first and p[1:2] == [v])
-            assert float(table.log_next(1)[0, number, v].exp()) == pytest.approx(both / begun)
+            assert float(table.log_next(1)[0, number, v].exp()) == pytest.approx(both / prefix_model)
     base_only = tabulate(Tilted(target.base)).log_next(1)
     assert not torch.allclose(base_only, table.log_next(1), atol=1e-2)
 

@@ -66,8 +66,8 @@ def test_the_comparison_catches_features_that_read_the_prompt():
         return -2.0 * tally(Sequences(x.tokens, torch.zeros_like(x.start), x.stop))
 
     table = tabulate(Tilted(base, with_prompt), prompts)
-    found = exponential_family(base, [tally]).log_z(torch.tensor([2.0], dtype=torch.float64), prompts)
-    assert not torch.allclose(found, table.log_z)
+    actual = exponential_family(base, [tally]).log_z(torch.tensor([2.0], dtype=torch.float64), prompts)
+    assert not torch.allclose(actual, table.log_z)
 
 
 def test_gradient_of_log_z_is_the_moments_and_its_hessian_the_covariance():
@@ -161,10 +161,10 @@ def test_dependent_and_constant_features_do_not_stop_the_search():
     space = SPACES["end symbol"]
     base, length = random_automaton(space), features.length(space)
     always = features.indicator("always", accept_all(3), space)
-    one = exact_moment_weights(base, [length], torch.tensor([2.5]))
-    assert torch.allclose(exact_moment_weights(base, [length, length], torch.tensor([2.5, 2.5])).sum(), one[0])
+    item = exact_moment_weights(base, [length], torch.tensor([2.5]))
+    assert torch.allclose(exact_moment_weights(base, [length, length], torch.tensor([2.5, 2.5])).sum(), item[0])
     assert torch.allclose(
-        exact_moment_weights(base, [length, always], torch.tensor([2.5, 1.0])), torch.tensor([float(one), 0.0]).double()
+        exact_moment_weights(base, [length, always], torch.tensor([2.5, 1.0])), torch.tensor([float(item), 0.0]).double()
     )
 
 

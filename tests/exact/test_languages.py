@@ -49,9 +49,9 @@ def test_the_table_of_the_paper(row):
     assert process.count == count
     assert [f"{p.entropy_per_symbol:.5f}" for p in (process, mixture)] == [f"{pure:.5f}", f"{mixed:.5f}"]
     assert time.process_time() - began < 0.5
-    for one in (process, mixture):
-        assert float(entropy(one.base)) == pytest.approx(one.entropy, rel=1e-12)
-        assert float(mean_length(one.base)) == pytest.approx(31)
+    for item in (process, mixture):
+        assert float(entropy(item.base)) == pytest.approx(item.entropy, rel=1e-12)
+        assert float(mean_length(item.base)) == pytest.approx(31)
 
 
 def brute_force(motif: str, alphabet: str, length: int) -> int:

@@ -57,8 +57,8 @@ def test_patterns_as_features():
     noise = white_noise(3, 7)
     symbols = alphabet_symbols("abc", noise.space)
     strings = ["".join(word) for word in itertools.product("abc", repeat=7)]
-    found = indicator("ab+c", regex_acceptor("ab+c", symbols, match="search"), noise.space)
-    assert float(expectation(noise, found)) == pytest.approx(sum(bool(re.search("ab+c", w)) for w in strings) / len(strings))
+    actual = indicator("ab+c", regex_acceptor("ab+c", symbols, match="search"), noise.space)
+    assert float(expectation(noise, actual)) == pytest.approx(sum(bool(re.search("ab+c", w)) for w in strings) / len(strings))
     count = count_accepted_prefixes("ab+", regex_acceptor("ab+", symbols, match="end"), noise.space)
     ends = sum(re.fullmatch(".*ab+", w[:n]) is not None for w in strings for n in range(1, 8))
     assert float(expectation(noise, count)) == pytest.approx(ends / len(strings))

@@ -78,8 +78,8 @@ def test_results_are_printed(store, capsys):
             better = pair.expected or "b"
             store.vote(rater, pair, "left" if store.left_model(rater, pair) == better else "right")
     main(["compare", "--results", str(store.folder), "--json"])
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["prefer_b"]["value"] == 1 and found["p_value"] == pytest.approx(2 / 2**20)
-    assert found["agreement_of_raters"]["value"] == 1 and found["krippendorff_alpha"] is None  # all say the same
-    assert found["votes_for_b"] == 40
-    assert [row["checks right"] for row in found["raters"]] == [1.0, 1.0]
+    output = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert output["prefer_b"]["value"] == 1 and output["p_value"] == pytest.approx(2 / 2**20)
+    assert output["agreement_of_raters"]["value"] == 1 and output["krippendorff_alpha"] is None  # all say the same
+    assert output["votes_for_b"] == 40
+    assert [row["checks right"] for row in output["raters"]] == [1.0, 1.0]

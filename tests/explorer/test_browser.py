@@ -12,8 +12,8 @@ ROWS, WAIT = "#candidates tbody tr", 60_000
 
 @pytest.fixture(scope="module")
 def address():
-    with served("shown.py") as found:
-        yield found
+    with served("shown.py") as actual:
+        yield actual
 
 
 def drawn(page):

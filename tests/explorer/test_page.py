@@ -35,17 +35,17 @@ def test_errors_are_words_on_the_page():
 
 
 def test_every_yield_of_drawing_is_a_whole_page():
-    found = list(ExplorerHandlers(explorer()).draw("ab", "sir", 64, 1.0, 0, 5))
-    assert len(found) == 3
-    assert all("log Z" in said and "<tbody>" in table for said, table, *_ in found)
-    assert "<svg" in found[-1][2] and "tilted" in found[-1][3]
+    actual = list(ExplorerHandlers(explorer()).draw("ab", "sir", 64, 1.0, 0, 5))
+    assert len(actual) == 3
+    assert all("log Z" in said and "<tbody>" in table for said, table, *_ in actual)
+    assert "<svg" in actual[-1][2] and "tilted" in actual[-1][3]
     assert parse_controls("sir", 64.0, 1, 0.0, 5.0).seed == 5
 
 
 @pytest.fixture(scope="module")
 def address():
-    with served("shown.py", TOKEN) as found:
-        yield found
+    with served("shown.py", TOKEN) as actual:
+        yield actual
 
 
 def called(client, name, *values):
@@ -72,9 +72,9 @@ def test_the_page_is_served_to_those_who_know_the_token(address):
 
 def test_it_listens_on_loopback_only(address):
     port = int(address.rstrip("/").rsplit(":", 1)[1])
-    own = socket.gethostbyname(socket.gethostname())
-    if own.startswith("127."):
+    drawn = socket.gethostbyname(socket.gethostname())
+    if drawn.startswith("127."):
         pytest.skip("this machine has no address but loopback")
     with socket.socket() as outside:
         outside.settimeout(2)
-        assert outside.connect_ex((own, port)) != 0
+        assert outside.connect_ex((drawn, port)) != 0

@@ -59,12 +59,12 @@ def test_top_k_and_temperature_change_the_base():
 
 def test_next_tokens_cover_the_truth_and_sum_to_one():
     shown = explorer()
-    names, found = shown.next_tokens("a", Controls(), draws=400)
-    assert sum(row.joint.value for row in found.rows) == pytest.approx(1)
+    names, actual = shown.next_tokens("a", Controls(), draws=400)
+    assert sum(row.joint.value for row in actual.rows) == pytest.approx(1)
     x = enumerate_points(shown.model.base.space, prompts_of(shown.model.data.encode_prompts(["a"])))
     score = shown.model.target.log_score(x).detach().double().softmax(-1)
     first = x.tokens[:, 1]
-    for name, row in zip(names, found.rows, strict=True):
+    for name, row in zip(names, actual.rows, strict=True):
         assert name == token_name(row.token, [1], LETTERS)
         assert row.joint.covers(float(score[first == row.token].sum())), name
     plain = explorer(flat).next_tokens("a", Controls())[1]
@@ -76,21 +76,21 @@ def test_changes_along_a_text_add_up_and_are_near_the_truth():
     shown = explorer()
     view = last(shown.draw("", Controls(pool=64)))
     rank = max(range(len(view.rows)), key=lambda place: len(view.rows[place].point)) + 1
-    found = shown.changes(view, rank, Controls(), draws=2000)
+    actual = shown.changes(view, rank, Controls(), draws=2000)
     point, space, target = view.rows[rank - 1].point, shown.model.base.space, shown.model.target
-    assert [one.text for one in found] == token_texts(point, [], LETTERS)
+    assert [item.text for item in actual] == token_texts(point, [], LETTERS)
     x = enumerate_points(space, view.prompt)
     score, base = target.log_score(x).detach().double(), target.base.log_probs(x).detach().double().sum(-1)
     inside = torch.ones(len(x), dtype=torch.bool)
-    for place, (token, one) in enumerate(zip(point, found, strict=True)):
+    for place, (token, item) in enumerate(zip(point, actual, strict=True)):
         here = inside & (x.tokens[:, place] == token) & (x.lengths > place)
         rise = torch.logsumexp(score[here], 0) - torch.logsumexp(score[inside], 0)
         plain = torch.logsumexp(base[here], 0) - torch.logsumexp(base[inside], 0)
-        assert one.base.value == pytest.approx(float(plain), abs=1e-6)
-        assert one.change.value == pytest.approx(float(rise - plain), abs=0.1)
+        assert item.base.value == pytest.approx(float(plain), abs=1e-6)
+        assert item.change.value == pytest.approx(float(rise - plain), abs=0.1)
         inside = here
     log_z = torch.logsumexp(score, 0)
-    total = sum(one.change.value for one in found)
+    total = sum(item.change.value for item in actual)
     assert total == pytest.approx(-view.rows[rank - 1].energy - float(log_z), abs=0.1)
     with pytest.raises(ValueError, match="no rank 99"):
         shown.changes(view, 99, Controls())
@@ -117,13 +117,13 @@ def test_no_text_of_a_model_or_a_person_is_markup():
     shown = explorer(LogLinear([loud], torch.tensor([1.0])))
     view = last(shown.draw("ab", Controls(pool=16)))
     change = shown.changes(view, 1, Controls(), draws=4)
-    names, found = shown.next_tokens("ab", Controls(), draws=16)
-    told = {"base": [{"text": EVIL, "energy": 0.0, "log_base": 0.0}]}
+    names, actual = shown.next_tokens("ab", Controls(), draws=16)
+    output = {"base": [{"text": EVIL, "energy": 0.0, "log_base": 0.0}]}
     pages = [
         markup.render("candidates", view, 12),
         markup.token_change_table([type(change[0])(EVIL, change[0].base, change[0].change, None)]),
-        markup.next_token_table([EVIL] * len(names), found),
-        markup.render("sides", told),
+        markup.next_token_table([EVIL] * len(names), actual),
+        markup.render("sides", output),
         markup.render("error", EVIL),
         markup.render("about", {EVIL: EVIL}),
     ]

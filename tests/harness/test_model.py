@@ -34,9 +34,9 @@ def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("models")
     base = lively(CONFIGS["gru, one-hot"], SPACE)
     save_base(place / "base", base, LETTERS)
-    one = Estimate.exact(1.3)
+    item = Estimate.exact(1.3)
     feature = FeatureSpec("contains", "ab")
-    saved = SavedLogLinear((feature,), (one,), str(place / "base"), base_digest(base), Estimate.exact(0.0), 0)
+    saved = SavedLogLinear((feature,), (item,), str(place / "base"), base_digest(base), Estimate.exact(0.0), 0)
     return place / "base", save_energy(place / "energy", saved)
 
 
@@ -54,11 +54,13 @@ def exact(model, pairs):
 
 def test_continuations_have_the_probability_of_the_tilted_model(folders, tmp_path):
     model = EsscherLM(*map(str, folders), draws=4_000, record=str(tmp_path / "record.jsonl"), greedy=False)
-    found = torch.tensor([answer for answer, _ in model.loglikelihood(asked(CHOICES))])
+    actual = torch.tensor([answer for answer, _ in model.loglikelihood(asked(CHOICES))])
     truth = exact(model, CHOICES)
-    assert torch.allclose(found.double(), truth, atol=0.08)
+    assert torch.allclose(actual.double(), truth, atol=0.08)
     alone = EsscherLM(str(folders[0]))
-    assert not torch.allclose(torch.tensor([one for one, _ in alone.loglikelihood(asked(CHOICES))]).double(), truth, atol=0.08)
+    assert not torch.allclose(
+        torch.tensor([item for item, _ in alone.loglikelihood(asked(CHOICES))]).double(), truth, atol=0.08
+    )
     lines = [json.loads(line) for line in (tmp_path / "record.jsonl").read_text().splitlines()]
     held = [Estimate(**line["nats"]).covers(true) for line, true in zip(lines, truth.tolist(), strict=True)]
     assert sum(held) >= 4
@@ -66,21 +68,21 @@ def test_continuations_have_the_probability_of_the_tilted_model(folders, tmp_pat
 
 def test_what_is_likeliest_is_seen(folders):
     model, alone = EsscherLM(*map(str, folders), draws=2_000), EsscherLM(str(folders[0]))
-    for one in (model, alone):
+    for item in (model, alone):
         letters = [("a", "a"), ("a", "b")]
-        truth = exact(one, letters)
+        truth = exact(item, letters)
         ends = math.log1p(-float(truth.exp().sum()))
-        found = [is_first for _, is_first in one.loglikelihood(asked(letters))]
-        assert found == [float(own) == max(*truth.tolist(), ends) for own in truth]
+        actual = [is_first for _, is_first in item.loglikelihood(asked(letters))]
+        assert actual == [float(own) == max(*truth.tolist(), ends) for own in truth]
 
 
 def test_long_texts_are_scored_window_by_window(folders):
     """Every token once, each window after all that was before."""
     alone = EsscherLM(str(folders[0]))
     text = "abbabaabb"
-    (found,) = alone.loglikelihood_rolling(asked([(text,)]))
+    (actual,) = alone.loglikelihood_rolling(asked([(text,)]))
     parts = exact(alone, [("", text[:4]), (text[:4], text[4:8]), (text[:8], text[8:])])
-    assert found == pytest.approx(float(parts.sum()), abs=1e-5)
+    assert actual == pytest.approx(float(parts.sum()), abs=1e-5)
     assert alone.loglikelihood_rolling(asked([("",)])) == [0.0]
 
 
@@ -124,7 +126,7 @@ def check(found, model):
     truth = exact(model, [("", text) for text in TEXTS])
     bits = -float(truth.sum()) / math.log(2) / sum(map(len, TEXTS))
     assert found["local_texts"]["bits_per_byte,none"] == pytest.approx(bits, abs=0.03)
-    best = [int(exact(model, [(ask, one) for one in answers]).argmax()) for ask, answers in zip("ab", ANSWERS, strict=True)]
+    best = [int(exact(model, [(ask, item) for item in answers]).argmax()) for ask, answers in zip("ab", ANSWERS, strict=True)]
     assert found["local_choice"]["acc,none"] == ((best[0] == 0) + (best[1] == 1)) / 2
 
 
@@ -136,10 +138,10 @@ def test_local_tasks_run_offline(folders, task, tilted):
     base, energy = folders
     named = f"path={base}" + f",energy={energy},draws=2000" * tilted
     tasks = TaskManager(include_path=str(task), include_defaults=False)
-    found = simple_evaluate(
+    actual = simple_evaluate(
         "esscher", model_args=named, tasks=["local_texts", "local_choice"], task_manager=tasks, device="cpu"
     )
-    check(found["results"], EsscherLM(str(base), str(energy) if tilted else None))
+    check(actual["results"], EsscherLM(str(base), str(energy) if tilted else None))
 
 
 @pytest.mark.slow
@@ -151,8 +153,8 @@ def test_the_command_is_that_of_the_harness(folders, task):
                "--output_path", str(task / "out")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=task, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    (found,) = (task / "out").rglob("results_*.json")
-    check(json.loads(found.read_text())["results"], EsscherLM(str(base), str(energy)))
+    (actual,) = (task / "out").rglob("results_*.json")
+    check(json.loads(actual.read_text())["results"], EsscherLM(str(base), str(energy)))
     assert "log Z" in done.stderr
 
 
@@ -172,5 +174,5 @@ def test_a_plain_model_has_the_numbers_that_the_harness_gives_it(tmp_path):
     harness = HFLM(str(tmp_path), device="cpu", dtype="float32", batch_size=2)
     opened = asked([(harness.tokenizer.eos_token + context, continuation) for context, continuation in pairs])
     theirs, ours = harness.loglikelihood(opened), EsscherLM(str(tmp_path)).loglikelihood(asked(pairs))
-    assert [one for one, _ in ours] == pytest.approx([one for one, _ in theirs], abs=1e-4)
+    assert [item for item, _ in ours] == pytest.approx([item for item, _ in theirs], abs=1e-4)
     assert [first for _, first in ours] == [first for _, first in theirs]

@@ -104,11 +104,11 @@ def test_gradients_are_those_of_the_definition(both, incoming):
     reads, head = both
     hidden, tokens = some()
     weights = [hidden, *(reads.parameters() if head._input[0] is reads else ()), *head.parameters()]
-    given = torch.full((ROWS,), 0.1).double() if incoming == "a mean" else torch.linspace(-1, 1, ROWS).double()
-    found = torch.autograd.grad(head.log_probs(hidden, tokens), weights, given, allow_unused=True, materialize_grads=True)
+    inputs = torch.full((ROWS,), 0.1).double() if incoming == "a mean" else torch.linspace(-1, 1, ROWS).double()
+    gradients = torch.autograd.grad(head.log_probs(hidden, tokens), weights, inputs, allow_unused=True, materialize_grads=True)
     expected = by_definition(reads, head, hidden).log().gather(1, tokens[:, None])[:, 0]
-    expected = torch.autograd.grad(expected, weights, given, allow_unused=True, materialize_grads=True)
-    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
+    expected = torch.autograd.grad(expected, weights, inputs, allow_unused=True, materialize_grads=True)
+    assert all(torch.allclose(item, other, atol=1e-12) for item, other in zip(gradients, expected, strict=True))
 
 
 def test_input_vectors(both):
@@ -124,8 +124,8 @@ def test_input_vectors(both):
         rows.append(vector * WIDTH**0.5)
     expected = torch.stack(rows).view(3, 3, WIDTH)
     assert torch.allclose(reads(tokens), expected, atol=1e-12)
-    slopes = [torch.autograd.grad(one.pow(3).sum(), list(reads.parameters())) for one in (reads(tokens), expected)]
-    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(*slopes, strict=True))
+    slopes = [torch.autograd.grad(item.pow(3).sum(), list(reads.parameters())) for item in (reads(tokens), expected)]
+    assert all(torch.allclose(item, other, atol=1e-12) for item, other in zip(*slopes, strict=True))
     assert reads(tokens[:0]).shape == (0, 3, WIDTH)
 
 
@@ -228,8 +228,8 @@ def test_golden_losses_and_gradients():
     reads = AdaptiveInput(vocab, width, tuple(config["cutoffs"]), config["div_val"])
     head = AdaptiveSoftmax(vocab, width, tuple(config["cutoffs"]), config["div_val"], reads, "tails")
     reads.tables[0].weight.data[:vocab] = golden["state/word_emb.emb_layers.0.weight"]
-    own = {"cluster_weight": state["cluster_weight"].flip(0), "cluster_bias": state["cluster_bias"].flip(0)}
-    head.load_state_dict({**own, "bias": state["out_layers.0.bias"]})
+    drawn = {"cluster_weight": state["cluster_weight"].flip(0), "cluster_bias": state["cluster_bias"].flip(0)}
+    head.load_state_dict({**drawn, "bias": state["out_layers.0.bias"]})
     for segment in range(4):
         target = golden[f"recs/{segment}/target"]
         hidden = golden[f"recs/{segment}/mems/3"][-len(target) :].flatten(0, 1)

@@ -31,7 +31,7 @@ def ends(dtype=torch.float64, *, rows=ROWS, bias=True, seed=0):
     with rng.fork_torch_rng():
         hidden, weight, more = torch.randn(rows, WIDTH), torch.randn(TOKENS, WIDTH), torch.randn(TOKENS)
         tokens = torch.randint(TOKENS, (rows,))
-    leaves = [one.to(dtype).requires_grad_() for one in (hidden, weight, more)]
+    leaves = [item.to(dtype).requires_grad_() for item in (hidden, weight, more)]
     return (*leaves[:2], leaves[2] if bias else None, tokens)
 
 
@@ -42,12 +42,12 @@ def plainly(hidden, weight, bias, tokens):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [0, 1, 3, ROWS])
 def test_scores(rows, bias):
-    given = ends(rows=rows, bias=bias)
-    found = softmax_log_probs(*given)
-    assert found.shape == (rows,) and found.requires_grad
-    assert torch.allclose(found, plainly(*given), atol=1e-12)
+    inputs = ends(rows=rows, bias=bias)
+    actual = softmax_log_probs(*inputs)
+    assert actual.shape == (rows,) and actual.requires_grad
+    assert torch.allclose(actual, plainly(*inputs), atol=1e-12)
     with torch.no_grad():
-        assert torch.equal(softmax_log_probs(*given), found)
+        assert torch.equal(softmax_log_probs(*inputs), actual)
 
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
@@ -55,9 +55,9 @@ def test_scores(rows, bias):
 def test_gradients_for_any_incoming_one(given, bias):
     *leaves, tokens = ends(bias=bias)
     wanted = [leaf for leaf in leaves if leaf is not None]
-    found = torch.autograd.grad(softmax_log_probs(*leaves, tokens), wanted, given.double())
+    gradients = torch.autograd.grad(softmax_log_probs(*leaves, tokens), wanted, given.double())
     expected = torch.autograd.grad(plainly(*leaves, tokens), wanted, given.double())
-    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
+    assert all(torch.allclose(item, other, atol=1e-12) for item, other in zip(gradients, expected, strict=True))
 
 
 @pytest.mark.parametrize("learning", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
@@ -66,10 +66,10 @@ def test_gradients_by_differences(learning):
     *leaves, tokens = ends()
 
     def score(*chosen):
-        given = [leaf.detach() for leaf in leaves]
+        inputs = [leaf.detach() for leaf in leaves]
         for place, leaf in zip(learning, chosen, strict=True):
-            given[place] = leaf
-        return softmax_log_probs(*given, tokens)
+            inputs[place] = leaf
+        return softmax_log_probs(*inputs, tokens)
 
     assert torch.autograd.gradcheck(score, tuple(leaves[place] for place in learning))
 
@@ -111,23 +111,23 @@ def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
 
 
 def test_without_gradient_there_is_no_work_for_one(monkeypatch):
-    given = ends()
+    inputs = ends()
     monkeypatch.setattr(chunked_log_softmax, "_GradientSums", None)
     with torch.no_grad():
-        assert not softmax_log_probs(*given).requires_grad
-    assert not softmax_log_probs(*(one if one is None else one.detach() for one in given)).requires_grad
+        assert not softmax_log_probs(*inputs).requires_grad
+    assert not softmax_log_probs(*(item if item is None else item.detach() for item in inputs)).requires_grad
     with pytest.raises(TypeError):
-        softmax_log_probs(*given)
+        softmax_log_probs(*inputs)
 
 
 def test_two_players_differentiate_one_score():
     *leaves, tokens = ends()
     score = softmax_log_probs(*leaves, tokens)
     first = torch.autograd.grad(score.mean(), leaves, retain_graph=True)
-    kept = [one.clone() for one in first]
-    for one in first:
-        one.zero_()
-    assert all(torch.equal(one, other) for one, other in zip(torch.autograd.grad(score.mean(), leaves), kept, strict=True))
+    kept = [item.clone() for item in first]
+    for item in first:
+        item.zero_()
+    assert all(torch.equal(item, other) for item, other in zip(torch.autograd.grad(score.mean(), leaves), kept, strict=True))
 
 
 def test_second_derivatives_are_refused():
@@ -140,9 +140,9 @@ def test_second_derivatives_are_refused():
 def test_logits_far_apart():
     """The likeliest token is e^300 times as likely as the others, in float32."""
     hidden, weight = torch.tensor([[300.0], [-300]], requires_grad=True), torch.tensor([[1.0], [0], [0]], requires_grad=True)
-    found = softmax_log_probs(hidden, weight, None, torch.tensor([1, 1]))
-    assert found.tolist() == pytest.approx([-300, -torch.tensor(2.0).log().item()])
-    found.sum().backward()
+    actual = softmax_log_probs(hidden, weight, None, torch.tensor([1, 1]))
+    assert actual.tolist() == pytest.approx([-300, -torch.tensor(2.0).log().item()])
+    actual.sum().backward()
     assert bool(hidden.grad.isfinite().all()) and bool(weight.grad.isfinite().all())
 
 
@@ -154,20 +154,20 @@ def test_low_precision_keeps_its_sums(autocast, given):
     incoming = GIVEN[given].repeat(100)
     exact = torch.autograd.grad(plainly(hidden, weight, bias, tokens), (hidden, weight, bias), incoming)
     kind = torch.float32 if autocast else torch.bfloat16
-    leaves = [one.detach().to(kind).requires_grad_() for one in (hidden, weight, bias)]
+    leaves = [item.detach().to(kind).requires_grad_() for item in (hidden, weight, bias)]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = softmax_log_probs(*leaves, tokens)
-    assert found.dtype == torch.float32
-    slopes = torch.autograd.grad(found, leaves, incoming)
+        actual = softmax_log_probs(*leaves, tokens)
+    assert actual.dtype == torch.float32
+    slopes = torch.autograd.grad(actual, leaves, incoming)
     for slope, right in zip(slopes, exact, strict=True):
         assert slope.dtype == kind
         assert float((slope.float() - right).norm() / right.norm()) < 0.01
 
 
 def test_autocast_leaves_double_alone():
-    given = ends()
+    inputs = ends()
     with torch.autocast("cpu", torch.bfloat16):
         assert (
-            torch.equal(softmax_log_probs(*given), softmax_log_probs(*given))
-            and softmax_log_probs(*given).dtype == torch.float64
+            torch.equal(softmax_log_probs(*inputs), softmax_log_probs(*inputs))
+            and softmax_log_probs(*inputs).dtype == torch.float64
         )

@@ -25,9 +25,9 @@ def parts(count: int, *, spread: float = 1.0):
 @pytest.mark.parametrize("log_scale", [-20.0, -7.0, -3.0, 0.0, 5.0])
 def test_bins_sum_to_1(levels, log_scale):
     means = torch.tensor([-300.0, -1.0, -0.99, 0.0, 0.3, 1.0, 2.0, 300.0], dtype=torch.float64)
-    found = log_bin_probs(torch.arange(levels)[:, None], means, torch.full_like(means, log_scale), levels)
-    assert bool(found.isfinite().all())
-    assert torch.allclose(found.exp().sum(0), torch.ones_like(means), atol=1e-12)
+    actual = log_bin_probs(torch.arange(levels)[:, None], means, torch.full_like(means, log_scale), levels)
+    assert bool(actual.isfinite().all())
+    assert torch.allclose(actual.exp().sum(0), torch.ones_like(means), atol=1e-12)
 
 
 def test_bins_are_differences_of_the_distribution_function():
@@ -37,8 +37,8 @@ def test_bins_are_differences_of_the_distribution_function():
         place = 2 * level / 7 - 1
         above = torch.ones_like(mean) if level == 7 else torch.sigmoid(narrow * (place + 1 / 7 - mean))
         below = torch.zeros_like(mean) if level == 0 else torch.sigmoid(narrow * (place - 1 / 7 - mean))
-        found = log_bin_probs(torch.tensor(level), mean, log_scale, levels)
-        assert torch.allclose(found, (above - below).log(), atol=1e-10)
+        actual = log_bin_probs(torch.tensor(level), mean, log_scale, levels)
+        assert torch.allclose(actual, (above - below).log(), atol=1e-10)
 
 
 def test_gradients_are_finite_far_from_the_mean():
@@ -55,8 +55,8 @@ def test_scores_and_levels_are_those_of_the_logits():
     head = DiscretizedLogisticHead(6)
     logits, (log_probs, level) = head.logits(hidden), head.log_probs_and_logsumexp(hidden, tokens)
     asked = tokens >= 0
-    own = logits.log_softmax(-1).gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
-    assert torch.allclose(log_probs[asked], own[asked], atol=1e-12) and torch.allclose(
+    drawn = logits.log_softmax(-1).gather(-1, tokens.clamp(min=0)[..., None])[..., 0]
+    assert torch.allclose(log_probs[asked], drawn[asked], atol=1e-12) and torch.allclose(
         level[asked], logits.logsumexp(-1)[asked]
     )
     assert not bool(log_probs[~asked].any()) and not bool(level[~asked].any())
@@ -70,12 +70,12 @@ def test_channels_are_one_mixture():
     network = base.network
     x = sequences([list(values) for values in product(range(3), repeat=3)])
     canvas, _ = network._canvas_and_label(x, 1)
-    told = torch.nn.functional.linear(
+    output = torch.nn.functional.linear(
         torch.nn.functional.elu(network._features(FullImage(canvas, training=False), None)),
         network.final_conv.kernel()[:, :, 0, 0],
         network.final_conv.bias,
     ).view(27, 10, 4)
-    share, means, scales, coefficients = told[:, 0], told[:, 1:4], told[:, 4:7], told[:, 7:].tanh()
+    share, means, scales, coefficients = output[:, 0], output[:, 1:4], output[:, 4:7], output[:, 7:].tanh()
     value = (x.tokens - 1.0).double()
     green = means[:, 1] + coefficients[:, 0] * value[:, :1]
     blue = means[:, 2] + coefficients[:, 1] * value[:, :1] + coefficients[:, 2] * value[:, 1:2]

@@ -26,18 +26,18 @@ def test_scores_levels_and_gradients(monkeypatch, kept, bias):
     monkeypatch.setattr(chunked_log_softmax, "LEAST_ROWS", 3)
     monkeypatch.setattr(chunked_log_softmax, "LOGITS_IN_CACHE", 15)
     tokens = torch.tensor([0, 4, 2, 2, 1, 3, 0])
-    leaves = [one for one in ends(bias=bias) if one is not None]
-    given = torch.linspace(-1, 1, 7, dtype=torch.float64), torch.linspace(2, -1, 7, dtype=torch.float64)
-    found, right = (way(*ends(bias=bias)[:2], ends(bias=bias)[2], tokens) for way in (softmax_log_probs_and_logsumexp, direct))
-    for one, other in zip(found, right, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    leaves = [end for end in ends(bias=bias) if end is not None]
+    inputs = torch.linspace(-1, 1, 7, dtype=torch.float64), torch.linspace(2, -1, 7, dtype=torch.float64)
+    actual, right = (way(*ends(bias=bias)[:2], ends(bias=bias)[2], tokens) for way in (softmax_log_probs_and_logsumexp, direct))
+    for end, other in zip(actual, right, strict=True):
+        torch.testing.assert_close(end, other, atol=1e-12, rtol=0)
 
     def slopes(way):
         hidden, weight, *rest = leaves
-        return torch.autograd.grad(way(hidden, weight, rest[0] if rest else None, tokens), leaves, given)
+        return torch.autograd.grad(way(hidden, weight, rest[0] if rest else None, tokens), leaves, inputs)
 
-    for one, other in zip(slopes(softmax_log_probs_and_logsumexp), slopes(direct), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    for end, other in zip(slopes(softmax_log_probs_and_logsumexp), slopes(direct), strict=True):
+        torch.testing.assert_close(end, other, atol=1e-12, rtol=0)
 
 
 def test_a_graph_that_is_kept_can_be_gone_back_twice():
@@ -60,12 +60,12 @@ def test_low_precision_keeps_sums_in_single():
     hidden, weight, bias = ends(torch.bfloat16)
     tokens = torch.tensor([0, 4, 2, 2, 1, 3, 0])
     log_probs, logsumexp = softmax_log_probs_and_logsumexp(hidden, weight, bias, tokens)
-    exact = direct(*(one.detach().float() for one in (hidden, weight, bias)), tokens)
+    exact = direct(*(item.detach().float() for item in (hidden, weight, bias)), tokens)
     assert log_probs.dtype == logsumexp.dtype == torch.float32
     torch.testing.assert_close(log_probs, exact[0], atol=0.05, rtol=0.05)
-    found = torch.autograd.grad(log_probs.sum() + logsumexp.sum(), [hidden, weight, bias])
-    assert [one.dtype for one in found] == [torch.bfloat16] * 3
-    single = [one.detach().float() for one in (hidden, weight, bias)]
+    gradients = torch.autograd.grad(log_probs.sum() + logsumexp.sum(), [hidden, weight, bias])
+    assert [item.dtype for item in gradients] == [torch.bfloat16] * 3
+    single = [item.detach().float() for item in (hidden, weight, bias)]
     with torch.autocast("cpu", torch.bfloat16):
         under, _ = softmax_log_probs_and_logsumexp(*single, tokens)
     assert under.dtype == torch.float32

@@ -40,7 +40,7 @@ def ends(dtype=torch.float64, *, rows=ROWS, absent=False):
         tokens = torch.randint(TOKENS, (rows,))
     if absent:
         leaves[1][torch.arange(rows) % 2 == 0, 1] = leaves[1][torch.arange(rows) % 3 == 0, 2] = -torch.inf
-    return (*(one.to(dtype).requires_grad_() for one in leaves), tokens)
+    return (*(leave.to(dtype).requires_grad_() for leave in leaves), tokens)
 
 
 def plainly(contexts, log_prior, weight, bias, tokens, floor=0.0):
@@ -52,12 +52,12 @@ def plainly(contexts, log_prior, weight, bias, tokens, floor=0.0):
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("rows", [0, 1, ROWS])
 def test_scores(rows, absent, floor):
-    given = ends(rows=rows, absent=absent)
-    found = mixture_log_probs(*given, floor)
-    assert found.shape == (rows,) and found.requires_grad
-    assert torch.allclose(found, plainly(*given, floor), atol=1e-12)
+    inputs = ends(rows=rows, absent=absent)
+    actual = mixture_log_probs(*inputs, floor)
+    assert actual.shape == (rows,) and actual.requires_grad
+    assert torch.allclose(actual, plainly(*inputs, floor), atol=1e-12)
     with torch.no_grad():
-        assert torch.equal(mixture_log_probs(*given, floor), found)
+        assert torch.equal(mixture_log_probs(*inputs, floor), actual)
 
 
 @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
@@ -65,9 +65,9 @@ def test_scores(rows, absent, floor):
 @pytest.mark.parametrize("absent", [False, True])
 def test_gradients_for_any_incoming_one(given, floor, absent):
     *leaves, tokens = ends(absent=absent)
-    found = torch.autograd.grad(mixture_log_probs(*leaves, tokens, floor), leaves, given.double())
+    gradients = torch.autograd.grad(mixture_log_probs(*leaves, tokens, floor), leaves, given.double())
     expected = torch.autograd.grad(plainly(*leaves, tokens, floor), leaves, given.double())
-    assert all(torch.allclose(one, other, atol=1e-12) for one, other in zip(found, expected, strict=True))
+    assert all(torch.allclose(item, other, atol=1e-12) for item, other in zip(gradients, expected, strict=True))
 
 
 @pytest.mark.parametrize("learning", [(0,), (1,), (2,), (3,), (1, 2), (0, 1, 2, 3)])
@@ -76,10 +76,10 @@ def test_gradients_by_differences(learning):
     *leaves, tokens = ends(rows=5)
 
     def log_probs(*chosen):
-        given = [leaf.detach() for leaf in leaves]
+        inputs = [leaf.detach() for leaf in leaves]
         for place, leaf in zip(learning, chosen, strict=True):
-            given[place] = leaf
-        return mixture_log_probs(*given, tokens, 0.01)
+            inputs[place] = leaf
+        return mixture_log_probs(*inputs, tokens, 0.01)
 
     assert torch.autograd.gradcheck(log_probs, tuple(leaves[place] for place in learning))
 
@@ -98,8 +98,8 @@ def test_logits_come_in_pieces_and_in_one_memory(monkeypatch):
 
 def test_a_token_with_more_components_than_a_piece_has_rows(monkeypatch):
     monkeypatch.setattr(chunked_log_softmax, "LEAST_ROWS", 2)
-    given = ends()
-    assert torch.allclose(mixture_log_probs(*given), plainly(*given), atol=1e-12)
+    inputs = ends()
+    assert torch.allclose(mixture_log_probs(*inputs), plainly(*inputs), atol=1e-12)
 
 
 def test_logits_far_apart():
@@ -107,9 +107,9 @@ def test_logits_far_apart():
     contexts = torch.tensor([[[300.0], [0.0]], [[300.0], [300.0]]], requires_grad=True)
     weight = torch.tensor([[1.0], [0], [0]], requires_grad=True)
     log_prior = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
-    found = mixture_log_probs(contexts, log_prior, weight, None, torch.tensor([1, 1]))
-    assert found.tolist() == pytest.approx([math.log(1 / 6), -300])
-    found.sum().backward()
+    actual = mixture_log_probs(contexts, log_prior, weight, None, torch.tensor([1, 1]))
+    assert actual.tolist() == pytest.approx([math.log(1 / 6), -300])
+    actual.sum().backward()
     assert bool(contexts.grad.isfinite().all()) and bool(weight.grad.isfinite().all())
 
 
@@ -118,11 +118,11 @@ def test_low_precision_keeps_its_sums(autocast):
     *leaves, tokens = ends(torch.float32, rows=600)
     exact = torch.autograd.grad(plainly(*leaves, tokens).mean(), leaves)
     kind = torch.float32 if autocast else torch.bfloat16
-    low = [one.detach().to(one.dtype if place == 1 else kind).requires_grad_() for place, one in enumerate(leaves)]
+    low = [item.detach().to(item.dtype if place == 1 else kind).requires_grad_() for place, item in enumerate(leaves)]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        found = mixture_log_probs(*low, tokens)
-    assert found.dtype == torch.float32
-    for slope, right in zip(torch.autograd.grad(found.mean(), low), exact, strict=True):
+        actual = mixture_log_probs(*low, tokens)
+    assert actual.dtype == torch.float32
+    for slope, right in zip(torch.autograd.grad(actual.mean(), low), exact, strict=True):
         assert float((slope.float() - right).norm() / right.norm()) < 0.02
 
 
@@ -163,11 +163,11 @@ def test_scores_logits_and_gradients_are_the_definition(kind, tied):
     assert torch.equal(head.logits(hidden.view(2, 5, WIDTH)).view(ROWS, TOKENS), head.logits(hidden))
     assert head.logits(hidden[0]).shape == (TOKENS,) and head.logits(hidden[:0]).shape == (0, TOKENS)
     weights = [hidden, *head.parameters(), *(() if table is None else table.parameters())]
-    own = expected.gather(1, tokens[:, None])[:, 0]
-    for found, right in ((head.log_probs(hidden, tokens), own), (head.logits(hidden).log_softmax(-1), expected)):
-        assert torch.allclose(found, right, atol=1e-12)
-        slopes = [torch.autograd.grad(one.square().sum(), weights, retain_graph=True) for one in (found, right)]
-        assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(*slopes, strict=True))
+    drawn = expected.gather(1, tokens[:, None])[:, 0]
+    for actual, right in ((head.log_probs(hidden, tokens), drawn), (head.logits(hidden).log_softmax(-1), expected)):
+        assert torch.allclose(actual, right, atol=1e-12)
+        slopes = [torch.autograd.grad(item.square().sum(), weights, retain_graph=True) for item in (actual, right)]
+        assert all(torch.allclose(item, other, atol=1e-10) for item, other in zip(*slopes, strict=True))
 
 
 def test_tokens_that_are_not_asked_for():
@@ -212,14 +212,14 @@ def test_contexts_are_dropped_alike_at_all_times():
     hidden, tokens = some()
     same = hidden[:1].detach().expand(4, 5, WIDTH)
     with SeededRng(1).fork_torch_rng():
-        found = head.log_probs(same, tokens[:1].expand(4, 5))
-    assert torch.allclose(found, found[:, :1].expand(4, 5)) and len({round(one, 9) for one in found[:, 0].tolist()}) == 4
+        actual = head.log_probs(same, tokens[:1].expand(4, 5))
+    assert torch.allclose(actual, actual[:, :1].expand(4, 5)) and len({round(item, 9) for item in actual[:, 0].tolist()}) == 4
     with SeededRng(1).fork_torch_rng():
         logits = head.logits(same).log_softmax(-1)
-    assert torch.allclose(logits[..., tokens[0]], found)
+    assert torch.allclose(logits[..., tokens[0]], actual)
     with SeededRng(1).fork_torch_rng():
         apart = head.log_probs(same.reshape(20, WIDTH), tokens[:1].expand(20))
-    assert len({round(one, 9) for one in apart.tolist()}) > 15
+    assert len({round(item, 9) for item in apart.tolist()}) > 15
     stepped = head.logits_fn(1)(hidden)
     assert torch.equal(head.eval().logits(hidden), stepped)
 
@@ -231,8 +231,8 @@ def test_components_left_out_change_no_score_by_more_than_the_bound(least):
     hidden, tokens = some(200)
     whole = head.log_probs(hidden, tokens)
     head.min_prior = least
-    found = head.log_probs(hidden, tokens)
-    bound, change = head.pruning_error_bound(hidden, tokens), (found - whole).abs()
+    actual = head.log_probs(hidden, tokens)
+    bound, change = head.pruning_error_bound(hidden, tokens), (actual - whole).abs()
     assert bool((change <= bound + 1e-12).all()) and float(change.max()) > 1e-3
     assert float((bound / change.clamp(min=1e-9))[change > 1e-3].median()) < 20  # it is of some use
     every = head.log_probs(hidden.repeat_interleave(TOKENS, 0), torch.arange(TOKENS).repeat(200)).view(200, TOKENS)
@@ -283,6 +283,6 @@ def test_tokens_too_unlikely_for_exponentials_still_have_logits():
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[300.0, 0, 0], [0, 300.0, 0], [-300.0, 0, 0], [0, 0, 300.0]]))
         hidden = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
-        found, expected = head.logits(hidden), head.double().logits(hidden.double())
-    assert bool(found.isfinite().all()) and float(expected.amin() - expected.amax()) < -100
-    torch.testing.assert_close(found.double(), expected, atol=1e-3, rtol=1e-5)
+        actual, expected = head.logits(hidden), head.double().logits(hidden.double())
+    assert bool(actual.isfinite().all()) and float(expected.amin() - expected.amax()) < -100
+    torch.testing.assert_close(actual.double(), expected, atol=1e-3, rtol=1e-5)

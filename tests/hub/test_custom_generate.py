@@ -45,8 +45,8 @@ def total_variation(target: Tilted, draws: Draws) -> float:
     """Of the frequencies of the draws, which all follow one prompt, from the exact distribution."""
     x = enumerate_points(target.space, draws.x.prompts().rows(slice(0, 1)))
     exact = torch.softmax(target.log_score(x).double(), 0)
-    found = point_number(target.space, draws.x).bincount(minlength=len(x)) / len(draws.x)
-    return float((found - exact).abs().sum() / 2)
+    actual = point_number(target.space, draws.x).bincount(minlength=len(x)) / len(draws.x)
+    return float((actual - exact).abs().sum() / 2)
 
 
 def farthest(points: int, draws: int, false_alarm: float = 1e-6) -> float:
@@ -129,15 +129,15 @@ def test_rows_and_what_energies_see_of_them():
     way = TiltedGenerate(seen_by(log), num_candidates=3, seed=1)
     out = call(model, way, num_return_sequences=2, return_dict_in_generate=True)
     assert out.sequences[:, :4].equal(IDS.repeat_interleave(2, 0)) and out.sequences.shape[1] <= 8
-    assert {tuple(one) for one in log} == {(2,), (2, 2, 1), (2, 1, 2), ()} and len(log) == 4 * 2 * 3
+    assert {tuple(item) for item in log} == {(2,), (2, 2, 1), (2, 1, 2), ()} and len(log) == 4 * 2 * 3
     assert out.ess.tolist() == pytest.approx([3.0] * 8)
     points = [row[: row.index(0) + 1] if 0 in row else row for row in out.sequences[:, 4:].tolist()]
     read = [IDS[row][MASK[row] == 1].tolist() for row in range(4) for _ in range(2)]
     with torch.no_grad():
         logits = [model(torch.tensor([[*before, *point]])).logits[0] for before, point in zip(read, points, strict=True)]
     expected = [
-        sum(float(found[len(before) + t - 1].log_softmax(-1)[token]) for t, token in enumerate(point))
-        for found, before, point in zip(logits, read, points, strict=True)
+        sum(float(actual[len(before) + t - 1].log_softmax(-1)[token]) for t, token in enumerate(point))
+        for actual, before, point in zip(logits, read, points, strict=True)
     ]
     assert out.log_base.tolist() == pytest.approx(expected, abs=1e-4)
 
@@ -145,20 +145,20 @@ def test_rows_and_what_energies_see_of_them():
 def test_an_opening_stands_before_every_prompt():
     model, log = tiny_model("gpt2"), []
     out = call(model, TiltedGenerate(seen_by(log), num_candidates=2, seed=1, bos=1), return_dict_in_generate=True)
-    assert {tuple(one) for one in log} == {(2,), (2, 2, 1), (2, 1, 2), ()}
+    assert {tuple(item) for item in log} == {(2,), (2, 2, 1), (2, 1, 2), ()}
     points = [row[: row.index(0) + 1] if 0 in row else row for row in out.sequences[:, 4:].tolist()]
     x = sequences(points, [[2], [2, 2, 1], [2, 1, 2], []])
-    found = causal_lm(model, max_length=4).log_probs(x).sum(-1)
-    assert out.log_base.tolist() == pytest.approx(found.tolist(), abs=1e-4)
+    actual = causal_lm(model, max_length=4).log_probs(x).sum(-1)
+    assert out.log_base.tolist() == pytest.approx(actual.tolist(), abs=1e-4)
 
 
 def test_chance_follows_torch_or_a_seed():
     model = tiny_model("llama")
-    found = []
+    actual = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        found.append(call(model, TiltedGenerate(ENERGY, 4), num_return_sequences=9))
-    assert found[0].equal(found[1]) and not found[0].equal(found[2])
+        actual.append(call(model, TiltedGenerate(ENERGY, 4), num_return_sequences=9))
+    assert actual[0].equal(actual[1]) and not actual[0].equal(actual[2])
     torch.manual_seed(1)
     assert not call(model, TiltedGenerate(ENERGY, 4), num_return_sequences=9).equal(
         call(model, TiltedGenerate(ENERGY, 4), num_return_sequences=9)
@@ -239,14 +239,14 @@ def folders(tmp_path, kind: str):
 def test_folders_make_a_model_whose_generate_is_tilted(tmp_path, kind):
     base, energy = folders(tmp_path, kind)
     model, tokenizer = load_tilted(base, energy, num_candidates=32), AutoTokenizer.from_pretrained(base)
-    given = tokenizer(["ab"], return_tensors="pt")
+    inputs = tokenizer(["ab"], return_tensors="pt")
     torch.manual_seed(0)
     with quiet_transformers():
-        found = tokenizer.batch_decode(model.generate(**given, num_return_sequences=40, pad_token_id=0))
-        plain = tokenizer.batch_decode(type(model).generate(model, **given, num_return_sequences=40, pad_token_id=0))
+        actual = tokenizer.batch_decode(model.generate(**inputs, num_return_sequences=40, pad_token_id=0))
+        plain = tokenizer.batch_decode(type(model).generate(model, **inputs, num_return_sequences=40, pad_token_id=0))
         speak = pipeline("text-generation", model=model, tokenizer=tokenizer)
         said = speak("ab")[0]["generated_text"]
-    assert sum("c" in text for text in found) > 38 > sum("c" in text for text in plain)
+    assert sum("c" in text for text in actual) > 38 > sum("c" in text for text in plain)
     assert said.startswith("ab")
     model.save_pretrained(tmp_path / "saved")
     assert base_digest(load_base(tmp_path / "saved", max_length=5)[0]) == base_digest(load_base(base)[0])

@@ -80,15 +80,15 @@ def test_another_end_symbol_is_remembered(foreign, tokenizer, tmp_path):
 def test_saved_and_loaded_again(tmp_path, family, tokenizer):
     base = tiny_base(family, vocab_size=tokenizer.vocab_size, eos=None, max_length=7)
     save_base(tmp_path, base, tokenizer, ModelCard("Abc", "some letters"))
-    found, words = load_base(tmp_path)
-    assert digest(module_tensors(found)) == digest(module_tensors(base))
-    assert (found.space, found.bos) == (base.space, base.bos)
+    actual, words = load_base(tmp_path)
+    assert digest(module_tensors(actual)) == digest(module_tensors(base))
+    assert (actual.space, actual.bos) == (base.space, base.bos)
     assert words.encode(TEXTS) == tokenizer.encode(TEXTS)
     x = sequences([[1, 2, 0], [3]], [[1, 0], [2]])
-    assert torch.allclose(found.log_probs(x), base.log_probs(x), atol=1e-6)
+    assert torch.allclose(actual.log_probs(x), base.log_probs(x), atol=1e-6)
     plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    given = {"input_ids": torch.tensor([[1, 2]]), "decoder_input_ids": torch.tensor([[base.bos, 2]])}
-    assert plain(**given).logits.equal(base.model(**given).logits)
+    inputs = {"input_ids": torch.tensor([[1, 2]]), "decoder_input_ids": torch.tensor([[base.bos, 2]])}
+    assert plain(**inputs).logits.equal(base.model(**inputs).logits)
     card = (tmp_path / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM.from_pretrained(" in card and "AutoModelForCausalLM" not in card
     assert not [file for file in tmp_path.iterdir() if file.name.startswith(".")]
@@ -105,9 +105,9 @@ def test_what_is_saved_samples_from_the_model_itself(foreign, tmp_path):
         5,
     )
     assert settings.forced_bos_token_id is None and settings.num_beams in (None, 1)
-    given = AutoTokenizer.from_pretrained(saved)("abc", return_tensors="pt")
-    assert given["input_ids"][0, -1] == 0
-    drawn = AutoModelForSeq2SeqLM.from_pretrained(saved).generate(input_ids=given["input_ids"], num_return_sequences=20)
+    inputs = AutoTokenizer.from_pretrained(saved)("abc", return_tensors="pt")
+    assert inputs["input_ids"][0, -1] == 0
+    drawn = AutoModelForSeq2SeqLM.from_pretrained(saved).generate(input_ids=inputs["input_ids"], num_return_sequences=20)
     assert drawn[:, 0].eq(PADDING).all() and len(drawn[:, 1].unique()) > 1
 
 

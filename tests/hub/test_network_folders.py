@@ -42,12 +42,12 @@ def folder(tmp_path, tokenizer):
 def test_saved_and_loaded_again(tmp_path, kind, tokenizer):
     base = base_of(kind, tokenizer)
     save_base(tmp_path, base, tokenizer)
-    found, words = load_base(tmp_path)
-    assert digest(module_tensors(found)) == digest(module_tensors(base))
-    assert (found.config, found.space) == (base.config, base.space) and not found.training
+    actual, words = load_base(tmp_path)
+    assert digest(module_tensors(actual)) == digest(module_tensors(base))
+    assert (actual.config, actual.space) == (base.config, base.space) and not actual.training
     assert words.encode(TEXTS) == tokenizer.encode(TEXTS)
     x = sequences([[1, 2, 0], [3]])
-    assert found.log_probs(x).equal(base.log_probs(x))
+    assert actual.log_probs(x).equal(base.log_probs(x))
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == f"esscher-{kind}"
 
 
@@ -76,8 +76,8 @@ def test_folder_is_a_repository(folder):
 
 
 def test_card_tells_data_settings_and_intervals(tmp_path, tokenizer):
-    found = Estimate(8.25, 8.0, 8.5, 0.95, 400, "400 test sequences as a sample", "per token")
-    card = ModelCard("Abc", "some letters", {"seed": 3}, [("perplexity", found)], "A toy.")
+    estimate = Estimate(8.25, 8.0, 8.5, 0.95, 400, "400 test sequences as a sample", "per token")
+    card = ModelCard("Abc", "some letters", {"seed": 3}, [("perplexity", estimate)], "A toy.")
     save_base(tmp_path, base_of("gru", tokenizer), tokenizer, card)
     text = (tmp_path / "README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])

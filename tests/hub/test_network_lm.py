@@ -64,15 +64,15 @@ def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     expected = base.logits(x)
     for side in ("left", "right"):
         tokenizer.padding_side = side
-        given = tokenizer(TEXTS, padding=True, return_tensors="pt")
-        assert set(given) == {"input_ids", "attention_mask"}
-        logits = model(**given).logits
-        assert logits.equal(model(given["input_ids"]).logits)  # padding is known without a mask too
-        other = given["input_ids"].masked_fill(given["attention_mask"] == 0, SPACE.eos)
-        assert logits.equal(model(other, attention_mask=given["attention_mask"]).logits)
+        inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        assert set(inputs) == {"input_ids", "attention_mask"}
+        logits = model(**inputs).logits
+        assert logits.equal(model(inputs["input_ids"]).logits)  # padding is known without a mask too
+        other = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, SPACE.eos)
+        assert logits.equal(model(other, attention_mask=inputs["attention_mask"]).logits)
         assert bool((logits[..., OPENING] < -1e38).all())
         for row, length in enumerate(x.lengths.tolist()):
-            first = int(given["input_ids"].shape[1] - length - 1) if side == "left" else 0
+            first = int(inputs["input_ids"].shape[1] - length - 1) if side == "left" else 0
             assert torch.allclose(logits[row, first : first + length, :OPENING], expected[row, :length], atol=1e-5)
     unopened = model(torch.tensor(TOKENIZER.encode(["cab a"]))).logits[0, :-1, :OPENING]
     assert torch.allclose(unopened, expected[3, 1:], atol=1e-5)
@@ -142,7 +142,7 @@ def test_sampling_is_scoring():
     for kind in ("lstm, tied", "gru, one-hot", "transformer, rotary", "transformer, learned"):
         base = base_of(kind)
         model, prompts = model_of(base), TOKENIZER.encode(["ab", "", "cab"])
-        ids = torch.tensor([[OPENING] * (4 - len(one)) + one for one in prompts])
+        ids = torch.tensor([[OPENING] * (4 - len(prompt)) + prompt for prompt in prompts])
         torch.manual_seed(0)
         out = model.generate(
             ids, attention_mask=ids != -1, num_return_sequences=8, return_dict_in_generate=True, output_logits=True
@@ -150,10 +150,10 @@ def test_sampling_is_scoring():
         new = out.sequences[:, ids.shape[1] :]
         points = [row[: row.index(SPACE.eos) + 1] if SPACE.eos in row else row for row in new.tolist()]
         assert len({len(point) for point in points}) > 2
-        found = torch.stack(out.logits, 1).log_softmax(-1).gather(2, new[..., None])[..., 0]
+        actual = torch.stack(out.logits, 1).log_softmax(-1).gather(2, new[..., None])[..., 0]
         inside = torch.arange(new.shape[1]) < torch.tensor([len(point) for point in points])[:, None]
-        x = sequences(points, [one for one in prompts for _ in range(8)])
-        assert torch.allclose((found * inside).sum(-1), base.log_probs(x).sum(-1), atol=1e-4)
+        x = sequences(points, [prompt for prompt in prompts for _ in range(8)])
+        assert torch.allclose((actual * inside).sum(-1), base.log_probs(x).sum(-1), atol=1e-4)
         assert bool((new[~inside] == OPENING).all())
 
 
@@ -195,15 +195,15 @@ def test_cached_equals_uncached(kind, room, monkeypatch):
     ids = torch.tensor([[OPENING, OPENING, OPENING], [OPENING, OPENING, 2], [OPENING, 4, 3], [2, 2, 1]])
     mask = (ids != OPENING).long()
     for name, way in WAYS.items():
-        found = []
+        actual = []
         for cached in (True, False):
             if not cached and name == "chunks":
                 way = WAYS["greedy"]
             torch.manual_seed(0)
             with quiet_transformers():
-                found.append(model.generate(ids, max_new_tokens=8, use_cache=cached, **way))
-        assert found[0].equal(found[1]), name
-    ends = [row.tolist().count(OPENING) for row in found[0]]
+                actual.append(model.generate(ids, max_new_tokens=8, use_cache=cached, **way))
+        assert actual[0].equal(actual[1]), name
+    ends = [row.tolist().count(OPENING) for row in actual[0]]
     assert max(ends) > 0
     with quiet_transformers():
         other = model.generate(
@@ -213,7 +213,7 @@ def test_cached_equals_uncached(kind, room, monkeypatch):
             max_new_tokens=8,
             pad_token_id=SPACE.eos,
         )
-    assert other[:, 3:].equal(found[0][:, 3:].masked_fill(found[0][:, 3:] == OPENING, SPACE.eos))
+    assert other[:, 3:].equal(actual[0][:, 3:].masked_fill(actual[0][:, 3:] == OPENING, SPACE.eos))
 
 
 def test_assisted_equals_greedy():
@@ -256,10 +256,10 @@ def test_a_pipeline_samples_from_the_model_itself(tmp_path):
     with quiet_transformers():
         speak = pipeline("text-generation", model=model, tokenizer=tokenizer)
         torch.manual_seed(0)
-        found = speak("ab")[0]["generated_text"]
+        actual = speak("ab")[0]["generated_text"]
         torch.manual_seed(0)
         plain = model.generate(**tokenizer("ab", return_tensors="pt"))[0]
-    assert found == tokenizer.decode(plain, skip_special_tokens=True) and found.startswith("ab")
+    assert actual == tokenizer.decode(plain, skip_special_tokens=True) and actual.startswith("ab")
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -270,11 +270,11 @@ def test_labels_give_the_likelihood(tmp_path, side):
     tokenizer.padding_side = side
     batch = DataCollatorForLanguageModeling(tokenizer, mlm=False)([tokenizer(text + "<eos>") for text in TEXTS])
     assert batch["input_ids"].tolist()[1].count(SPACE.eos) == 1
-    x = sequences([[*one, SPACE.eos] for one in TOKENIZER.encode(TEXTS)])
+    x = sequences([[*item, SPACE.eos] for item in TOKENIZER.encode(TEXTS)])
     expected = -base.log_probs(x).sum() / x.lengths.sum()
     assert torch.isclose(model(**batch).loss, expected)
-    own = {**batch, "labels": batch["input_ids"]}  # with begin and padding symbols as labels
-    assert torch.isclose(model(**own).loss, expected)
+    self_value = {**batch, "labels": batch["input_ids"]}  # with begin and padding symbols as labels
+    assert torch.isclose(model(**self_value).loss, expected)
 
 
 def test_their_trainer_trains_it(tmp_path):
@@ -292,7 +292,7 @@ def test_their_trainer_trains_it(tmp_path):
             trainer.train()
             assert trainer.evaluate()["eval_loss"] < before - 0.1
     model.save_pretrained(tmp_path / "tuned")
-    x = sequences([[*one, SPACE.eos] for one in TOKENIZER.encode(TEXTS)])
+    x = sequences([[*item, SPACE.eos] for item in TOKENIZER.encode(TEXTS)])
     assert load_base(tmp_path / "tuned")[0].log_probs(x).sum() > base.log_probs(x).sum()
 
 

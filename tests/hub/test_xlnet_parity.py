@@ -21,9 +21,9 @@ ROWS, LENGTH, TARGETS = 4, 12, 5
 
 
 def their_model(**settings) -> XLNetLMHeadModel:
-    given = {"vocab_size": 11, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "dropout": 0.0, "mem_len": 9}
+    inputs = {"vocab_size": 11, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24, "dropout": 0.0, "mem_len": 9}
     with SeededRng(1).fork_torch_rng():
-        model = XLNetLMHeadModel(TheirConfig(**{**given, "initializer_range": 0.3, **settings})).eval()
+        model = XLNetLMHeadModel(TheirConfig(**{**inputs, "initializer_range": 0.3, **settings})).eval()
         torch.nn.init.normal_(model.lm_loss.bias)
         return model
 
@@ -54,9 +54,9 @@ def gap(base: NetworkBase, model: XLNetLMHeadModel, *, with_segments: bool = Tru
         tokens, segment, rank, targets = given(number)
         factorization_order = FactorizationOrder(rank, targets, segment=segment if with_segments else None)
         hidden, memory = network.target_hidden(tokens, factorization_order, memory, LENGTH)
-        found = theirs(model, tokens, segment if with_segments else None, rank, targets, mems)
-        mems = found.mems
-        gaps.append((network.output(hidden) - found.logits[..., : base.space.vocab_size]).abs().max())
+        actual = theirs(model, tokens, segment if with_segments else None, rank, targets, mems)
+        mems = actual.mems
+        gaps.append((network.output(hidden) - actual.logits[..., : base.space.vocab_size]).abs().max())
         gaps += [(mine.transpose(0, 1) - other).abs().max() for mine, other in zip(memory[1:], mems, strict=True)]
     return float(torch.stack(gaps).max())
 
@@ -109,8 +109,8 @@ def test_content_is_that_of_transformers():
     ids = torch.tensor([[1, 3, 1, 4, 1, 5], [1, 9, 2, 6, 0, 0]])  # 1 is their <s>, our bos
     mask = torch.tensor([[1.0] * 6, [1.0] * 4 + [0.0] * 2])
     expected = model.transformer(ids, attention_mask=mask).last_hidden_state
-    found = base.network.encode(x)
-    assert torch.allclose(found[mask.bool()], expected[mask.bool()], atol=4e-6)
+    actual = base.network.encode(x)
+    assert torch.allclose(actual[mask.bool()], expected[mask.bool()], atol=4e-6)
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -22,22 +22,22 @@ Seeks = Callable[[object], bool]
 
 
 def modules(package: ModuleType = esscher) -> Iterator[ModuleType]:
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not found.name.endswith("__main__"):
-            yield importlib.import_module(found.name)
+    for walk_package in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not walk_package.name.endswith("__main__"):
+            yield importlib.import_module(walk_package.name)
 
 
 def parts(seeks: Seeks, of: Iterable[ModuleType] | None = None) -> dict[str, object]:
     """Every public class or function that is sought, by its package and its own name; no two may share them."""
-    found: dict[str, object] = {}
+    actual: dict[str, object] = {}
     for module in modules() if of is None else of:
         for name, part in vars(module).items():
-            own = getattr(part, "__module__", None) == module.__name__ and getattr(part, "__name__", None) == name
-            if own and not name.startswith("_") and seeks(part):
+            drawn = getattr(part, "__module__", None) == module.__name__ and getattr(part, "__name__", None) == name
+            if drawn and not name.startswith("_") and seeks(part):
                 title = f"{module.__name__.split('.')[1]}.{name}"
-                assert title not in found, f"{module.__name__}.{name} has the name of another part, {title}: rename it"
-                found[title] = part
-    return found
+                assert title not in actual, f"{module.__name__}.{name} has the name of another part, {title}: rename it"
+                actual[title] = part
+    return actual
 
 
 def check_complete(found: Iterable[str], listed: Iterable[str], apart: Mapping[str, str], file: str) -> None:
@@ -68,13 +68,13 @@ def made_by(part: object) -> list[object]:
 def annotation(function: Callable[..., object], name: str) -> object:
     """A type in a signature; None where there is none, or one that only a type checker can see."""
     function = inspect.unwrap(function)
-    found = getattr(function, "__annotations__", {}).get(name)
-    return function.__globals__.get(found) if isinstance(found, str) else found
+    actual = getattr(function, "__annotations__", {}).get(name)
+    return function.__globals__.get(actual) if isinstance(actual, str) else actual
 
 
 def has(*methods: str) -> Seeks:
     """Gives something with all these methods."""
-    return lambda part: any(all(callable(getattr(made, name, None)) for name in methods) for made in made_by(part))
+    return lambda part: any(all(callable(getattr(item, name, None)) for name in methods) for item in made_by(part))
 
 
 def called(part: object) -> Callable[..., object] | None:
@@ -88,7 +88,7 @@ def calls_give(result: type) -> Seeks:
     """Gives something that, called, gives the result."""
 
     def seeks(part: object) -> bool:
-        return any((call := called(made)) is not None and annotation(call, "return") is result for made in made_by(part))
+        return any((call := called(item)) is not None and annotation(call, "return") is result for item in made_by(part))
 
     return seeks
 
@@ -100,13 +100,13 @@ def rows_to_numbers(part: object) -> bool:
         if call is None:
             return False
         taken = [name for name in inspect.signature(inspect.unwrap(call)).parameters if name != "self"]
-        given = annotation(call, "return")
+        inputs = annotation(call, "return")
         return (
             len(taken) == 1
             and annotation(call, taken[0]) is Sequences
-            and (given is Tensor or getattr(given, "dim_str", "") == "B")
+            and (inputs is Tensor or getattr(inputs, "dim_str", "") == "B")
         )
 
-    return any(made is Feature or numbers(called(made)) for made in made_by(part)) or (
+    return any(item is Feature or numbers(called(item)) for item in made_by(part)) or (
         inspect.isfunction(part) and numbers(part)
     )

@@ -63,10 +63,10 @@ def carried(kind, space):
     """In the midst of a stream; the same without a memory is another distribution."""
     base = small(kind, SPACES[space])
     with torch.no_grad():
-        found = WithMemory(base, base.read(base.init_memory(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
-        one, other = (each.begin(prompts_of([[2, 1]]))[0] for each in (found, base))
-    assert (one - other).abs().max() > 1e-3
-    return found
+        memory = WithMemory(base, base.read(base.init_memory(1), torch.tensor([[1, 2, 2, 1, 0]]))[1])
+        item, other = (each.begin(prompts_of([[2, 1]]))[0] for each in (memory, base))
+    assert (item - other).abs().max() > 1e-3
+    return memory
 
 
 def labelled_pixels():

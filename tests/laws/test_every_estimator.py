@@ -95,8 +95,8 @@ def classes(rng: SeededRng) -> tuple[list[int], list[int]]:
 
 def numbers(rng: SeededRng) -> tuple[list[float], list[float]]:
     """Normal, with correlation 0.6."""
-    one, other = rng.normal(2, len(EACH)).double()
-    return one.tolist(), (0.6 * one + 0.8 * other).tolist()
+    item, other = rng.normal(2, len(EACH)).double()
+    return item.tolist(), (0.6 * item + 0.8 * other).tolist()
 
 
 def hits(rng: SeededRng) -> list[bool]:
@@ -148,8 +148,8 @@ def holds_an_estimate(kind: object, depth: int = 0) -> bool:
 
 
 def test_the_list_is_complete():
-    found = parts(lambda part: inspect.isfunction(part) and holds_an_estimate(annotation(part, "return")))
-    below = [name for name, part in found.items() if name.split(".")[0] in LAYERS or part.__module__.startswith(GAMES)]
+    actual = parts(lambda part: inspect.isfunction(part) and holds_an_estimate(annotation(part, "return")))
+    below = [name for name, part in actual.items() if name.split(".")[0] in LAYERS or part.__module__.startswith(GAMES)]
     assert not SHOWN.keys() & TRIED.keys()
     check_complete(below, {**SHOWN, **TRIED}, APART, __file__)
 
@@ -158,8 +158,8 @@ def says_cover(place: str) -> bool:
     """There is such a test, and coverage is its matter."""
     file, _, name = place.partition("::")
     tree = ast.parse((TESTS / file).read_text())
-    found = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == name]
-    return len(found) == 1 and "cover" in (TESTS / file).read_text()
+    actual = [item for item in tree.body if isinstance(item, ast.FunctionDef) and item.name == name]
+    return len(actual) == 1 and "cover" in (TESTS / file).read_text()
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -172,7 +172,7 @@ def test_the_test_that_shows_coverage_is_there(name):
 def test_intervals_cover_at_their_rate(name):
     """False-alarm rate 1e-3 for each; the seed is fixed. An interval for another truth is caught."""
     estimator, truth = TRIED[name]
-    found = [estimator(SeededRng(number, name)) for number in range(REPLICATIONS)]
-    assert_covers(sum(one.covers(truth) for one in found), REPLICATIONS, found[0].confidence)
+    actual = [estimator(SeededRng(number, name)) for number in range(REPLICATIONS)]
+    assert_covers(sum(item.covers(truth) for item in actual), REPLICATIONS, actual[0].confidence)
     with pytest.raises(AssertionError):
-        assert_covers(sum(one.covers(0.8 * truth) for one in found), REPLICATIONS, found[0].confidence)
+        assert_covers(sum(item.covers(0.8 * truth) for item in actual), REPLICATIONS, actual[0].confidence)

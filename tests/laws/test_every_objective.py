@@ -78,8 +78,8 @@ def smoothed() -> Tried:
 
     def exact() -> Tensor:
         logs = base.logits(DATA).log_softmax(-1)
-        own = logs.gather(-1, DATA.tokens[..., None])[..., 0]
-        return -(0.8 * own + 0.2 * logs.mean(-1))[DATA.counted].sum() / 7
+        drawn = logs.gather(-1, DATA.tokens[..., None])[..., 0]
+        return -(0.8 * drawn + 0.2 * logs.mean(-1))[DATA.counted].sum() / 7
 
     return Tried(Likelihood(0.2), Tilted(base), DATA, exact, list(base.parameters()))
 
@@ -127,7 +127,7 @@ def policy_gradient() -> Tried:
 def reweighted() -> Tried:
     """Its data are draws of the teacher's base: here these come from the dice, so that the mean is over all of them."""
     base, every = student(), enumerate_points(SPACE, prompts_of([[1, 2]]))
-    log_a, log_score = (one.detach() for one in (Judged.base.log_probs(every).sum(-1), Judged.teacher.log_score(every)))
+    log_a, log_score = (item.detach() for item in (Judged.base.log_probs(every).sum(-1), Judged.teacher.log_score(every)))
     log_z = float(log_score.logsumexp(0))
 
     def objective(target, data, *, rng, step=0) -> Loss:
@@ -170,10 +170,10 @@ def permuted_likelihood() -> Tried:
 
     def exact() -> Tensor:
         orders = list(permutations(range(3)))
-        found = [
+        actual = [
             with_factorization_order(base, order).log_probs(sequences([[point[place] for place in order]])) for order in orders
         ]
-        return -torch.stack(found).mean()
+        return -torch.stack(actual).mean()
 
     return Tried(
         PermutationLM(PermutationLMConfig(1.0, "none")), Tilted(base), sequences([point]), exact, list(base.parameters())
@@ -186,8 +186,8 @@ def combine() -> Tried:
 
     def exact() -> Tensor:
         logs = base.logits(DATA).log_softmax(-1)
-        own = logs.gather(-1, DATA.tokens[..., None])[..., 0]
-        return -(0.5 * own + 2 * (0.8 * own + 0.2 * logs.mean(-1)))[DATA.counted].sum() / 7
+        drawn = logs.gather(-1, DATA.tokens[..., None])[..., 0]
+        return -(0.5 * drawn + 2 * (0.8 * drawn + 0.2 * logs.mean(-1)))[DATA.counted].sum() / 7
 
     return Tried(both, Tilted(base), DATA, exact, list(base.parameters()))
 
@@ -232,8 +232,8 @@ def finite_energy(cost: Tensor, p: Tensor, share: Tensor) -> dict[str, Tensor]:
 
 
 def finite_plain(cost: Tensor, p: Tensor, share: Tensor) -> dict[str, Tensor]:
-    told = -(share * torch.sigmoid(-cost).log()).sum() - (p * torch.sigmoid(cost).log()).sum()
-    return {"discriminator": told, "generator": -(p * torch.sigmoid(-cost).log()).sum()}
+    output = -(share * torch.sigmoid(-cost).log()).sum() - (p * torch.sigmoid(cost).log()).sum()
+    return {"discriminator": output, "generator": -(p * torch.sigmoid(-cost).log()).sum()}
 
 
 def planar(objective, exact) -> Tried:
@@ -329,7 +329,7 @@ def test_a_gradient_one_percent_too_long_is_caught(case):
 
     def wrong() -> Any:
         value = tried.exact()
-        return {name: 1.01 * one for name, one in value.items()} if isinstance(value, dict) else 1.01 * value
+        return {name: 1.01 * item for name, item in value.items()} if isinstance(value, dict) else 1.01 * value
 
     with pytest.raises(AssertionError, match="must be that of the exact loss"):
         check_objective(*tried[:3], wrong, tried.parameters, rng=tried.rng, tolerance=1e-6)

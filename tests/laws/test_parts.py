@@ -53,12 +53,12 @@ def module() -> ModuleType:
 )
 def test_new_parts_are_found_and_must_be_listed(module, seeks, names):
     """Not what is private, what only comes by import, a protocol, or what has some of the methods."""
-    found = parts(seeks, [module])
-    assert list(found) == names
+    actual = parts(seeks, [module])
+    assert list(actual) == names
     with pytest.raises(AssertionError, match=rf"no law is run over .*{names[0]}.*: add each to the list in laws/test_x.py"):
-        check_complete(found, names[1:], {}, "laws/test_x.py")
-    check_complete(found, [f"{name}, warm" for name in names], {}, "laws/test_x.py")
-    check_complete(found, names[1:], {names[0]: "a reason"}, "laws/test_x.py")
+        check_complete(actual, names[1:], {}, "laws/test_x.py")
+    check_complete(actual, [f"{name}, warm" for name in names], {}, "laws/test_x.py")
+    check_complete(actual, names[1:], {names[0]: "a reason"}, "laws/test_x.py")
 
 
 def test_a_list_names_what_there_is_and_once():

@@ -31,7 +31,7 @@ def made_counts(lines: int, *, seed: int, worse: float = 1.0) -> tuple[torch.Ten
     words = torch.randint(1, 40, (lines,), generator=rng).double()
     common = torch.binomial(words, torch.rand(lines, generator=rng, dtype=torch.float64).square() * 0.3, generator=rng)
     errors = [common + torch.binomial(words, torch.full_like(words, 0.03 * by), generator=rng) for by in (1.0, worse)]
-    return tuple(torch.stack([one, words], -1) for one in errors)
+    return tuple(torch.stack([error, words], -1) for error in errors)
 
 
 def test_the_p_value_is_the_share_of_all_swaps():
@@ -40,13 +40,13 @@ def test_the_p_value_is_the_share_of_all_swaps():
 
     def apart(mask):
         rows = torch.tensor(mask)[:, None]
-        one, other = torch.where(rows, second, first), torch.where(rows, first, second)
-        return abs(float(WER.value(one.sum(0)) - WER.value(other.sum(0))))
+        item, other = torch.where(rows, second, first), torch.where(rows, first, second)
+        return abs(float(WER.value(item.sum(0)) - WER.value(other.sum(0))))
 
     known = [apart(mask) >= apart((False,) * 9) - 1e-9 for mask in product((False, True), repeat=9)]
-    found = randomisation_p_value(WER, first, second, confidence=1 - 1e-6, rng=SeededRng(0))
-    assert 0.01 < found.value < 0.5 and found.covers(sum(known) / len(known)) and found.n == 10_000
-    assert not found.covers(sum(known) / len(known) / 2), "one-sided"
+    actual = randomisation_p_value(WER, first, second, confidence=1 - 1e-6, rng=SeededRng(0))
+    assert 0.01 < actual.value < 0.5 and actual.covers(sum(known) / len(known)) and actual.n == 10_000
+    assert not actual.covers(sum(known) / len(known) / 2), "one-sided"
 
 
 def rejections(p_value, *, worse: float = 1.0, replications: int = 300) -> int:
@@ -70,8 +70,8 @@ def test_systems_that_are_alike_part_at_the_stated_rate():
     assert_covers(300 - rejections(swapped), 300, 0.95)
     with pytest.raises(AssertionError, match="stated rate 95%"):
         assert_covers(100 - rejections(thrice, replications=100), 100, 0.95)
-    found, weaker = (rejections(how, worse=2.2, replications=30) for how in (swapped, unpaired))
-    assert found > 25 > 15 > weaker
+    actual, weaker = (rejections(how, worse=2.2, replications=30) for how in (swapped, unpaired))
+    assert actual > 25 > 15 > weaker
 
 
 def test_differences_cover_and_unpaired_ones_are_wide():
@@ -89,13 +89,13 @@ def test_differences_cover_and_unpaired_ones_are_wide():
         first, second = (hard + torch.rand(80, generator=rng, dtype=torch.float64) / 5 + by for by in (0.1, 0.0))
         second = second if order is None else second[order]
         metric, ones = get_metric("rouge1"), torch.ones(80, dtype=torch.float64)
-        rows = [LineCounts(metric, torch.stack([one, ones], -1), "") for one in (first, second)]
+        rows = [LineCounts(metric, torch.stack([item, ones], -1), "") for item in (first, second)]
         return rows[0].minus(rows[1], rng=SeededRng(seed))
 
     for number, truth in ((corpus, -1.5), (mean, 0.1)):
         ours, unpaired = ([number(seed, order) for seed in range(200)] for order in (None, torch.arange(80).roll(1)))
-        assert_covers(sum(one.covers(truth) for one in ours), 200, 0.95)
-        assert all(wide.high - wide.low > 1.5 * (one.high - one.low) for one, wide in zip(ours, unpaired, strict=True))
+        assert_covers(sum(item.covers(truth) for item in ours), 200, 0.95)
+        assert all(wide.high - wide.low > 1.5 * (item.high - item.low) for item, wide in zip(ours, unpaired, strict=True))
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf", "rouge2"])
@@ -103,22 +103,22 @@ def test_a_better_system_is_told_from_texts(name):
     pytest.importorskip("rouge_score")
     better, worse = translated(REFERENCES, seed=1, keep=9), translated(REFERENCES, seed=2, keep=5)
     metric = get_metric(name)
-    found = paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
-    assert found.metric == name and found.p_value.value == 1 / 10_001 and found.p_value.low == 0
-    assert found.difference.value == pytest.approx(found.first.value - found.second.value)
-    assert 0 < found.difference.low < found.difference.high
+    actual = paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
+    assert actual.metric == name and actual.p_value.value == 1 / 10_001 and actual.p_value.low == 0
+    assert actual.difference.value == pytest.approx(actual.first.value - actual.second.value)
+    assert 0 < actual.difference.low < actual.difference.high
     turned = paired_comparison(metric.count(worse, REFERENCES), metric.count(better, REFERENCES), rng=SeededRng(0))
-    assert turned.p_value == found.p_value and turned.difference.value == pytest.approx(-found.difference.value)
+    assert turned.p_value == actual.p_value and turned.difference.value == pytest.approx(-actual.difference.value)
     same = paired_comparison(metric.count(better, REFERENCES), metric.count(better, REFERENCES), rng=SeededRng(0))
     assert same.p_value.value == 1 and same.difference.low == same.difference.value == same.difference.high == 0
-    assert found == paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
+    assert actual == paired_comparison(metric.count(better, REFERENCES), metric.count(worse, REFERENCES), rng=SeededRng(0))
 
 
 def test_groups_are_those_of_the_words_of_the_source():
     sources = ["w " * (line % 7) for line in range(80)]
     hypotheses = translated(REFERENCES, seed=1)
     groups = by_length(BLEU.count(hypotheses, REFERENCES), sources, (2, 6, 50), resamples=100, rng=SeededRng(0))
-    assert [(one.low, one.high, one.name) for one in groups] == [(0, 2, "[0, 2)"), (2, 6, "[2, 6)"), (6, 50, "[6, 50)")]
+    assert [(item.low, item.high, item.name) for item in groups] == [(0, 2, "[0, 2)"), (2, 6, "[2, 6)"), (6, 50, "[6, 50)")]
     for group in groups:
         inside = [line for line in range(80) if group.low <= line % 7 < group.high]
         alone = BLEU.score([hypotheses[k] for k in inside], [REFERENCES[k] for k in inside], resamples=100, rng=SeededRng(0))
@@ -126,7 +126,7 @@ def test_groups_are_those_of_the_words_of_the_source():
     (whole,) = by_length(BLEU.count(hypotheses, REFERENCES), sources, (), resamples=100, rng=SeededRng(0))
     assert (whole.name, whole.lines) == ("[0, inf)", 80)
     single = by_length(BLEU.count(hypotheses, REFERENCES), ["w"] * 79 + ["w " * 30], resamples=100, rng=SeededRng(0))
-    assert [(one.low, one.lines) for one in single] == [(0, 79), (25, 1)] and "no interval" in single[1].value.method
+    assert [(item.low, item.lines) for item in single] == [(0, 79), (25, 1)] and "no interval" in single[1].value.method
     for bounds in ((0, 5), (5, 5), (9, 3)):
         with pytest.raises(ValueError, match="ascend from above 0"):
             by_length(BLEU.count(hypotheses, REFERENCES), sources, bounds, rng=SeededRng(0))
@@ -147,15 +147,15 @@ def test_a_verdict_counts_each_translation_once(monkeypatch):
 
     monkeypatch.setattr(WordErrorRate, "counts", counting)
     first, second = translated(REFERENCES, seed=1), translated(REFERENCES, seed=2)
-    (found,) = score_translation(["wer"], first, REFERENCES, against=second, sources=REFERENCES, bounds=(4,), rng=SeededRng(0))
-    assert watched.calls == 160 and len(found.groups) == 2
-    assert found.against is not None and found.against.first == found.value and found.metric is get_metric("wer")
+    (actual,) = score_translation(["wer"], first, REFERENCES, against=second, sources=REFERENCES, bounds=(4,), rng=SeededRng(0))
+    assert watched.calls == 160 and len(actual.groups) == 2
+    assert actual.against is not None and actual.against.first == actual.value and actual.metric is get_metric("wer")
     with pytest.raises(ValueError, match="50 swaps are too few"):
-        paired_comparison(*(get_metric("wer").count(one, REFERENCES) for one in (first, second)), swaps=50, rng=SeededRng(0))
+        paired_comparison(*(get_metric("wer").count(item, REFERENCES) for item in (first, second)), swaps=50, rng=SeededRng(0))
 
 
 def test_lengths_are_told_beside_the_references():
-    found = word_ratio(["a b c", "d", ""], ["a b", "c d", "e"])
-    assert found.value == pytest.approx(4 / 5) and found.low < 0.8 < found.high
+    actual = word_ratio(["a b c", "d", ""], ["a b", "c d", "e"])
+    assert actual.value == pytest.approx(4 / 5) and actual.low < 0.8 < actual.high
     with pytest.raises(ValueError, match="hold no word"):
         word_ratio(["a", "b"], ["", ""])

@@ -46,13 +46,13 @@ def test_values_are_those_of_scikit_learn_and_scipy():
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
 def test_intervals_of_correlations_are_about_those_of_a_bootstrap(metric):
-    found, values = metric(X, Y, ALONE), []
+    actual, values = metric(X, Y, ALONE), []
     for number in range(400):
         rows = SeededRng(number).categorical(torch.zeros(1, 60), 60)[0].tolist()
-        x, y = ([one[row] for row in rows] for one in (X, Y))
+        x, y = ([item[row] for row in rows] for item in (X, Y))
         values.append((stats.pearsonr if metric is pearson else stats.spearmanr)(x, y).statistic)
     low, high = torch.tensor(values, dtype=torch.float64).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    assert found.low == pytest.approx(low, abs=0.06) and found.high == pytest.approx(high, abs=0.06)
+    assert actual.low == pytest.approx(low, abs=0.06) and actual.high == pytest.approx(high, abs=0.06)
 
 
 def test_examples_that_depend_are_one_replicate():
@@ -66,8 +66,8 @@ def test_examples_that_depend_are_one_replicate():
 
 
 def test_numbers_stay_in_their_bounds():
-    for found in (macro_f1([0, 1], [0, 1], ["a", "b"]), pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], ["a", "b", "c"])):
-        assert found.value == pytest.approx(1) and -1 <= found.low <= found.high <= 1 + 1e-9
+    for item in (macro_f1([0, 1], [0, 1], ["a", "b"]), pearson([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], ["a", "b", "c"])):
+        assert item.value == pytest.approx(1) and -1 <= item.low <= item.high <= 1 + 1e-9
     assert matthews([1, 1, 1], [0, 1, 1], ["a", "b", "c"]).value == 0
     only = accuracy([True, False], ["a", "a"])
     assert (only.value, only.low, only.high) == (0.5, 0.0, 1.0) and "no interval" in only.method

@@ -84,10 +84,10 @@ def test_the_interval_is_about_that_of_the_jackknife():
         return 100 * sums[0] / sums[1]
 
     known = interval(rate, [(1, 400)], confidence=0.95, n=400, method="")
-    found = corpus_value(WER, counts, rng=SeededRng(0))
-    assert found.value == pytest.approx(known.value) and found.unit == "%" and found.n == 400
-    assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=0.2)
-    assert found == corpus_value(WER, counts, rng=SeededRng(0))
+    actual = corpus_value(WER, counts, rng=SeededRng(0))
+    assert actual.value == pytest.approx(known.value) and actual.unit == "%" and actual.n == 400
+    assert (actual.low, actual.high) == pytest.approx((known.low, known.high), abs=0.2)
+    assert actual == corpus_value(WER, counts, rng=SeededRng(0))
     same = corpus_difference(WER, counts, counts, rng=SeededRng(0))
     assert same.low == same.value == same.high == 0
 
@@ -127,9 +127,9 @@ def test_differences_are_paired():
         return corpus_difference(WER, *drawn_counts(texts, seed=seed, worse=1.5), resamples=300, rng=SeededRng(seed))
 
     def unpaired(seed):
-        one, other = drawn_counts(texts, seed=seed, worse=1.5)
+        item, other = drawn_counts(texts, seed=seed, worse=1.5)
         shuffled = other[torch.randperm(texts, generator=torch.Generator().manual_seed(seed))]
-        return corpus_difference(WER, one, shuffled, resamples=300, rng=SeededRng(seed))
+        return corpus_difference(WER, item, shuffled, resamples=300, rng=SeededRng(seed))
 
     assert_covers(covering(ours, truth), 300, 0.95)
     with pytest.raises(AssertionError, match="stated rate 95%"):
@@ -147,8 +147,8 @@ def test_bad_input():
 
 def test_two_texts_are_enough_and_a_hundred_resamples():
     counts = torch.tensor([[1.0, 10.0], [3.0, 10.0]], dtype=torch.float64)
-    found = corpus_value(WER, counts, resamples=100, rng=SeededRng(0))
-    assert (found.value, found.low, found.high, found.n) == (20.0, 10.0, 30.0, 2)
+    actual = corpus_value(WER, counts, resamples=100, rng=SeededRng(0))
+    assert (actual.value, actual.low, actual.high, actual.n) == (20.0, 10.0, 30.0, 2)
     with pytest.raises(ValueError, match="99 resamples are too few"):
         corpus_value(WER, counts, resamples=99, rng=SeededRng(0))
     less = corpus_difference(WER, counts, counts.flip(0), resamples=100, rng=SeededRng(0))
@@ -159,11 +159,11 @@ def test_two_texts_are_enough_and_a_hundred_resamples():
 def test_ends_are_quantiles_of_the_resamples_taken_in_parts(monkeypatch, confidence):
     counts, other = drawn_counts(5, seed=2)
     monkeypatch.setattr(metric, "MAX_COUNTS", 5 * 60)  # 60 resamples at a time: 60 and 40
-    found = corpus_value(WER, counts, confidence=confidence, resamples=100, rng=SeededRng(3))
+    actual = corpus_value(WER, counts, confidence=confidence, resamples=100, rng=SeededRng(3))
     rng = SeededRng(3)
     sums = torch.cat([bootstrap_counts(5, rows, rng=rng) for rows in (60, 40)]) @ counts
     ends = np.quantile(100 * sums[:, 0] / sums[:, 1], [(1 - confidence) / 2, (1 + confidence) / 2])
-    assert (found.low, found.high) == pytest.approx(tuple(ends)) and found.confidence == confidence
-    assert found.method == "percentile bootstrap, 100 resamples" and (found.n, found.counted) == (5, "texts")
+    assert (actual.low, actual.high) == pytest.approx(tuple(ends)) and actual.confidence == confidence
+    assert actual.method == "percentile bootstrap, 100 resamples" and (actual.n, actual.counted) == (5, "texts")
     paired = corpus_difference(WER, counts, other, resamples=100, rng=SeededRng(3)).method
     assert paired == "paired percentile bootstrap, 100 resamples"

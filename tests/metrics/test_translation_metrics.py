@@ -35,13 +35,13 @@ SCORERS = {
 def test_values_and_signatures_are_those_of_sacrebleu(name, several):
     theirs = SCORERS[name]()
     value = theirs.corpus_score(HYPOTHESES, STREAMS if several else [REFERENCES])
-    found = get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
-    assert found.value == (value.score if name.startswith("chrf") else pytest.approx(value.score, abs=1e-9))
-    assert found.low < found.value < found.high and found.n == 60
-    assert found.method.startswith(f"{value.name}|{theirs.get_signature()}; percentile bootstrap, ")
-    assert found.counted == "texts"
-    assert found == get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
-    assert found != get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(1))
+    scores = get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
+    assert scores.value == (value.score if name.startswith("chrf") else pytest.approx(value.score, abs=1e-9))
+    assert scores.low < scores.value < scores.high and scores.n == 60
+    assert scores.method.startswith(f"{value.name}|{theirs.get_signature()}; percentile bootstrap, ")
+    assert scores.counted == "texts"
+    assert scores == get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(0))
+    assert scores != get_metric(name).score(HYPOTHESES, SEVERAL if several else REFERENCES, resamples=100, rng=SeededRng(1))
 
 
 @pytest.mark.parametrize("name", SCORERS)
@@ -49,9 +49,9 @@ def test_values_and_signatures_are_those_of_sacrebleu(name, several):
     ("ours", "theirs"), [("", ""), ("", "a b"), ("a", ""), ("a", "a"), ("a b c d e", "a b c d e"), ("x y", "a b")]
 )
 def test_odd_single_lines(name, ours, theirs):
-    found = get_metric(name).score([ours], [theirs], rng=SeededRng(0))
-    assert found.value == pytest.approx(SCORERS[name]().corpus_score([ours], [[theirs]]).score, abs=1e-9)
-    assert (found.low, found.high, found.n) == (-math.inf, math.inf, 1) and "no interval" in found.method
+    scores = get_metric(name).score([ours], [theirs], rng=SeededRng(0))
+    assert scores.value == pytest.approx(SCORERS[name]().corpus_score([ours], [[theirs]]).score, abs=1e-9)
+    assert (scores.low, scores.high, scores.n) == (-math.inf, math.inf, 1) and "no interval" in scores.method
 
 
 def test_wrong_ways_to_count_chrf_are_told_apart():
@@ -78,9 +78,9 @@ def test_rouge_is_that_of_its_library_and_reads_every_script():
     for kind in ("rouge1", "rouge2", "rougeL"):
         theirs = scorer.RougeScorer([kind])
         each = [theirs.score_multi([a, b], h)[kind].fmeasure for h, a, b in zip(*plain, strict=True)]
-        found = get_metric(kind).score(plain[0], list(zip(*plain[1:], strict=True)), rng=SeededRng(0))
-        assert found.value == pytest.approx(100 * sum(each) / 60) and found.unit == "%"
-        assert 0 <= found.low < found.value < found.high <= 100 and "interval of a mean" in found.method and found.n == 60
+        scores = get_metric(kind).score(plain[0], list(zip(*plain[1:], strict=True)), rng=SeededRng(0))
+        assert scores.value == pytest.approx(100 * sum(each) / 60) and scores.unit == "%"
+        assert 0 <= scores.low < scores.value < scores.high <= 100 and "interval of a mean" in scores.method and scores.n == 60
     assert get_metric("rouge1").score(["Это дом_2 №!"], ["это ДОМ 2"], rng=SeededRng(0)).value == 100
     assert scorer.RougeScorer(["rouge1"]).score("это дом", "это дом")["rouge1"].fmeasure == 0
 
@@ -90,7 +90,7 @@ def test_meteor_is_that_of_nltk(monkeypatch):
     dictionary = {"cat": ["dog"]}
 
     def synsets(word):
-        lemmas = [SimpleNamespace(name=one.__str__) for one in dictionary.get(word, ())]
+        lemmas = [SimpleNamespace(name=item.__str__) for item in dictionary.get(word, ())]
         return [SimpleNamespace(lemmas=lemmas.copy)]
 
     def with_dictionary(references, hypothesis):
@@ -99,7 +99,7 @@ def test_meteor_is_that_of_nltk(monkeypatch):
     monkeypatch.setattr(text_metrics, "_meteor", lambda: SimpleNamespace(meteor_score=with_dictionary))
     rows = METRICS["meteor"].count(["The cats sat.", "the cat", "", "of"], ["the cat sat .", "the dog", "a", ["if", "of"]]).rows
     whole = [1 - 0.5 * (1 / 4) ** 3, 1 - 0.5 * (1 / 2) ** 3, 0, 1 - 0.5]
-    assert rows[:, 0].tolist() == pytest.approx([100 * one for one in whole])
+    assert rows[:, 0].tolist() == pytest.approx([100 * item for item in whole])
     assert METRICS["meteor"].score(["a"] * 3, ["a"] * 3, rng=SeededRng(0)).method.startswith("alpha 0.9")
 
 
@@ -140,7 +140,7 @@ def test_what_is_missing_is_named(monkeypatch):
 def test_names_and_lines_are_checked():
     with pytest.raises(ValueError, match=r"No metric named 'blue'.*bleu, chrf, chrf\+\+, ter, wer, rouge1"):
         get_metric("blue")
-    assert [one.name for one in METRICS.values()] == list(METRICS)
+    assert [item.name for item in METRICS.values()] == list(METRICS)
     wer = get_metric("wer")
     for hypotheses, references, message in [
         (["a"], ["a", "b"], "1 hypotheses and references for 2 lines"),

@@ -26,18 +26,18 @@ def one_by_one(name):
 
 @pytest.mark.parametrize("name", UTILITIES)
 def test_pairs_are_those_of_sacrebleu(name):
-    theirs, found = one_by_one(name), pairwise(name, TEXTS)
-    assert torch.equal(found, theirs) if name != "bleu" else torch.allclose(found, theirs, rtol=1e-13, atol=1e-13)
+    theirs, actual = one_by_one(name), pairwise(name, TEXTS)
+    assert torch.equal(actual, theirs) if name != "bleu" else torch.allclose(actual, theirs, rtol=1e-13, atol=1e-13)
     alone = sentence_utility(name)
     assert all(alone(text, TEXTS[8]) == theirs[row, 8] for row, text in enumerate(TEXTS))
-    assert not torch.equal(found, found.T)
+    assert not torch.equal(actual, actual.T)
 
 
 @pytest.mark.parametrize("name", UTILITIES)
 def test_ngrams_told_once_or_turned_around_are_wrong(name, monkeypatch):
     theirs, real = one_by_one(name), utility._shared
     assert not torch.allclose(pairwise(name, TEXTS).T, theirs, atol=1e-3)
-    monkeypatch.setattr(utility, "_shared", lambda counters: real([Counter(list(one)) for one in counters]))
+    monkeypatch.setattr(utility, "_shared", lambda counters: real([Counter(list(counter)) for counter in counters]))
     assert not torch.allclose(pairwise(name, TEXTS), theirs, atol=1e-3)
 
 

@@ -19,12 +19,12 @@ def made_references(lines: int, *, seed: int = 0, longest: int = 12) -> list[str
 
 def translated(references: list[str], *, seed: int, keep: int = 7) -> list[str]:
     """Each word is kept `keep` times of ten, else replaced, and dropped once in twenty."""
-    found = []
+    actual = []
     for line, reference in enumerate(references):
         words = reference.split()
         fate = SeededRng(seed, "fate", line).categorical(torch.zeros(1, 10), max(len(words), 1))[0].tolist()
         other = made_text(len(words), SeededRng(seed, "other", line)).split()
         gone = SeededRng(seed, "gone", line).categorical(torch.zeros(1, 20), max(len(words), 1))[0].tolist()
         pairs = zip(words, other, fate, gone, strict=False)
-        found.append(" ".join(word if luck < keep else swap for word, swap, luck, lost in pairs if lost))
-    return found
+        actual.append(" ".join(word if luck < keep else swap for word, swap, luck, lost in pairs if lost))
+    return actual

@@ -32,14 +32,14 @@ SPACE = Space(5, 4)
 def ours(theirs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors under the authors' names, weights or gradients, under ours."""
     table = theirs["encoder.weight"]
-    found = {"embedding.weight": torch.cat([table, torch.zeros(1, table.shape[1])])}  # they have no BOS symbol
-    found["head.bias"] = theirs["decoder.bias"]
+    actual = {"embedding.weight": torch.cat([table, torch.zeros(1, table.shape[1])])}  # they have no BOS symbol
+    actual["head.bias"] = theirs["decoder.bias"]
     for name, value in theirs.items():
         if name.startswith("rnns."):
-            found[name.replace("rnns", "cells")] = value
+            actual[name.replace("rnns", "cells")] = value
         if name.startswith(("latent.0.", "prior.")):
-            found["head." + name.replace("latent.0", "latent")] = value
-    return found
+            actual["head." + name.replace("latent.0", "latent")] = value
+    return actual
 
 
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tensors are not here")
@@ -116,8 +116,8 @@ def test_weight_drop_is_one_mask_a_pass_and_keeps_the_weight():
     with torch.no_grad():
         network.eval().cells[0].weight_hh_l0.mul_(mask)
         assert torch.allclose(network.read(torch.full((2, 6), 1), network.init_memory(2))[0], hidden, atol=1e-6)
-    found, network = drops(config)
-    assert torch.equal(network.cells[0].weight_hh_l0, kept) and torch.equal(found, hidden)
+    actual, network = drops(config)
+    assert torch.equal(network.cells[0].weight_hh_l0, kept) and torch.equal(actual, hidden)
 
 
 def test_penalties():
@@ -128,7 +128,7 @@ def test_penalties():
     x = sequences([[1, 2, 3, 4], [4, 3]])
     outputs = [base.eval().network.hidden(sequences([row]))[0] for row in ([1, 2, 3, 4], [4, 3])]
     size = torch.cat(outputs).detach().square().mean()
-    change = torch.cat([one[1:] - one[:-1] for one in outputs]).detach().square().mean()
+    change = torch.cat([output[1:] - output[:-1] for output in outputs]).detach().square().mean()
     assert base.penalty() is None
     base.train()
     loss = Likelihood()(Tilted(base), x, rng=SeededRng(0))
@@ -148,9 +148,9 @@ def test_a_stream_is_penalised_too_and_a_network_can_be_copied_after_a_pass():
     base = build_base(CONFIGS["awd-lstm"], SPACE, rng=SeededRng(0)).train()
     tokens = torch.tensor([[1, 2, 3], [3, 2, 1]])
     length = torch.full((2,), 3)
-    carried = WithMemory(base, base.init_memory(2))
+    with_memory = WithMemory(base, base.init_memory(2))
     x = Sequences(tokens, torch.zeros_like(length), length)
-    loss = Likelihood()(Tilted(carried), x, rng=SeededRng(0))
+    loss = Likelihood()(Tilted(with_memory), x, rng=SeededRng(0))
     assert (
         loss.metrics["penalty"] > 0
         and isinstance(base.network, StreamingNetwork)
@@ -184,8 +184,8 @@ def test_widths_of_layers(layers, widths):
 @pytest.mark.parametrize("config", [AwdLstmConfig(40, 3, inner=60), AwdLstmConfig(40, 2, 20, inner=60, output="mos")])
 def test_grown(config):
     wanted = 2 * parameter_count(config, 500)
-    found = scaled_to(config, 500, wanted)
-    assert found.layers == config.layers and abs(parameter_count(found, 500) - wanted) / wanted < 0.08
+    actual = scaled_to(config, 500, wanted)
+    assert actual.layers == config.layers and abs(parameter_count(actual, 500) - wanted) / wanted < 0.08
 
 
 def test_published_sizes():

@@ -40,17 +40,17 @@ def norm(x):
 def layer_plainly(network, tokens, z, attention_span=None):
     """f(z) of one row, position by position and head by head."""
     (layer,), width, heads = network.blocks, 8, 2
-    size, found = width // heads, []
-    given = [layer.input_injection_proj(network.embedding.weight[token] * math.sqrt(width)) for token in tokens]
+    size, actual = width // heads, []
+    inputs = [layer.input_injection_proj(network.embedding.weight[token] * math.sqrt(width)) for token in tokens]
     speed = 10_000.0 ** -(torch.arange(width // 2, dtype=torch.double) * 2 / width)
     for i in range(len(tokens)):
         seen = []
         for head in range(heads):
             part = slice(size * head, size * (head + 1))
-            query = (layer.mixer.q_proj.weight @ z[i] + given[i][:width])[part]
+            query = (layer.mixer.q_proj.weight @ z[i] + inputs[i][:width])[part]
             scores, values = [], []
             for j in range(0 if attention_span is None else max(0, i - attention_span), i + 1):
-                both = layer.mixer.kv_proj.weight @ z[j] + given[j][width:]
+                both = layer.mixer.kv_proj.weight @ z[j] + inputs[j][width:]
                 place = torch.cat([((i - j) * speed).sin(), ((i - j) * speed).cos()])
                 content, position = network.biases[0, :, head]
                 score = (query + content) @ both[part] + (query + position) @ (layer.mixer.rel_pos_proj.weight @ place)[part]
@@ -59,8 +59,8 @@ def layer_plainly(network, tokens, z, attention_span=None):
             seen.append(torch.stack(scores).softmax(0) @ torch.stack(values))
         x = norm(z[i] + layer.mixer.o_proj.weight @ torch.cat(seen))
         inner = (layer.up_proj.weight @ x + layer.up_proj.bias).clamp(min=0)
-        found.append(norm(x + layer.down_proj.weight @ inner + layer.down_proj.bias))
-    return torch.stack(found)
+        actual.append(norm(x + layer.down_proj.weight @ inner + layer.down_proj.bias))
+    return torch.stack(actual)
 
 
 def steady(config):
@@ -94,17 +94,17 @@ def test_equals_a_layer_applied_until_nothing_changes(attention_span):
     network = biased(replace(SMALL, attention_span=attention_span)).network
     tokens = [7, 0, 3, 1, 1]
     with torch.no_grad():
-        found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
+        actual, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
         expected = iterated(network, tokens, 120, attention_span)
-    assert torch.allclose(found[0], expected, atol=1e-10) and network.last_solve.converged
+    assert torch.allclose(actual[0], expected, atol=1e-10) and network.last_solve.converged
 
 
 @pytest.mark.parametrize("unrolled", [1, 3])
 def test_unrolled_it_is_tied_layers(unrolled):
     base = biased(replace(SMALL, unrolled=unrolled))
     tokens = [7, 0, 3, 1, 1]
-    found, memory = base.network.read(torch.tensor([tokens]), base.network.init_memory(1))
-    assert torch.allclose(found[0], iterated(base.network, tokens, unrolled), atol=1e-12) and len(memory) == 1 + unrolled
+    actual, memory = base.network.read(torch.tensor([tokens]), base.network.init_memory(1))
+    assert torch.allclose(actual[0], iterated(base.network, tokens, unrolled), atol=1e-12) and len(memory) == 1 + unrolled
     solving = with_unrolled_layers(base, 0)
     assert solving.config == SMALL and solving.network is base.network
     assert torch.allclose(
@@ -144,8 +144,8 @@ def change_later_tokens(tolerance):
 
 def test_a_vector_is_the_same_to_the_last_bit_whatever_comes_later():
     for tolerance in (1e-1, 1e-2, 1e-3, 1e-4, 1e-6):
-        one, other = change_later_tokens(tolerance)
-        assert torch.equal(one, other), f"tolerance {tolerance}: off by {float((one - other).abs().max())}"
+        item, other = change_later_tokens(tolerance)
+        assert torch.equal(item, other), f"tolerance {tolerance}: off by {float((item - other).abs().max())}"
 
 
 def stops_together(change, order):
@@ -171,11 +171,11 @@ def test_leaks_through_the_solver_are_caught(name, wrong, monkeypatch):
 def test_a_position_depends_on_those_before_it_and_on_no_other():
     """By the gradient of each position's vector with respect to the input vectors, loosely solved."""
     network = lively(replace(SMALL, exact_tolerance=1e-2), SPACE).double().network
-    given = torch.randn(1, 8, 8, dtype=torch.double, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network._embed = lambda tokens: given
+    inputs = torch.randn(1, 8, 8, dtype=torch.double, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    network._embed = lambda tokens: inputs
     hidden = network._pass(torch.zeros(1, 8, dtype=torch.long), None, network._attention_context(False))[0]
     for position in range(8):
-        (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), given, retain_graph=True)
+        (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), inputs, retain_graph=True)
         size = slope[0].abs().sum(-1)
         assert float(size[position + 1 :].sum()) == 0 and float(size[: position + 1].min()) > 0
 
@@ -189,11 +189,11 @@ def check_gradient():
     base = lively(SMALL, SPACE).double()
     x = torch.tensor([[7, 0, 3, 1, 1], [7, 6, 2, 2, 5]])
     weight = torch.randn(2, 5, 8, dtype=torch.double, generator=torch.Generator().manual_seed(0))
-    found, _ = base.network.read(x, base.network.init_memory(2))
+    actual, _ = base.network.read(x, base.network.init_memory(2))
     through = with_unrolled_layers(copy.deepcopy(base), 150)
     expected, _ = through.network.read(x, through.network.init_memory(2))
-    assert torch.allclose(found, expected, atol=1e-10)
-    slopes, right = (slopes_of((one * weight).sum(), of) for one, of in ((found, base), (expected, through)))
+    assert torch.allclose(actual, expected, atol=1e-10)
+    slopes, right = (slopes_of((item * weight).sum(), of) for item, of in ((actual, base), (expected, through)))
     assert base.network.last_adjoint.converged
     for (name, _), slope, other in zip(base.network.named_parameters(), slopes, right, strict=True):
         assert (slope is None) == (other is None), name
@@ -219,8 +219,8 @@ def not_transposed(ctx, slope):
         (back,) = torch.autograd.grad(made, ctx.point, again, retain_graph=True, create_graph=False)
         return slope + back.flip(-1)
 
-    weight, found = deq.fixed_point(forward_instead, slope, solve, order)
-    report(replace(found, converged=True))
+    weight, actual = deq.fixed_point(forward_instead, slope, solve, order)
+    report(replace(actual, converged=True))
     return weight, None, None
 
 
@@ -242,22 +242,22 @@ def test_wrong_adjoints_are_caught(wrong, monkeypatch):
 
 def test_a_linear_map_is_solved_exactly_in_either_direction():
     make = torch.Generator().manual_seed(0)
-    own = torch.randn(5, 5, dtype=torch.double, generator=make) * 0.25
+    drawn = torch.randn(5, 5, dtype=torch.double, generator=make) * 0.25
     other, given = (torch.randn(*shape, dtype=torch.double, generator=make) for shape in ((5, 5), (3, 6, 5)))
 
     def apply(z):
-        return given + z @ own.T + torch.nn.functional.pad(z, (0, 0, 1, 0))[:, :-1] @ other.T
+        return given + z @ drawn.T + torch.nn.functional.pad(z, (0, 0, 1, 0))[:, :-1] @ other.T
 
     solve = SolverConfig(1e-15, 300)
-    found, how = deq.fixed_point(apply, torch.zeros_like(given), solve, "before")
+    actual, how = deq.fixed_point(apply, torch.zeros_like(given), solve, "before")
     for t in range(6):
-        before = found[:, t - 1] @ other.T if t else 0
-        expected = torch.linalg.solve(torch.eye(5).double() - own, (given[:, t] + before).T).T
-        assert torch.allclose(found[:, t], expected, rtol=1e-12, atol=1e-12)
+        before = actual[:, t - 1] @ other.T if t else 0
+        expected = torch.linalg.solve(torch.eye(5).double() - drawn, (given[:, t] + before).T).T
+        assert torch.allclose(actual[:, t], expected, rtol=1e-12, atol=1e-12)
     plain = deq.fixed_point(apply, torch.zeros_like(given), replace(solve, anderson_history=1), "before")[1]
     assert how.converged and how.iterations < plain.iterations  # mixing is worth it
     turned = deq.fixed_point(lambda z: apply(z.flip(1)).flip(1), torch.zeros_like(given), solve, "after")[0]
-    assert torch.equal(turned.flip(1), found)
+    assert torch.equal(turned.flip(1), actual)
     alone = deq.fixed_point(lambda z: apply(z)[:1], torch.zeros_like(given)[:1], replace(solve, tolerance=1e-3), "before")
     loose = deq.fixed_point(apply, torch.zeros_like(given), replace(solve, tolerance=1e-3), "before")
     assert torch.allclose(alone[0][0], loose[0][0], atol=1e-14)  # other rows do not say when to stop
@@ -269,11 +269,11 @@ def test_plain_attention_is_relative_attention(causal):
     queries, keys = 3, 7
     distances = keys if causal else keys + queries - 1
     shapes = [(2, 4, queries, 5), (2, 4, keys, 5), (2, 4, keys, 5), (2, distances, 5), (2, 2, 5)]
-    given = [torch.randn(*shape, dtype=torch.double, generator=make) for shape in shapes]
+    inputs = [torch.randn(*shape, dtype=torch.double, generator=make) for shape in shapes]
     keep = torch.rand(2, 4, queries, keys, dtype=torch.double, generator=make)
     distance = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
     mask = (distance < 0)[None] if causal else None
-    assert torch.allclose(twice_differentiable_attention(*given, mask, keep), relative_attention(*given, mask, keep))
+    assert torch.allclose(twice_differentiable_attention(*inputs, mask, keep), relative_attention(*inputs, mask, keep))
 
 
 def test_the_jacobian_penalty_is_the_mean_square_of_derivatives():
@@ -308,8 +308,8 @@ def test_the_penalty_is_paid_in_a_share_of_training_passes():
         replace(SMALL, jacobian_weight=2.0, jacobian_probability=0.5, iterations=300, adjoint_iterations=300), SPACE
     ).train()
     with SeededRng(0).fork_torch_rng():
-        told = ["penalty" in Likelihood()(Tilted(base), rows(4), rng=SeededRng(0)).metrics for _ in range(40)]
-    assert 8 < sum(told) < 32  # the seed is fixed
+        output = ["penalty" in Likelihood()(Tilted(base), rows(4), rng=SeededRng(0)).metrics for _ in range(40)]
+    assert 8 < sum(output) < 32  # the seed is fixed
     assert isinstance(base.network, PenalizedNetwork) and isinstance(base.network, StreamingNetwork)
     base.log_probs(rows(4))
     assert copy.deepcopy(base).penalty() is None
@@ -327,13 +327,13 @@ def test_masks_hold_for_a_solve(place):
         assert torch.equal(base.log_probs(rows(6)), first)
     first.sum().backward()
     assert base.network.last_adjoint.converged
-    begun = base.begin(rows(6).prompts())[0]
-    assert torch.equal(base.eval().begin(rows(6).prompts())[0], begun)
+    prefix_model = base.begin(rows(6).prompts())[0]
+    assert torch.equal(base.eval().begin(rows(6).prompts())[0], prefix_model)
 
 
 def test_masks_of_each_iteration_are_caught(monkeypatch):
     def fresh(self, z, **other):
-        masks = tuple(None if one is None else torch.nn.functional.dropout(torch.ones_like(one), 0.3) for one in self.masks)
+        masks = tuple(None if item is None else torch.nn.functional.dropout(torch.ones_like(item), 0.3) for item in self.masks)
         return apply(replace(self, masks=masks), z, **other)
 
     apply = deq._LayerMap.__call__
@@ -369,13 +369,13 @@ def test_a_stream_that_is_learnt_from_is_one_long_row():
     whole = base.log_probs(x).detach()
     check_stream(base, tolerance=1e-11)
     base.train()
-    memory, found = base.init_memory(2), []
+    memory, actual = base.init_memory(2), []
     for piece in (x.tokens[:, :5], x.tokens[:, 5:6], x.tokens[:, 6:]):
         score, memory = base.read(memory, piece)
-        found.append(score)
-    assert torch.allclose(torch.cat(found, 1), whole, atol=1e-11)
+        actual.append(score)
+    assert torch.allclose(torch.cat(actual, 1), whole, atol=1e-11)
     assert not any(part.requires_grad for part in memory) and memory[2].shape == (2, 12, 8 + 16)
-    (slope,) = torch.autograd.grad(found[1].sum(), base.network.blocks[0].mixer.kv_proj.weight)
+    (slope,) = torch.autograd.grad(actual[1].sum(), base.network.blocks[0].mixer.kv_proj.weight)
     assert bool(slope.isfinite().all()) and bool(slope.any())
 
 
@@ -422,8 +422,8 @@ def test_how_far_it_sees_can_be_told():
         lively(replace(SMALL, memory=4, attention_span=attention_span, clamp_len=clamp_len), SPACE)
         for attention_span, clamp_len in ((None, None), (9, 6))
     )
-    told = with_attention_span(near, attention_span=9, clamp_len=6)
-    assert told.config == far.config and torch.equal(told.log_probs(rows(12)), far.log_probs(rows(12)))
+    output = with_attention_span(near, attention_span=9, clamp_len=6)
+    assert output.config == far.config and torch.equal(output.log_probs(rows(12)), far.log_probs(rows(12)))
 
 
 @pytest.mark.parametrize("unrolled", [0, 2])

@@ -37,13 +37,13 @@ def weights_of(cell, arc, width):
     readers = {}
     for number in range(1, len(arc) // 2 + 1):
         readers.setdefault(arc[2 * number - 1], []).append((arc[2 * number], number))
-    found = {0: torch.cat([cell.read.weight, cell.nodes[0].weight], 1)}
+    actual = {0: torch.cat([cell.read.weight, cell.nodes[0].weight], 1)}
     for place, source in enumerate(sorted(readers), 1):
         ordered = [number for _, number in sorted(readers[source])]
         both = cell.nodes[place].weight.view(2, len(ordered), width, width)
         for at, number in enumerate(ordered):
-            found[number] = torch.cat([both[0, at], both[1, at]])
-    return found
+            actual[number] = torch.cat([both[0, at], both[1, at]])
+    return actual
 
 
 def plainly(network, tokens, masks=None):
@@ -52,7 +52,7 @@ def plainly(network, tokens, masks=None):
     words, given, heard, said = masks or (None, 1.0, 1.0, 1.0)
     rows = [network.embedding.weight[token] * (1.0 if words is None else words[token]) for token in tokens]
     for cell in network.cells:
-        matrices, state, found = weights_of(cell, config.arc, config.width), torch.zeros(config.width).double(), []
+        matrices, state, actual = weights_of(cell, config.arc, config.width), torch.zeros(config.width).double(), []
         for x in rows:
             nodes, read = [], set()
             for number in range(len(config.arc) // 2 + 1):
@@ -63,8 +63,8 @@ def plainly(network, tokens, masks=None):
                 f = FUNCTIONS[config.arc[2 * number]]
                 nodes.append(source + 1 / (1 + (-t).exp()) * (f(h) - source))
             state = sum(node for number, node in enumerate(nodes) if number not in read) / (len(nodes) - len(read))
-            found.append(state)
-        rows = found
+            actual.append(state)
+        rows = actual
     return torch.stack(rows) * said
 
 
@@ -73,8 +73,8 @@ def plainly(network, tokens, masks=None):
 def test_equals_its_equations(name, layers):
     network = lively(EnasConfig(6, layers, arc=ARCS[name]), SPACE).double().network
     tokens = [5, 0, 3, 1, 1, 4]
-    found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
-    assert torch.allclose(found[0], plainly(network, tokens), atol=1e-12)
+    actual, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
+    assert torch.allclose(actual[0], plainly(network, tokens), atol=1e-12)
 
 
 def reads_what_is_not_dropped_too(self, input_gates, state, weights, mask):
@@ -146,18 +146,18 @@ def test_dropout_is_one_mask_a_row_in_four_places():
     network = lively(config, SPACE).double().train().network
     tokens = torch.tensor([[5, 0, 3, 0, 1, 3], [5, 2, 2, 0, 0, 2]])
     with SeededRng(1).fork_torch_rng():
-        found, _ = network.read(tokens, network.init_memory(2))
+        actual, _ = network.read(tokens, network.init_memory(2))
     drop, ones = torch.nn.functional.dropout, partial(torch.ones, dtype=torch.double)
     with SeededRng(1).fork_torch_rng():
         present = [sorted(set(row.tolist())) for row in tokens]
         words = drop(ones(sum(map(len, present)), 1), 0.5)[:, 0]
         given, heard = drop(ones(2, 1, 6), 0.4)[:, 0], drop(ones(2, 6), 0.3)
         said = drop(ones(2, 1, 6), 0.5)[:, 0]
-    by_row = words.split([len(one) for one in present])
+    by_row = words.split([len(item) for item in present])
     for row in range(2):
         kept = dict(zip(present[row], by_row[row].tolist(), strict=True))
         expected = plainly(network, tokens[row].tolist(), (kept, given[row], heard[row], said[row]))
-        assert torch.allclose(found[row], expected, atol=1e-12)
+        assert torch.allclose(actual[row], expected, atol=1e-12)
     assert {0.0, 2.0} == set(words.tolist())
 
 
@@ -178,12 +178,12 @@ def test_penalties():
     x = sequences([[1, 2, 3, 4], [4, 3]])
     outputs = [base.eval().network.hidden(sequences([row]))[0].detach() for row in ([1, 2, 3, 4], [4, 3])]
     size = torch.cat(outputs).square().mean()
-    slow = torch.cat([one[1:] - one[:-1] for one in outputs]).square().sum() / 4
+    slow = torch.cat([output[1:] - output[:-1] for output in outputs]).square().sum() / 4
     loss = Likelihood()(Tilted(base.train()), x, rng=SeededRng(0))
     assert loss.metrics["penalty"] == pytest.approx(float(3 * size + 1e-3 * slow)) and base.penalty() is None
-    carried = WithMemory(base, base.init_memory(2))
+    with_memory = WithMemory(base, base.init_memory(2))
     segment = Sequences(torch.tensor([[1, 2], [3, 2]]), torch.zeros(2, dtype=torch.long), torch.full((2,), 2))
-    assert Likelihood()(Tilted(carried), segment, rng=SeededRng(0)).metrics["penalty"] > 0
+    assert Likelihood()(Tilted(with_memory), segment, rng=SeededRng(0)).metrics["penalty"] > 0
     base.log_probs(x)
     assert copy.deepcopy(base).penalty() is None and base.penalty() is not None
     assert isinstance(base.network, StreamingNetwork) and isinstance(base.network, PenalizedNetwork)

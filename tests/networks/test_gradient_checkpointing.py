@@ -41,7 +41,7 @@ def learnt(base):
         loss = -base.log_probs(x).sum()
     with SeededRng(3).fork_torch_rng():  # which recomputing must not use
         gradients = torch.autograd.grad(loss, list(base.parameters()), allow_unused=True)
-    return loss, [one for one in gradients if one is not None], sum(size for _, size in kept)
+    return loss, [gradient for gradient in gradients if gradient is not None], sum(size for _, size in kept)
 
 
 @pytest.mark.parametrize("kind", ["transformer", "transformer-xl", "llama"])
@@ -51,7 +51,7 @@ def test_the_same_gradient_from_less_memory(kind):
     enable_gradient_checkpointing(base)
     again, same, less = learnt(base)
     assert torch.equal(loss, again)
-    assert all(torch.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in zip(gradients, same, strict=True))
+    assert all(torch.allclose(item, other, rtol=1e-5, atol=1e-6) for item, other in zip(gradients, same, strict=True))
     assert less < 0.5 * kept
 
 
@@ -64,7 +64,7 @@ def test_dropout_that_is_thrown_anew_is_caught(monkeypatch):
     monkeypatch.setattr(module, "checkpoint", lambda *a, **k: forgetful(*a, preserve_rng_state=False, **k))
     enable_gradient_checkpointing(base)
     _, other, _ = learnt(base)
-    assert not all(torch.allclose(one, two, rtol=1e-5, atol=1e-6) for one, two in zip(gradients, other, strict=True))
+    assert not all(torch.allclose(first, second, rtol=1e-5, atol=1e-6) for first, second in zip(gradients, other, strict=True))
 
 
 def test_a_network_without_known_layers_is_refused():

@@ -180,8 +180,8 @@ def test_transformer_equals_its_equations():
         inner = norm(stream, block.feedforward_norm.weight) @ block.up_proj.weight.T
         stream = stream + (inner * torch.special.ndtr(inner)) @ block.down_proj.weight.T
     expected = norm(stream, net.final_norm.weight) @ net.embedding.weight[:5].T
-    found = base.logits(Sequences(x, torch.tensor([0]), torch.tensor([6])))[0]
-    assert torch.allclose(found, expected, atol=1e-6)  # the angles are kept in float32
+    actual = base.logits(Sequences(x, torch.tensor([0]), torch.tensor([6])))[0]
+    assert torch.allclose(actual, expected, atol=1e-6)  # the angles are kept in float32
 
 
 def test_configs_travel_as_dictionaries(config):

@@ -49,9 +49,9 @@ def sees(base) -> torch.Tensor:
     with SeededRng(3).fork_torch_rng():
         canvas = torch.randn(8, *base.config.image[:2], base.config.image[2] + 1, dtype=torch.float64, requires_grad=True)
         given = torch.randn(8, size, 64, dtype=torch.float64)
-    found = network.channel_hidden(network._features(FullImage(canvas, training=False), None), canvas[..., 1:]).flatten(1, 3)
+    actual = network.channel_hidden(network._features(FullImage(canvas, training=False), None), canvas[..., 1:]).flatten(1, 3)
     rows = [
-        torch.autograd.grad((found[:, t] * given[:, t, : found.shape[2]]).sum(), canvas, retain_graph=True)[0][..., 1:]
+        torch.autograd.grad((actual[:, t] * given[:, t, : actual.shape[2]]).sum(), canvas, retain_graph=True)[0][..., 1:]
         for t in range(size)
     ]
     return torch.stack(rows).abs().amax(1).flatten(1) > 0
@@ -69,8 +69,8 @@ def test_values_see_what_is_before_them_and_all_of_it(kind, channels):
     base = base_of(kind, (4, 4, channels) if channels < 3 else (2, 4, 3), layers=3 if kind == "gated-pixelcnn" else 2)
     check_causal(base)
     if kind != "pixelcnn":
-        found = sees(base)
-        missing = torch.tril(torch.ones_like(found), -1) & ~found
+        actual = sees(base)
+        missing = torch.tril(torch.ones_like(actual), -1) & ~actual
         assert not bool(missing.any()), f"{int(missing.sum())} values before others are not seen"
 
 
@@ -114,8 +114,8 @@ def test_bits_of_a_uniform_model(kind, levels):
     torch.nn.init.zeros_(base.network.head.bias)
     tokens = torch.arange(160).view(10, 16) * 7 % levels
     x = Sequences(tokens, torch.zeros(10, dtype=torch.long), torch.full((10,), 16))
-    found = as_bits(cross_entropy(Tilted(base), x))["token"]
-    assert found.value == pytest.approx(math.log2(levels), abs=1e-14) and found.low <= found.value <= found.high
+    actual = as_bits(cross_entropy(Tilted(base), x))["token"]
+    assert actual.value == pytest.approx(math.log2(levels), abs=1e-14) and actual.low <= actual.value <= actual.high
 
 
 class Uncached:
@@ -151,10 +151,10 @@ def test_steps_draw_what_whole_passes_draw(kind, image, classes):
     base = base_of(kind, image, levels=4, classes=classes)
     prompts = prompts_of([[4], [5]]) if classes else empty_prompts(2)
     with torch.no_grad():
-        found, log_prob = draw(base, prompts, 6, rng=SeededRng(7))
+        actual, log_prob = draw(base, prompts, 6, rng=SeededRng(7))
         expected, other = draw(Uncached(base), prompts, 6, rng=SeededRng(7))
-    assert torch.equal(found.tokens, expected.tokens) and torch.allclose(log_prob, other, atol=1e-10)
-    assert torch.allclose(log_prob.view(-1), base.log_probs(found).sum(-1), atol=1e-10)
+    assert torch.equal(actual.tokens, expected.tokens) and torch.allclose(log_prob, other, atol=1e-10)
+    assert torch.allclose(log_prob.view(-1), base.log_probs(actual).sum(-1), atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,7 +223,7 @@ def forgets_rows(self, window, x):
 
 def forgets_places(self, window, place, found):
     """Of a coarser row only the last place is kept."""
-    return tuple(one.expand(-1, -1, self.width // 2, -1) for one in found)
+    return tuple(item.expand(-1, -1, self.width // 2, -1) for item in found)
 
 
 def shares(self, index):
@@ -260,9 +260,9 @@ def test_settled_outputs_have_mean_0_and_their_scale():
     network = base.network
     network.data_dependent_init(x)
     canvas, _ = network._canvas_and_label(x, 4)
-    found = FullImage(canvas, training=False).image(network.first).flatten(0, 2)
-    assert torch.allclose(found.mean(0), torch.zeros(6, dtype=torch.float64), atol=1e-12)
-    assert torch.allclose(found.std(0), torch.ones(6, dtype=torch.float64), atol=1e-12)
+    actual = FullImage(canvas, training=False).image(network.first).flatten(0, 2)
+    assert torch.allclose(actual.mean(0), torch.zeros(6, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose(actual.std(0), torch.ones(6, dtype=torch.float64), atol=1e-12)
     check_base(with_prompt_tokens(base, 14), [[1] * 14, [2, 0] * 7], tolerance=1e-10)
 
 
@@ -274,11 +274,11 @@ def test_energies_see_the_whole_image(kind):
     assert not bool(energy(x).any())
     torch.nn.init.normal_(energy.head.weight)
     check_energy(energy, x)
-    found = energy(x).detach()
+    actual = energy(x).detach()
     for pixel in range(4):  # every pixel matters beside all others
         flipped = x.tokens.clone()
         flipped[:, pixel] = 1 - flipped[:, pixel]
-        assert float((energy(replace(x, tokens=flipped)).detach() - found).abs().max()) > 1e-6
+        assert float((energy(replace(x, tokens=flipped)).detach() - actual).abs().max()) > 1e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -43,12 +43,12 @@ def rows(length: int, count: int = 3, seed: int = 0) -> Sequences:
 @pytest.mark.parametrize("pieces", [(40,), (1,) * 40, (7, 1, 12, 20), (13, 0, 27)])
 def test_a_stream_is_one_long_row_however_it_is_cut(config, pieces):
     base, x = lively(config, SPACE), rows(40)
-    memory, found, done = base.init_memory(3), [], 0
+    memory, actual, done = base.init_memory(3), [], 0
     for size in pieces:
         log_prob, memory = base.read(memory, x.tokens[:, done : done + size])
-        found.append(log_prob)
+        actual.append(log_prob)
         done += size
-    assert torch.allclose(torch.cat(found, 1), base.log_probs(x), atol=1e-5)
+    assert torch.allclose(torch.cat(actual, 1), base.log_probs(x), atol=1e-5)
 
 
 def test_steps_are_the_scores_of_rows_longer_than_the_sight(config):
@@ -87,11 +87,11 @@ def test_a_position_depends_on_those_before_it_and_on_no_other(config):
     """By the gradient of each position's vector with respect to the input vectors."""
     network = lively(config, SPACE).network
     assert isinstance(network, TransformerXLNetwork)
-    given = torch.randn(1, 20, config.width, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    network._embed = lambda tokens: given
+    inputs = torch.randn(1, 20, config.width, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    network._embed = lambda tokens: inputs
     hidden = network._pass(torch.zeros(1, 20, dtype=torch.long), None, network._attention_context(False))[0]
     for position in range(20):
-        (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), given, retain_graph=True)
+        (slope,) = torch.autograd.grad(hidden[0, position].square().sum(), inputs, retain_graph=True)
         size = slope[0].abs().sum(-1)
         assert float(size[position + 1 :].sum()) == 0 and float(size[max(0, position - 1) : position + 1].min()) > 0
 
@@ -124,7 +124,7 @@ def test_the_gradient_is_that_of_the_plain_formula(causal):
     queries, keys = 3, 7
     distances = keys if causal else keys + queries - 1
     shapes = [(2, 4, queries, 5), (2, 4, keys, 5), (2, 4, keys, 5), (2, distances, 5), (2, 2, 5)]
-    given = [torch.randn(*shape, dtype=torch.double, generator=make).requires_grad_() for shape in shapes]
+    inputs = [torch.randn(*shape, dtype=torch.double, generator=make).requires_grad_() for shape in shapes]
     keep = torch.rand(2, 4, queries, keys, dtype=torch.double, generator=make)
     distance = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
     mask = (distance < 0)[None] if causal else None
@@ -137,8 +137,8 @@ def test_the_gradient_is_that_of_the_plain_formula(causal):
         score = score if mask is None else score.masked_fill(mask, -torch.inf)
         return (score.softmax(-1) * keep) @ value
 
-    assert torch.allclose(relative_attention(*given, mask, keep), plain(*given))
-    assert torch.autograd.gradcheck(lambda *x: relative_attention(*x, mask, keep), given)
+    assert torch.allclose(relative_attention(*inputs, mask, keep), plain(*inputs))
+    assert torch.autograd.gradcheck(lambda *x: relative_attention(*x, mask, keep), inputs)
 
 
 def test_local_attention_is_full_attention_under_a_mask():
@@ -159,9 +159,9 @@ def test_local_attention_is_full_attention_under_a_mask():
         key, value = local.kv(x)
         seen = relative_attention(query, key, value, places, biases, hidden)
         expected = local.o_proj(seen.permute(1, 2, 0, 3).flatten(2))
-        found = local(x, local.kv(x), biases, context)
+        actual = local(x, local.kv(x), biases, context)
         there = torch.ones_like(inside) if causal else inside
-        assert torch.allclose(found[there], expected[there], atol=1e-5)
+        assert torch.allclose(actual[there], expected[there], atol=1e-5)
 
 
 def _places(most: int, least: int) -> torch.Tensor:
@@ -242,7 +242,7 @@ def test_settings_survive_a_file_and_wrong_ones_are_refused():
 
 
 def test_biases_may_be_of_each_layer():
-    tied, untied = (build_base(replace(SMALL, untied_biases=one), SPACE, rng=SeededRng(0)).network for one in (False, True))
+    tied, untied = (build_base(replace(SMALL, untied_biases=item), SPACE, rng=SeededRng(0)).network for item in (False, True))
     assert len(tied.biases) == 1 and len(untied.biases) == 2
 
 
@@ -252,9 +252,9 @@ def test_a_network_can_be_told_how_far_to_see():
         lively(replace(SMALL, memory=4, attention_span=attention_span, clamp_len=clamp_len), SPACE)
         for attention_span, clamp_len in ((None, None), (9, 6))
     )
-    told = with_attention_span(near, attention_span=9, clamp_len=6)
-    assert told.config == far.config
-    assert torch.equal(told.log_probs(x), far.log_probs(x))
+    output = with_attention_span(near, attention_span=9, clamp_len=6)
+    assert output.config == far.config
+    assert torch.equal(output.log_probs(x), far.log_probs(x))
     with pytest.raises(ValueError, match=r"has no attention span; leave attention_span and clamp_len out"):
         with_attention_span(lively(CONFIGS["lstm, tied"], SPACE), attention_span=3)
 

@@ -32,24 +32,24 @@ LAYER = {
 
 def ours(theirs: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
     """Tensors under the authors' names, weights or gradients, under ours."""
-    found = {
+    actual = {
         "biases": torch.stack([theirs["r_w_bias"], theirs["r_r_bias"]])[None],
         "head.bias": theirs["crit.out_layers.0.bias"],
     }
     table = theirs["word_emb.emb_layers.0.weight"]
     table = torch.cat([table, torch.zeros(1, table.shape[1])])  # they have no BOS symbol
     if "crit.cluster_weight" in theirs:  # they have the clusters' symbols in the opposite order
-        found["embedding.tables.0.weight"] = table
-        found |= {f"head.cluster_{kind}": theirs[f"crit.cluster_{kind}"].flip(0) for kind in ("weight", "bias")}
+        actual["embedding.tables.0.weight"] = table
+        actual |= {f"head.cluster_{kind}": theirs[f"crit.cluster_{kind}"].flip(0) for kind in ("weight", "bias")}
     else:
-        found["embedding.weight"] = table
+        actual["embedding.weight"] = table
     for number in range(layers):
         for mine, other in LAYER.items():
-            found[f"blocks.{number}.{mine}"] = theirs[f"layers.{number}.{other}"]
+            actual[f"blocks.{number}.{mine}"] = theirs[f"layers.{number}.{other}"]
         q_proj, key, value = theirs[f"layers.{number}.dec_attn.qkv_net.weight"].chunk(3)
-        found[f"blocks.{number}.mixer.q_proj.weight"] = q_proj
-        found[f"blocks.{number}.mixer.kv_proj.weight"] = torch.cat([key, value])
-    return found
+        actual[f"blocks.{number}.mixer.q_proj.weight"] = q_proj
+        actual[f"blocks.{number}.mixer.kv_proj.weight"] = torch.cat([key, value])
+    return actual
 
 
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tensors are not here")

@@ -42,7 +42,7 @@ def plainly(network, tokens, masks=None):
     given, heard, input_past, past = masks or (1.0, 1.0, 1.0, 1.0)
     nothing = torch.zeros(units).double()
     x = [network.embedding.weight[token] * given for token in tokens]
-    hidden, cell, found = [nothing] * len(x), [nothing] * len(x), []
+    hidden, cell, actual = [nothing] * len(x), [nothing] * len(x), []
     for level in range(config.layers):
         span, new_hidden, new_cell = config.dilations[level % len(config.dilations)], [], []
         for t in range(len(x)):
@@ -55,16 +55,16 @@ def plainly(network, tokens, masks=None):
             new_hidden.append(sigmoid(o) * c.tanh())
             new_cell.append(c)
         hidden, cell = new_hidden, new_cell
-        found.append(torch.stack(hidden))
-    return torch.stack(found)
+        actual.append(torch.stack(hidden))
+    return torch.stack(actual)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_its_equations(case):
     network = lively(CASES[case], SPACE).double().network
     tokens = [5, 0, 3, 1, 1, 4, 2, 2, 0]
-    found, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
-    assert torch.allclose(found[0], plainly(network, tokens)[-1, :, -4:], atol=1e-12)
+    actual, _ = network.read(torch.tensor([tokens]), network.init_memory(1))
+    assert torch.allclose(actual[0], plainly(network, tokens)[-1, :, -4:], atol=1e-12)
 
 
 right = trellisnet._lstm_gates
@@ -83,8 +83,8 @@ def cell_of_the_same_place(self, hidden, cell, share, weights, keep):
 
 
 def taps_changed_about(self, *, training, steps=0):
-    found = weights(self, training=training, steps=steps)
-    return replace(found, past=found.now, now=found.past)
+    actual = weights(self, training=training, steps=steps)
+    return replace(actual, past=actual.now, now=actual.past)
 
 
 weights = trellisnet.TrellisNetwork._weights
@@ -126,8 +126,8 @@ def published_history(base):
     read = base.network._layers
 
     def levels(inputs, memory, length, *, training):
-        found, (tokens, hidden, cells) = read(inputs, memory, length, training=training)
-        return found, (tokens, hidden[:, -1:].expand_as(hidden), cells[:, -1:].expand_as(cells))
+        actual, (tokens, hidden, cells) = read(inputs, memory, length, training=training)
+        return actual, (tokens, hidden[:, -1:].expand_as(hidden), cells[:, -1:].expand_as(cells))
 
     base.network._layers = levels
     return base
@@ -155,14 +155,14 @@ def test_dropout_is_the_same_at_all_levels_and_positions():
     network = lively(config, SPACE).double().train().network
     tokens = torch.tensor([[5, 0, 3, 0, 1, 3], [5, 2, 2, 0, 0, 2]])
     with SeededRng(1).fork_torch_rng():
-        found, _ = network.read(tokens, network.init_memory(2))
+        actual, _ = network.read(tokens, network.init_memory(2))
     drop, ones = torch.nn.functional.dropout, partial(torch.ones, dtype=torch.double)
     with SeededRng(1).fork_torch_rng():
         input_past, past = (drop(torch.ones_like(part.weight), 0.5) for part in (network.input_past, network.past))
         given, heard = drop(ones(2, 1, 4), 0.4)[:, 0], drop(ones(2, 7), 0.3)
     for row in range(2):
         expected = plainly(network, tokens[row].tolist(), (given[row], heard[row], input_past, past))[-1, :, -4:]
-        assert torch.allclose(found[row], expected, atol=1e-12)
+        assert torch.allclose(actual[row], expected, atol=1e-12)
 
 
 def test_a_mask_of_each_level_is_caught(monkeypatch):
@@ -188,21 +188,21 @@ def test_penalties_and_the_auxiliary_loss():
     network, x = base.network, sequences([[1, 2, 3, 4], [4, 3]], [[], [2]])
     read = [[5, 1, 2, 3], [5, 2, 4]]
     levels = [plainly(network, row)[:, :, -4:].detach() for row in read]
-    last = [one[-1] for one in levels]
-    size, change = torch.cat(last).square().mean(), torch.cat([one[1:] - one[:-1] for one in last]).square().mean()
+    last = [item[-1] for item in levels]
+    size, change = torch.cat(last).square().mean(), torch.cat([item[1:] - item[:-1] for item in last]).square().mean()
     scored = 0.0
     for level in (1, 3, 5):
-        for one, row, first in zip(levels, ([1, 2, 3, 4], [2, 4, 3]), (0, 1), strict=True):
-            log_prob = network.output(one[level]).detach().log_softmax(-1)
+        for item, row, first in zip(levels, ([1, 2, 3, 4], [2, 4, 3]), (0, 1), strict=True):
+            log_prob = network.output(item[level]).detach().log_softmax(-1)
             scored -= float(sum(log_prob[t, row[t]] for t in range(first, len(row)))) / 6
     expected = float(3 * size + 5 * change) + 0.2 * scored
     loss = Likelihood()(Tilted(base.train()), x, rng=SeededRng(0))
     assert loss.metrics["penalty"] == pytest.approx(expected) and base.penalty() is None
     leveled = base.log_probs_and_logsumexp(x)
     assert leveled[0].shape == (2, 4) and float(base.penalty().detach()) == pytest.approx(expected)
-    carried = WithMemory(base, base.init_memory(2))
+    with_memory = WithMemory(base, base.init_memory(2))
     segment = Sequences(torch.tensor([[1, 2], [3, 2]]), torch.zeros(2, dtype=torch.long), torch.full((2,), 2))
-    assert Likelihood()(Tilted(carried), segment, rng=SeededRng(0)).metrics["penalty"] > 0
+    assert Likelihood()(Tilted(with_memory), segment, rng=SeededRng(0)).metrics["penalty"] > 0
     base.log_probs(x)
     assert copy.deepcopy(base).penalty() is None and base.penalty() is not None
     assert isinstance(network, StreamingNetwork) and isinstance(network, PenalizedNetwork)

@@ -54,12 +54,12 @@ def test_orders_differ_and_the_natural_one_is_the_plain_base(config):
     base, x = lively(config, Space(3, 4)), sequences([[0, 1, 2, 1], [2, 2, 0, 1]])
     natural = with_factorization_order(base, [0, 1, 2, 3]).log_probs(x)
     assert torch.allclose(natural, base.log_probs(x), atol=1e-6)
-    found = [
+    actual = [
         natural,
         *(with_factorization_order(base, order).log_probs(x) for order in ([3, 2, 1, 0], [1, 0, 2, 3], [0, 1, 3, 2])),
     ]
-    for number, one in enumerate(found):
-        assert all(not torch.allclose(one, other, atol=1e-3) for other in found[:number])
+    for number, item in enumerate(actual):
+        assert all(not torch.allclose(item, other, atol=1e-3) for other in actual[:number])
 
 
 def test_a_target_never_influences_its_own_query(config):
@@ -112,14 +112,14 @@ def test_local_attention_in_an_order_is_full_attention_under_a_mask():
     }
     for asked, queries, places in cases.values():
         context = AttentionContext(_places, False, causal=False, permutation_mask=PermutationMask(queries, keys, 5))
-        found = local(asked, local.kv(x), biases, context)
-        told = PermutationMask(replace(queries, position=places), replace(keys, position=where), 5)
-        masked = local(asked, local.kv(x), biases, replace(context, permutation_mask=told))
-        assert torch.allclose(found, masked, atol=1e-5)
-        hidden = told.masked | ((places[:, :, None] // 4 - where[:, None] // 4).abs() > 1)
+        actual = local(asked, local.kv(x), biases, context)
+        output = PermutationMask(replace(queries, position=places), replace(keys, position=where), 5)
+        masked = local(asked, local.kv(x), biases, replace(context, permutation_mask=output))
+        assert torch.allclose(actual, masked, atol=1e-5)
+        hidden = output.masked | ((places[:, :, None] // 4 - where[:, None] // 4).abs() > 1)
         assert queries.segment is not None
         plain = _plainly(local, asked, x, biases, hidden, places, where, (queries.segment, keys.segment))
-        assert torch.allclose(found, plain, atol=1e-5)
+        assert torch.allclose(actual, plain, atol=1e-5)
 
 
 def _plainly(mixer, asked, x, biases, hidden, places, where, segments):
@@ -147,15 +147,15 @@ def test_the_gradient_with_an_index_and_marks_is_that_of_the_plain_formula():
     given = [torch.randn(*shape, dtype=torch.double, generator=make).requires_grad_() for shape in shapes]
     index = torch.randint(9, (4, 3, 7), generator=make)
     mask = torch.rand(4, 3, 7, generator=make) < 0.3
-    told = torch.randn(4, 7, 2, dtype=torch.double, generator=make)
+    output = torch.randn(4, 7, 2, dtype=torch.double, generator=make)
 
     def ours(query, key, value, place, biases, asked):
-        return relative_attention(query, key, value, place, biases, mask, None, index, (asked, told))
+        return relative_attention(query, key, value, place, biases, mask, None, index, (asked, output))
 
     def plain(query, key, value, place, biases, asked):
         score = torch.einsum("hntd,hnkd->hntk", query + biases[0, :, None, None], key)
         score = score + torch.einsum("hntd,hntkd->hntk", query + biases[1, :, None, None], place[:, index])
-        score = (score + torch.einsum("hnts,nks->hntk", asked, told)) / math.sqrt(5)
+        score = (score + torch.einsum("hnts,nks->hntk", asked, output)) / math.sqrt(5)
         return score.masked_fill(mask, -torch.inf).softmax(-1) @ value
 
     assert torch.allclose(ours(*given), plain(*given))
@@ -229,7 +229,7 @@ def test_an_order_is_no_copy(config):
     base = lively(config, Space(3, 4))
     other = with_factorization_order(base, [3, 2, 1, 0])
     assert isinstance(other.network, module.FixedOrderNetwork)
-    assert {id(one) for one in other.parameters()} == {id(one) for one in base.parameters()}
+    assert {id(parameter) for parameter in other.parameters()} == {id(parameter) for parameter in base.parameters()}
 
 
 def test_settings_that_make_no_sense_are_refused():

@@ -88,7 +88,7 @@ def test_reweighted_has_the_gradient_of_the_cross_entropy_and_none_of_the_noise_
     weights = list(base.parameters())
 
     def gradient(value):
-        return torch.cat([one.flatten() for one in torch.autograd.grad(value, weights)])
+        return torch.cat([gradients.flatten() for gradients in torch.autograd.grad(value, weights)])
 
     p = (Judged.teacher.log_score(x).detach() - log_z).exp()
     exact = gradient(-(p * base.log_probs(x).sum(-1)).sum() / SPACE.max_length)
@@ -104,7 +104,7 @@ def test_reweighted_has_the_gradient_of_the_cross_entropy_and_none_of_the_noise_
     assert not torch.allclose(mean(ReweightedDistil(Judged.teacher, log_z + 0.5)), exact, atol=1e-4)  # another Z
     flat = ReweightedDistil(Tilted(Judged.base), 0.0)(Tilted(Judged.base), x.rows(slice(3, 4)), rng=SeededRng(0))
     at_rest = torch.autograd.grad(flat.value, list(Judged.base.parameters()))
-    assert max(float(one.abs().max()) for one in at_rest) < 1e-12  # one draw, and no noise
+    assert max(float(gradients.abs().max()) for gradients in at_rest) < 1e-12  # one draw, and no noise
     with pytest.raises(ValueError, match="Automaton has no `logits`"):
         ReweightedDistil(TEACHER, 0.0)(Tilted(base), x, rng=SeededRng(0))
 
@@ -115,10 +115,10 @@ def mean_gradient(objective, base):
 
     def gradient(rng):
         value = objective(Tilted(base), empty_prompts(1), rng=rng).value
-        return torch.cat([one.flatten() for one in torch.autograd.grad(value, list(base.parameters()))])
+        return torch.cat([gradients.flatten() for gradients in torch.autograd.grad(value, list(base.parameters()))])
 
-    for probability, found in every_outcome(gradient):
-        total += probability * found
+    for probability, actual in every_outcome(gradient):
+        total += probability * actual
     return total
 
 
@@ -131,11 +131,11 @@ def test_drawn_gradients_are_right_on_average_with_and_without_baseline(name):
     log_z = float(torch.logsumexp(teacher.log_score(x), 0))
     log_p, log_q = teacher.log_score(x) - log_z, base.log_probs(x).sum(-1)
     value = divergence(name, log_p[None], log_q[None])
-    exact = torch.cat([one.flatten() for one in torch.autograd.grad(value, list(base.parameters()))])
+    exact = torch.cat([gradients.flatten() for gradients in torch.autograd.grad(value, list(base.parameters()))])
 
     for baseline in (True, False):
-        found = mean_gradient(PolicyGradient(teacher, name, draws=2, log_z=log_z, baseline=baseline), base)
-        assert torch.allclose(found, exact, atol=1e-9)
+        actual = mean_gradient(PolicyGradient(teacher, name, draws=2, log_z=log_z, baseline=baseline), base)
+        assert torch.allclose(actual, exact, atol=1e-9)
 
     def own_mean(target, data, *, rng, step=0) -> Loss:
         plain = PolicyGradient(teacher, name, draws=2, log_z=log_z)(target, data, rng=rng)

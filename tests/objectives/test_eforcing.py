@@ -169,11 +169,11 @@ def test_draws_go_no_further_than_the_data(longest, drawn, monkeypatch):
     data = sequences([[1, 2, 0], [1, 0], [3, 3, 0]])
     asked = []
     monkeypatch.setattr(ancestral, "draw", lambda *given, **more: asked.append(more["max_new_tokens"]) or draw(*given, **more))
-    found = EForcing(EForcingConfig(0.7, 0.8, negatives=longest))(Tilted(base), data, rng=SeededRng(0))
+    actual = EForcing(EForcingConfig(0.7, 0.8, negatives=longest))(Tilted(base), data, rng=SeededRng(0))
     assert asked == [drawn]
     if longest is None:
         further = EForcing(EForcingConfig(0.7, 0.8), sampler=Further())(Tilted(base), data, rng=SeededRng(0))
-        torch.testing.assert_close(gradient(base, found), gradient(base, further), atol=1e-12, rtol=0)
+        torch.testing.assert_close(gradient(base, actual), gradient(base, further), atol=1e-12, rtol=0)
 
 
 class Further:
@@ -207,14 +207,16 @@ def test_draws_have_the_exact_gradient_on_average(config, space):
         "not centred": NotCentred(EForcingConfig(0.7, 0.8)),
     }
     for inner, objective in ways.items():
-        found = torch.stack([gradient(base, objective(Tilted(base), data, rng=SeededRng(3).stream(one))) for one in range(120)])
-        shown = found @ directions.T
+        actual = torch.stack(
+            [gradient(base, objective(Tilted(base), data, rng=SeededRng(3).stream(index))) for index in range(120)]
+        )
+        shown = actual @ directions.T
         error = shown.std(0) / math.sqrt(len(shown))
         far = ((shown.mean(0) - directions @ expected) / error).abs().max()
         assert far < 4.5, f"{inner}: {far:.1f} standard errors"
-        unweighted = (found.mean(0) - _wrong_gradient(base, data)) @ directions.T
+        unweighted = (actual.mean(0) - _wrong_gradient(base, data)) @ directions.T
         assert (unweighted.abs() / error).max() > 4.5, "a wrong one must be told from chance"
-        variance[inner] = float(found.var(0).sum())
+        variance[inner] = float(actual.var(0).sum())
     assert variance["exact"] < 0.9 * variance["sampled"]
     assert variance["exact"] < 0.9 * variance["not centred"]
 
@@ -249,17 +251,17 @@ def test_a_constant_in_all_logits_changes_the_level_and_nothing_else():
 def test_without_weight_it_is_likelihood_bit_for_bit():
     base = build_base(AwdLstmConfig(12, 2, inner=10), SPACES["end symbol"], rng=SeededRng(0)).train()
     x = some_data(SPACES["end symbol"])
-    found = []
+    actual = []
     for objective in (
         Likelihood(0.1),
         EForcing(EForcingConfig(0.0), label_smoothing=0.1),
         EForcing(EForcingConfig(0.5), label_smoothing=0.1, begin=7),
     ):
         with SeededRng(2).fork_torch_rng():
-            found.append((loss := objective(Tilted(base), x, rng=SeededRng(1), step=6), gradient(base, loss)))
-    for loss, slope in found[1:]:
-        assert torch.equal(loss.value, found[0][0].value) and torch.equal(slope, found[0][1])
-        assert loss.metrics == found[0][0].metrics
+            actual.append((loss := objective(Tilted(base), x, rng=SeededRng(1), step=6), gradient(base, loss)))
+    for loss, slope in actual[1:]:
+        assert torch.equal(loss.value, actual[0][0].value) and torch.equal(slope, actual[0][1])
+        assert loss.metrics == actual[0][0].metrics
     assert "contrast" in EForcing(EForcingConfig(0.5), begin=7)(Tilted(base), x, rng=SeededRng(1), step=7).metrics
 
 
@@ -267,9 +269,9 @@ def test_smooth_labels_are_those_of_torch():
     base = base_of("lstm", SPACES["end symbol"])
     x = some_data(SPACES["end symbol"])
     smooth = cross_entropy(base.logits(x)[x.counted], x.tokens[x.counted], label_smoothing=0.2)
-    found = Likelihood(0.2)(Tilted(base), x, rng=SeededRng(0)).value
-    assert float(found.detach()) == pytest.approx(float(smooth.detach()), abs=1e-12)
-    plain, other = (EForcing(EForcingConfig(0.5), label_smoothing=one, sampler=Exhaustive()) for one in (0.0, 0.2))
+    value = Likelihood(0.2)(Tilted(base), x, rng=SeededRng(0)).value
+    assert float(value.detach()) == pytest.approx(float(smooth.detach()), abs=1e-12)
+    plain, other = (EForcing(EForcingConfig(0.5), label_smoothing=item, sampler=Exhaustive()) for item in (0.0, 0.2))
     parts = [objective(Tilted(base), x, rng=SeededRng(0)) for objective in (plain, other)]
     assert parts[0].metrics["contrast"] == pytest.approx(parts[1].metrics["contrast"], abs=1e-12)
     more = float((parts[1].value - parts[0].value).detach())
@@ -285,20 +287,20 @@ def test_in_the_midst_of_streams_the_memory_is_the_context():
     lengths = torch.tensor([4, 4])
     segment = Sequences(after, torch.zeros_like(lengths), lengths)
     whole = Sequences(torch.cat([before, after], 1), torch.full_like(lengths, 3), torch.full_like(lengths, 7))
-    carried = WithMemory(base, memory)
+    with_memory = WithMemory(base, memory)
     objective = EForcing(EForcingConfig(0.7))
-    losses = [objective(Tilted(one), x, rng=SeededRng(4)) for one, x in ((carried, segment), (base, whole))]
+    losses = [objective(Tilted(item), x, rng=SeededRng(4)) for item, x in ((with_memory, segment), (base, whole))]
     assert losses[0].metrics == pytest.approx(losses[1].metrics, abs=1e-10)
     expected = base.read(memory, after)[1]
-    assert all(torch.equal(one, other) for one, other in zip(carried.memory_after(segment), expected, strict=True))
+    assert all(torch.equal(item, other) for item, other in zip(with_memory.memory_after(segment), expected, strict=True))
 
 
 def test_shorter_draws_reach_fewer_positions():
     base = base_of("lstm", SPACES["fixed length"])
     x = some_data(SPACES["fixed length"])
-    found = EForcing(EForcingConfig(0.7, negatives=2), draws=3)(Tilted(base), x, rng=SeededRng(0))
-    assert found.metrics["reached"] == pytest.approx(0.5)
-    assert 0 < found.metrics["effective_share"] <= 1
+    actual = EForcing(EForcingConfig(0.7, negatives=2), draws=3)(Tilted(base), x, rng=SeededRng(0))
+    assert actual.metrics["reached"] == pytest.approx(0.5)
+    assert 0 < actual.metrics["effective_share"] <= 1
     with pytest.raises(ValueError, match="at least one token"):
         Ancestral(max_new_tokens=0)
 

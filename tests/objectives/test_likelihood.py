@@ -26,9 +26,9 @@ def by_enumeration(base: NetworkBase, data: Sequences, smoothing: float) -> list
     """Gradient of the mean over tokens of -log of conditional probabilities, each a ratio of sums over whole points."""
     total = torch.zeros((), dtype=torch.float64)
     for row in range(len(data)):
-        one = data.rows(slice(row, row + 1))
-        start, point = int(one.start), one.points()[0]
-        every = enumerate_points(base.space, one.prompts())
+        item = data.rows(slice(row, row + 1))
+        start, point = int(item.start), item.points()[0]
+        every = enumerate_points(base.space, item.prompts())
         probability = base.log_probs(every).sum(-1).exp()
 
         def mass(prefix, every=every, start=start, probability=probability):
@@ -44,9 +44,9 @@ def by_enumeration(base: NetworkBase, data: Sequences, smoothing: float) -> list
 
 def gap(base: NetworkBase, objective, data: Sequences, smoothing: float) -> float:
     loss = objective(Tilted(base), data, rng=SeededRng(0))
-    found = torch.autograd.grad(loss.value, list(base.parameters()))
+    gradients = torch.autograd.grad(loss.value, list(base.parameters()))
     exact = by_enumeration(base, data, smoothing)
-    return max(float((a - b).abs().max()) for a, b in zip(found, exact, strict=True))
+    return max(float((a - b).abs().max()) for a, b in zip(gradients, exact, strict=True))
 
 
 def some_data(base: NetworkBase) -> Sequences:
@@ -64,9 +64,9 @@ def test_a_mean_over_sequences_is_caught():
     base = network(SPACES[1])
 
     def wrong(target, data, *, rng, step=0):
-        found = Likelihood()(target, data, rng=rng)
+        actual = Likelihood()(target, data, rng=rng)
         per_row = -target.base.log_probs(data).sum(-1) / data.lengths
-        return type(found)(per_row.mean())
+        return type(actual)(per_row.mean())
 
     data = some_data(base)
     assert len(set(data.lengths.tolist())) > 1

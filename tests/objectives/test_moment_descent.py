@@ -34,9 +34,9 @@ def test_weights_are_near_the_exact_ones(regime):
     runs = [
         MomentDescent(regime)(NAMES, table_source(seed), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(seed)) for seed in range(6)
     ]
-    found = torch.stack([one.tensor() for one in runs])
-    assert near(found, TRUE)
-    for wrong in (-found, found - TRUE, 1.3 * found):  # the other sign, no tilting, a rate or bound that is off
+    actual = torch.stack([run.tensor() for run in runs])
+    assert near(actual, TRUE)
+    for wrong in (-actual, actual - TRUE, 1.3 * actual):  # the other sign, no tilting, a rate or bound that is off
         assert not near(wrong, TRUE)
 
 
@@ -66,7 +66,7 @@ def test_what_a_run_records(regime):
     settings = MomentDescent(regime, epochs=12, updates=5)
     fit = settings(NAMES, source, wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(2))
     assert fit.base_samples == counted == fit.history[-1].base_samples
-    assert [one.step for one in fit.history] == list(range(12)) and fit.iterations == 60
+    assert [item.step for item in fit.history] == list(range(12)) and fit.iterations == 60
     assert fit.history[0].weights == (0.0, 0.0, 0.0) and fit.history[0].base_samples > 0
     assert all(a.base_samples <= b.base_samples for a, b in zip(fit.history, fit.history[1:], strict=False))
     share = torch.softmax(VALUES @ fit.tensor() + LOG_BASE, 0)

@@ -15,7 +15,7 @@ def shares(*probability: float, count: int = 2000, seed: int = 0) -> torch.Tenso
 
 
 def kinds(fit) -> dict[str, tuple[str, ...]]:
-    return {one.kind: one.features for one in fit.warnings}
+    return {warning.kind: warning.features for warning in fit.warnings}
 
 
 @pytest.mark.parametrize("want", [1e-6, 0.01, 0.5, 0.99, 1 - 1e-6])
@@ -113,7 +113,7 @@ def test_rows_and_history():
     assert list(first) == ["feature", "weight", "in the data", "wanted", "in the base", "under the model", "note"]
     assert second["in the data"] is None and second["wanted"] == 0.25 and second["note"] == "given"
     assert first["under the model"] == pytest.approx(first["wanted"])
-    assert fit.base_samples == 2000 and [one.step for one in fit.history] == list(range(fit.iterations + 1))
+    assert fit.base_samples == 2000 and [item.step for item in fit.history] == list(range(fit.iterations + 1))
     assert fit.history[0].weights == (0.0, 0.0) and fit.history[-1].l1 < 1e-9
 
 
@@ -180,9 +180,9 @@ def test_a_feature_the_base_never_shows_is_named():
     ],
 )  # fmt: skip
 def test_bad_input(settings, message):
-    given = {"names": ["a", "b"], "base": shares(0.3, 0.5), "data": shares(0.4, 0.5, count=50, seed=1)}
+    inputs = {"names": ["a", "b"], "base": shares(0.3, 0.5), "data": shares(0.4, 0.5, count=50, seed=1)}
     with pytest.raises(ValueError, match=message):
-        match_moments(**{**given, **settings})
+        match_moments(**{**inputs, **settings})
 
 
 def test_draws_without_weight_are_left_out():
@@ -191,7 +191,7 @@ def test_draws_without_weight_are_left_out():
     some = match_moments(["a", "b"], base, wanted={"a": 0.5, "b": 0.5}, log_weight=log_weight)
     half = match_moments(["a", "b"], base[:1000], wanted={"a": 0.5, "b": 0.5})
     assert torch.allclose(some.tensor(), half.tensor())
-    assert [one.high for one in some.weights] == pytest.approx([one.high for one in half.weights])
+    assert [weight.high for weight in some.weights] == pytest.approx([weight.high for weight in half.weights])
     assert some.base_samples == 2000
 
 
@@ -200,8 +200,8 @@ def test_each_group_of_collinear_features_has_its_own_warning():
     both = torch.cat([base, 1 - base[:, :1], 2 * base[:, 1:2]], 1)
     wanted = {"a": 0.6, "b": 0.4, "c": 0.4, "no a": 0.4, "twice b": 0.8}
     fit = match_moments(list(wanted), both, wanted=wanted)
-    assert [one.features for one in fit.warnings] == [("a", "no a"), ("b", "twice b")]
-    assert {one.kind for one in fit.warnings} == {"collinear"}
+    assert [warning.features for warning in fit.warnings] == [("a", "no a"), ("b", "twice b")]
+    assert {warning.kind for warning in fit.warnings} == {"collinear"}
 
 
 def test_a_constant_feature_may_be_wanted_where_it_is_and_nowhere_else():

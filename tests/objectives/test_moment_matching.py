@@ -38,8 +38,8 @@ def check_coverage(fit, size: int, drawn: int, *, confidence: float = 0.95, seed
     """All three intervals hold the true weights at their rate; a correct fit fails with probability below 3e-4."""
     hits = torch.zeros(3)
     for seed in range(seeds):
-        found = fit(samples(size, drawn, seed), confidence=confidence)
-        hits += torch.tensor([weight.covers(float(true)) for weight, true in zip(found.weights, TRUE, strict=True)])
+        actual = fit(samples(size, drawn, seed), confidence=confidence)
+        hits += torch.tensor([weight.covers(float(true)) for weight, true in zip(actual.weights, TRUE, strict=True)])
     for hit in hits.tolist():
         assert_covers(int(hit), seeds, confidence, false_alarm=1e-4)
 
@@ -130,8 +130,8 @@ def test_the_ridge_is_a_normal_prior_on_weights():
     pull = 100 * (torch.tensor(narrow.moments_wanted) - torch.tensor(narrow.moments_model))
     assert torch.allclose(pull.double(), narrow.tensor() / 0.2**2, atol=1e-3)
     assert float(narrow.tensor().norm()) < float(plain.tensor().norm())
-    given = match_moments(NAMES, s.base, s.data, wanted={NAMES[0]: 0.6}, ridge=0.2)
-    assert given.moments_model[0] == pytest.approx(0.6)  # a given moment is not pulled
+    inputs = match_moments(NAMES, s.base, s.data, wanted={NAMES[0]: 0.6}, ridge=0.2)
+    assert inputs.moments_model[0] == pytest.approx(0.6)  # a given moment is not pulled
 
 
 def test_speed():
@@ -196,20 +196,20 @@ def test_the_prior_and_the_ridge_enter_the_error_as_observations():
         return match_moments(["a"], base, data, log_weight=log_weight, prior=prior, ridge=ridge, confidence=0.9)
 
     even = torch.zeros(200, dtype=torch.float64)
-    found = fit(even)
+    actual = fit(even)
 
     def derivative(row: int) -> float:
         ends = [even.index_fill(0, torch.tensor([row]), math.log(1 + step)) for step in (1e-4, -1e-4)]
         return (float(fit(ends[0]).tensor()) - float(fit(ends[1]).tensor())) / 2e-4
 
     drawn = [derivative(0)] * 30 + [derivative(199)] * 170
-    (model,), (wanted,) = found.moments_model, found.moments_wanted
+    (model,), (wanted,) = actual.moments_model, actual.moments_wanted
     assert wanted == pytest.approx((12 + 0.5 * 0.15) / 20.5)
     inverse = 1 / (model * (1 - model) + 1 / (ridge**2 * 20))
-    seen = [(one - wanted) / 20.5 * inverse for one in [1.0] * 12 + [0.0] * 8]
-    joined = [math.sqrt(prior / 200) * (one - wanted) / 20.5 * inverse for one in [1.0] * 30 + [0.0] * 170]
+    seen = [(item - wanted) / 20.5 * inverse for item in [1.0] * 12 + [0.0] * 8]
+    joined = [math.sqrt(prior / 200) * (item - wanted) / 20.5 * inverse for item in [1.0] * 30 + [0.0] * 170]
     known = math.sqrt(1 / (ridge**2 * 20) / 20) * inverse
-    square = sum(one**2 for one in drawn + seen + joined) + known**2
-    degrees = 2 * square**2 / sum(one**4 for one in drawn + seen + joined)
+    square = sum(item**2 for item in drawn + seen + joined) + known**2
+    degrees = 2 * square**2 / sum(item**4 for item in drawn + seen + joined)
     half = float(stats.t.ppf(0.95, degrees)) * math.sqrt(square)
-    assert found.weights[0].high - found.weights[0].value == pytest.approx(half, rel=1e-5)
+    assert actual.weights[0].high - actual.weights[0].value == pytest.approx(half, rel=1e-5)

@@ -28,22 +28,22 @@ def test_draws_come_from_the_table_after_their_own_prompt():
     base = random_automaton(SPACE)
     stored = store_negatives(base, DATA, 6, rng=SeededRng(0))
     assert isinstance(stored, Sampler) and stored.log_base.shape == (3, 6)
-    found = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(1))
+    actual = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(1))
     again = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(1))
-    assert torch.equal(found.x.tokens, again.x.tokens)
+    assert torch.equal(actual.x.tokens, again.x.tokens)
     other = stored(Tilted(base), DATA.prompts(), 4, rng=SeededRng(2))
-    assert not torch.equal(found.x.tokens, other.x.tokens)
-    assert found.x.start.tolist() == DATA.start.repeat_interleave(4).tolist()
-    assert torch.allclose(found.log_base.view(-1), base.log_probs(found.x).sum(-1))
+    assert not torch.equal(actual.x.tokens, other.x.tokens)
+    assert actual.x.start.tolist() == DATA.start.repeat_interleave(4).tolist()
+    assert torch.allclose(actual.log_base.view(-1), base.log_probs(actual.x).sum(-1))
     for row, start in enumerate(DATA.start.tolist()):
-        mine = found.x.rows(slice(4 * row, 4 * row + 4))
+        mine = actual.x.rows(slice(4 * row, 4 * row + 4))
         assert bool((mine.tokens[:, :start] == DATA.tokens[row, :start]).all())
 
 
 def test_the_negatives_of_one_prompt_are_different_rows():
     stored = store_negatives(random_automaton(Space(3, 12)), sequences([[1] * 12]), 8, rng=SeededRng(0))
-    found = stored(Tilted(random_automaton(Space(3, 12))), prompts_of([[]]), 8, rng=SeededRng(1))
-    assert sorted(found.x.points()) == sorted(stored.x.points())
+    actual = stored(Tilted(random_automaton(Space(3, 12))), prompts_of([[]]), 8, rng=SeededRng(1))
+    assert sorted(actual.x.points()) == sorted(stored.x.points())
 
 
 def test_picked_draws_follow_the_base():
@@ -107,8 +107,8 @@ def test_tables_of_one_base_are_joined_by_prompts_or_by_draws():
 def test_a_table_costs_nothing_and_is_known_by_its_base(tmp_path):
     base = lively(CONFIGS["gru, one-hot"], SPACE)
     stored = store_negatives(base, DATA, 3, rng=SeededRng(0))
-    found = stored(Tilted(base), DATA.prompts(), 2, rng=SeededRng(0))
-    assert (found.cost, found.estimates_z, found.independent) == (0, True, True) and not bool(found.log_weight.any())
+    actual = stored(Tilted(base), DATA.prompts(), 2, rng=SeededRng(0))
+    assert (actual.cost, actual.estimates_z, actual.independent) == (0, True, True) and not bool(actual.log_weight.any())
     assert stored.digest == base_digest(base) and base_fingerprint(random_automaton(SPACE)) == ""
     store_negatives(base, DATA, 3, rng=SeededRng(0), known="x").save(tmp_path / "x.safetensors")
     again = load_negatives(tmp_path / "x.safetensors", base, known="x")

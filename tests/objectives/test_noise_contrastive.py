@@ -73,13 +73,13 @@ def test_the_gradient_is_the_exact_one(count, other_noise):
     exact, weights = exact_binary(target, data, count, noise), [energy.weights]
     right = NoiseContrast(Exhaustive(), negatives=count, noise=noise)
     check_objective(right, target, data, exact, weights, rng=SeededRng(0))
-    found = right(target, data, rng=SeededRng(0))
-    assert float(found.value.detach()) == pytest.approx(float(exact().detach()))
-    assert found.count == len(data)
+    actual = right(target, data, rng=SeededRng(0))
+    assert float(actual.value.detach()) == pytest.approx(float(exact().detach()))
+    assert actual.count == len(data)
 
     def no_count(target, data, *, rng, step=0):
-        one, many = (NoiseContrast(Exhaustive(), negatives=k, noise=noise) for k in (1, count))
-        return Loss(one(target, data, rng=rng).value * (1 if count == 1 else many.negatives))
+        item, many = (NoiseContrast(Exhaustive(), negatives=k, noise=noise) for k in (1, count))
+        return Loss(item(target, data, rng=rng).value * (1 if count == 1 else many.negatives))
 
     def flipped(target, data, *, rng, step=0):
         return right(Tilted(target.base, lambda x: -target.energy(x)), data, rng=rng)
@@ -90,22 +90,22 @@ def test_the_gradient_is_the_exact_one(count, other_noise):
         )
 
     wrong = [flipped, wrong_noise, NoiseContrast(negatives=count, noise=noise), *([no_count] if count > 1 else [])]
-    for one in wrong:
+    for item in wrong:
         with pytest.raises(AssertionError, match=LAW):
-            check_objective(one, target, data, exact, weights, rng=SeededRng(0))
+            check_objective(item, target, data, exact, weights, rng=SeededRng(0))
 
 
 def test_one_negative_is_the_plain_loss():
     target, data = Tilted(random_automaton(SPACE), taste(SPACE)), some_data()
     x, _ = draw(target.base, data.prompts(), 1, rng=SeededRng(4))
     expected = (softplus(target.energy(data)) + softplus(-target.energy(x))).mean()
-    found = NoiseContrast()(target, data, rng=SeededRng(4))
-    assert float(found.value) == pytest.approx(float(expected))
+    actual = NoiseContrast()(target, data, rng=SeededRng(4))
+    assert float(actual.value) == pytest.approx(float(expected))
     right = ((target.energy(data) < 0).double() + (target.energy(x) >= 0).double()) / 2
-    assert found.metrics["accuracy"] == pytest.approx(float(right.mean()))
-    assert found.metrics["energy_data"] == pytest.approx(float(target.energy(data).mean()))
-    assert found.metrics["energy_noise"] == pytest.approx(float(target.energy(x).mean()))
-    assert found.metrics["log_z"] == pytest.approx(float(torch.logsumexp(-target.energy(x), 0) - math.log(len(x))))
+    assert actual.metrics["accuracy"] == pytest.approx(float(right.mean()))
+    assert actual.metrics["energy_data"] == pytest.approx(float(target.energy(data).mean()))
+    assert actual.metrics["energy_noise"] == pytest.approx(float(target.energy(x).mean()))
+    assert actual.metrics["log_z"] == pytest.approx(float(torch.logsumexp(-target.energy(x), 0) - math.log(len(x))))
 
 
 @pytest.mark.parametrize("form", ["binary", "ranking"])
@@ -114,19 +114,19 @@ def test_fresh_negatives_on_every_outcome(form):
     space = Space(2, 2, eos=0)
     target, data = Tilted(random_automaton(space), taste(space)), sequences([[1, 0]])
     objective = NoiseContrast(negatives=2, form=form)
-    found = sum(p * float(loss.value) for p, loss in every_outcome(lambda rng: objective(target, data, rng=rng)))
+    actual = sum(p * float(loss.value) for p, loss in every_outcome(lambda rng: objective(target, data, rng=rng)))
     every = enumerate_points(space)
     share, ratio, own = target.base.log_probs(every).sum(-1).exp(), -target.energy(every), -target.energy(data)
     expected = 0.0
-    for one in range(len(every)):
+    for index in range(len(every)):
         for other in range(len(every)):
-            pair = torch.stack([ratio[one], ratio[other]])
+            pair = torch.stack([ratio[index], ratio[other]])
             if form == "binary":
                 loss = softplus(math.log(2) - own) + softplus(pair - math.log(2)).sum()
             else:
                 loss = torch.logsumexp(torch.cat([own, pair]), 0) - own
-            expected += float(share[one] * share[other] * loss)
-    assert found == pytest.approx(expected)
+            expected += float(share[index] * share[other] * loss)
+    assert actual == pytest.approx(expected)
 
 
 def with_counts() -> tuple[Sequences, torch.Tensor]:
@@ -166,7 +166,7 @@ def test_ranking_leaves_a_constant_free_and_finds_the_ratio():
 
     star = base.log_probs(every).sum(-1) - share.log()
     for shift in (0.0, 0.7):
-        (slope,) = torch.autograd.grad(mean_loss(one := (star + shift).requires_grad_()), [one])
+        (slope,) = torch.autograd.grad(mean_loss(item := (star + shift).requires_grad_()), [item])
         assert float(slope.abs().max()) < 1e-12
     objective, target = NoiseContrast(form="ranking"), Tilted(base, Table(space, star + 0.3))
     total = 0.0
@@ -217,11 +217,11 @@ def test_mixed_prefixes_shorten_prompts_and_keep_points_of_the_space():
     x = sequences([[1, 2, 1, 0], [2, 2, 2, 2], [1, 0]], [[2, 1, 1, 2], [1, 1, 2, 2], []])
     seen = set()
     for seed in range(20):
-        found = shorter_prompts(x, (0, 2, 4, 9), SPACE, rng=SeededRng(seed))
-        refuse_foreign(found, SPACE)
-        assert found.start.tolist()[2] == 0 and set(found.start.tolist()[:2]) <= {0, 2, 4}
-        assert torch.equal(found.tokens, x.tokens)
-        seen.update(found.start.tolist()[:2])
+        actual = shorter_prompts(x, (0, 2, 4, 9), SPACE, rng=SeededRng(seed))
+        refuse_foreign(actual, SPACE)
+        assert actual.start.tolist()[2] == 0 and set(actual.start.tolist()[:2]) <= {0, 2, 4}
+        assert torch.equal(actual.tokens, x.tokens)
+        seen.update(actual.start.tolist()[:2])
     assert seen == {0, 2, 4}
     ended = shorter_prompts(sequences([[1, 1, 1, 1]], [[2, 0, 1]]), (0,), SPACE, rng=SeededRng(0))
     assert ended.points() == [[2, 0]]  # an end symbol within the old prompt ends the new point

@@ -76,8 +76,8 @@ def test_few_targets_come_last_and_all_others_are_seen():
 def test_prompts_are_seen_padding_is_not_and_only_points_are_targets():
     base, asked = lively(SMALL, Space(5, 6)), []
     x = sequences([[1, 2, 3, 4], [4]], prompts=[[0, 1], []])
-    found = PermutationLM(PermutationLMConfig(1.0, "none"))(Tilted(base), x, rng=SeededRng(0))
-    assert found.count == 5
+    actual = PermutationLM(PermutationLMConfig(1.0, "none"))(Tilted(base), x, rng=SeededRng(0))
+    assert actual.count == 5
     padded = Sequences(torch.nn.functional.pad(x.tokens, (0, 2), value=3), x.start, x.stop)
     rows = [PermutationLM(PermutationLMConfig(1.0, "none"))._row(*row, SeededRng(1)) for row in _parts(padded, 5)]
     for (rank, chosen), stop, start in zip(rows, x.stop.tolist(), x.start.tolist(), strict=True):
@@ -111,9 +111,9 @@ def test_in_the_midst_of_a_stream_the_memory_takes_what_the_next_segment_does_no
     base = lively(XLNetConfig(8, 2, 2, 16, memory=5), Space(5, 6))
     tokens = torch.randint(5, (2, 8), generator=torch.Generator().manual_seed(0))
     x = Sequences(tokens, torch.zeros(2, dtype=torch.long), torch.full((2,), 8))
-    carried = WithMemory(base, base.init_memory(2), memory_tokens=3)
-    PermutationLM(PermutationLMConfig(2.0, "none"))(Tilted(carried), x, rng=SeededRng(0))
-    last, first, *layers = carried.memory_after(x)
+    memory = WithMemory(base, base.init_memory(2), memory_tokens=3)
+    PermutationLM(PermutationLMConfig(2.0, "none"))(Tilted(memory), x, rng=SeededRng(0))
+    last, first, *layers = memory.memory_after(x)
     assert torch.equal(last, tokens[:, 2]) and first.tolist() == [3, 3]
     assert [tuple(layer.shape) for layer in layers] == [(2, 3, 8)] * 2
     assert torch.equal(layers[0][:, 1:], base.network.embedding(tokens[:, :2]).detach())
@@ -139,8 +139,8 @@ def words() -> WordBoundaries:
 
 
 def test_words_begin_after_blanks_and_at_symbols():
-    found = words().begins(torch.tensor([2, 2, 0, 3, 3, 4, 2, 9, 2, 1]))
-    assert found.tolist() == [True, False, True, False, False, True, True, True, True, True]
+    actual = words().begins(torch.tensor([2, 2, 0, 3, 3, 4, 2, 9, 2, 1]))
+    assert actual.tolist() == [True, False, True, False, False, True, True, True, True, True]
 
 
 @pytest.mark.parametrize("unit", ["words", "pieces"])

@@ -33,18 +33,18 @@ def base_of(config=None, space: Space = SPACE):
 
 def mixtures(base, point: list[int], share: float, form: str):
     """Every mixture of a point that matters, with its probability: own tokens before the last, given data or the mixture."""
-    found = {(): 1.0}
+    actual = {(): 1.0}
     for place in range(len(point) - 1):
         grown = {}
-        for mixed, probability in found.items():
+        for mixed, probability in actual.items():
             before = point[:place] if form == "passes" else list(mixed)
             row = sequences([[*before, 0]])
             law = base.logits(row)[0, place].softmax(-1).tolist()
             for token in range(SPACE.vocab_size):
-                own = share * law[token] + (1 - share) * (token == point[place])
-                grown[(*mixed, token)] = probability * own
-        found = grown
-    return found
+                drawn = share * law[token] + (1 - share) * (token == point[place])
+                grown[(*mixed, token)] = probability * drawn
+        actual = grown
+    return actual
 
 
 def expected(base, data: Sequences, share: float, form: str) -> float:
@@ -60,11 +60,11 @@ def expected(base, data: Sequences, share: float, form: str) -> float:
 def test_it_is_the_mean_over_mixtures(form):
     base, data = base_of(), sequences([[0, 1, 1]])
     outcomes = every_outcome(lambda rng: ScheduledSampling(ScheduledSamplingConfig(0.3, form))(Tilted(base), data, rng=rng))
-    found = sum(probability * float(loss.value.detach()) for probability, loss in outcomes)
-    right = {one: expected(base, data, 0.3, one) for one in ("passes", "steps")}
-    assert found == pytest.approx(right[form], abs=1e-12)
+    actual = sum(probability * float(loss.value.detach()) for probability, loss in outcomes)
+    right = {item: expected(base, data, 0.3, item) for item in ("passes", "steps")}
+    assert actual == pytest.approx(right[form], abs=1e-12)
     assert abs(right["passes"] - right["steps"]) > 1e-5, "the two forms must differ for the test to tell them apart"
-    assert abs(found - expected(base, data, 0.4, form)) > 1e-4
+    assert abs(actual - expected(base, data, 0.4, form)) > 1e-4
 
 
 @pytest.mark.parametrize("form", ["passes", "steps"])
@@ -77,7 +77,7 @@ def test_prompts_and_ends_of_different_lengths(form):
     objective = ScheduledSampling(ScheduledSamplingConfig(1.0, form))
     whole = objective(Tilted(base), data, rng=Least(0))
     alone = [objective(Tilted(base), data.rows(slice(row, row + 1)), rng=Least(0)) for row in range(3)]
-    mean = sum(one.value * one.count for one in alone) / whole.count
+    mean = sum(item.value * item.count for item in alone) / whole.count
     torch.testing.assert_close(whole.value, mean, atol=1e-12, rtol=0)
     assert whole.count == 8 and whole.metrics["own"] == 1.0
 
@@ -89,19 +89,19 @@ def test_without_own_tokens_it_is_likelihood_bit_for_bit():
         ScheduledSampling(ScheduledSamplingConfig(0.0)),
         ScheduledSampling(ScheduledSamplingConfig(0.5), begin=5, ramp_steps=4),
     ):
-        found = objective(Tilted(base), data, rng=SeededRng(0), step=5)
-        assert torch.equal(found.value, plain.value) and found.metrics == plain.metrics
+        actual = objective(Tilted(base), data, rng=SeededRng(0), step=5)
+        assert torch.equal(actual.value, plain.value) and actual.metrics == plain.metrics
 
 
 def test_streams_remember_the_data_and_not_the_mixture():
     base = base_of(TransformerXLConfig(8, 1, 2, 16), Space(3, 4))
-    carried = WithMemory(base, base.init_memory(2))
+    memory = WithMemory(base, base.init_memory(2))
     data = sequences([[0, 1, 2, 1], [2, 2, 0, 1]])
     for form in ("passes", "steps"):
-        ScheduledSampling(ScheduledSamplingConfig(1.0, form), label_smoothing=0.1)(Tilted(carried), data, rng=SeededRng(0))
+        ScheduledSampling(ScheduledSamplingConfig(1.0, form), label_smoothing=0.1)(Tilted(memory), data, rng=SeededRng(0))
         expected = base.read(base.init_memory(2), data.tokens)[1]
-        for one, other in zip(carried.memory_after(data), expected, strict=True):
-            torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+        for item, other in zip(memory.memory_after(data), expected, strict=True):
+            torch.testing.assert_close(item, other, atol=1e-12, rtol=0)
 
 
 def test_impossible_settings_are_refused():

@@ -60,8 +60,8 @@ def test_a_ranking_costs_what_its_pairs_do():
 def test_classes_and_numbers():
     one_each = LabelledExamples(X, torch.tensor([0, 1, 0, 1, 0]), torch.arange(5))
     scores = lambda x: torch.cat([first_tokens(x), 1 - first_tokens(x)], 1)  # noqa: E731
-    found = LabelLikelihood()(scores, one_each, rng=RNG)
-    assert float(found.value) == pytest.approx(float(cross_entropy(scores(X), one_each.label)))
+    actual = LabelLikelihood()(scores, one_each, rng=RNG)
+    assert float(actual.value) == pytest.approx(float(cross_entropy(scores(X), one_each.label)))
     numbers = LabelledExamples(X, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]), torch.arange(5))
     assert float(SquaredError()(first_tokens, numbers, rng=RNG).value) == pytest.approx(
         sum((token / 4 - number) ** 2 for token, number in ((5, 1), (6, 2), (7, 3), (8, 4), (9, 5))) / 5
@@ -70,9 +70,9 @@ def test_classes_and_numbers():
 
 @pytest.fixture
 def scores():
-    found = RNG.normal(2, 5, 2).double()
-    found[1, 4:] = -torch.inf  # a shorter passage
-    return found
+    actual = RNG.normal(2, 5, 2).double()
+    actual[1, 4:] = -torch.inf  # a shorter passage
+    return actual
 
 
 def enumerated(scores, longest, *, wrong: str | None = None) -> dict[tuple[int, int], float]:
@@ -100,8 +100,8 @@ def test_spans_are_normalised_over_all_that_are_lawful(scores, longest):
 
 def test_answers_and_their_absence_are_likely_or_not(scores):
     two = LabelledExamples(sequences([[1], [2]]), torch.tensor([[1, 2], [-1, -1]]), torch.arange(2))
-    found = SpanLikelihood(3)(lambda x: scores, two, rng=RNG)
+    actual = SpanLikelihood(3)(lambda x: scores, two, rng=RNG)
     right = -(math.log(enumerated(scores[0], 3)[2, 3]) + math.log(enumerated(scores[1], 3)[0, 0])) / 2
-    assert float(found.value) == pytest.approx(right)
+    assert float(actual.value) == pytest.approx(right)
     with pytest.raises(ValueError, match="1 answers have more than 1 tokens"):
         SpanLikelihood(1)(lambda x: scores, two, rng=RNG)

@@ -65,8 +65,8 @@ def test_gradient_is_exact_with_the_exhaustive_sampler(conditional):
         return Loss(target.energy(data).mean() - target.energy(every).mean())
 
     def one_prompt_for_all(target, data, *, rng, step=0):
-        found = objective(target, data.rows(slice(0, 1)), rng=rng)
-        return Loss(found.value - target.energy(data.rows(slice(0, 1))).mean() + target.energy(data).mean())
+        actual = objective(target, data.rows(slice(0, 1)), rng=rng)
+        return Loss(actual.value - target.energy(data.rows(slice(0, 1))).mean() + target.energy(data).mean())
 
     for wrong in (unweighted, one_prompt_for_all, TiltedLikelihood(Importance(), draws=20)):
         with pytest.raises(AssertionError, match=LAW):
@@ -90,11 +90,11 @@ def test_with_many_draws_the_gradient_is_near_whatever_the_sampler():
     (exact,) = torch.autograd.grad(exact_loss(target, data)(), [energy.weights])
     for sampler in (Importance(), Importance(random_automaton(SPACE, seed=3)), SIR(16, shared=False)):
         objective = TiltedLikelihood(sampler, draws=400)
-        found = torch.stack(
+        actual = torch.stack(
             [torch.autograd.grad(objective(target, data, rng=SeededRng(seed)).value, [energy.weights])[0] for seed in range(30)]
         )
-        error = found.std(0) / 30**0.5
-        assert bool(((found.mean(0) - exact).abs() < 6 * error + 5e-3).all())
+        error = actual.std(0) / 30**0.5
+        assert bool(((actual.mean(0) - exact).abs() < 6 * error + 5e-3).all())
 
 
 def test_forbidden_points_do_no_harm():
@@ -105,9 +105,9 @@ def test_forbidden_points_do_no_harm():
 
     target, data = Tilted(random_automaton(SPACE), energy), sequences([[1, 0], [0], [1, 1, 0]])
     exact = exact_loss(target, data)
-    found = TiltedLikelihood(Exhaustive())(target, data, rng=SeededRng(0)).value
-    assert float(found.detach()) == pytest.approx(float(exact().detach()))
-    (gradient,) = torch.autograd.grad(found, [linear.weights])
+    value = TiltedLikelihood(Exhaustive())(target, data, rng=SeededRng(0)).value
+    assert float(value.detach()) == pytest.approx(float(exact().detach()))
+    (gradient,) = torch.autograd.grad(value, [linear.weights])
     step = torch.tensor([0.0, 1e-6], dtype=torch.float64)
     with torch.no_grad():
         linear.weights += step
@@ -126,7 +126,7 @@ def test_training_ends_where_newton_ends():
     star = exact_moment_weights(base, exact, wanted)
     every = enumerate_points(SPACE)
     drawn = feature_values(FEATURES, every.rows(SeededRng(0).categorical(base.log_probs(every).sum(-1)[None], 20_000)[0]))
-    newton = match_moments([one.name for one in FEATURES], drawn, feature_values(FEATURES, data), prior=0.0)
+    newton = match_moments([item.name for item in FEATURES], drawn, feature_values(FEATURES, data), prior=0.0)
     energy = LogLinear(FEATURES)
     config = TrainingConfig(
         steps=120, batch_size=30, learning_rate=0.1, optimizer="adam", schedule="cosine", max_grad_norm=None
@@ -153,9 +153,9 @@ def test_weights_of_a_prompt_are_found():
         steps=100, batch_size=800, learning_rate=0.05, optimizer="adam", schedule="cosine", max_grad_norm=None
     )
     Trainer(config)(TiltedLikelihood(Exhaustive()), Tilted(base, energy), concatenate(parts), modules=energy)
-    found = energy.weights(prompts_of(prompts)).detach()
-    assert torch.allclose(found, torch.stack(star), atol=0.02)
-    assert float((found - found.roll(1, 0)).abs().max()) > 1  # prompts differ, so a weight without a prompt would fail
+    actual = energy.weights(prompts_of(prompts)).detach()
+    assert torch.allclose(actual, torch.stack(star), atol=0.02)
+    assert float((actual - actual.roll(1, 0)).abs().max()) > 1  # prompts differ, so a weight without a prompt would fail
 
 
 def test_errors():

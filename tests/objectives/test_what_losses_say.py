@@ -40,23 +40,23 @@ def log_student(base) -> torch.Tensor:
 
 def test_distillation_counts_prompts_and_tells_effective_draws():
     base = student()
-    found = Distil(TEACHER, Exhaustive())(Tilted(base), PROMPTS, rng=SeededRng(0))
+    actual = Distil(TEACHER, Exhaustive())(Tilted(base), PROMPTS, rng=SeededRng(0))
     p = LOG_P.softmax(-1)
-    assert found.count == 2 and set(found.metrics) == {"nll", "ess"}
+    assert actual.count == 2 and set(actual.metrics) == {"nll", "ess"}
     tokens = (p * X.lengths.view(2, -1)).sum()
-    assert found.metrics["nll"] == pytest.approx(float(-(p * log_student(base)).sum() / tokens))
-    assert found.metrics["ess"] == pytest.approx(float(Exhaustive()(TEACHER, PROMPTS, 0, rng=SeededRng(0)).ess().mean()))
+    assert actual.metrics["nll"] == pytest.approx(float(-(p * log_student(base)).sum() / tokens))
+    assert actual.metrics["ess"] == pytest.approx(float(Exhaustive()(TEACHER, PROMPTS, 0, rng=SeededRng(0)).ess().mean()))
 
 
 @pytest.mark.parametrize("log_z", [None, 0.7])
 def test_a_policy_gradient_tells_both_divergences(log_z):
     base = student()
-    found = PolicyGradient(TEACHER, sampler=Exhaustive(), log_z=log_z)(Tilted(base), PROMPTS, rng=SeededRng(0))
+    actual = PolicyGradient(TEACHER, sampler=Exhaustive(), log_z=log_z)(Tilted(base), PROMPTS, rng=SeededRng(0))
     log_q, normaliser = log_student(base), LOG_Z[:, None]
     log_p, q = LOG_P - normaliser, log_q.exp()
     off = 0.0 if log_z is None else float(LOG_Z.mean()) - log_z  # the reverse divergence is as wrong as log Z
-    assert found.count == 2
-    assert found.metrics == pytest.approx(
+    assert actual.count == 2
+    assert actual.metrics == pytest.approx(
         {
             "effective_share": float((1 / (log_p.exp().square() / q).sum(-1)).mean()),
             "kl": float((log_p.exp() * (log_p - log_q)).sum(-1).mean()),
@@ -69,21 +69,21 @@ def test_a_policy_gradient_tells_both_divergences(log_z):
 def test_reweighted_draws_tell_their_surplus():
     base, log_z = student(), 0.3
     teacher = Tilted(base, TEACHER.energy)
-    found = ReweightedDistil(teacher, log_z)(Tilted(student()), DATA, rng=SeededRng(0))
+    actual = ReweightedDistil(teacher, log_z)(Tilted(student()), DATA, rng=SeededRng(0))
     surplus = (-TEACHER.energy(DATA) - log_z).exp() - 1
-    assert found.count == 3 and found.metrics == {"surplus": pytest.approx(float(surplus.abs().mean()))}
+    assert actual.count == 3 and actual.metrics == {"surplus": pytest.approx(float(surplus.abs().mean()))}
 
 
 @pytest.mark.parametrize("train_base", [False, True])
 def test_tilted_likelihood_tells_its_parts(train_base):
     energy = LogLinear([length()], torch.tensor([0.4]))
     target = Tilted(TEACHER.base, energy)
-    found = TiltedLikelihood(Exhaustive(), train_base=train_base)(target, DATA, rng=SeededRng(0))
+    actual = TiltedLikelihood(Exhaustive(), train_base=train_base)(target, DATA, rng=SeededRng(0))
     every = Exhaustive()(target, PROMPTS, 0, rng=SeededRng(0))
     log_z = every.log_z()[torch.tensor([0, 1, 0])]
     score = (target.log_score(DATA) if train_base else target.log_weight(DATA)).detach().double()
-    assert found.count == 3 and float(found.value.detach()) == pytest.approx(float((log_z - score).mean()))
-    assert found.metrics == pytest.approx(
+    assert actual.count == 3 and float(actual.value.detach()) == pytest.approx(float((log_z - score).mean()))
+    assert actual.metrics == pytest.approx(
         {
             "log_score": float(score.mean()),
             "log_z": float(log_z.mean()),
@@ -96,7 +96,7 @@ def test_tilted_likelihood_tells_its_parts(train_base):
 def test_noise_contrast_against_its_definition(form):
     """Weights of exhaustive draws count: a sum over negatives is an expectation."""
     noise = random_automaton(SPACE, seed=3)
-    found = NoiseContrast(Exhaustive(), 4, form, noise=noise)(TEACHER, DATA, rng=SeededRng(0))
+    actual = NoiseContrast(Exhaustive(), 4, form, noise=noise)(TEACHER, DATA, rng=SeededRng(0))
     x = enumerate_points(SPACE, DATA.prompts())
     q = noise.log_probs(x).sum(-1).exp().view(3, -1)
 
@@ -110,8 +110,8 @@ def test_noise_contrast_against_its_definition(form):
     else:
         losses = (u.exp() + 4 * (q * v.exp()).sum(-1)).log() - u
         right = (q * ((u[:, None] > v).double() + (u[:, None] == v).double() / 2)).sum(-1)
-    assert found.count == 3 and float(found.value) == pytest.approx(float(losses.mean()))
-    assert found.metrics == pytest.approx(
+    assert actual.count == 3 and float(actual.value) == pytest.approx(float(losses.mean()))
+    assert actual.metrics == pytest.approx(
         {
             "accuracy": float(right.mean()),
             "energy_data": float(TEACHER.energy(DATA).mean()),
@@ -155,8 +155,8 @@ def test_likelihood_and_its_kin_tell_nats_per_token(smoothing):
 def test_labels_tell_how_many_are_right():
     rows = LabelledExamples(sequences([[1], [2], [3]]), torch.tensor([0, 1, 1]), torch.arange(3))
     scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 1.0]]).double()
-    found = LabelLikelihood()(lambda x: scores, rows, rng=SeededRng(0))
-    assert found.metrics == {"accuracy": pytest.approx(2 / 3)} and found.count == 3
+    actual = LabelLikelihood()(lambda x: scores, rows, rng=SeededRng(0))
+    assert actual.metrics == {"accuracy": pytest.approx(2 / 3)} and actual.count == 3
     numbers = LabelledExamples(rows.x, torch.tensor([1.0, 1.0, 1.0]), rows.example)
     assert SquaredError()(lambda x: scores[:, :1], numbers, rng=SeededRng(0)).count == 3
 
@@ -165,11 +165,11 @@ def test_the_baseline_of_a_draw_is_the_mean_slope_of_the_others():
     """Three draws of one prompt: the value is the mean of slope less baseline, times log pi."""
     base = student()
     drawn = Ancestral()(Tilted(base), prompts_of([[]]), 3, rng=SeededRng(4))
-    found = PolicyGradient(TEACHER, "reverse-kl", 3, 0.4, sampler=lambda *_, **__: drawn)(
+    actual = PolicyGradient(TEACHER, "reverse-kl", 3, 0.4, sampler=lambda *_, **__: drawn)(
         Tilted(base), prompts_of([[]]), rng=SeededRng(0)
     )
-    slope = [0.4 - one + 1 for one in (TEACHER.log_score(drawn.x) - drawn.log_base[0]).tolist()]
+    slope = [0.4 - item + 1 for item in (TEACHER.log_score(drawn.x) - drawn.log_base[0]).tolist()]
     others = [(sum(slope) - own) / 2 for own in slope]
     score = base.log_probs(drawn.x).sum(-1).tolist()
     by_hand = sum((own - rest) * log_q for own, rest, log_q in zip(slope, others, score, strict=True)) / 3
-    assert float(found.value.detach()) == pytest.approx(by_hand)
+    assert float(actual.value.detach()) == pytest.approx(by_hand)

@@ -60,7 +60,7 @@ def test_losses_by_hand():
     with pytest.raises(ValueError, match="LowDensity needs a density"):
         ComplementGan(labelled, config)
     objective = ComplementGan(labelled, config, (process.log_density, -9.0))
-    found = objective(game, data, rng=SeededRng(6)).value
+    value = objective(game, data, rng=SeededRng(6)).value
     rng = SeededRng(6)
     rng.permutation(6)
     z = game.generator.draw_noise(40, rng=rng)
@@ -68,10 +68,10 @@ def test_losses_by_hand():
     probability = torch.cat([game.discriminator(data.values), torch.zeros(40, 1)], -1).softmax(-1)
     generated = torch.cat([game.discriminator(made), torch.zeros(40, 1)], -1).softmax(-1)
     among = game.discriminator(data.values).softmax(-1)
-    told = game.discriminator(labelled.values).log_softmax(-1)[torch.arange(6), labelled.labels]
-    expected = -told.mean() + 0.5 * (-(1 - probability[:, 2]).log().mean() - generated[:, 2].log().mean())
+    output = game.discriminator(labelled.values).log_softmax(-1)[torch.arange(6), labelled.labels]
+    expected = -output.mean() + 0.5 * (-(1 - probability[:, 2]).log().mean() - generated[:, 2].log().mean())
     expected -= 0.3 * (among * among.log()).sum(-1).mean()
-    assert float(found["discriminator"]) == pytest.approx(float(expected), rel=1e-3)
+    assert float(value["discriminator"]) == pytest.approx(float(expected), rel=1e-3)
     real, fake = game.discriminator.features(data.values), game.discriminator.features(made)
     cosines = [torch.cosine_similarity(fake[i], fake[j], 0) ** 2 for i in range(40) for j in range(40) if i != j]
     excess = process.log_density(made) + 9
@@ -82,7 +82,7 @@ def test_losses_by_hand():
         2 * excess[excess > 0].mean(),
         0.2 * bound,
     ]
-    assert float(found["generator"]) == pytest.approx(sum(float(term) for term in terms), rel=1e-3)
+    assert float(value["generator"]) == pytest.approx(sum(float(term) for term in terms), rel=1e-3)
     assert float(feature_matching_loss(real, fake, "absolute")) == pytest.approx(
         float((real.mean(0) - fake.mean(0)).abs().mean())
     )

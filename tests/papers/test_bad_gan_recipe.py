@@ -12,16 +12,16 @@ from esscher.papers.study import StudyContext
 
 
 def test_smoke(tmp_path: Path, monkeypatch):
-    found = find_recipe("bad-gan").run(scale="smoke", out=tmp_path, seeds=1)
+    result = find_recipe("bad-gan").run(scale="smoke", out=tmp_path, seeds=1)
     models = [(study.name, model) for study in few_label_studies("smoke")[0] for model in study.models]
-    assert [(row["points"], row["model"]) for row in found["rows"]] == models
-    assert all(row["error"].low <= row["error"].value <= row["error"].high for row in found["rows"])
+    assert [(row["points"], row["model"]) for row in result["rows"]] == models
+    assert all(row["error"].low <= row["error"].value <= row["error"].high for row in result["rows"])
     assert (tmp_path / "report.html").is_file() and (tmp_path / "four-spins.png").is_file()
     assert (tmp_path / "digits, 20 labels" / "fm-+-ld-seed0" / "made.png").is_file()
     monkeypatch.setattr("esscher.papers.games.networks.Trainer", None)  # nothing is trained again
     context = StudyContext(scale="smoke", out=tmp_path)
     row = make_row(context, "four spins", "FM", 0)
-    assert row == found["rows"][1] and errors_saved(context, row).value == 0
+    assert row == result["rows"][1] and errors_saved(context, row).value == 0
     twice = over_draws(context, [row, {**row, "draw": 0}])
     assert twice[0]["seeds"] == 2 and twice[0]["error"].value == row["error"].value
     with pytest.raises(ValueError, match="There is no row 'four spins', 'GAN' at smoke; known are four spins: labels only, FM"):

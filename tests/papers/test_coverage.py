@@ -39,8 +39,8 @@ def test_state_share_is_that_of_long_random_prompts():
     base = coverage._automaton_target().base
     assert isinstance(base, Automaton)
     prompts = coverage.prompts_of((1 + torch.randint(3, (3000, 12), generator=torch.Generator().manual_seed(4))).tolist())
-    found = base.begin(prompts)[1].bincount(minlength=3) / 3000
-    assert torch.allclose(found.double(), coverage._state_share(base), atol=0.05)
+    actual = base.begin(prompts)[1].bincount(minlength=3) / 3000
+    assert torch.allclose(actual.double(), coverage._state_share(base), atol=0.05)
 
 
 def test_rows_and_file(monkeypatch, tmp_path):

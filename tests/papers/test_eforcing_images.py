@@ -15,16 +15,21 @@ from esscher.papers.study import StudyContext
 def test_models_of_a_study_differ_in_their_objective_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "MNIST", tmp_path / "none")
     made, missing = image_studies("small")
-    assert [one.name for one in made] == ["digits, 16 levels"]
+    assert [item.name for item in made] == ["digits, 16 levels"]
     assert missing == [f"{tmp_path}/none is not here; ESSCHER_DATA names another folder that holds it."]
     monkeypatch.setattr(studies, "MNIST", tmp_path)
     for scale in ("smoke", "small", "paper"):
         for study in image_studies(scale)[0]:
-            for model, one in study.models.items():
+            for model, item in study.models.items():
                 plain = study.models[study.baseline_of(model)]
-                assert (one.base, one.data, one.images, one.training) == (plain.base, plain.data, plain.images, plain.training)
-                assert isinstance(one.objective, LikelihoodConfig) == model.endswith(PLAIN)
-                assert getattr(one.objective, "counts", "again") == ("once" if model.endswith(ONCE) else "again")
+                assert (item.base, item.data, item.images, item.training) == (
+                    plain.base,
+                    plain.data,
+                    plain.images,
+                    plain.training,
+                )
+                assert isinstance(item.objective, LikelihoodConfig) == model.endswith(PLAIN)
+                assert getattr(item.objective, "counts", "again") == ("once" if model.endswith(ONCE) else "again")
                 assert model in study.names_for_seed(0) and (model in study.names_for_seed(1)) == (not model.endswith(ONCE))
 
 
@@ -46,9 +51,9 @@ def test_the_smallest_run(tmp_path, monkeypatch):
 
     few = replace(whole, models={name: short(whole.models[name]) for name in chosen}, grid_images=4, test_limit=6)
     monkeypatch.setattr(studies, "_smoke", lambda: few)
-    found = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
-    assert len(found["rows"]) == 4 and len(found["over seeds"]) == 2
-    for row in found["rows"]:
+    result = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    assert len(result["rows"]) == 4 and len(result["over seeds"]) == 2
+    for row in result["rows"]:
         assert row["test"].low <= row["test"].value <= row["test"].high and (row["saved"] is None) == (
             row["model"] == chosen[0]
         )
@@ -59,4 +64,4 @@ def test_the_smallest_run(tmp_path, monkeypatch):
             assert max(picture.size) > 400
     assert "what was drawn after that" in (tmp_path / "report.html").read_text()
     again = context.row(few.name, chosen[1], 1, lambda run_dir: pytest.fail("the row was made again"))
-    assert again == {name: value for name, value in found["rows"][3].items() if name != "saved"}
+    assert again == {name: value for name, value in result["rows"][3].items() if name != "saved"}

@@ -36,13 +36,13 @@ def test_all_objectives_have_one_network_and_text(scale, tmp_path, monkeypatch):
     assert len(language_studies(scale)[0]) == {"small": 4, "paper": 1}[scale]
     for study in language_studies(scale)[0]:
         plain = study.models[PLAIN]
-        for one in study.models.values():
-            assert (one.base, one.data, one.length) == (plain.base, plain.data, plain.length)
+        for value in study.models.values():
+            assert (value.base, value.data, value.length) == (plain.base, plain.data, plain.length)
         if scale == "small" and SMOOTH in study.models:
             assert set(study.models) == {PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE}
             assert study.models[SMOOTH].training.epochs == plain.training.epochs > 1.5 * study.models[FORCED].training.epochs
         else:
-            assert len({one.training.epochs for one in study.models.values()}) == 1
+            assert len({value.training.epochs for value in study.models.values()}) == 1
 
 
 def test_backbones_are_of_about_one_size(tmp_path, monkeypatch):
@@ -61,8 +61,8 @@ def test_backbones_are_of_about_one_size(tmp_path, monkeypatch):
 def test_a_text_that_is_not_here_is_named(tmp_path, monkeypatch):
     for name in ("WIKI", "BOOK"):
         monkeypatch.setattr(studies, name, replace(getattr(studies, name), source=str(tmp_path / "none")))
-    found, missing = language_studies("small")
-    assert [study.name for study in found] == ["docstrings"] and len(missing) == 1 and "none is not here" in missing[0]
+    actual, missing = language_studies("small")
+    assert [study.name for study in actual] == ["docstrings"] and len(missing) == 1 and "none is not here" in missing[0]
 
 
 def test_a_late_rise_is_told(tmp_path):
@@ -81,14 +81,14 @@ def test_the_smallest_run(tmp_path, monkeypatch):
     text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(500)))
     monkeypatch.setattr(studies, "DataConfig", lambda: DataConfig(str(text)))
     monkeypatch.setattr(language, "BATCH_SIZES", (4, 8))
-    found = run_language(StudyContext(scale="smoke", out=tmp_path / "out", seeds=1))
-    assert [row["model"] for row in found["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE]
-    assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in found["rows"])
-    assert [row["model"] for row in found["exposure"]] == [FORCED]
-    assert [row["of"] for row in found["energies"]] == [PLAIN, FORCED, ONCE, PLAIN]
-    assert all(row["tilted"].low <= row["tilted"].value <= row["tilted"].high for row in found["energies"])
-    assert len(found["gradients"]) == 8 and all(row["variance"].value > 0 for row in found["gradients"])
+    actual = run_language(StudyContext(scale="smoke", out=tmp_path / "out", seeds=1))
+    assert [row["model"] for row in actual["rows"]] == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE]
+    assert all(row["perplexity"].low < row["perplexity"].value < row["perplexity"].high for row in actual["rows"])
+    assert [row["model"] for row in actual["exposure"]] == [FORCED]
+    assert [row["of"] for row in actual["energies"]] == [PLAIN, FORCED, ONCE, PLAIN]
+    assert all(row["tilted"].low <= row["tilted"].value <= row["tilted"].high for row in actual["energies"])
+    assert len(actual["gradients"]) == 8 and all(row["variance"].value > 0 for row in actual["gradients"])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "while learning" in page and "late rise" in page
     again = run_language(StudyContext(scale="smoke", out=tmp_path / "out", seeds=1))
-    assert again["rows"] == found["rows"] and again["gradients"] == found["gradients"]
+    assert again["rows"] == actual["rows"] and again["gradients"] == actual["gradients"]

@@ -46,7 +46,7 @@ def test_systems_have_one_network_and_set_of_pairs(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "DATA", tmp_path)
     published, missing = translation_studies("paper", tmp_path)
     assert [study.name for study in published] == ["IWSLT14 de to en", "IWSLT14 en to de", "WMT16 en to de"]
-    assert [one.split(":")[0] for one in missing] == ["es to en", "it to en", "en to es", "en to it"]
+    assert [item.split(":")[0] for item in missing] == ["es to en", "it to en", "en to es", "en to it"]
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_the_smallest_run(tmp_path, monkeypatch):
 
     few = replace(whole, test_limit=4, models={name: short(one) for name, one in systems.items()})
     monkeypatch.setattr(studies, "_smoke", lambda out: few)
-    found = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
-    assert len(found["rows"]) == 10 and len(found["over seeds"]) == 4 and len(found["exposure"]) == 2
-    assert {row["system"] for row in found["rows"] if row["seed"]} == set(few.repeated_over_seeds)
-    assert len(found["energies"]) == 6
-    assert all(row["BLEU"].low <= row["BLEU"].value <= row["BLEU"].high for row in found["rows"])
-    assert all((row["gained"] is None) == (row["system"] == SMOOTH) for row in found["rows"])
+    result = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    assert len(result["rows"]) == 10 and len(result["over seeds"]) == 4 and len(result["exposure"]) == 2
+    assert {row["system"] for row in result["rows"] if row["seed"]} == set(few.repeated_over_seeds)
+    assert len(result["energies"]) == 6
+    assert all(row["BLEU"].low <= row["BLEU"].value <= row["BLEU"].high for row in result["rows"])
+    assert all((row["gained"] is None) == (row["system"] == SMOOTH) for row in result["rows"])
     assert len(read_decoded(StudyContext(scale="smoke", out=tmp_path).run_dir(few.name, PLAIN), "greedy")) == 4
     page = (tmp_path / "report.html").read_text()
     assert "by words of the source" in page and "Exposure" in page
-    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == found["rows"]
+    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == result["rows"]

@@ -22,18 +22,18 @@ from esscher.papers.study import ROW_FILE, StudyContext
 
 
 def test_smoke(tmp_path: Path, monkeypatch):
-    found = find_recipe("energy-gan").run(scale="smoke", out=tmp_path, seeds=1)
-    assert [(row["process"], row["model"]) for row in found["rows"]] == [(p, m) for p in PROCESSES for m in MODELS]
-    assert found["rows"][0]["KL(disc||data)"].n == 0 < found["rows"][0]["KL(gen||data)"].n
+    result = find_recipe("energy-gan").run(scale="smoke", out=tmp_path, seeds=1)
+    assert [(row["process"], row["model"]) for row in result["rows"]] == [(p, m) for p in PROCESSES for m in MODELS]
+    assert result["rows"][0]["KL(disc||data)"].n == 0 < result["rows"][0]["KL(gen||data)"].n
     assert (tmp_path / "report.html").is_file() and (tmp_path / "two-spirals.png").is_file()
-    assert [row["option"] for row in found["options"]] == list(OPTIONS)[:2]
-    assert [row["model"] for row in found["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
-    assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in found["images"])
+    assert [row["option"] for row in result["options"]] == list(OPTIONS)[:2]
+    assert [row["model"] for row in result["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
+    assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in result["images"])
     assert (tmp_path / "digits" / "egan-ent-nn-seed0" / "ranked.png").is_file()
     monkeypatch.setattr("esscher.papers.games.networks.Trainer", None)  # nothing is trained again
     context = StudyContext(scale="smoke", out=tmp_path)
     row = make_row(context, "biased pair", "GAN", 0)
-    assert row["KL(gen||data)"] == found["rows"][4]["KL(gen||data)"]
+    assert row["KL(gen||data)"] == result["rows"][4]["KL(gen||data)"]
     assert (game_folder(context, "biased pair", "GAN", 0) / ROW_FILE).is_file()
 
 

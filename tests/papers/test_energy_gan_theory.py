@@ -114,8 +114,8 @@ def test_neighbours_tell_density_and_its_gradient():
     x = SeededRng(4).normal(4_000, 2)
     inner = x.square().sum(-1) < 2
     density = (-0.5 * x.square().sum(-1)).exp() / (2 * math.pi)
-    found = neighbour_density(x, 30)
-    assert float((found / density)[inner].log().mean().abs()) < 0.05
+    actual = neighbour_density(x, 30)
+    assert float((actual / density)[inner].log().mean().abs()) < 0.05
     pull = log_density_gradient(x, 30)
     slope = float((pull * -x)[inner].sum() / x.square()[inner].sum())
     assert slope == pytest.approx(1, abs=0.15)

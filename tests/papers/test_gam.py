@@ -17,15 +17,15 @@ TINY = GamScale(
 
 def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", TINY)
-    found = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    actual = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     # 2 feature sets, one more seed, one more size, two sizes stopped early
-    assert [row["|D|"] for row in found["rows"]] == [60] * 3 + [30, 30, 60]
-    assert {row["ft"] for row in found["rows"]} == set(FEATURE_SETS[:2])
-    for row in found["rows"]:
+    assert [row["|D|"] for row in actual["rows"]] == [60] * 3 + [30, 30, 60]
+    assert {row["ft"] for row in actual["rows"]} == set(FEATURE_SETS[:2])
+    for row in actual["rows"]:
         assert row["CE student"].low <= row["CE student"].value and 0 <= row["motif in student"].value <= 1
         assert row["student / H"] > 1
-    assert [row["regime"] for row in found["regimes"]] == ["newton", "snis", "rs"]
-    assert len(found["students"]) == 6 and found["paper"][0]["|D|"] == 500
+    assert [row["regime"] for row in actual["regimes"]] == ["newton", "snis", "rs"]
+    assert len(actual["students"]) == 6 and actual["paper"][0]["|D|"] == 500
     assert "Global autoregressive models" in (tmp_path / "report.html").read_text()
     cell = tmp_path / "1001-pure-60-seed0" / FEATURE_SETS[0]
     assert {"energy", "student", "row.json"} <= {file.name for file in cell.iterdir()}
@@ -35,7 +35,7 @@ def test_all_parts_run_and_resume(tmp_path, monkeypatch):
 
     for place, name in ((rows, "make_row"), (rows, "_distilled"), (rows, "_regime")):
         monkeypatch.setattr(place, name, never)
-    assert run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == found["rows"]
+    assert run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == actual["rows"]
 
 
 def test_averages_are_over_the_rows_of_one_kind():

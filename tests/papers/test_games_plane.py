@@ -52,11 +52,11 @@ def test_divergences_by_hand():
 def test_the_interval_of_a_counted_divergence_covers():
     truth, other = torch.tensor([0.5, 0.3, 0.2]).double(), CellDistribution(torch.tensor([0.2, 0.3, 0.5]).double().log())
     exact = divergence(CellDistribution(truth.log()), other).value
-    found = [
+    actual = [
         divergence(CellDistribution.histogram(SeededRng(s).categorical(truth.log()[None], 400)[0], 3), other) for s in range(60)
     ]
-    assert sum(one.covers(exact) for one in found) >= 50  # 95 % of 60 are 57; fewer than 50 has probability below 1e-4
-    assert sum(one.covers(exact + 0.15) for one in found) < 10
+    assert sum(item.covers(exact) for item in actual) >= 50  # 95 % of 60 are 57; fewer than 50 has probability below 1e-4
+    assert sum(item.covers(exact + 0.15) for item in actual) < 10
 
 
 def test_points_outside_the_grid_count_in_the_nearest_cell():
@@ -67,5 +67,5 @@ def test_points_outside_the_grid_count_in_the_nearest_cell():
 
 
 def test_the_density_of_one_gaussian():
-    one = GaussianMixture2d(torch.ones(1).double(), torch.zeros(1, 2).double(), torch.ones(1, 2).double())
-    assert float(one.log_density(torch.zeros(1, 2))) == pytest.approx(-math.log(2 * math.pi))
+    item = GaussianMixture2d(torch.ones(1).double(), torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+    assert float(item.log_density(torch.zeros(1, 2))) == pytest.approx(-math.log(2 * math.pi))

@@ -36,20 +36,20 @@ def test_the_fit_is_the_minimum():
 
 def test_order_by_energy_and_the_mean_image():
     body = nn.Identity()
-    one = game(body)
+    item = game(body)
     with torch.no_grad():
-        one.discriminator.head.weight.copy_(torch.tensor([[1.0, 0.0]]))
+        item.discriminator.head.weight.copy_(torch.tensor([[1.0, 0.0]]))
     x = Points(torch.tensor([[3.0, 0.0], [1.0, 5.0], [2.0, -1.0]]))
-    assert sort_by_energy(one, x).tolist() == [1, 2, 0]
+    assert sort_by_energy(item, x).tolist() == [1, 2, 0]
     made, real = Points(torch.zeros(40, 1, 2, 2)), Points(torch.full((30, 1, 2, 2), 0.5))
     assert mean_image_rmse(made, real).value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("nets", [ImageNets((1, 8, 8), 4, 6, 3), ImageNets((3, 12, 8), 4, 6, 3, -1.0, True)])
 def test_networks_of_images(nets):
-    found = nets.build(inference=True, rng=SeededRng(0))
-    made = found.generator.draw(5, rng=SeededRng(1))
+    actual = nets.build(inference=True, rng=SeededRng(0))
+    made = actual.generator.draw(5, rng=SeededRng(1))
     assert made.shape == (5, *nets.image) and nets.pixel_min <= float(made.detach().min()) and float(made.detach().max()) <= 1
-    assert found.inference(made).shape == (5, 6) and found.discriminator.features(made).shape == (5, 6)
-    energy = found.discriminator(made)
+    assert actual.inference(made).shape == (5, 6) and actual.discriminator.features(made).shape == (5, 6)
+    energy = actual.discriminator(made)
     assert energy.shape == (5,) and (not nets.positive or bool((energy > 0).all()))

@@ -30,10 +30,10 @@ def test_at_levels_it_is_the_base_and_between_them_it_has_a_gradient(number, cha
     density = ImageDensity(base, pixel_min=-1.0)
     tokens = SeededRng(1).categorical(torch.zeros(3, LEVELS), SIDE * SIDE * channels)
     start = torch.zeros(3, dtype=torch.long)
-    own = base.log_probs(Sequences(tokens, start, torch.full_like(start, tokens.shape[1]))).sum(-1)
+    drawn = base.log_probs(Sequences(tokens, start, torch.full_like(start, tokens.shape[1]))).sum(-1)
     images = (tokens.double() / (LEVELS - 1) * 2 - 1).view(3, SIDE, SIDE, channels).permute(0, 3, 1, 2)
-    assert torch.allclose(density(images), own, atol=1e-9)
-    assert not torch.allclose(density(-images), own, atol=1e-3)
+    assert torch.allclose(density(images), drawn, atol=1e-9)
+    assert not torch.allclose(density(-images), drawn, atol=1e-3)
     between = (0.8 * images).requires_grad_()  # no number near a level, but those of 0
     (gradient,) = torch.autograd.grad(density(between).sum(), between)
     away = (0.8 * images).abs() > 0.1

@@ -21,15 +21,15 @@ def test_numbers_and_places():
 
 
 def test_few_labels():
-    found = semi_supervised_splits(some(60), some(9), 12, held_out=15, rng=SeededRng(0))
-    assert found.labelled.labels.bincount().tolist() == [4, 4, 4] and found.unlabelled.labels is None
+    actual = semi_supervised_splits(some(60), some(9), 12, held_out=15, rng=SeededRng(0))
+    assert actual.labelled.labels.bincount().tolist() == [4, 4, 4] and actual.unlabelled.labels is None
     sets = [
-        set((255 * one.values[:, 0, 0, 0]).round().long().tolist())
-        for one in (found.labelled, found.unlabelled, found.validation)
+        set((255 * item.values[:, 0, 0, 0]).round().long().tolist())
+        for item in (actual.labelled, actual.unlabelled, actual.validation)
     ]
-    assert [len(one) for one in sets] == [12, 33, 15] and len(set.union(*sets)) == 60 and len(found.test) == 9
+    assert [len(item) for item in sets] == [12, 33, 15] and len(set.union(*sets)) == 60 and len(actual.test) == 9
     again, other = (semi_supervised_splits(some(60), some(9), 12, held_out=15, rng=SeededRng(seed)) for seed in (0, 1))
-    assert again.labelled.values.equal(found.labelled.values) and not other.labelled.values.equal(found.labelled.values)
+    assert again.labelled.values.equal(actual.labelled.values) and not other.labelled.values.equal(actual.labelled.values)
     assert len(semi_supervised_splits(some(60), some(9), 12, disjoint=False, rng=SeededRng(0)).unlabelled) == 60
     for wrong in (0, 13, 90):
         with pytest.raises(ValueError, match="choose a multiple of 3"):

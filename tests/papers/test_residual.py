@@ -12,15 +12,15 @@ from esscher.papers.study import StudyContext
 
 @pytest.mark.slow
 def test_the_smoke_scale_makes_every_row_once(tmp_path):
-    found = run(StudyContext(scale="smoke", out=tmp_path, seeds=1))
-    assert [row["model"] for row in found["rows"]] == ["base", "RALM", "BALM", "UniT", "BiT"]
-    assert all(isinstance(row["per word"], Estimate) for row in found["rows"])
-    assert all(row["gain"].low <= row["gain"].value for row in found["rows"][1:])
+    result = run(StudyContext(scale="smoke", out=tmp_path, seeds=1))
+    assert [row["model"] for row in result["rows"]] == ["base", "RALM", "BALM", "UniT", "BiT"]
+    assert all(isinstance(row["per word"], Estimate) for row in result["rows"])
+    assert all(row["gain"].low <= row["gain"].value for row in result["rows"][1:])
     page = (tmp_path / "report.html").read_text()
     assert "RALM" in page and "joint BiT-Large*" in page
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("row.json")}
     assert len(kept) == 5 and json.loads(next(iter(kept)).read_text())["text"] == "docstrings"
-    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=1))["rows"] == found["rows"]
+    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=1))["rows"] == result["rows"]
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
 
 

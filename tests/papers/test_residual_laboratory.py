@@ -60,7 +60,7 @@ def test_intervals_cover_with_a_trained_energy(known):
     """200 replications; fails by chance once in a thousand."""
     runs = Importance()(known.target, empty_prompts(200), 300, rng=SeededRng(0))
     truth = float(known.table.log_z[0])
-    assert_covers(sum(log_z(one).covers(truth) for one in laboratory.per_prompt(runs)), 200, 0.95)
+    assert_covers(sum(log_z(item).covers(truth) for item in laboratory.per_prompt(runs)), 200, 0.95)
 
 
 def test_a_study_in_small_has_all_its_rows(known):
@@ -72,9 +72,9 @@ def test_a_study_in_small_has_all_its_rows(known):
 
 def test_pools_come_nearer_as_they_grow(known):
     """False alarm below 1e-6: Pool(256) follows the joint where Pool(1), which is the base, does not."""
-    found = [laboratory.pool_row(known, size, 3000) for size in (1, 256)]
-    assert found[0]["total variation"] > 2 * found[1]["total variation"]
-    assert found[1]["total variation"] < 1.3 * found[1]["highest of exact draws"]
+    actual = [laboratory.pool_row(known, size, 3000) for size in (1, 256)]
+    assert actual[0]["total variation"] > 2 * actual[1]["total variation"]
+    assert actual[1]["total variation"] < 1.3 * actual[1]["highest of exact draws"]
     prompts = empty_prompts(1500)
     assert_draws_follow(known.target, prompts, SIR(256, shared=False)(known.target, prompts, 1, rng=SeededRng(2)))
     with pytest.raises(AssertionError, match="standard errors apart"):

@@ -44,8 +44,8 @@ def test_the_published_sizes_are_those_of_the_paper():
 def test_texts_that_are_not_here_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "BOOKS", replace(recipe.BOOKS, source=str(tmp_path / "none")))
     monkeypatch.setattr(recipe, "LETTERS", replace(recipe.LETTERS, source=str(tmp_path / "nothing")))
-    found, missing = bottleneck_studies("small")
-    assert found == [] and len(missing) == 2 and "none is not here" in missing[0]
+    actual, missing = bottleneck_studies("small")
+    assert actual == [] and len(missing) == 2 and "none is not here" in missing[0]
 
 
 def test_words_have_a_perplexity():
@@ -59,8 +59,8 @@ def test_a_stage_starts_from_its_model_and_ranks_are_found_once(tmp_path, monkey
     text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(400)))
     whole = recipe._smoke()
     short = {
-        name: replace(one, data=replace(one.data, source=str(text)), training=replace(one.training, steps=2))
-        for name, one in whole.models.items()
+        name: replace(rank, data=replace(rank.data, source=str(text)), training=replace(rank.training, steps=2))
+        for name, rank in whole.models.items()
     }
     study = replace(whole, models=short, test_limit=60)
     context = StudyContext(scale="smoke", out=tmp_path / "rows")
@@ -69,17 +69,17 @@ def test_a_stage_starts_from_its_model_and_ranks_are_found_once(tmp_path, monkey
         assert [row["evaluated"] for row in rows] == ["as in training", *(["learning from it (mos)"] if model == MOS else [])]
     tuned = run_for_seed(context, study, "MoS, fine-tuned", 0)
     assert tuned.start == run_for_seed(context, study, MOS, 0).out and tuned.training.seed == 0
-    study = replace(study, models={name: one for name, one in study.models.items() if one.start is None})
+    study = replace(study, models={name: rank for name, rank in study.models.items() if rank.start is None})
     ranks = rank_rows(context, study)
-    assert all(one["rank"].value <= one["softmax_at_most"] for one in ranks if one["model"] != MOS)
+    assert all(rank["rank"].value <= rank["softmax_at_most"] for rank in ranks if rank["model"] != MOS)
     monkeypatch.setattr("esscher.papers.softmax_bottleneck.recipe.measure_rank", None)
     assert rank_rows(context, study) == ranks
 
 
 @pytest.mark.slow
 def test_the_smoke_scale_makes_every_part(tmp_path):
-    found = run(StudyContext(scale="smoke", out=tmp_path, seeds=1))
-    assert [row["model"] for row in found["rows"]] == [SOFTMAX, MOC, MOS, MOS, "MoS, fine-tuned"]
-    assert [row["model"] for row in found["ranks"]] == [SOFTMAX, MOC, MOS, "MoS, fine-tuned"]
+    result = run(StudyContext(scale="smoke", out=tmp_path, seeds=1))
+    assert [row["model"] for row in result["rows"]] == [SOFTMAX, MOC, MOS, MOS, "MoS, fine-tuned"]
+    assert [row["model"] for row in result["ranks"]] == [SOFTMAX, MOC, MOS, "MoS, fine-tuned"]
     assert "docstrings: ranks" in (tmp_path / "report.html").read_text()
-    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=1)) == found
+    assert run(StudyContext(scale="smoke", out=tmp_path, seeds=1)) == result

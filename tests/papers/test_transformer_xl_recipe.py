@@ -17,14 +17,14 @@ from esscher.papers.transformer_xl.recipe import run_local_xl as run_local
 
 @pytest.mark.slow
 def test_the_smoke_scales_make_every_row_once(tmp_path):
-    found = run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))
-    assert [(row["model"], row["evaluated"]) for row in found["rows"]] == [
+    actual = run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))
+    assert [(row["model"], row["evaluated"]) for row in actual["rows"]] == [
         (NO_MEMORY, "as in training"), (NO_MEMORY, "15 back"), (XL, "as in training"), (XL, "32 back"),
     ]  # fmt: skip
-    assert len({row["parameters"] for row in found["rows"]}) == 1
+    assert len({row["parameters"] for row in actual["rows"]}) == 1
     assert "Transformer-XL" in (tmp_path / "memory/report.html").read_text()
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("row.json")}
-    assert run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))["rows"] == found["rows"]
+    assert run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))["rows"] == actual["rows"]
     assert {file: file.stat().st_mtime_ns for file in kept} == kept
     assert len(run_local(StudyContext(scale="smoke", out=tmp_path / "local", seeds=1))["rows"]) == 5
 
@@ -32,13 +32,13 @@ def test_the_smoke_scales_make_every_row_once(tmp_path):
 def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
     absent = {name: (type(data)(str(tmp_path / name)), *rest) for name, (data, *rest) in recipe.TEXTS.items()}
     monkeypatch.setattr(recipe, "TEXTS", absent)
-    found, missing = memory_studies("small")
-    assert found == [] and len(missing) == 3 and "is not here" in missing[0]
+    actual, missing = memory_studies("small")
+    assert actual == [] and len(missing) == 3 and "is not here" in missing[0]
     for scale in ("smoke", "paper"):
         for study in [*memory_studies(scale)[0], *local_studies(scale)[0]]:
             assert study.baseline in study.models
-            for one in study.models.values():
-                assert isinstance(one.base, TransformerXLConfig) and one.length.stream
+            for value in study.models.values():
+                assert isinstance(value.base, TransformerXLConfig) and value.length.stream
     published = {study.name: study for study in memory_studies("paper")[0]}
     assert set(published) == {"enwik8", "text8", "WikiText-103", "One Billion Word", "Penn Treebank"}
     assert published["WikiText-103"].models["16 layers"].base.head_width == 41
@@ -55,12 +55,12 @@ def test_rows_are_compared_token_by_token_and_seed_by_seed(tmp_path):
             write_tensors(run_dir / SCORES, {EvaluationMode().name: score, "character": torch.ones(4_000).double()})
             bits = Estimate.exact(-float(score.double().mean()) / math.log(2), unit="bits per character")
             rows.append({"text": "text", "model": model, "evaluated": EvaluationMode().name, "seed": seed, "bits": bits})
-    found = with_savings(context, study, rows)
-    assert found[0]["saved"] is None
+    actual = with_savings(context, study, rows)
+    assert actual[0]["saved"] is None
     for seed in range(3):
-        saved = found[2 * seed + 1]["saved"]
+        saved = actual[2 * seed + 1]["saved"]
         assert saved.value == pytest.approx(0.1 + 0.01 * seed, abs=1e-5) and saved.high - saved.low < 1e-4
-    mean = over_seeds(found)[1]["saved"]
+    mean = over_seeds(actual)[1]["saved"]
     half = 4.302653 * 0.01 / math.sqrt(3)  # Student's quantile with 2 degrees of freedom
     assert mean.value == pytest.approx(0.11, abs=1e-5) and mean.high - mean.value == pytest.approx(half, rel=1e-3)
-    assert over_seeds(found[:2]) == []
+    assert over_seeds(actual[:2]) == []

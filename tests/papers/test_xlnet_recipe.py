@@ -48,7 +48,7 @@ def few(tmp_path, monkeypatch):
 def test_ways_to_pretrain_differ_in_one_thing(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "BOOKS", tmp_path / "none")
     monkeypatch.setattr(studies, "XQUAD", tmp_path / "neither")
-    assert [one.split(" is not here")[0] for one in xlnet_studies("small", tmp_path)[1]] == [
+    assert [xlnet_study.split(" is not here")[0] for xlnet_study in xlnet_studies("small", tmp_path)[1]] == [
         f"{tmp_path}/none", f"{tmp_path}/neither",
     ]  # fmt: skip
     ((published,), _) = xlnet_studies("paper", tmp_path)
@@ -80,15 +80,15 @@ def test_no_passage_to_judge_by_was_pretrained_on(tmp_path):
 
 
 def test_the_smallest_run(few, tmp_path):
-    found = run_xlnet(StudyContext(scale="smoke", out=tmp_path, seeds=2))
-    assert [(row["pretrained"], row["seed"]) for row in found["rows"]] == [
+    actual = run_xlnet(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    assert [(row["pretrained"], row["seed"]) for row in actual["rows"]] == [
         (PERMUTED, 0),
         (NO_PRETRAINING, 0),
         (NO_PRETRAINING, 1),
     ]
-    assert {"orders, accuracy", "words, F1", "words, exact match", "words, answerability"} <= set(found["rows"][0])
-    assert [row["pretrained"] for row in found["over seeds"]] == [NO_PRETRAINING] and len(found["energies"]) == 4
-    for row in found["energies"]:
+    assert {"orders, accuracy", "words, F1", "words, exact match", "words, answerability"} <= set(actual["rows"][0])
+    assert [row["pretrained"] for row in actual["over seeds"]] == [NO_PRETRAINING] and len(actual["energies"]) == 4
+    for row in actual["energies"]:
         assert row["saved"].low <= row["saved"].value <= row["saved"].high
     assert "As an energy" in (tmp_path / "report.html").read_text()
     context = StudyContext(scale="smoke", out=tmp_path)
@@ -96,12 +96,12 @@ def test_the_smallest_run(few, tmp_path):
     def make(run_dir):
         pytest.fail(f"The row of {run_dir} was made again instead of read.")
 
-    assert context.row(few.name, NO_PRETRAINING, 1, make) == found["rows"][2]
+    assert context.row(few.name, NO_PRETRAINING, 1, make) == actual["rows"][2]
 
 
 def test_the_smallest_run_of_local_attention(few, tmp_path):
-    found = run_local(StudyContext(scale="smoke", out=tmp_path, seeds=1))
-    assert [row["pretrained"] for row in found["rows"]] == [PERMUTED, LOCAL]
+    actual = run_local(StudyContext(scale="smoke", out=tmp_path, seeds=1))
+    assert [row["pretrained"] for row in actual["rows"]] == [PERMUTED, LOCAL]
     settings = json.loads(
         (StudyContext(scale="smoke", out=tmp_path).run_dir(few.name, LOCAL) / "pretrained/config.json").read_text()
     )

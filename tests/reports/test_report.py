@@ -30,10 +30,10 @@ def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path):
-    told = answer(2.0, wide=found(1.0, high=math.inf))
-    told.save(tmp_path, {})
+    output = answer(2.0, wide=found(1.0, high=math.inf))
+    output.save(tmp_path, {})
     run = read_report(tmp_path)
-    assert run.facts["log_z"] == told.facts["log_z"] and run.facts["wide"].high == math.inf
+    assert run.facts["log_z"] == output.facts["log_z"] and run.facts["wide"].high == math.inf
     assert run.estimates()["perplexities, tilted token: perplexity"] == found(2.0)
     (tmp_path / "answer.json").write_text(json.dumps({"title": "x"}))
     with pytest.raises(ValueError, match="a report has"):

@@ -107,8 +107,8 @@ def test_wrong_halvings_are_caught(monkeypatch, wrong):
 
     right = particles._ParticleCloud.halve
     monkeypatch.setattr(particles._ParticleCloud, "halve", halve)
-    found = mean_over_outcomes(Particles(twist, threshold=0.0, pruning_rounds=1), draws=1)
-    assert found[:2] != pytest.approx((Z, Z_LONG), rel=1e-3)
+    actual = mean_over_outcomes(Particles(twist, threshold=0.0, pruning_rounds=1), draws=1)
+    assert actual[:2] != pytest.approx((Z, Z_LONG), rel=1e-3)
 
 
 def test_a_pool_is_biased_by_the_amount_theory_says():

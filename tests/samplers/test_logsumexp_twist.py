@@ -76,13 +76,13 @@ def test_where_levels_are_density_ratios_it_makes_log_z_steadier():
     rated = Rated(base, better)
     target, prompts = Tilted(rated, SelfEnergy(rated)), empty_prompts(600)
     late = PrefixEnergy(lambda x: target.energy(x), torch.ones(11).double(), torch.zeros(11).double())
-    found = {
+    actual = {
         name: Particles(twist, threshold=0.7)(target, prompts, 32, rng=SeededRng(3)).log_z()
         for name, twist in (("level", logsumexp_twist(target)), ("late", late), ("none", None))
     }
-    spread = {name: float(log_z.var()) for name, log_z in found.items()}
+    spread = {name: float(log_z.var()) for name, log_z in actual.items()}
     assert spread["level"] < 0.5 * spread["none"] and spread["level"] < spread["late"]
-    mean = found["level"].exp()
+    mean = actual["level"].exp()
     assert abs(float(mean.mean()) - 1) < 5 * float(mean.std()) / 600**0.5
 
 
@@ -99,10 +99,10 @@ def test_only_an_energy_with_a_twist_has_one():
     target = random_target(SPACES["fixed length"])
     with pytest.raises(ValueError, match=r"has no twist of its own.*linear_twist"):
         logsumexp_twist(target)
-    own = lively_level(SPACES["fixed length"])
-    assert not isinstance(target.energy, HasTwist) and isinstance(own.energy, HasTwist)
+    drawn = lively_level(SPACES["fixed length"])
+    assert not isinstance(target.energy, HasTwist) and isinstance(drawn.energy, HasTwist)
     x = prompts_of([[1], [2, 1]])
-    assert torch.equal(linear_twist(own)(x), torch.zeros(2).double())
+    assert torch.equal(linear_twist(drawn)(x), torch.zeros(2).double())
 
 
 def test_watching_keeps_the_foresight():
@@ -113,5 +113,5 @@ def test_watching_keeps_the_foresight():
     )
     prompts = empty_prompts(5)
     sampler = FittedParticles(block=2, pilot=16)
-    same = [sampler(one, prompts, 4, rng=SeededRng(0)) for one in (target, seen)]
+    same = [sampler(item, prompts, 4, rng=SeededRng(0)) for item in (target, seen)]
     assert same[0].x.points() == same[1].x.points() and tally.weighed > 0

@@ -85,4 +85,4 @@ def test_every_setting_is_documented_where_it_is_declared(kind):
     documented = {
         item.target.id for item, after in pairwise(body) if isinstance(item, ast.AnnAssign) and isinstance(after, ast.Expr)
     }
-    assert documented == {one.name for one in fields(cls)}
+    assert documented == {field.name for field in fields(cls)}

@@ -41,7 +41,7 @@ def test_the_usual_pause_is_ten_seconds(clock):
 def test_every_token_and_every_energy_counts_once_and_changes_nothing():
     target, tally = random_target(Space(3, 4)), ProgressCounter(lambda text: None)
     seen = with_progress(target, tally)
-    plain, same = (Importance()(one, empty_prompts(1), 1, rng=SeededRng(0)) for one in (target, seen))
+    plain, same = (Importance()(item, empty_prompts(1), 1, rng=SeededRng(0)) for item in (target, seen))
     assert same.x.points() == plain.x.points() and same.log_weight.tolist() == plain.log_weight.tolist()
     assert (tally.tokens, tally.weighed) == (3, 1)  # the first token follows from the prompt alone
     assert seen.space == target.space

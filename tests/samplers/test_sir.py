@@ -35,7 +35,7 @@ def ones(draws: Draws) -> float:
 
 
 def probability_of_one(sampler, draws: int = 1) -> float:
-    return sum(p * ones(found) for p, found in every_outcome(lambda rng: sampler(TARGET, PROMPT, draws, rng=rng)))
+    return sum(p * ones(actual) for p, actual in every_outcome(lambda rng: sampler(TARGET, PROMPT, draws, rng=rng)))
 
 
 def sizes() -> dict[int, float]:
@@ -53,9 +53,9 @@ def from_the_pilot(target, prompts, draws, *, rng) -> Draws:
     if float(torch.softmax(log_weight, -1).max()) > 1 / ADAPTIVE.min_ess:
         more = Importance()(target, prompts, 1, rng=rng)
         log_weight, x = torch.cat([log_weight, more.log_weight], 1), torch.cat([x, more.x.tokens])
-    one = x[rng.categorical(log_weight)[:, 0]]
+    item = x[rng.categorical(log_weight)[:, 0]]
     zero = torch.zeros(1, 1, dtype=torch.float64)
-    return Draws(Sequences(one, torch.tensor([0]), torch.tensor([1])), zero, zero, False, True, 2)
+    return Draws(Sequences(item, torch.tensor([0]), torch.tensor([1])), zero, zero, False, True, 2)
 
 
 def test_an_adaptive_pool_is_a_mixture_of_pools():
@@ -76,19 +76,19 @@ def test_choosing_from_the_pilot_is_worse_than_the_smallest_pool():
 def test_sharing_keeps_the_law_of_a_draw():
     own, shared = SIR(2, shared=False), SIR(2)
     assert probability_of_one(shared, draws=2) == pytest.approx(probability_of_one(own))
-    found = shared(TARGET, PROMPT, 2, rng=SeededRng(0))
-    assert (found.cost, found.independent) == (2, False)
+    actual = shared(TARGET, PROMPT, 2, rng=SeededRng(0))
+    assert (actual.cost, actual.independent) == (2, False)
     assert own(TARGET, PROMPT, 2, rng=SeededRng(0)).independent
     outcomes = every_outcome(lambda rng: shared(TARGET, PROMPT, 2, rng=rng))
-    both = sum(p for p, found in outcomes if ones(found) == 1)
+    both = sum(p for p, actual in outcomes if ones(actual) == 1)
     assert both > probability_of_one(own) ** 2 + 0.01  # one pool's luck is in both draws
 
 
 @pytest.mark.parametrize("pool", [1, 2, 3])
 def test_a_pool_is_as_near_as_its_bound_says(pool):
     """KL(p || q_n) <= log(1 + chi2 / n), with the exact law of a draw."""
-    one = probability_of_one(SIR(pool, shared=False))
-    q = torch.tensor([1 - one, one])
+    item = probability_of_one(SIR(pool, shared=False))
+    q = torch.tensor([1 - item, item])
     p = torch.tensor([1 - TRUTH, TRUTH])
     weight, base = torch.tensor([1.0, 4.0]), torch.tensor([0.7, 0.3])
     chi2 = float((base * weight**2).sum() / (base * weight).sum() ** 2 - 1)
@@ -113,14 +113,14 @@ def test_prompts_stop_costing_when_they_have_enough():
 def test_choices_come_with_their_candidates():
     target, prompts = random_target(Space(3, 4, eos=0)), prompts_of(SOME_PROMPTS)
     for sampler in (SIR(8, shared=False), SIR(8), AdaptiveSIR(4, 4, 64, shared=False), AdaptiveSIR(4, 4, 64)):
-        found = sampler.choose(target, prompts, 5, rng=SeededRng(2))
-        draws = selected_draws(found)
+        actual = sampler.choose(target, prompts, 5, rng=SeededRng(2))
+        draws = selected_draws(actual)
         again = sampler(target, prompts, 5, rng=SeededRng(2))
         assert draws.x.points() == again.x.points() and torch.equal(draws.log_base, again.log_base)
-        assert sorted(torch.cat([group.prompt for group in found]).tolist()) == [0, 1, 2, 3]
+        assert sorted(torch.cat([group.prompt for group in actual]).tolist()) == [0, 1, 2, 3]
         assert torch.allclose(draws.log_base.view(-1), target.base.log_probs(draws.x).sum(-1))
         assert draws.x.start.tolist() == [len(prompt) for prompt in SOME_PROMPTS for _ in range(5)]
-        for group in found:
+        for group in actual:
             assert group.candidates.log_weight.shape == (len(group.prompt), group.num_candidates * (1 if sampler.shared else 5))
             assert group.candidates.estimates_z and group.candidates.independent
 
@@ -129,8 +129,8 @@ def test_the_law_of_shares_is_the_target():
     """The candidates' shares, averaged over many pools, are near p; a pool of 512 is nearly exact."""
     (group,) = SIR(512).choose(TARGET, empty_prompts(50), 1, rng=SeededRng(3))
     share = torch.softmax(group.candidates.log_weight, -1)
-    found = (share * (group.candidates.x.tokens.view(50, 512) == 1)).sum(-1)
-    assert abs(float(found.mean()) - TRUTH) < 5 * float(found.std()) / math.sqrt(50) + 0.002  # five sigma: 6e-7
+    actual = (share * (group.candidates.x.tokens.view(50, 512) == 1)).sum(-1)
+    assert abs(float(actual.mean()) - TRUTH) < 5 * float(actual.std()) / math.sqrt(50) + 0.002  # five sigma: 6e-7
     assert len(enumerate_points(SPACE)) == 2
 
 

@@ -39,8 +39,8 @@ def test_a_prefix_that_tells_nothing_gets_no_slope():
 
 def test_on_trust_the_slope_grows_with_the_length():
     x = sequences([[1, 1, 0], [1, 0, 0]])
-    found = linear_twist(ADDITIVE, scale=2.0)(x)
-    assert torch.allclose(found, -2.0 * 3 / 12 * ADDITIVE.energy(x))
+    actual = linear_twist(ADDITIVE, scale=2.0)(x)
+    assert torch.allclose(actual, -2.0 * 3 / 12 * ADDITIVE.energy(x))
 
 
 def test_a_forbidden_prefix_is_not_forbidden():

@@ -42,13 +42,13 @@ CASES = {  # sampler, target, weighted by Z, independent, cost of 4 prompts of 5
 @pytest.mark.parametrize("name", CASES)
 def test_weights_dependence_and_cost(name):
     sampler, target, estimates_z, independent, cost = CASES[name]
-    found = sampler(target, prompts_of(PROMPTS), 5, rng=SeededRng(0))
-    assert (found.estimates_z, found.independent, found.cost) == (estimates_z, independent, cost)
-    assert found.log_weight.dtype == found.log_base.dtype == torch.float64
-    assert found.x.prompts().prompt_keys() == [tuple(prompt) for prompt in PROMPTS for _ in range(found.log_weight.shape[1])]
-    assert torch.allclose(found.log_base.view(-1), TARGET.base.log_probs(found.x).sum(-1), atol=1e-12)
+    actual = sampler(target, prompts_of(PROMPTS), 5, rng=SeededRng(0))
+    assert (actual.estimates_z, actual.independent, actual.cost) == (estimates_z, independent, cost)
+    assert actual.log_weight.dtype == actual.log_base.dtype == torch.float64
+    assert actual.x.prompts().prompt_keys() == [tuple(prompt) for prompt in PROMPTS for _ in range(actual.log_weight.shape[1])]
+    assert torch.allclose(actual.log_base.view(-1), TARGET.base.log_probs(actual.x).sum(-1), atol=1e-12)
     if not estimates_z:
-        assert not bool(found.log_weight.any())
+        assert not bool(actual.log_weight.any())
 
 
 def test_one_draw_of_a_shared_pool_depends_on_no_other():
@@ -56,10 +56,10 @@ def test_one_draw_of_a_shared_pool_depends_on_no_other():
 
 
 def test_a_pool_knows_how_even_it_is():
-    found = SIR(4, shared=False)(TARGET, empty_prompts(2), 3, rng=SeededRng(0))
+    actual = SIR(4, shared=False)(TARGET, empty_prompts(2), 3, rng=SeededRng(0))
     drawn = Importance()(TARGET, empty_prompts(2), 12, rng=SeededRng(0)).log_weight.view(2, 3, 4)
-    assert torch.allclose(found.info["ess"], 1 / (drawn.softmax(-1) ** 2).sum(-1))
-    assert found.info["num_candidates"].tolist() == [4, 4] and found.info["large_enough"].tolist() == [True, True]
+    assert torch.allclose(actual.info["ess"], 1 / (drawn.softmax(-1) ** 2).sum(-1))
+    assert actual.info["num_candidates"].tolist() == [4, 4] and actual.info["large_enough"].tolist() == [True, True]
 
 
 # a coin that gives 1 three times in ten, and a 1 weighs 4
@@ -84,8 +84,8 @@ def test_a_chain_of_two_steps_moves_as_its_kernel_says():
 
 def test_a_chain_leaves_forbidden_points_and_never_goes_there():
     only_ones = Tilted(COIN, lambda x: torch.where(x.tokens[:, -1] == 0, torch.inf, 0.0).double())
-    found = Metropolis(40)(only_ones, empty_prompts(200), 2, rng=SeededRng(0))
-    assert bool((found.x.tokens == 1).all()) and found.log_base.tolist() == [[math.log(0.3)] * 2] * 200
+    actual = Metropolis(40)(only_ones, empty_prompts(200), 2, rng=SeededRng(0))
+    assert bool((actual.x.tokens == 1).all()) and actual.log_base.tolist() == [[math.log(0.3)] * 2] * 200
 
 
 # rejection, round by round
@@ -106,19 +106,19 @@ def test_rounds_are_sized_by_what_was_accepted(monkeypatch):
     monkeypatch.setattr(
         Importance, "__call__", lambda self, *given, rng: (sizes.append(given[2]), importance(self, *given, rng=rng))[1]
     )
-    found = Rejection(math.log(3))(Tilted(COIN), empty_prompts(1), 10, rng=SeededRng(2))
-    assert sum(sizes) == found.cost and len(sizes) > 2 and sizes[0] == 11
+    actual = Rejection(math.log(3))(Tilted(COIN), empty_prompts(1), 10, rng=SeededRng(2))
+    assert sum(sizes) == actual.cost and len(sizes) > 2 and sizes[0] == 11
     for number in range(1, len(sizes)):
         kept = sum(taken[:number])
         assert sizes[number] == math.ceil(1.1 * (10 - kept) * (sum(sizes[:number]) + 1) / (kept + 1))
-    assert found.info["proposed_prompt"].tolist() == [0] * found.cost
+    assert actual.info["proposed_prompt"].tolist() == [0] * actual.cost
 
 
 def test_no_round_is_larger_than_it_should_be(monkeypatch):
     monkeypatch.setattr(accept_reject, "MAX_CANDIDATES_PER_ROUND", 6)
-    found = Rejection(0.0)(Tilted(COIN), empty_prompts(3), 5, rng=SeededRng(0))
-    assert found.info["proposed_prompt"].tolist() == [0, 0, 1, 1, 2, 2] * 2 + [0, 0, 1, 1, 2, 2]
-    assert found.cost == 18
+    actual = Rejection(0.0)(Tilted(COIN), empty_prompts(3), 5, rng=SeededRng(0))
+    assert actual.info["proposed_prompt"].tolist() == [0, 0, 1, 1, 2, 2] * 2 + [0, 0, 1, 1, 2, 2]
+    assert actual.cost == 18
 
 
 @pytest.mark.parametrize(("bound", "slack"), [(0.5, 1e-5), (-20.0, 2e-4)])

@@ -43,9 +43,9 @@ def slowed(model, seconds):
 def test_draws_follow_the_tilted_model_and_not_its_base(tilted_model, port):
     counts = Counter()
     for seed in range(20):
-        status, found = ask(port, {"prompt": "", "n": 64, "seed": seed})
-        assert status == 200 and found["object"] == "text_completion" and len(found["choices"]) == 64
-        counts.update(choice["text"] for choice in found["choices"])
+        status, actual = ask(port, {"prompt": "", "n": 64, "seed": seed})
+        assert status == 200 and actual["object"] == "text_completion" and len(actual["choices"]) == 64
+        counts.update(choice["text"] for choice in actual["choices"])
     target = tilted_model.target
     x = enumerate_points(target.space, empty_prompts(1))
     texts = tilted_model.tokenizer.decode(x.points())
@@ -62,7 +62,7 @@ def test_draws_follow_the_tilted_model_and_not_its_base(tilted_model, port):
 def test_same_seed_same_draws_and_an_answer_says_what_it_cost(port):
     asked = {"prompt": ["a", "b"], "n": 2, "seed": 3, "max_tokens": 2, "model": "toy", "logprobs": None}
     first, second = (ask(port, asked)[1] for _ in range(2))
-    assert first["choices"] == second["choices"] and [one["index"] for one in first["choices"]] == [0, 1, 2, 3]
+    assert first["choices"] == second["choices"] and [item["index"] for item in first["choices"]] == [0, 1, 2, 3]
     assert first["usage"]["prompt_tokens"] == 2 and first["usage"]["drawn_tokens"] > 0
     for choice in first["choices"]:
         assert choice["finish_reason"] in ("stop", "length") and len(choice["text"]) <= 2
@@ -98,8 +98,8 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_refused_with_a_word_on_it(port, case):
     content, status, words = WRONG[case]
-    found, answer = ask(port, content)
-    assert found == status and words in answer["error"]["message"] and answer["error"]["code"] == status
+    actual, answer = ask(port, content)
+    assert actual == status and words in answer["error"]["message"] and answer["error"]["code"] == status
     assert ask(port, {"prompt": "a"})[0] == 200
 
 

@@ -34,8 +34,8 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
     drawn = ResumableByPrompts(sampler, None if kept is None else Path(kept), rows=1_000)(
         target, empty_prompts(1), 8_500, rng=SeededRng(5)
     )
-    found = {"log_z": log_z(drawn).to_dict(), "weights": drawn.log_weight.tolist(), "made": made}
-    Path(folder, f"drawn-{rank}.json").write_text(json.dumps(found))
+    actual = {"log_z": log_z(drawn).to_dict(), "weights": drawn.log_weight.tolist(), "made": made}
+    Path(folder, f"drawn-{rank}.json").write_text(json.dumps(actual))
 
 
 def start(folder: Path, kept: Path | None, *, processes: int, kill: int = -1) -> list[int]:

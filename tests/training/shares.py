@@ -88,9 +88,9 @@ def draws(kind, fsdp, wrong=None):
         shard(base)
     prompts = prompts_of([[], [1], [2, 3]] if rank() == 0 else [[3, 3, 1]])
     with contextlib.nullcontext() if wrong == "nobody waits for others" else gather_in_lockstep():
-        found = [draw(base, prompts, 3, rng=SeededRng(rank(), number)) for number in range(1 + 3 * rank())]
-        scores = [base.log_probs(x).detach().sum(-1) for x, _ in found]
-    rows = zip(found, scores, strict=True)
+        actual = [draw(base, prompts, 3, rng=SeededRng(rank(), number)) for number in range(1 + 3 * rank())]
+        scores = [base.log_probs(x).detach().sum(-1) for x, _ in actual]
+    rows = zip(actual, scores, strict=True)
     return [[x.tokens.tolist(), log_base.view(-1).tolist(), score.tolist()] for (x, log_base), score in rows]
 
 
@@ -121,7 +121,7 @@ def verbs(folder, fsdp):
     Path(text).write_text("".join(f"{n * n % 97} and {n % 7}\n" for n in range(300)))
     small = ["--base.kind", "transformer-xl", "--base.width", "16", "--base.layers", "2", "--base.heads", "2", "--quiet"]
     short = ["--tokenizer.kind", "character", "--length.tokens", "12", "--training.steps", "20"]
-    told = [
+    output = [
         verb("train", "--out", base, "--data.source", text, *small, *short, *shares),
         verb(
             "tilt", base, "--out", energy, "--training.steps", "6", "--training.evaluate-every", "3", "--contrast.draws", "100",
@@ -131,4 +131,4 @@ def verbs(folder, fsdp):
         *parts), verb("measure", base, "--energy", energy, "--data", text, "--draws", "100", "--sequences", "20", "--quiet",
         *parts),
     ]  # fmt: skip
-    return told
+    return output

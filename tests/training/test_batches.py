@@ -45,7 +45,7 @@ def test_batches_of_tokens_hold_sequences_alike_in_length():
         assert sorted(torch.cat(batches).tolist()) == list(range(10))
         assert all(len(batch) * int(lengths[batch].max()) <= 8 or len(batch) == 1 for batch in batches)
         ordered = sorted((int(lengths[batch].min()), int(lengths[batch].max())) for batch in batches)
-        assert all(one[1] <= other[0] for one, other in pairwise(ordered)), "lengths must be parted"
+        assert all(item[1] <= other[0] for item, other in pairwise(ordered)), "lengths must be parted"
     assert [batch.tolist() for batch in epochs[0]] != [batch.tolist() for batch in epochs[1]]
     assert LengthBuckets(lengths, 8, seed=3).batch(steps + 1).tolist() == epochs[1][1].tolist()
     assert order.smallest == min(len(batch) for batch in epochs[0]) == 1

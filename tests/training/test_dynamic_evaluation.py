@@ -49,14 +49,14 @@ def learnt(base, tokens, config, statistics):
 
 def cheating(base, tokens, config, statistics):
     """A wrong version: each segment is scored once more after it was learnt from."""
-    learner, found, memory = DynamicModel(base, config, statistics), [], base.init_memory(1)
+    learner, actual, memory = DynamicModel(base, config, statistics), [], base.init_memory(1)
     for piece in torch.split(tokens[None], config.segment, 1):
         before, _ = learner.base.read(memory, piece)
         learner.learn(-before.mean())
         with torch.no_grad():
             after, memory = learner.base.read(memory, piece)
-        found.append(after[0].double())
-    return torch.cat(found)
+        actual.append(after[0].double())
+    return torch.cat(actual)
 
 
 class Coin(nn.Module):
@@ -93,17 +93,17 @@ class Coin(nn.Module):
 
 def by_hand(tokens, start, squares, batches, config):
     """The rules once more, in plain numbers, as the two published programmes have them."""
-    rates, weights, found = config.rates, list(start), []
+    rates, weights, actual = config.rates, list(start), []
     if config.rule == "sgd":
         size, decay = [1.0, 1.0], [1.0, 1.0]
     elif config.rule == "mos":
-        size = [math.sqrt(one) for one in squares]
-        decay = [one / sum(size) for one in size]
+        size = [math.sqrt(item) for item in squares]
+        decay = [item / sum(size) for item in size]
     else:
-        size = [math.sqrt(one / batches) for one in squares]
-        decay = [one / (sum(size) / 2) for one in size]
+        size = [math.sqrt(item / batches) for item in squares]
+        decay = [item / (sum(size) / 2) for item in size]
     if rates.decay > 0:
-        decay = [min(one, 1 / rates.decay) for one in decay]
+        decay = [min(item, 1 / rates.decay) for item in decay]
     previous = 2
     for first in range(0, len(tokens), config.segment):
         some = tokens[first : first + config.segment]
@@ -111,14 +111,14 @@ def by_hand(tokens, start, squares, batches, config):
         for token in some:
             read = float(previous == 1)
             share = 1 / (1 + math.exp(-(weights[0] * read + weights[1])))
-            found.append(math.log(share if token else 1 - share))
+            actual.append(math.log(share if token else 1 - share))
             slopes = [slopes[0] + (share - token) * read / len(some), slopes[1] + (share - token) / len(some)]
             previous = token
         weights = [
-            weight + rates.decay * rate * (zero - weight) - rates.learning_rate * slope / (one + rates.epsilon)
-            for weight, zero, rate, slope, one in zip(weights, start, decay, slopes, size, strict=True)
+            weight + rates.decay * rate * (zero - weight) - rates.learning_rate * slope / (item + rates.epsilon)
+            for weight, zero, rate, slope, item in zip(weights, start, decay, slopes, size, strict=True)
         ]
-    return found, weights
+    return actual, weights
 
 
 @pytest.mark.parametrize("decay", [None, 0.9, 30.0])
@@ -131,13 +131,13 @@ def test_the_rules_are_the_published_ones(rule, decay):
     tokens = tokens_of(43, 1, (1, 2)).clamp(max=1)
     config = DynamicConfig(rule, LOUD[rule] * 5, decay, segment=4)
     statistics = GradientStatistics({"network.slope": torch.tensor(0.05), "network.offset": torch.tensor(0.4)}, 7)
-    found = learnt(base, tokens, config, None if rule == "sgd" else statistics)
+    actual = learnt(base, tokens, config, None if rule == "sgd" else statistics)
     expected, _ = by_hand(tokens.tolist(), (0.3, -0.2), (0.05, 0.4), 7, config)
-    assert found.tolist() == pytest.approx(expected, rel=1e-6)
+    assert actual.tolist() == pytest.approx(expected, rel=1e-6)
     other = {"original": "mos", "mos": "original", "sgd": "original"}[rule]
     rates = {"learning_rate": config.rates.learning_rate, "decay": config.rates.decay}
     wrong, _ = by_hand(tokens.tolist(), (0.3, -0.2), (0.05, 0.4), 7, DynamicConfig(other, **rates, segment=4))
-    assert found.tolist() != pytest.approx(wrong, rel=1e-4)
+    assert actual.tolist() != pytest.approx(wrong, rel=1e-4)
 
 
 def test_published_rates():
@@ -156,7 +156,7 @@ def test_published_rates():
 
 def test_statistics_are_sums_of_squared_gradients_of_mean_losses():
     base, tokens = lively(CONFIGS["gru, tied"], SPACE), tokens_of(60)
-    found = statistics_of(base, tokens, columns=3, segment=7)
+    actual = statistics_of(base, tokens, columns=3, segment=7)
     memory, squares, rows = base.init_memory(3), 0.0, tokens.view(3, 20)
     for first in (0, 7, 14):
         piece = rows[:, first : first + 7]
@@ -165,10 +165,10 @@ def test_statistics_are_sums_of_squared_gradients_of_mean_losses():
         (-log_probs.sum() / piece.numel()).backward()
         squares = squares + base.network.head.bias.grad.double() ** 2
     base.zero_grad()
-    assert found.batches == 3 and torch.allclose(found.squares["network.head.bias"].double(), squares, rtol=1e-5)
+    assert actual.batches == 3 and torch.allclose(actual.squares["network.head.bias"].double(), squares, rtol=1e-5)
     assert statistics_of(base, tokens, columns=3, segment=7, batches=2).batches == 2
-    assert found.squares.keys() == dict(base.named_parameters()).keys()
-    mean, total = found.sizes("original"), found.sizes("mos")
+    assert actual.squares.keys() == dict(base.named_parameters()).keys()
+    mean, total = actual.sizes("original"), actual.sizes("mos")
     assert all(torch.allclose(mean[name] * math.sqrt(3), total[name]) for name in mean)
 
 
@@ -189,14 +189,14 @@ def assert_honest(read):
     and the scores of all tokens that could stand in one place are one distribution."""
     base, tokens = lively(CONFIGS["lstm, vectors"], SPACE), tokens_of(24)
     config, statistics = DynamicConfig("mos", 0.05), statistics_of(base, tokens_of(200, 3))
-    found = read(base, tokens, config, statistics)
+    output = read(base, tokens, config, statistics)
     for place in (0, 4, 7, 15, 23):
         total = 0.0
         for token in range(5):
             other = tokens.clone()
             other[place] = token
             scores = read(base, other, config, statistics)
-            assert torch.equal(scores[:place], found[:place])
+            assert torch.equal(scores[:place], output[:place])
             total += float(scores[place].exp())
         assert total == pytest.approx(1.0, abs=1e-6)
 
@@ -272,7 +272,7 @@ def test_sequences_are_learnt_from_one_after_another():
     assert statistics.batches == 3
     at_rest = score_static(base, reader)
     still = score_dynamic(base, reader, DynamicConfig(learning_rate=0.0), statistics)
-    assert all(torch.equal(one, other) for one, other in zip(at_rest, still, strict=True))
+    assert all(torch.equal(item, other) for item, other in zip(at_rest, still, strict=True))
     moved = score_dynamic(base, reader, DynamicConfig("sgd", 0.02))
     assert torch.equal(moved[0], at_rest[0]) and float(moved[-1].sum()) > float(at_rest[-1].sum()) + 0.1
 

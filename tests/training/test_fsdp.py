@@ -39,11 +39,11 @@ def whole(tmp_path_factory):
 def test_they_learn_what_whole_weights_do(kind, whole):
     """Losses, evaluations, lengths of the gradient and weights, with accumulation, weight decay, clipping and averaging."""
     expected, _ = whole(kind)
-    for found in together(learn, kind, None, SHARDED):
-        assert furthest(found["numbers"], expected[0]["numbers"]) < 1e-9
-        assert furthest(found["weights"], expected[0]["weights"]) < 1e-9
-        assert 0.45 < found["share"] < 0.55
-    assert [one["share"] for one in expected] == [1, 1]
+    for item in together(learn, kind, None, SHARDED):
+        assert furthest(item["numbers"], expected[0]["numbers"]) < 1e-9
+        assert furthest(item["weights"], expected[0]["weights"]) < 1e-9
+        assert 0.45 < item["share"] < 0.55
+    assert [entry["share"] for entry in expected] == [1, 1]
     assert furthest(expected[0]["weights"], together(learn, kind, None, {"steps": 1}, processes=1)[0]["weights"]) > 0.01
 
 
@@ -55,15 +55,15 @@ def test_they_learn_from_a_stream_with_its_memory(kind):
 
 def test_gradients_that_are_averaged_are_caught(whole):
     """Adam hardly minds the length of a gradient, but it is told."""
-    found, _ = together(learn, "transformer-xl", None, SHARDED, False, "gradients are averaged")
-    assert furthest(found["numbers"], whole("transformer-xl")[0][0]["numbers"]) > 1e-3
+    actual, _ = together(learn, "transformer-xl", None, SHARDED, False, "gradients are averaged")
+    assert furthest(actual["numbers"], whole("transformer-xl")[0][0]["numbers"]) > 1e-3
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *MORE])
 def test_they_draw_what_whole_weights_do(kind):
     """The processes draw after other prompts, other numbers of points and other lengths, and none waits in vain."""
-    for found, expected in zip(together(draws, kind, True), together(draws, kind, False), strict=True):
-        for (tokens, log_base, score), (same, log_same, _) in zip(found, expected, strict=True):
+    for actual, expected in zip(together(draws, kind, True), together(draws, kind, False), strict=True):
+        for (tokens, log_base, score), (same, log_same, _) in zip(actual, expected, strict=True):
             assert tokens == same
             assert log_base == pytest.approx(log_same, abs=1e-9)
             assert log_base == pytest.approx(score, abs=1e-9)
@@ -86,25 +86,25 @@ def test_a_run_goes_on_whole_or_shared_out_from_the_same_files(before, whole, tm
     else:
         shutil.copytree(folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000006")
-    for found in together(learn, "transformer-xl", str(tmp_path / "run"), {} if before == SHARDED else SHARDED, True):
-        assert furthest(found["weights"], expected[0]["weights"]) < 1e-9
-        assert furthest(found["numbers"], expected[0]["numbers"]) < 1e-9
+    for item in together(learn, "transformer-xl", str(tmp_path / "run"), {} if before == SHARDED else SHARDED, True):
+        assert furthest(item["weights"], expected[0]["weights"]) < 1e-9
+        assert furthest(item["numbers"], expected[0]["numbers"]) < 1e-9
 
 
 def test_layers_computed_anew_while_shared_out(whole):
-    found, _ = together(learn, "transformer-xl", None, {**SHARDED, "gradient_checkpointing": True})
-    assert furthest(found["weights"], whole("transformer-xl")[0][0]["weights"]) < 1e-9
+    actual, _ = together(learn, "transformer-xl", None, {**SHARDED, "gradient_checkpointing": True})
+    assert furthest(actual["weights"], whole("transformer-xl")[0][0]["weights"]) < 1e-9
 
 
 @pytest.mark.slow
 def test_the_verbs(tmp_path):
-    told, files = {}, {}
+    message, files = {}, {}
     for fsdp in (False, True):
         folder = tmp_path / str(fsdp)
-        told[fsdp] = together(verbs, str(folder), fsdp, seconds=300)[0]
+        message[fsdp] = together(verbs, str(folder), fsdp, seconds=300)[0]
         files[fsdp] = read_tensors(folder / "base" / "model.safetensors")
     assert all(torch.allclose(files[True][name], files[False][name], atol=1e-5) for name in files[False])
-    alike(json.loads(json.dumps(told[True]).replace(str(tmp_path / "True"), str(tmp_path / "False"))), told[False])
+    alike(json.loads(json.dumps(message[True]).replace(str(tmp_path / "True"), str(tmp_path / "False"))), message[False])
 
 
 def alike(one, other):
@@ -127,15 +127,15 @@ def test_what_is_made_is_said_by_the_first_process(tmp_path):
 
 @pytest.mark.parametrize("name", ["laboratory", pytest.param("quickstart", marks=pytest.mark.slow)])
 def test_processes_share_a_recipe_and_leave_the_files_of_one(name, tmp_path):
-    told = {}
+    output = {}
     for processes in (1, 2):
         place = tmp_path / str(processes)
         words = ("reproduce", name, "--scale", "smoke", "--out", str(place), "--quiet")
-        told[processes] = together(verb, *words, processes=processes, seconds=300)
-        assert told[processes][0]["rows"] and told[processes][1:] == [None] * (processes - 1)
-    one, two = ({str(file.relative_to(tmp_path / folder)) for file in (tmp_path / folder).rglob("*")} for folder in "12")
-    assert one == two
-    alike(*(told[processes][0]["rows"][0] for processes in (1, 2)))
+        output[processes] = together(verb, *words, processes=processes, seconds=300)
+        assert output[processes][0]["rows"] and output[processes][1:] == [None] * (processes - 1)
+    first, second = ({str(file.relative_to(tmp_path / folder)) for file in (tmp_path / folder).rglob("*")} for folder in "12")
+    assert first == second
+    alike(*(output[processes][0]["rows"][0] for processes in (1, 2)))
 
 
 def test_what_cannot_be_shared_among_processes_is_refused(monkeypatch, tmp_path):

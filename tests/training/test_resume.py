@@ -54,24 +54,24 @@ def test_three_kills_at_random_places_change_no_bit(undisturbed, tmp_path, proce
 
 def test_two_processes_learn_what_one_does_in_twice_the_passes():
     """In double precision, without dropout, only the order of sums differs; a batch that is read otherwise is told."""
-    two, same = together(learn, "lstm", None, {})
-    (one,) = together(learn, "lstm", None, {"gradient_accumulation_steps": 4}, processes=1)
+    right, same = together(learn, "lstm", None, {})
+    (left,) = together(learn, "lstm", None, {"gradient_accumulation_steps": 4}, processes=1)
     (other,) = together(learn, "lstm", None, {"batch_size": 4}, processes=1)
-    assert two == same
-    assert furthest(one["weights"], two["weights"]) < 1e-9 and furthest(one["numbers"], two["numbers"]) < 1e-9
-    assert furthest(other["weights"], two["weights"]) > 1e-3
+    assert right == same
+    assert furthest(left["weights"], right["weights"]) < 1e-9 and furthest(left["numbers"], right["numbers"]) < 1e-9
+    assert furthest(other["weights"], right["weights"]) > 1e-3
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_the_run(tmp_path, undisturbed):
     whole = undisturbed(1)
     late = 2 * whole["events"] // 3
     assert start(tmp_path, resume=False, at=late, disk=True) == [0]
-    found = outcome(tmp_path)
-    assert found["kind"] == "SavingError"
-    assert "could not be saved, and training stopped" in found["error"] and "File too large" in found["error"]
+    actual = outcome(tmp_path)
+    assert actual["kind"] == "SavingError"
+    assert "could not be saved, and training stopped" in actual["error"] and "File too large" in actual["error"]
     checkpoints = CheckpointManager(tmp_path / "checkpoints")
     last = checkpoints.last()
-    assert last is not None and f"The checkpoint {last.name} survives" in found["error"]
+    assert last is not None and f"The checkpoint {last.name} survives" in actual["error"]
     assert checkpoints.read(last).state["trainer_state"]["step"] > 0
     assert not list((tmp_path / "checkpoints").glob(".writing*"))
     assert start(tmp_path, resume=True) == [0]

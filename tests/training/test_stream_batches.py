@@ -58,7 +58,7 @@ def test_columns_are_read_in_order_and_begin_again_with_each_epoch():
         assert torch.equal(epoch, stream.tokens[: 4 * 23].view(4, 23))
     opened = new_base().init_memory(4)
     for step, memory in enumerate(objective.memories):
-        fresh = all(torch.equal(one, other) for one, other in zip(memory, opened, strict=True))
+        fresh = all(torch.equal(item, other) for item, other in zip(memory, opened, strict=True))
         assert fresh == (step in (0, 4)), f"step {step}"
     assert torch.equal(objective.memories[1][0], objective.parts[0][1][:, -1])
 
@@ -72,8 +72,8 @@ def test_the_memory_is_that_of_all_that_was_read():
     record = Trainer(config)(Likelihood(), Tilted(base), TokenStream(tokens, 5), modules=base)
     full = torch.full((3,), 20)
     whole = -base.log_probs(Sequences(tokens.view(3, 20), torch.zeros_like(full), full))
-    found = [entry["loss"] for entry in record.history]
-    assert found == pytest.approx([whole[:, first : first + 5].mean().item() for first in range(0, 20, 5)], abs=1e-5)
+    actual = [entry["loss"] for entry in record.history]
+    assert actual == pytest.approx([whole[:, first : first + 5].mean().item() for first in range(0, 20, 5)], abs=1e-5)
 
 
 def test_groups_of_columns_give_the_gradient_of_all():
@@ -113,9 +113,9 @@ def test_lengths_by_chance_follow_their_law():
     assert float(short[0]) == pytest.approx(float((normal.cdf(torch.tensor(6.0)) * torch.tensor([0.95, 0.05])).sum()))
     plan = SegmentSchedule(TokenStream(text(10), 70, "random"), 40_000, seed=3)
     places = [plan.place(step) for step in range(plan.steps(1))]
-    found = torch.tensor([last - first for first, last in places[:-1]], dtype=torch.float64)
-    error = float(found.std()) / math.sqrt(len(found))
-    assert abs(float(found.mean()) - (0.95 * 69.5 + 0.05 * 34.5)) < 5 * error  # false-alarm rate 1e-6
+    actual = torch.tensor([last - first for first, last in places[:-1]], dtype=torch.float64)
+    error = float(actual.std()) / math.sqrt(len(actual))
+    assert abs(float(actual.mean()) - (0.95 * 69.5 + 0.05 * 34.5)) < 5 * error  # false-alarm rate 1e-6
 
 
 def test_segments_by_chance_cover_each_epoch_and_scale_the_learning_rate():
@@ -124,7 +124,7 @@ def test_segments_by_chance_cover_each_epoch_and_scale_the_learning_rate():
     for first_step, last_step in ((0, plan.steps(1)), (plan.steps(1), plan.steps(2))):
         places = [plan.place(step) for step in range(first_step, last_step)]
         assert places[0][0] == 0 and places[-1][1] == 333
-        assert all(one[1] == two[0] for one, two in pairwise(places))
+        assert all(left[1] == right[0] for left, right in pairwise(places))
         epochs.append(places)
     assert epochs[0] != epochs[1]
     again = SegmentSchedule(TokenStream(text(10), 20, "random"), 333, seed=3)
@@ -149,11 +149,11 @@ def test_a_stream_is_validated_with_memory_and_blocks():
     losses = held_out.losses(Tilted(base), only=slice(None), **shared)
     full = torch.full((3,), 1000)
     whole = -base.log_probs(Sequences(tokens.view(3, 1000), torch.zeros_like(full), full)).detach()
-    found = mean_loss(losses, n=3000)
+    actual = mean_loss(losses, n=3000)
     assert len(losses) == 34 and sum(count for _, count in losses) == 3000
-    assert found.value == pytest.approx(float(whole.mean()), abs=1e-5) and found.low < found.value < found.high
+    assert actual.value == pytest.approx(float(whole.mean()), abs=1e-5) and actual.low < actual.value < actual.high
     parts = [held_out.losses(Tilted(base), only=slice(rank, None, 2), **shared) for rank in (0, 1)]
-    assert mean_loss([*parts[0], *parts[1]], n=3000).value == pytest.approx(found.value, abs=1e-5)
+    assert mean_loss([*parts[0], *parts[1]], n=3000).value == pytest.approx(actual.value, abs=1e-5)
     assert held_out.losses(Tilted(base), only=slice(5, None, 6), **shared) == []
     short = HeldOut(Likelihood(), TokenStream(tokens[:15], 10))
     assert len(short.losses(Tilted(base), only=slice(None), **shared)) == 2

@@ -35,11 +35,11 @@ def book(tmp_path_factory):
 
 def run_of(book, out, **changes) -> TrainRun:
     length = LengthConfig(8, stream=True, window=20, bidirectional=True)
-    given = TrainRun(
+    inputs = TrainRun(
         str(out), data=DataConfig(str(book), split="raw"), tokenizer=TokenizerConfig("byte"), length=length, base=BASE,
         training=TRAINING, objective=PermutationLMConfig(),
     )  # fmt: skip
-    return replace(given, **changes)
+    return replace(inputs, **changes)
 
 
 def weights(folder) -> str:
@@ -83,10 +83,10 @@ def test_half_of_the_columns_run_the_other_way(book, tmp_path, monkeypatch):
 
     monkeypatch.setattr(stream_batches.StreamBatches, "_rows", watched)
     train_base(run_of(book, tmp_path / "run", training=replace(TRAINING, steps=2)))
-    for own, (_, _, rows, first, last), found in seen:
+    for own, (_, _, rows, first, last), actual in seen:
         columns = own.columns[rows]
-        assert torch.equal(found[:2, :8], columns[:2, first:last]) and torch.equal(
-            found[2:, :8], columns[2:].flip(1)[:, first:last]
+        assert torch.equal(actual[:2, :8], columns[:2, first:last]) and torch.equal(
+            actual[2:, :8], columns[2:].flip(1)[:, first:last]
         )
 
 

@@ -55,7 +55,9 @@ def test_scores_are_exact_whatever_shares_a_pass(base, energy, monkeypatch):
     monkeypatch.setattr(candidate_scores, "CANDIDATES_PER_SHARD", 3)
     model, tokenizer = load_base(base)
     scored = score_candidates(LISTS, base, energy)
-    assert [(one.id, one.texts, one.references) for one in scored] == [(one.id, one.texts, one.references) for one in LISTS]
+    assert [(item.id, item.texts, item.references) for item in scored] == [
+        (item.id, item.texts, item.references) for item in LISTS
+    ]
     for candidate in (candidate for nbest in scored for candidate in nbest.candidates):
         alone = sequences([[*tokenizer.encode([candidate.text])[0], tokenizer.eos]])
         with torch.no_grad():
@@ -93,7 +95,7 @@ def test_an_energy_is_added_without_running_the_base_again(base, energy, tmp_pat
     both = score_candidates(read_nbest(tmp_path / "first.jsonl"), base, energy, out=tmp_path / "both.jsonl")
     assert [len(texts) for texts in runs] == [5]  # different texts, read by the energy only
     assert both == score_candidates(LISTS, base, energy)
-    assert [one.candidates[0].scores[LOG_BASE] for one in both] == [one.candidates[0].scores[LOG_BASE] for one in first]
+    assert [item.candidates[0].scores[LOG_BASE] for item in both] == [item.candidates[0].scores[LOG_BASE] for item in first]
 
 
 def test_scores_of_other_models_are_not_mixed(base, energy, tmp_path, runs):
@@ -105,7 +107,7 @@ def test_scores_of_other_models_are_not_mixed(base, energy, tmp_path, runs):
     for given, what in [
         ((LISTS, other), "scores of other models: list 'one'"),
         ((LISTS, base, energy), "scores of other models: list 'one'"),
-        (([one.top(1) for one in LISTS], base), "other candidates: list 'one'"),
+        (([item.top(1) for item in LISTS], base), "other candidates: list 'one'"),
         ((LISTS[1:], base), "other candidates: list 'one'"),
     ]:
         with pytest.raises(ValueError, match=f"holds {what} .*choose another --out"):

@@ -79,16 +79,16 @@ def book(tmp_path_factory) -> str:
 def test_a_network_learns_what_the_base_missed(strings, tmp_path):
     learns = replace(SHORT, steps=50, batch_size=64, evaluate_every=25, learning_rate=1e-2)
     run = TiltRun(out=str(tmp_path / "energy"), contrast=SMALL, training=learns)
-    found = tilt(strings, run)
-    assert isinstance(found, ContrastResult)
-    measured = found.measured
+    result = tilt(strings, run)
+    assert isinstance(result, ContrastResult)
+    measured = result.measured
     assert measured.reduction is not None and measured.tilted is not None and measured.reduction["token"].low > 0.02
     saved = load_energy(run.out)
     assert saved.log_z == measured.log_z and saved.config.kind == "bidirectional"
     model = load(strings, run.out)
     x = model.training_splits().test.rows(slice(0, 20))
     with torch.no_grad():
-        assert torch.equal(model.target.energy(x), found.target.energy(x))
+        assert torch.equal(model.target.energy(x), result.target.energy(x))
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
@@ -114,9 +114,9 @@ def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
 
 def test_chunks_have_prompts_and_the_energy_remembers_how_text_was_cut(book, tmp_path):
     run = TiltRun(out=str(tmp_path / "energy"), contrast=SMALL, training=SHORT)
-    found = tilt(book, run, chunking=CHUNKS)
-    assert isinstance(found, ContrastResult) and found.measured.draws is not None
-    assert found.measured.draws.log_weight.shape == (6, 64)  # 400 draws suffice for six prompts
+    result = tilt(book, run, chunking=CHUNKS)
+    assert isinstance(result, ContrastResult) and result.measured.draws is not None
+    assert result.measured.draws.log_weight.shape == (6, 64)  # 400 draws suffice for six prompts
     model = load(book, run.out)
     assert model.chunking == CHUNKS and model.base.space.max_length == 8 and model.base.space.eos is None
     made = model.data.encode(["the 1 cat saw the 2 dog and sat on the mat"])
@@ -164,8 +164,8 @@ def test_a_conditional_energy_is_distilled_after_prompts_of_its_text(book, tmp_p
     tilt(book, run, chunking=CHUNKS)
     config = DistilConfig(draws=60, candidates=80, evaluation_draws=40, prompts=5)
     student = DistilRun(str(tmp_path / "student"), distil=config, training=DistilTraining(steps=2))
-    found = distil(book, run.out, student)
-    assert found.distilled.draws.x.start.unique().tolist() == [16] and len(found.distilled.draws.log_weight) == 5
+    result = distil(book, run.out, student)
+    assert result.distilled.draws.x.start.unique().tolist() == [16] and len(result.distilled.draws.log_weight) == 5
     assert load_base(student.out)[0].space.max_length == 8
 
 
@@ -198,14 +198,14 @@ def test_the_kind_of_energy_that_a_base_allows(strings):
 
     base = load(strings).base
     recurrent = build_base(LstmConfig(width=4, layers=1), base.space, rng=SeededRng(0))
-    own = EnergyConfig(network=TransformerConfig(width=8, heads=2, feedforward=8))
+    drawn = EnergyConfig(network=TransformerConfig(width=8, heads=2, feedforward=8))
     for start, config, kind in (
-        (base, EnergyConfig(), "bidirectional"), (recurrent, EnergyConfig(), "unidirectional"), (recurrent, own,
+        (base, EnergyConfig(), "bidirectional"), (recurrent, EnergyConfig(), "unidirectional"), (recurrent, drawn,
         "bidirectional"),
     ):  # fmt: skip
         assert build_energy(config, start, rng=SeededRng(0)).config.kind == kind
-    own_run = TiltRun(energy=own)
-    assert build_tilt_energy(load(strings), own, own_run, 9).config.network.max_positions == 10  # and the beginning
+    own_run = TiltRun(energy=drawn)
+    assert build_tilt_energy(load(strings), drawn, own_run, 9).config.network.max_positions == 10  # and the beginning
 
 
 def test_rows_are_chosen_evenly_and_judged_as_draws_allow(book):

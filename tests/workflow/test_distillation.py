@@ -43,26 +43,26 @@ def test_every_way_comes_near_and_its_distance_is_the_exact_one(method):
     base = student()
     before = exact_kl(base)
     learn = replace(LEARN, learning_rate=0.05) if method == "policy-gradient" else LEARN
-    found = distil(TEACHER, base, NOTHING, replace(DRAWN, method=method, log_bound=BOUND), learn)
+    result = distil(TEACHER, base, NOTHING, replace(DRAWN, method=method, log_bound=BOUND), learn)
     after = exact_kl(base)
     assert before > 0.3 and after < (0.05 if method == "policy-gradient" else 0.03)
-    kl = found.divergences["kl"]
+    kl = result.divergences["kl"]
     assert abs(kl.value - after) < 2.5 * (kl.high - kl.low)  # ten standard errors
     log_z = float(torch.logsumexp(TEACHER.log_score(enumerate_points(SPACE)), 0))
-    assert abs(found.log_z.value - log_z) < 2.5 * (found.log_z.high - found.log_z.low)
+    assert abs(result.log_z.value - log_z) < 2.5 * (result.log_z.high - result.log_z.low)
 
 
 def test_without_weights_the_student_becomes_the_base_and_is_caught():
     wrong = Importance()(TEACHER, NOTHING, 4000, rng=SeededRng(0))
     wrong = replace(wrong, log_weight=torch.zeros_like(wrong.log_weight))
     base = student()
-    found = distil(TEACHER, base, NOTHING, DRAWN, LEARN, candidates=wrong)
-    assert exact_kl(base) > 0.3 and found.divergences["kl"].low > 0.3
+    result = distil(TEACHER, base, NOTHING, DRAWN, LEARN, candidates=wrong)
+    assert exact_kl(base) > 0.3 and result.divergences["kl"].low > 0.3
 
 
 def test_an_unproven_bound_is_told_with_its_error():
-    found = distil(TEACHER, student(), NOTHING, replace(DRAWN, method="plain"), replace(LEARN, epochs=1))
-    (stage,) = found.stages
+    result = distil(TEACHER, student(), NOTHING, replace(DRAWN, method="plain"), replace(LEARN, epochs=1))
+    (stage,) = result.stages
     assert stage.gap is not None and stage.gap.high < 0.05 and 0 < stage.acceptance < 1
 
 
@@ -77,8 +77,8 @@ def test_reweighted_comes_near_too():
         return float((log_p.exp() * (log_p - base.log_probs(x).detach().double().sum(-1))).sum())
 
     before = kl()
-    found = distil(teacher, base, NOTHING, replace(DRAWN, method="reweighted"), LEARN)
-    assert before > 0.3 and kl() < 0.03 and found.divergences["kl"].value < 0.05
+    result = distil(teacher, base, NOTHING, replace(DRAWN, method="reweighted"), LEARN)
+    assert before > 0.3 and kl() < 0.03 and result.divergences["kl"].value < 0.05
     with pytest.raises(ValueError, match="knows one log Z, and there are 2 prompts"):
         distil(teacher, base, prompts_of([[], [1]]), replace(DRAWN, method="reweighted"), LEARN)
 

@@ -52,21 +52,21 @@ FEW = ["--adapt.columns", "20"]
 def test_learning_saves_bits_and_statistics_stay(capsys, book):
     folder, text = book / "run", str(book / "other.txt")
     weights = (folder / "model.safetensors").read_bytes()
-    found = answer(capsys, str(folder), "--data", text, *FEW, "--adapt.learning-rate", "0.001")
-    rows = {row["per"]: row for row in found["perplexities"]}
+    output = answer(capsys, str(folder), "--data", text, *FEW, "--adapt.learning-rate", "0.001")
+    rows = {row["per"]: row for row in output["perplexities"]}
     assert set(rows) == {"token", "word", "character", "byte"}
     assert rows["byte"]["perplexity"]["value"] < rows["byte"]["static_perplexity"]["value"]
     saved = rows["byte"]["bits_saved"]
     assert 0 < saved["low"] < saved["value"] < saved["high"] and saved["unit"] == "bits per byte"
     wide = rows["byte"]["bits"]
     assert saved["high"] - saved["low"] < 2 * (wide["high"] - wide["low"])
-    assert found["read_as"] == "one stream, learnt from after every 5 tokens"
-    assert found["rule"] == "original: learning rate 0.001, decay 0.002, epsilon 2e-05"
+    assert output["read_as"] == "one stream, learnt from after every 5 tokens"
+    assert output["rule"] == "original: learning rate 0.001, decay 0.002, epsilon 2e-05"
     file = folder / "gradients-20x5.safetensors"
-    assert file.name in found["statistics"] and "book.txt" in found["statistics"]
-    kept = file.stat().st_mtime_ns
+    assert file.name in output["statistics"] and "book.txt" in output["statistics"]
+    st_mtime_ns = file.stat().st_mtime_ns
     again = answer(capsys, str(folder), "--data", text, *FEW, "--adapt.learning-rate", "0.001", "--fixed")
-    assert file.stat().st_mtime_ns == kept and (folder / "model.safetensors").read_bytes() == weights
+    assert file.stat().st_mtime_ns == st_mtime_ns and (folder / "model.safetensors").read_bytes() == weights
     fixed = again["perplexities"][0]
     assert fixed["perplexity"]["n"] == 0 and fixed["bits_saved"]["value"] == pytest.approx(rows["token"]["bits_saved"]["value"])
     model = load(folder)
@@ -78,20 +78,20 @@ def test_learning_saves_bits_and_statistics_stay(capsys, book):
 
 def test_no_learning_saves_nothing(book):
     config = DynamicConfig(learning_rate=0.0, columns=20)
-    found = load(book / "run").measure(str(book / "other.txt"), dynamic=True, adapt=config)
-    assert all(saved.value == saved.low == saved.high == 0 for saved in found.measurement.bits_saved.values())
-    assert found.nats["base"] == found.nats["dynamic"]
+    result = load(book / "run").measure(str(book / "other.txt"), dynamic=True, adapt=config)
+    assert all(saved.value == saved.low == saved.high == 0 for saved in result.measurement.bits_saved.values())
+    assert result.nats["base"] == result.nats["dynamic"]
 
 
 def test_statistics_are_of_the_text_that_was_learnt_from(book):
     """Of all of it, in columns: the held-out bytes take no part, and the number of gradients is told."""
     config = DynamicConfig(columns=7, segment=11)
-    found, told = gradient_statistics_for(load(book / "run"), config)
+    actual, output = gradient_statistics_for(load(book / "run"), config)
     whole = (book / "book.txt").stat().st_size
     length = (whole - 2 * round(0.05 * whole)) // 7
-    assert found.batches == -(-length // 11) and told.startswith(f"{found.batches:,} gradients on")
+    assert actual.batches == -(-length // 11) and output.startswith(f"{actual.batches:,} gradients on")
     again, _ = gradient_statistics_for(load(book / "run"), config)
-    assert all(torch.equal(again.squares[name], total) for name, total in found.squares.items())
+    assert all(torch.equal(again.squares[name], total) for name, total in actual.squares.items())
 
 
 def test_another_models_statistics_are_refused(capsys, book, tmp_path):
@@ -122,15 +122,15 @@ def test_sgd_needs_no_statistics_and_any_model_will_do(capsys, book, tmp_path):
         ("none", "transformer, learned", "after every sequence"),
     ):
         save_base(tmp_path / name, lively(CONFIGS[kind], space), tokenizer)
-        found = answer(capsys, str(tmp_path / name), *sgd, "--adapt.learning-rate", "0.05")
-        assert read in found["read_as"] and found["statistics"] == "none"
-        assert found["perplexities"][0]["bits_saved"]["low"] > 0
+        output = answer(capsys, str(tmp_path / name), *sgd, "--adapt.learning-rate", "0.05")
+        assert read in output["read_as"] and output["statistics"] == "none"
+        assert output["perplexities"][0]["bits_saved"]["low"] > 0
         assert not list((tmp_path / name).glob("gradients*"))
         code, _, err = call(capsys, str(tmp_path / name), "--data", str(text))
         assert code == 1 and "name the text (adapt.text)" in " ".join(err.split())
         named = ["--data", str(text), "--adapt.text", str(text), "--adapt.columns", "5", "--adapt.batches", "4"]
-        found = answer(capsys, str(tmp_path / name), *named, "--adapt.rule", "mos")
-        assert found["statistics"].startswith(f"4 gradients on {text}")
+        output = answer(capsys, str(tmp_path / name), *named, "--adapt.rule", "mos")
+        assert output["statistics"].startswith(f"4 gradients on {text}")
 
 
 def test_a_model_of_hugging_face_learns_after_each_chunk(capsys, tmp_path):
@@ -146,9 +146,9 @@ def test_a_model_of_hugging_face_learns_after_each_chunk(capsys, tmp_path):
     save_base(tmp_path / "gpt2", base, tokenizer)
     (tmp_path / "text.txt").write_text("abcab\n" * 40)
     flags = ["--data", str(tmp_path / "text.txt"), "--prompt-tokens", "2", "--max-length", "8", "--adapt.rule", "sgd"]
-    found = answer(capsys, str(tmp_path / "gpt2"), *flags)
-    assert found["measured_on"].startswith("24 sequences (192 tokens")  # of 40 lines of 6 tokens, chunks of 10
-    assert found["perplexities"][0]["bits_saved"]["low"] > 0
+    output = answer(capsys, str(tmp_path / "gpt2"), *flags)
+    assert output["measured_on"].startswith("24 sequences (192 tokens")  # of 40 lines of 6 tokens, chunks of 10
+    assert output["perplexities"][0]["bits_saved"]["low"] > 0
 
 
 def test_what_is_refused(capsys, book):

@@ -41,8 +41,8 @@ def test_levels_are_those_after_the_whole_context(config, monkeypatch):
     whole = Sequences(windows, stop - 4, stop)
     expected = point_values(whole, log_probs_and_logsumexp(base, whole)[1].detach().double(), 4)
     torch.testing.assert_close(data.logsumexp, expected, atol=1e-9, rtol=0)
-    own = self_conditioned_scores(base, whole, rng=SeededRng(0))
-    torch.testing.assert_close(outputs.log_prob, own.log_prob, atol=1e-9, rtol=0)
+    self_value = self_conditioned_scores(base, whole, rng=SeededRng(0))
+    torch.testing.assert_close(outputs.log_prob, self_value.log_prob, atol=1e-9, rtol=0)
     assert drawn.replicate.tolist() == [row for row in range(12) for _ in range(2)]
     torch.testing.assert_close(drawn.logsumexp[::2, 0], expected[:, 0], atol=1e-9, rtol=0)  # before the first draw
     torch.testing.assert_close(drawn.logsumexp[1::2, 0], expected[:, 0], atol=1e-9, rtol=0)

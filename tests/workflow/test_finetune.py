@@ -39,7 +39,7 @@ def model(tmp_path_factory):
 
 
 def words(number: int) -> str:
-    return "".join(LETTERS[one] for one in SeededRng(number).categorical(torch.zeros(1, 8), 6)[0].tolist())
+    return "".join(LETTERS[item] for item in SeededRng(number).categorical(torch.zeros(1, 8), 6)[0].tolist())
 
 
 def rows_of(task: str) -> list[dict]:
@@ -55,7 +55,7 @@ def rows_of(task: str) -> list[dict]:
     if task == "extract":
         predictions = [[] if number % 4 == 0 else [{"text": text[2:4], "answer_start": 2}] for number, text in enumerate(texts)]
         return [
-            {"context": text * 3, "question": text[:2], "answers": one} for text, one in zip(texts, predictions, strict=True)
+            {"context": text * 3, "question": text[:2], "answers": item} for text, item in zip(texts, predictions, strict=True)
         ]
     return [
         {"query": text[:3], "document": other, "label": grade}
@@ -95,11 +95,11 @@ METRICS = {
 
 @pytest.mark.parametrize("task", METRICS)
 def test_every_task_from_a_file_to_a_folder_that_predicts_the_same(model, files, tmp_path, task):
-    found = finetune(run_of(model, files, tmp_path, task))
-    assert set(found.measured) == METRICS[task] and found.record.steps == 2
-    assert all(one.low <= one.value <= one.high for one in found.measured.values())
+    actual = finetune(run_of(model, files, tmp_path, task))
+    assert set(actual.measured) == METRICS[task] and actual.record.steps == 2
+    assert all(value.low <= value.value <= value.high for value in actual.measured.values())
     again = load_finetuned(tmp_path)
-    assert again.predict(found.test) == found.predictions and again.labelling == found.model.labelling
+    assert again.predict(actual.test) == actual.predictions and again.labelling == actual.model.labelling
     assert json.loads((tmp_path / "results.json").read_text())["task"] == task
     assert f"trained to {task}" in (tmp_path / "README.md").read_text()
 
@@ -133,8 +133,8 @@ def test_a_task_that_can_be_learnt_is(model, tmp_path):
     file.write_text("".join(json.dumps({"text": text, "label": "c" if "c" in text else "-"}) + "\n" for text in texts))
     training = replace(TRAINING, steps=40, batch_size=16, learning_rate=2e-2, evaluate_every=20)
     data = LabelledDataConfig(str(file), held_out=0.2)
-    found = finetune(FinetuneRun(model, out=str(tmp_path / "run"), data=data, training=training, longest=16))
-    assert found.measured["accuracy"].low > 0.6
+    actual = finetune(FinetuneRun(model, out=str(tmp_path / "run"), data=data, training=training, longest=16))
+    assert actual.measured["accuracy"].low > 0.6
 
 
 def test_frozen_layers_stay_and_lower_ones_move_less(model, files, tmp_path):
@@ -156,11 +156,11 @@ def test_other_networks_and_encoders_of_hugging_face(files, tmp_path):
     tokenizer = train_tokenizer("character", [LETTERS + " ?"])
     gru = build_base(GruConfig(8, 1), Space(tokenizer.vocab_size, 32, eos=tokenizer.eos), rng=SeededRng(0))
     save_base(tmp_path / "gru", gru, tokenizer)
-    found = finetune(run_of(tmp_path / "gru", files, tmp_path / "a", "extract"))
-    assert not found.model.task_model.encoder.bidirectional
-    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{one}" for one in LETTERS)]
+    actual = finetune(run_of(tmp_path / "gru", files, tmp_path / "a", "extract"))
+    assert not actual.model.task_model.encoder.bidirectional
+    symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{item}" for item in LETTERS)]
     (tmp_path / "vocab.txt").write_text("\n".join(symbols))
-    cut = BertTokenizerFast(vocab={one: number for number, one in enumerate(symbols)})
+    cut = BertTokenizerFast(vocab={item: number for number, item in enumerate(symbols)})
     with SeededRng(0).fork_torch_rng():
         bert = BertModel(
             BertConfig(
@@ -175,10 +175,10 @@ def test_other_networks_and_encoders_of_hugging_face(files, tmp_path):
     for part in (bert, cut):
         part.save_pretrained(tmp_path / "bert")
     for task in ("classify", "extract"):
-        found = finetune(run_of(tmp_path / "bert", files, tmp_path / task, task, encoder=True))
-        assert found.model.task_model.config.pooling == "first"
+        actual = finetune(run_of(tmp_path / "bert", files, tmp_path / task, task, encoder=True))
+        assert actual.model.task_model.config.pooling == "first"
         again = load_finetuned(tmp_path / task)
-        assert again.predict(found.test) == found.predictions
+        assert again.predict(actual.test) == actual.predictions
 
 
 def test_the_command_line(model, files, tmp_path, capsys):
@@ -195,10 +195,10 @@ def test_the_command_line(model, files, tmp_path, capsys):
     )
     code, out, err = call(capsys, "finetune", model, "--out", folder, *arguments, "--training.seed", "4", "--quiet", "--json")
     assert code == 0, err
-    told = json.loads(out.splitlines()[-1])
-    assert told["seed"] == 4 and {"value", "low", "high"} <= set(told["measured"]["accuracy"])
+    output = json.loads(out.splitlines()[-1])
+    assert output["seed"] == 4 and {"value", "low", "high"} <= set(output["measured"]["accuracy"])
     code, out, _ = call(capsys, "predict", folder, "abc", "gh", "--json")
-    assert code == 0 and [one["label"] in "012" for one in json.loads(out.splitlines()[-1])["predictions"]] == [True, True]
+    assert code == 0 and [load["label"] in "012" for load in json.loads(out.splitlines()[-1])["predictions"]] == [True, True]
     predictions = tmp_path / "answers.jsonl"
     code, out, _ = call(capsys, "predict", folder, "--data", str(files / "classify.csv"), "--out", str(predictions), "--json")
     assert code == 0 and len(predictions.read_text().splitlines()) == 40 and "measured" in json.loads(out.splitlines()[-1])
@@ -217,10 +217,10 @@ def test_windows_of_a_passage_find_every_answer_once(model):
     tokenizer = train_tokenizer("character", [LETTERS + " ?"])
     layout, passage = PairEncoder(tokenizer, 12, 20, 21), "abcdefghabcdefgh"
     x, windows = layout.windows([(passage, "ab"), ("gh", "h")])
-    assert x.start.tolist() == [7, 7, 7, 7, 2] and [one.first for one in windows] == [0, 3, 6, 9, 0]
+    assert x.start.tolist() == [7, 7, 7, 7, 2] and [window.first for window in windows] == [0, 3, 6, 9, 0]
     assert x.points()[0] == [20, *tokenizer.encode(["ab"])[0], 20, 21]
-    assert [one.span(4, 3, 7) for one in windows[:4]] == [(4, 6), (1, 3), None, None]
-    assert {one.text(passage, *found) for one in windows[:4] if (found := one.span(4, 3, 7))} == {"efg"}
+    assert [window.span(4, 3, 7) for window in windows[:4]] == [(4, 6), (1, 3), None, None]
+    assert {window.text(passage, *actual) for window in windows[:4] if (actual := window.span(4, 3, 7))} == {"efg"}
     long = Example(((passage, "ab"),), ((4, "efg"),), "")
     assert Extract(3, True).labelled([long], layout).label.tolist() == [[4, 6], [1, 3], [-1, -1], [-1, -1]]
     assert Extract(2, True).labelled([long], layout).label.eq(-1).all()
@@ -233,8 +233,8 @@ def test_rows_of_files_and_what_is_wrong_with_them(tmp_path):
         {"text": "cd", "answer_start": 3}]}]}]}]}  # fmt: skip
     file = tmp_path / "squad.json"
     file.write_text(json.dumps(nested))
-    (found,) = make_examples("extract", read_rows(str(file)), DEFAULT_COLUMNS["extract"], "x")
-    assert found.label == ((3, "cd"),) and found.inputs == (("ab cd", "q"),)
+    (actual,) = make_examples("extract", read_rows(str(file)), DEFAULT_COLUMNS["extract"], "x")
+    assert actual.label == ((3, "cd"),) and actual.inputs == (("ab cd", "q"),)
     for content, name, task, message in (
         ({"data": [{}]}, "a.json", "extract", "not in the form of SQuAD"),
         (None, "a.txt", "classify", "no columns by its extension"),

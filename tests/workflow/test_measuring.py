@@ -118,24 +118,24 @@ def test_a_base_with_an_energy_by_every_method(capsys, folders, tmp_path):
     base, energy, text = str(folders / "base"), str(folders / "energy"), str(folders / "text.txt")
     flags = ("--sequences", "12", "--draws", "20", "--positions", "4", "--position-draws", "6")
     flags = (*flags, "--plot", str(tmp_path / "p.png"))
-    found = measured(capsys, base, "--energy", energy, "--data", text, *flags)
-    ways = [(row["model"], row["per"], row["method"]) for row in found["perplexities"]]
+    actual = measured(capsys, base, "--energy", energy, "--data", text, *flags)
+    ways = [(row["model"], row["per"], row["method"]) for row in actual["perplexities"]]
     assert len(ways) == len(set(ways)) == 12
     assert {way[2] for way in ways} == {"interval", "bounds of the paper", "guarantee"}
-    assert "12 sequences" in found["measured_on"] and "evenly spaced among" in found["measured_on"]
-    assert found["log_z_std"]["low"] >= 0 and "prompts" in found["log_z"]["method"]
-    assert [row["position"] for row in found["positions"]] == [1, 2, 3, 4, 5] and found["positions"][0]["sequences"] == 4
+    assert "12 sequences" in actual["measured_on"] and "evenly spaced among" in actual["measured_on"]
+    assert actual["log_z_std"]["low"] >= 0 and "prompts" in actual["log_z"]["method"]
+    assert [row["position"] for row in actual["positions"]] == [1, 2, 3, 4, 5] and actual["positions"][0]["sequences"] == 4
     assert (tmp_path / "p.png").stat().st_size > 1000
     tilted = {
-        row["method"]: row["perplexity"] for row in found["perplexities"] if row["model"] == "tilted" and row["per"] == "token"
+        row["method"]: row["perplexity"] for row in actual["perplexities"] if row["model"] == "tilted" and row["per"] == "token"
     }
     middle = tilted["interval"]["value"]
     assert tilted["guarantee"]["low"] < middle < tilted["guarantee"]["high"]
     assert tilted["bounds of the paper"]["low"] < middle < tilted["bounds of the paper"]["high"]
     assert tilted["bounds of the paper"]["confidence"] is None
-    worst = found["worst_prompts"]
+    worst = actual["worst_prompts"]
     assert worst and {"prompt_ends_with", "ess", "max_share", "pareto_k", "verdict"} == set(worst[0])
-    assert any("of 12 prompts" in note for note in found["notes"])
+    assert any("of 12 prompts" in note for note in actual["notes"])
 
 
 def test_kept_draws_are_used_again_and_belong_to_one_model(folders, tmp_path):

@@ -57,7 +57,7 @@ def test_words_are_turned_round(kind, pairs, tmp_path):
     assert "336 pairs" not in result.splits.description and "of more than 8 tokens left out" in result.splits.description
     model = require_translator(load(tmp_path / "run"))
     test = [model.tokenizer.decode([row[:start]])[0] for row, start in zip(*_prompts(result.splits), strict=True)]
-    said = [one.text for one in translate(model, test, Greedy(), rng=SeededRng(0))]
+    said = [item.text for item in translate(model, test, Greedy(), rng=SeededRng(0))]
     right = sum(ours == word[::-1] for ours, word in zip(said, test, strict=True)) / len(test)
     assert right > 0.5, f"{right:.0%} of words that were held out are right"
 
@@ -102,8 +102,8 @@ def test_a_causal_base_goes_on_from_its_sources(pairs, tmp_path):
 def test_a_translator_is_measured_on_pairs(pairs, tmp_path, capsys):
     train_base(run_of(tmp_path / "run", pairs, SMALL["encoder-decoder"], 6))
     data = ("--data", str(pairs), "--data.target", "2")
-    found = measured(capsys, str(tmp_path / "run"), *data)
-    assert found["data"].endswith("336 pairs, 0 of them too long and left out")
+    actual = measured(capsys, str(tmp_path / "run"), *data)
+    assert actual["data"].endswith("336 pairs, 0 of them too long and left out")
     tilted = measured(capsys, str(tmp_path / "run"), *data, "--energy", "self", "--draws", "4")
     assert "saved_by_tilting" in tilted
 

@@ -44,8 +44,8 @@ def test_from_a_text_file_to_a_model_folder(tmp_path, text, capsys):
     )
     result = train_base(run)
     assert set(result.measured) == {"perplexity per token", "perplexity per word", "perplexity per byte"}
-    for found in result.measured.values():
-        assert found.low < found.value < found.high
+    for value in result.measured.values():
+        assert value.low < value.value < value.high
     base, tokenizer = load_base(run.out)
     assert digest(module_tensors(base)) == digest(module_tensors(result.base))
     assert tokenizer.name == "bpe" and base.space.eos == tokenizer.eos and base.space.max_length == 32

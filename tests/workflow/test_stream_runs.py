@@ -55,8 +55,8 @@ def test_raw_bytes_from_a_file_to_a_model(book):
     }  # fmt: skip
     bits, per = result.measured["bits per byte"], result.measured["perplexity per byte"]
     assert bits.unit == "bits per byte" and 2**bits.value == pytest.approx(per.value) and bits.low < bits.value < bits.high
-    found = stream_log_probs(result.base, data_splits.test.tokens, segment=7)
-    assert bits.value == pytest.approx(-float(found.mean()) / math.log(2), abs=1e-6)
+    actual = stream_log_probs(result.base, data_splits.test.tokens, segment=7)
+    assert bits.value == pytest.approx(-float(actual.mean()) / math.log(2), abs=1e-6)
     base, _ = load_base(run.out)
     assert base.space.eos is None and base.space.max_length == 16
     assert load(run.out).trained == run
@@ -73,10 +73,10 @@ def test_the_verb_reads_with_the_memory(capsys, book, tmp_path):
     _, run, result = book
     text = tmp_path / "other.txt"
     text.write_bytes("née 7: another rainy day\r\n".encode() * 40)
-    found = measured(capsys, run.out, "--data", str(text))
-    rows = {row["per"]: row for row in found["perplexities"]}
-    assert set(rows) == {"token", "word", "character", "byte"} and "one column, 16 tokens at a time" in found["read_as"]
-    assert "blocks of" in found["notes"][0]
+    actual = measured(capsys, run.out, "--data", str(text))
+    rows = {row["per"]: row for row in actual["perplexities"]}
+    assert set(rows) == {"token", "word", "character", "byte"} and "one column, 16 tokens at a time" in actual["read_as"]
+    assert "blocks of" in actual["notes"][0]
     stream = raw_stream(text.read_bytes(), result.data.tokenizer)
     exact = -float(stream_log_probs(result.base, stream.tokens).mean())
     assert rows["byte"]["bits"]["value"] == pytest.approx(exact / math.log(2), abs=1e-5)
@@ -115,8 +115,8 @@ def test_words_by_lines_with_an_end_symbol_for_each(capsys, tmp_path):
     test = result.data.test
     assert int((test.tokens == result.data.tokenizer.eos).sum()) == 60
     assert torch.equal(test.words, torch.ones_like(test.words))
-    found = measured(capsys, run.out, "--data", files["test"])
-    assert found["perplexities"][0]["perplexity"]["value"] == pytest.approx(
+    actual = measured(capsys, run.out, "--data", files["test"])
+    assert actual["perplexities"][0]["perplexity"]["value"] == pytest.approx(
         result.measured["perplexity per token"].value, rel=1e-5
     )
 

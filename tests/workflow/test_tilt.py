@@ -47,19 +47,19 @@ def model(tmp_path_factory) -> str:
 
 def test_wanted_moments_are_met_by_fresh_draws_and_the_energy_is_saved(model, tmp_path):
     run = TiltRun(out=str(tmp_path / "energy"), want=("starts-with:0=0.8", "contains:11=0.3"), fit=FIT)
-    found = tilt(model, run)
-    for want, fresh in zip((0.8, 0.3), found.moments, strict=True):
+    result = tilt(model, run)
+    for want, fresh in zip((0.8, 0.3), result.moments, strict=True):
         assert abs(fresh.value - want) < 1.5 * (fresh.high - fresh.low)  # six standard errors
-    assert found.divergences["kl"].low > 0
+    assert result.divergences["kl"].low > 0
     saved = load_energy(run.out)
-    assert [one.title for one in saved.features] == ["starts-with 0", "contains 11"] and saved.log_z == found.log_z
+    assert [feature.title for feature in saved.features] == ["starts-with 0", "contains 11"] and saved.log_z == result.log_z
     saved.check_base(load_base(model)[0])
-    assert [row["note"] for row in found.rows()] == ["given", "given"]
+    assert [row["note"] for row in result.rows()] == ["given", "given"]
 
 
 def test_moments_of_the_data_that_the_base_learnt_from(model, tmp_path):
-    found = tilt(model, TiltRun(out=str(tmp_path / "energy"), feature=("contains:101",), fit=FIT))
-    (row,) = found.rows()
+    result = tilt(model, TiltRun(out=str(tmp_path / "energy"), feature=("contains:101",), fit=FIT))
+    (row,) = result.rows()
     assert row["in the data"] == 1.0 and row["in the base"] < 0.9 < row["tilted"].high
     assert "separable" in row["note"]
 
@@ -104,8 +104,8 @@ def test_a_student_is_a_model_like_any_other(model, tmp_path):
         distil=DistilConfig(draws=1500, candidates=3000, evaluation_draws=2000),
         training=DistilTraining(epochs=6, batch_size=50, learning_rate=0.03),
     )
-    found = distil(model, energy, run)
-    (row,) = found.rows
+    result = distil(model, energy, run)
+    (row,) = result.rows
     assert row["base"].high < 0.8 < row["student"].low and row["tilted"].covers(0.9)
     student, tokenizer = load_base(run.out)
     assert tokenizer is not None
@@ -117,7 +117,7 @@ def test_a_student_is_a_model_like_any_other(model, tmp_path):
         distil(model, energy, run)
     with pytest.raises(ValueError, match=r"started with distil.draws = 1500, and is resumed with distil.draws = 10"):
         distil(model, energy, replace(run, distil=replace(run.distil, draws=10)), resume=True)
-    assert distil(model, energy, run, resume=True).rows == found.rows
+    assert distil(model, energy, run, resume=True).rows == result.rows
 
 
 def test_a_fresh_student_starts_anew(model, tmp_path):
@@ -127,6 +127,6 @@ def test_a_fresh_student_starts_anew(model, tmp_path):
     distil(model, energy, DistilRun(str(tmp_path / "copy"), distil=config, training=training))
     distil(model, energy, DistilRun(str(tmp_path / "fresh"), distil=config, training=training, fresh=True))
     base, copy, fresh = (
-        module_tensors(load_base(one)[0])["network.head.bias"] for one in (model, tmp_path / "copy", tmp_path / "fresh")
+        module_tensors(load_base(item)[0])["network.head.bias"] for item in (model, tmp_path / "copy", tmp_path / "fresh")
     )
     assert torch.allclose(base, copy, atol=1e-6) and not torch.allclose(base, fresh, atol=1e-3)

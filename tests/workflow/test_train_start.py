@@ -42,9 +42,9 @@ def test_it_begins_with_the_weights_and_the_tokenizer_of_the_folder(first, tmp_p
     run, result = first
     still = replace(TRAINING, learning_rate=1e-12, steps=1)
     again = TrainRun(str(tmp_path / "still"), data=run.data, length=run.length, training=still, start=run.out)
-    found = train_base(again)
-    assert found.base.config == result.base.config and found.base.space == result.base.space
-    assert found.measured["perplexity per token"].value == pytest.approx(
+    actual = train_base(again)
+    assert actual.base.config == result.base.config and actual.base.space == result.base.space
+    assert actual.measured["perplexity per token"].value == pytest.approx(
         result.measured["perplexity per token"].value, rel=1e-6
     )
     assert load_base(again.out)[1].encode(["the 3 cats"]) == load_base(run.out)[1].encode(["the 3 cats"])
@@ -55,10 +55,10 @@ def test_a_second_stage_averages_from_its_first_step_and_resumes(first, tmp_path
     run, result = first
     second = replace(TRAINING, swa_start=0.0)
     stage = TrainRun(str(tmp_path / "second"), data=run.data, length=run.length, training=second, start=run.out)
-    found = train_base(stage)
-    assert digest(module_tensors(found.base)) != digest(module_tensors(result.base))
+    actual = train_base(stage)
+    assert digest(module_tensors(actual.base)) != digest(module_tensors(result.base))
     again = train_base(replace(stage, resume=True))
-    assert digest(module_tensors(again.base)) == digest(module_tensors(found.base))
+    assert digest(module_tensors(again.base)) == digest(module_tensors(actual.base))
 
 
 def test_what_the_folder_says_is_not_said_again(first):
@@ -71,15 +71,15 @@ def test_what_the_folder_says_is_not_said_again(first):
 def test_tied_layers_go_on_as_their_fixed_point(first, tmp_path):
     run, _ = first
     layers = DeqConfig(width=8, heads=2, feedforward=16, memory=12, unrolled=2, tolerance=0.1, exact_tolerance=0.1)
-    begun = train_base(replace(run, out=str(tmp_path / "layers"), base=layers))
+    prefix_model = train_base(replace(run, out=str(tmp_path / "layers"), base=layers))
     solved = replace(
-        run, out=str(tmp_path / "solved"), start=str(begun.folder), base=DeqConfig(unrolled=0),
+        run, out=str(tmp_path / "solved"), start=str(prefix_model.folder), base=DeqConfig(unrolled=0),
         tokenizer=TokenizerConfig(), training=replace(TRAINING, learning_rate=1e-12, steps=1),
     )  # fmt: skip
-    found = train_base(solved).base
-    assert found.config == replace(begun.base.config, unrolled=0)
-    for name, weight in module_tensors(begun.base).items():
-        assert torch.allclose(weight, module_tensors(found)[name], atol=1e-6)
+    actual = train_base(solved).base
+    assert actual.config == replace(prefix_model.base.config, unrolled=0)
+    for name, weight in module_tensors(prefix_model.base).items():
+        assert torch.allclose(weight, module_tensors(actual)[name], atol=1e-6)
     with pytest.raises(ValueError, match="Only a DEQ-Transformer can be unrolled"):
         train_base(replace(solved, out=str(tmp_path / "other"), start=run.out))
 
