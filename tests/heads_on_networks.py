@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from networks import lively
+from small_networks import lively
 
 from esscher.bases.network import NetworkBase
 from esscher.core.randomness import SeededRng

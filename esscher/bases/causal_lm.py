@@ -151,9 +151,8 @@ class CausalLM(nn.Module):
 def causal_lm(
     model: nn.Module, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> CausalLM:
-    """A base around a model of `AutoModelForCausalLM`. `max_length` is that of its points, by default the positions of the
-    model, at most 256; `eos=None` makes all points of that length; `bos` defaults to the model's BOS token, or its EOS
-    token."""
+    """A base around a model of `AutoModelForCausalLM`. `max_length` is that of its points, by default the model's positions, at
+    most 256; `eos=None` makes all points of that length; `bos` defaults to the model's BOS or EOS token."""
     config = text_config(model)
     ends = special_token_ids(model, "eos_token_id")
     if eos == "model":

@@ -145,8 +145,7 @@ def with_attention_span(base: NetworkBase, *, attention_span: int | None = None,
 
 
 def with_prompt_tokens(base: NetworkBase, prompt_tokens: int) -> NetworkBase:
-    """The same network on the rest of points whose first `prompt_tokens` tokens become a prompt, such as the rest of an image.
-    Points must have one length."""
+    """The same network on the rest of points of one length, whose first `prompt_tokens` tokens become a prompt."""
     left = base.space.max_length - prompt_tokens
     if base.space.eos is not None or prompt_tokens < 0 or left < 1:
         raise ValueError(

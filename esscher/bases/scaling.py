@@ -1,6 +1,5 @@
-"""A larger base with as many parameters as a base and its energy together, the control for model size (BALM): settings for a
-new base (`scaled_to`), or extra blocks in a trained Transformer that at first change nothing. Training is left to the
-caller."""
+"""A base with as many parameters as a base and its energy together, the control for model size (BALM): settings of a new base
+(`scaled_to`), or extra blocks in a trained Transformer that at first change nothing. It is not trained here."""
 
 from copy import deepcopy
 from dataclasses import replace

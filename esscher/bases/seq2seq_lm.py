@@ -169,9 +169,8 @@ class Seq2SeqLM(nn.Module):
 def seq2seq_lm(
     model: Any, *, max_length: int | None = None, eos: int | Literal["model"] | None = "model", bos: int | None = None
 ) -> Seq2SeqLM:
-    """A base around a model of `AutoModelForSeq2SeqLM`. `max_length` is that of its targets, by default the positions of the
-    decoder, at most 256; `eos=None` makes all targets of that length; `bos` defaults to the model's decoder start token, or its
-    BOS token."""
+    """A base around a model of `AutoModelForSeq2SeqLM`. `max_length` is that of its targets, by default the decoder's
+    positions, at most 256; `eos=None` makes all targets of that length; `bos` defaults to the decoder start token, or BOS."""
     if eos == "model":
         ends = special_token_ids(model, "eos_token_id")
         eos = ends[0] if ends else None

@@ -14,12 +14,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_outputs import BaseModelOutput
 
-from esscher.bases.shared_prompt_cache import (
-    UnsupportedAttentionError,
-    attention_implementation,
-    copy_rows,
-    unsupported_kwargs,
-)
+from esscher.bases.shared_prompt_cache import UnsupportedAttentionError, attention_implementation, copy_rows, unsupported_kwargs
 from esscher.networks.incremental_decoding import RowsByPrompt
 
 ATTENTION_NAME = "esscher_shared_source"

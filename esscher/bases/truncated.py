@@ -13,17 +13,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.bases.logits import LogitBase, gather_tokens, split_rows
-from esscher.core.space import Sequences, Space
-from esscher.core.target import Base, State
+from esscher.core.space import Sequences
+from esscher.core.target import Base, BaseWrapper, State
 
 RANK_RESOLUTION = 2.0**-12
 
 
 @dataclass(frozen=True)
-class Truncated:
+class Truncated(BaseWrapper):
     """A base truncated to its likelier tokens; None leaves a bound out."""
 
-    base: Base
     top_k: int | None = None
     top_p: float | None = None
     temperature: float = 1.0
@@ -36,10 +35,6 @@ class Truncated:
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"The temperature is above 0 and finite, not {self.temperature}; for greedy choice take top_k=1.")
 
-    @property
-    def space(self) -> Space:
-        return self.base.space
-
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.begin(prompts)
         return self._truncate(log_prob), state
@@ -47,9 +42,6 @@ class Truncated:
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.advance(state, token)
         return self._truncate(log_prob), state
-
-    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        return self.base.select(state, index)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         pieces = split_rows(x, self.space.vocab_size, x.tokens.shape[1])

@@ -12,16 +12,15 @@ from torch.nn.functional import log_softmax, pad
 from esscher.bases.logits import LogitBase, eval_mode, gather_tokens, split_rows
 from esscher.bases.network import NetworkBase
 from esscher.core.space import Sequences, Space
-from esscher.core.target import Base, State, Tilted
+from esscher.core.target import Base, BaseWrapper, State, Tilted
 from esscher.networks.network import Memory, ResumableNetwork
 from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, prepend_visible_symbol
 
 
 @dataclass(frozen=True)
-class FirstTokenRestricted:
+class FirstTokenRestricted(BaseWrapper):
     """A base given that the first token of the point is one of the allowed ones."""
 
-    base: Base
     allowed: Bool[Tensor, "V"]
 
     def __post_init__(self) -> None:
@@ -31,19 +30,9 @@ class FirstTokenRestricted:
                 f"{int(self.allowed.sum())} of {self.allowed.numel()} are allowed. Nothing was drawn."
             )
 
-    @property
-    def space(self) -> Space:
-        return self.base.space
-
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.begin(prompts)
         return torch.log_softmax(self._masked(log_prob), -1), state
-
-    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        return self.base.advance(state, token)
-
-    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        return self.base.select(state, index)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         log_probs = self.base.log_probs(x)
@@ -59,11 +48,10 @@ class FirstTokenRestricted:
 
 
 @dataclass(frozen=True)
-class Continuation:
+class Continuation(BaseWrapper):
     """The rest of points whose first `prefix_length` tokens, none of them the end symbol, are the last tokens of the prompt.
     The base reads the prefix step by step, not as a prompt, and the rest has at most `max_length - prefix_length` tokens."""
 
-    base: Base
     prefix_length: int
 
     def __post_init__(self) -> None:
@@ -95,12 +83,6 @@ class Continuation:
             log_prob, state = self.base.advance(state, points.tokens[row, points.start + position])
         return log_prob, state
 
-    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        return self.base.advance(state, token)
-
-    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        return self.base.select(state, index)
-
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         log_probs = self.base.log_probs(self.with_prefix_in_point(x))
         return torch.where(x.counted, log_probs, torch.zeros((), dtype=log_probs.dtype, device=log_probs.device))
@@ -113,10 +95,9 @@ def tilted_continuation(target: Tilted, prefix_length: int) -> Tilted:
 
 
 @dataclass(frozen=True)
-class WithMaxLength:
+class WithMaxLength(BaseWrapper):
     """The same base with points of at most `max_length` tokens: longer points are cut."""
 
-    base: Base
     max_length: int
 
     def __post_init__(self) -> None:
@@ -126,18 +107,6 @@ class WithMaxLength:
     @property
     def space(self) -> Space:
         return replace(self.base.space, max_length=self.max_length)
-
-    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        return self.base.log_probs(x)
-
-    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
-        return self.base.begin(prompts)
-
-    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        return self.base.advance(state, token)
-
-    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        return self.base.select(state, index)
 
 
 def with_max_length(base: Base, max_length: int | None) -> Base:

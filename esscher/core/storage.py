@@ -1,6 +1,5 @@
-"""Atomic files: a kill or a full disk never leaves an incomplete file under its name. Tensors are safetensors, never pickles,
-with a digest of their content, so that corruption is found on reading; sharded tensors (`esscher.bases.fsdp`) are written
-whole."""
+"""Atomic files: a kill or a full disk never leaves an incomplete file. Tensors are safetensors, never pickles, with a digest of
+their content, so that corruption is found on reading; sharded tensors (`esscher.bases.fsdp`) are written whole."""
 
 import contextlib
 import errno

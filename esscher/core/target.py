@@ -1,6 +1,5 @@
-"""p(x) = a(x) exp(-E(x)) / Z, the one model of this library: a normalised autoregressive `Base`, an `Energy` of whole
-sequences, and a `Tilted` of both. What a base keeps between two tokens (a cache, a hidden state, an automaton state) is its
-`State`, opaque to all others."""
+"""p(x) = a(x) exp(-E(x)) / Z, the one model of this library: an autoregressive `Base`, an `Energy` of whole sequences, and a
+`Tilted` of both. What a base keeps between two tokens (a cache, a hidden state) is its `State`, opaque to all others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +40,29 @@ class Base(Protocol):
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         """A copy of the state of the chosen rows: to share a prompt, to resample, to drop finished rows."""
         ...
+
+
+@dataclass(frozen=True)
+class BaseWrapper:
+    """A base that passes every call to another one; its subclasses change some of them."""
+
+    base: Base
+
+    @property
+    def space(self) -> Space:
+        return self.base.space
+
+    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
+        return self.base.log_probs(x)
+
+    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
+        return self.base.begin(prompts)
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        return self.base.advance(state, token)
+
+    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
+        return self.base.select(state, index)
 
 
 Energy = Callable[[Sequences], Tensor]

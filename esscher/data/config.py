@@ -24,8 +24,7 @@ class SourceConfig:
     separator: str | None = field(default=None, kw_only=True)
     """String between the texts of a text file."""
     empty: Literal["skip", "keep"] | None = field(default=None, kw_only=True)
-    """Whether empty texts are kept; each is then an end symbol alone, as is usual for the lines of WikiText. Skipped
-    by default."""
+    """Whether empty texts are kept, each as an end symbol alone, as is usual for the lines of WikiText."""
 
     def with_defaults(self, trained: "SourceConfig") -> "SourceConfig":
         """These settings, with those of the training data where column, unit, separator or empty are None."""

@@ -25,11 +25,9 @@ class EnergyConfig:
     """A network energy: which encoder reads the sequence, and how its hidden vectors become one number."""
 
     kind: EncoderKind | None = None
-    """unidirectional, bidirectional, encoder or shared; by default encoder if one is named, else bidirectional if the network
-    supports it."""
+    """unidirectional, bidirectional, encoder or shared; by default encoder if one is named, else bidirectional if it can be."""
     pooling: Pooling = "mean"
-    """Which hidden vectors are pooled: mean or sum over the sequence, its last token, whole (the mean with the prompt), or the
-    first token."""
+    """Which hidden vectors are pooled: mean or sum over the point, last token, whole (mean with the prompt), or first token."""
     network: Annotated[Any, NETWORKS] | None = None
     """A network of its own, initialised at random; by default the energy starts from the weights of the base."""
     dropout: float | None = None

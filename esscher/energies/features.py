@@ -220,8 +220,8 @@ def text_feature(name: str, decode: Decode, score: Callable[[str], float], *, wi
 def text_batch_feature(
     name: str, decode: Decode, score: Callable[[list[str]], Column], *, with_prompt: bool = False
 ) -> Feature:
-    """Any function of a list of decoded points, such as a classifier; wrap it in `cached` if it is slow. `with_prompt` decodes
-    prompt and point together."""
+    """Any function of a list of decoded points, such as a classifier (`cached` if it is slow); `with_prompt` adds the
+    prompt."""
     return Feature(name, TextFunction(decode, score, with_prompt))
 
 

@@ -1,6 +1,5 @@
 """Features of a translation (the point) and its source (the prompt), both decoded: length ratio, copied words, coverage. A
-lexicon has the words whose Dice coefficient is high: twice the number of pairs with both words over the sum of those with
-each."""
+lexicon has the words of a high Dice coefficient: twice the pairs with both words over the sum of those with each."""
 
 import math
 import re

@@ -81,8 +81,7 @@ def ratio(above: Float[Tensor, "n"], below: Float[Tensor, "n"] | None = None) ->
 
 def log_mean(count: Float[Tensor, "*S n"], log_weight: Float[Tensor, "*S n"], *, floor: float = 0.0) -> Float[Tensor, "*S"]:
     """log of the mean weight, with each draw counted `count` times. Counts may be negative at the low end of an interval, so
-    the mean is held above `floor` times the mean at counts of 1: the true mean is that low with probability at most `floor`
-    (Markov)."""
+    the mean is at least `floor` times that at counts of 1: the true mean is lower with probability at most `floor` (Markov)."""
     log_weight = log_weight.double()
     top = log_weight.amax(-1, keepdim=True)
     weight = (log_weight - top).exp()

@@ -58,8 +58,7 @@ def per_position(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[PositionEstimates]:
     """Estimates at every position of the test sequences `x`, with `draws` after each of their prefixes. `enumerate_last=False`
-    draws before the last position too, for vocabularies too large to score every token. `say` receives lines about the
-    progress."""
+    draws before the last position too, for large vocabularies. `say` receives lines about the progress."""
     check_test(test)
     if len(x) == 0:
         raise ValueError("The test set is empty. Nothing was measured.")

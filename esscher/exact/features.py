@@ -1,6 +1,5 @@
-"""Features that a finite automaton computes while it reads a point, so that their moments are exact. An `AutomatonFeature` is a
-function of `Sequences` like any feature, and tilts automata exactly (`esscher.exact.exponential_family`). It reads the point
-and not the prompt."""
+"""Features that a finite automaton computes while it reads a point (not the prompt), so that their moments are exact. An
+`AutomatonFeature` is a function of `Sequences` like any feature, and tilts automata (`exact.exponential_family`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,6 +17,7 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, prompts_of, sequences
 from esscher.core.target import Tilted
+from esscher.data.splits import random_rows
 from esscher.energies.features import Decomposable
 from esscher.estimators.continuations import NextToken, NextTokens, next_tokens
 from esscher.estimators.per_position import per_position
@@ -27,10 +28,9 @@ from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.sir import AdaptiveSIR, CandidateSelection
 from esscher.samplers.twists import HasTwist, ParticleSIR
-from esscher.workflow.analyses import draw_populations, encode_prompt
+from esscher.workflow.analyse import draw_populations, encode_prompt
 from esscher.workflow.model import Model
 from esscher.workflow.sample import WeightedCandidate, pool_rows, weighted_candidates
-from esscher.workflow.subsets import random_rows
 from esscher.workflow.tilt import energy_data
 
 SAMPLERS = ("sir", "adaptive-sir", "particles")

@@ -27,7 +27,7 @@ FeatureMaps = tuple[FeatureMap, ...]
 
 class MaskedConv2d(nn.Module):
     """The weights of a convolution over `rows` rows, from `left` columns before the pixel to `right` after it. With
-    `weight_norm` outputs have a norm (`length`) and a direction, and the standard deviation `scale` after
+    `weight_norm` outputs have a norm (`length`), a direction, and the standard deviation `scale` after
     `DataDependentInitPass`."""
 
     mask: Tensor

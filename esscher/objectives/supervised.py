@@ -33,8 +33,7 @@ NO_ANSWER = -1
 @dataclass(frozen=True, eq=False)
 class LabelledExamples:
     """Rows, the label of each, and the example each belongs to: numbers from 0 that rise by at most 1 from row to row. A label
-    is a class, a number, a grade (1 for the right choice), or the first and last token of an answer within the prompt, -1 where
-    there is none."""
+    is a class, a number, a grade (1 for the right choice), or the first and last token of an answer, -1 for none."""
 
     x: Sequences
     label: Int[Tensor, "R *S"] | Float[Tensor, "R"]
@@ -131,9 +130,8 @@ def pad_by_example(values: Float[Tensor, "R"], example: Int[Tensor, "R"], missin
 
 
 def span_log_probs(scores: Float[Tensor, "R U 2"], longest: int) -> Float[Tensor, "R U U"]:
-    """log p of every span from column i to column j: the sum of both scores, normalised over all valid spans. Column 0 means no
-    answer, and is a span only with itself. A span has at most `longest` columns; columns outside the passage have scores of
-    -inf."""
+    """log p of every span from column i to column j: the sum of both scores, normalised over all valid spans of at most
+    `longest` columns. Column 0 is no answer, a span only with itself; columns outside the passage have scores of -inf."""
     columns = scores.shape[1]
     first = torch.arange(columns, device=scores.device)[:, None]
     last = torch.arange(columns, device=scores.device)[None]

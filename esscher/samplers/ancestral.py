@@ -26,9 +26,8 @@ def rows_at_once(space: Space) -> int:
 def draw(
     base: Base, prompts: Sequences, draws: int, *, rng: Rng, max_new_tokens: int | None = None
 ) -> tuple[Sequences, Float[Tensor, "P N"]]:
-    """`draws` independent sequences after each prompt, prompt-major, and their exact log-probabilities; with `max_new_tokens`
-    they stop after so many tokens. Draws of a prompt share one state while their prefixes agree; finished draws cost
-    nothing."""
+    """`draws` independent sequences after each prompt, prompt-major, of at most `max_new_tokens` tokens, and their exact
+    log-probabilities. Draws of a prompt share one state while their prefixes agree; finished draws cost nothing."""
     length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
     at_once = rows_at_once(base.space)
     prompts_at_once = max(1, at_once // draws)

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.core.progress import Throttle
-from esscher.core.space import Sequences, Space
-from esscher.core.target import Base, Energy, State, Tilted, flat
+from esscher.core.space import Sequences
+from esscher.core.target import BaseWrapper, Energy, State, Tilted, flat
 from esscher.samplers.twists import HasTwist
 
 
@@ -52,25 +52,11 @@ class CountingTwistedEnergy:
 
 
 @dataclass(frozen=True)
-class CountingBase:
+class CountingBase(BaseWrapper):
     """A base that counts the tokens it advances by."""
 
-    base: Base
     tally: ProgressCounter
-
-    @property
-    def space(self) -> Space:
-        return self.base.space
-
-    def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        return self.base.log_probs(x)
-
-    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
-        return self.base.begin(prompts)
 
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         self.tally.add(tokens=len(token))
         return self.base.advance(state, token)
-
-    def select(self, state: State, index: Int[Tensor, "K"]) -> State:
-        return self.base.select(state, index)

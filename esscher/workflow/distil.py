@@ -11,6 +11,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.storage import write_json
 from esscher.core.target import Base, Tilted
+from esscher.data.splits import evenly_spaced_rows
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
 from esscher.estimators.expectations import moments
@@ -24,7 +25,6 @@ from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import ImageProcessor
 from esscher.workflow.run_folder import DISTIL_SETTINGS, RESULTS, refuse_other_settings, save_settings
-from esscher.workflow.subsets import evenly_spaced_rows
 from esscher.workflow.tilt import energy_data
 
 

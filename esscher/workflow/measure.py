@@ -22,6 +22,7 @@ from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import unique_prompts
 from esscher.core.storage import digest, module_tensors, write_json
+from esscher.data.splits import evenly_spaced
 from esscher.data.text import TextStream
 from esscher.energies.network import NetworkEnergy
 from esscher.energies.serialization import base_digest
@@ -37,7 +38,6 @@ from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dyna
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
 from esscher.workflow.run_folder import stream_settings, trained_chunking
-from esscher.workflow.subsets import evenly_spaced
 
 DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
 MAX_SEQUENCES = 500  # test sequences with prompts of their own

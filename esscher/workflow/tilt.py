@@ -23,6 +23,7 @@ from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig
+from esscher.data.splits import evenly_spaced, evenly_spaced_rows
 from esscher.energies.config import EnergyConfig
 from esscher.energies.declared_features import features_from_specs
 from esscher.energies.features import Feature, LogLinear, feature_values
@@ -55,7 +56,6 @@ from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
 from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
 from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, save_settings
-from esscher.workflow.subsets import evenly_spaced, evenly_spaced_rows
 
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
 DRAWS_PER_PROMPT = 64  # draws for each prompt in the end, where there are several

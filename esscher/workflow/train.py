@@ -97,7 +97,11 @@ def train_base(run: TrainRun) -> TrainResult:
     record = Trainer(training)(
         run.objective.prepare(context), Tilted(base), data, modules=base, validation=held_out, folder=folder, resume=run.resume
     )
-    measured = splits.measured(_test_nats(base, splits))
+    if isinstance(splits, DataSplits):
+        nats = cross_entropy(Tilted(base), splits.test, units=splits.units)
+    else:
+        nats = dict(measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats)
+    measured = splits.measured(nats)
     facts = {
         "folder": run.out, "steps": record.steps, "stopped": record.stopped, "best_step": record.best_step,
         "validation": record.best,
@@ -188,10 +192,3 @@ def _initial_base(run: TrainRun, splits: DataSplits | StreamSplits) -> NetworkBa
             f"{base.config.max_positions}. Nothing was trained; raise base.max_positions, or lower length.tokens."
         )
     return base
-
-
-def _test_nats(base: NetworkBase, splits: DataSplits | StreamSplits) -> Mapping[str, Estimate]:
-    """Cross-entropies on the test data by unit."""
-    if isinstance(splits, DataSplits):
-        return cross_entropy(Tilted(base), splits.test, units=splits.units)
-    return measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats

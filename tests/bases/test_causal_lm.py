@@ -7,8 +7,8 @@ import pytest
 import torch
 from causal_models import FAMILIES, SHARING, tiny_base, tiny_model
 from interrupted import Killed, killed_once
-from languages import PROMPTS
-from networks import check_padding
+from random_targets import PROMPTS
+from small_networks import check_padding
 from torch.nn.functional import log_softmax
 from transformers.activations import NewGELUActivation
 

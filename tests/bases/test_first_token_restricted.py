@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton
-from networks import SPACES
+from random_targets import PROMPTS, random_automaton
+from small_networks import SPACES
 
 from esscher.bases.wrappers import FirstTokenRestricted
 from esscher.core.space import prompts_of

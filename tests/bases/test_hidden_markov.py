@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from bases.hidden import SPACES, path_sums, random_model, rows_of
-from languages import PROMPTS
+from random_targets import PROMPTS
 from scipy.stats import chi2
 
 from esscher.bases import hidden_markov

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from bases.hidden import SPACES, path_sums, random_model, rows_of
-from languages import PROMPTS
+from random_targets import PROMPTS
 
 from esscher.bases.hidden_markov import (
     HiddenMarkov,

@@ -1,7 +1,7 @@
 """Scores and levels of logits: of the points alone, whatever prompts and padding hold."""
 
 import torch
-from networks import lively
+from small_networks import lively
 
 from esscher.bases.logits import log_probs_from_logits
 from esscher.core.space import Sequences, Space, sequences

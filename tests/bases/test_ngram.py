@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 import torch
-from languages import PROMPTS
+from random_targets import PROMPTS
 
 from esscher.bases.ngram import fit_ngram
 from esscher.core.randomness import SeededRng

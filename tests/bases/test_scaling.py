@@ -3,8 +3,8 @@
 import pytest
 import torch
 from causal_models import tiny_base
-from languages import PROMPTS
-from networks import CONFIGS, lively
+from random_targets import PROMPTS
+from small_networks import CONFIGS, lively
 
 from esscher.bases import logits
 from esscher.bases.logits import LogitBase

@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 from interrupted import Killed, killed_once
-from networks import check_padding
 from seq2seq_models import BART, FAMILIES, SHARING, SOURCES, TOKENS, tiny_base, tiny_model
+from small_networks import check_padding
 from torch.nn.functional import log_softmax
 
 from esscher.bases import logits, shared_source_cache

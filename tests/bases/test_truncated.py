@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton
-from networks import CONFIGS, SPACES, lively
+from random_targets import PROMPTS, random_automaton
+from small_networks import CONFIGS, SPACES, lively
 
 from esscher.bases.truncated import Truncated
 from esscher.bases.wrappers import WithMaxLength

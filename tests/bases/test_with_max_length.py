@@ -1,7 +1,7 @@
 """A base with shorter points is a base; the length in force is the shorter one."""
 
 import pytest
-from languages import random_automaton
+from random_targets import random_automaton
 
 from esscher.bases.wrappers import WithMaxLength
 from esscher.core.space import Space

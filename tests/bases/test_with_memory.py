@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import CONFIGS, SPACES, lively
+from small_networks import CONFIGS, SPACES, lively
 
 from esscher.bases.network import build_base
 from esscher.bases.wrappers import WithMemory

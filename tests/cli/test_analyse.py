@@ -1,12 +1,12 @@
 """esscher analyse as a user meets it: tables, pictures, JSON, errors."""
 
 import pytest
-from calling import answer, call
+from cli_calls import answer, call
 
 from esscher.cli import _expanded, build_app, main
 from esscher.cli.binding import settings_from
 from esscher.data.config import SourceConfig
-from esscher.workflow.analyses import encode_prompt
+from esscher.workflow.analyse import encode_prompt
 from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
 from esscher.workflow.model import load
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from calling import answer, call
+from cli_calls import answer, call
 
 from esscher.cli import main
 from esscher.cli.commands import COMMANDS, GROUPS

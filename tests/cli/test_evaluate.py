@@ -2,7 +2,6 @@
 
 import json
 
-import calling
 import pytest
 from metrics.translations import made_references, translated
 

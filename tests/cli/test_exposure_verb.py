@@ -5,8 +5,8 @@ import sys
 
 import pytest
 import torch
-from calling import answer, call
-from networks import lively
+from cli_calls import answer, call
+from small_networks import lively
 
 from esscher.bases.causal_lm import causal_lm
 from esscher.cli import main

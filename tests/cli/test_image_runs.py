@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from calling import answer, call
+from cli_calls import answer, call
 from PIL import Image
 
 from esscher.bases.network import NetworkBase

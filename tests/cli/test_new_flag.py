@@ -4,7 +4,7 @@ import inspect
 from dataclasses import dataclass, field, replace
 
 import pytest
-from calling import answer, call
+from cli_calls import answer, call
 
 from esscher.cli.commands import COMMANDS
 from esscher.core.config import from_dict, takes, to_dict

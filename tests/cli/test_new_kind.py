@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from calling import answer, call
+from cli_calls import answer, call
 
 from esscher.bases.network import build_base
 from esscher.core.config import Kind

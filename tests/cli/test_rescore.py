@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from calling import answer, call
-from networks import lively
+from cli_calls import answer, call
+from small_networks import lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space

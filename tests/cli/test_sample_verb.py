@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from calling import answer, call
+from cli_calls import answer, call
 
 from esscher.cli import main
 from esscher.samplers.sir import SIR

@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from calling import call
-from networks import CONFIGS, lively
+from cli_calls import call
 from seq2seq_models import tiny_base
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of

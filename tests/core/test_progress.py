@@ -2,7 +2,7 @@
 
 import json
 
-from calling import call
+from cli_calls import call
 
 from esscher.core import progress
 from esscher.core.estimate import Estimate
@@ -58,7 +58,7 @@ def test_the_flag_works_with_every_verb(capsys, tmp_path):
 
 
 def test_drawing_tells_log_z_so_far(monkeypatch):
-    from languages import random_target
+    from random_targets import random_target
 
     from esscher.core.space import Space, empty_prompts
     from esscher.samplers.importance import Importance

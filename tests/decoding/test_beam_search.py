@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from languages import random_automaton
-from networks import CONFIGS, lively
+from random_targets import random_automaton
 from seq2seq_models import tiny_model
+from small_networks import CONFIGS, lively
 
 from esscher.bases.seq2seq_lm import seq2seq_lm
 from esscher.core.randomness import SeededRng

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from causal_models import tiny_base
 from energies.classifiers import VOCABULARY, write_classifier
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space

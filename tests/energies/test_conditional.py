@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 from torch import nn
 
 from esscher.core.randomness import SeededRng

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from languages import PROMPTS, taste
+from random_targets import PROMPTS, taste
 
 from esscher.core.space import Space, prompts_of, sequences
 from esscher.energies.declared_features import cached

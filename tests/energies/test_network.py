@@ -4,7 +4,7 @@ import pytest
 import torch
 from causal_models import tiny_base, tiny_model
 from energies.encoders import MAKERS, OWN, SPACE, built, decode, encoder_folder, own_base
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from causal_models import tiny_base
-from languages import PROMPTS, random_automaton
-from networks import CONFIGS, lively
+from random_targets import PROMPTS, random_automaton
+from small_networks import CONFIGS, lively
 
 from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.core.randomness import SeededRng

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 from torch.nn.functional import cosine_similarity
 
 from esscher.core.randomness import SeededRng

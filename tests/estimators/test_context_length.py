@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from calling import answer, call
-from languages import random_automaton
-from networks import CONFIGS, lively
+from cli_calls import answer, call
+from random_targets import random_automaton
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, sequences

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import random_target
+from random_targets import random_target
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, sequences, unique_prompts

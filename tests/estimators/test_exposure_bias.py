@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import random_automaton
-from networks import CONFIGS, lively
+from random_targets import random_automaton
+from small_networks import CONFIGS, lively
 
 from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.bases.wrappers import WithMemory

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from languages import random_automaton
-from networks import CONFIGS, lively
+from random_targets import random_automaton
+from small_networks import CONFIGS, lively
 
 from esscher.bases.truncated import Truncated
 from esscher.core.randomness import SeededRng

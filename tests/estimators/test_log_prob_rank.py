@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from calling import answer, call
 from causal_models import tiny_model
-from networks import CONFIGS, lively
+from cli_calls import answer, call
+from small_networks import CONFIGS, lively
 
 from esscher.bases.causal_lm import causal_lm
 from esscher.bases.ngram import fit_ngram
@@ -24,7 +24,7 @@ from esscher.hub import save_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.testing import assert_covers
-from esscher.workflow.base_analyses import softmax_bound
+from esscher.workflow.analyse_bases import softmax_bound
 from esscher.workflow.config.analyse import RankConfig
 
 SOFTMAX = {

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target
+from random_targets import PROMPTS, random_automaton, random_target
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import random_automaton, random_target, taste
+from random_targets import random_automaton, random_target, taste
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import random_automaton, random_target, taste
+from random_targets import random_automaton, random_target, taste
 
 from esscher.bases.wrappers import Continuation
 from esscher.core import progress

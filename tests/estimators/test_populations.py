@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from languages import random_automaton, random_target, taste
+from random_targets import random_automaton, random_target, taste
 from scipy import stats
 
 from esscher.core.randomness import SeededRng

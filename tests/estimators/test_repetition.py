@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import random_target
+from random_targets import random_target
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, sequences

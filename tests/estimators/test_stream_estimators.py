@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from networks import CONFIGS, lively
 from scipy.signal import lfilter
+from small_networks import CONFIGS, lively
 
 from esscher.core.space import Sequences, Space
 from esscher.estimators import long_context as module

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from languages import random_target
+from random_targets import random_target
 
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from exact.examples import SPACES, random_weighted
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from exact.examples import SPACES, random_weighted
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 
 from esscher.core.space import Space, prompts_of
 from esscher.core.target import Tilted

@@ -12,7 +12,7 @@ ROWS, WAIT = "#candidates tbody tr", 60_000
 
 @pytest.fixture(scope="module")
 def address():
-    with served("shown.py") as actual:
+    with served("small_model.py") as actual:
         yield actual
 
 
@@ -50,7 +50,7 @@ def test_a_prompt_is_entered_and_controls_change_what_is_seen(address):
 def test_the_page_answers_while_it_draws():
     """The rest of the pool is still being drawn when the first candidates are there, a tab was opened, a word typed and the
     server asked for the page again."""
-    with served("shown.py", "", "slow") as address, looking(address) as page:
+    with served("small_model.py", "", "slow") as address, looking(address) as page:
         page.wait_for_selector(ROWS, timeout=WAIT)
         page.get_by_role("tab", name="About").click()
         page.wait_for_selector("#about :text('vocabulary')")
@@ -90,11 +90,11 @@ def test_votes_outlive_the_server(tmp_path):
             page.click("#vote-left" if number % 2 else "#vote-right")
         page.wait_for_function(f"!document.querySelector('#pair').innerText.includes('Pair {number} of')", timeout=WAIT)
 
-    with served("judged.py", folder) as address, looking(address) as page:
+    with served("serve_comparison.py", folder) as address, looking(address) as page:
         judge(page, 2, 1)
     kept = (folder / "votes.jsonl").read_text()
     assert kept.count("\n") == 2
-    with served("judged.py", folder) as address, looking(address, width=390, height=844) as page:
+    with served("serve_comparison.py", folder) as address, looking(address, width=390, height=844) as page:
         judge(page, 3, 3)
         assert "Thank you" in page.inner_text("#pair")
     assert (folder / "votes.jsonl").read_text().startswith(kept)

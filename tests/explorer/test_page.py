@@ -5,7 +5,7 @@ import socket
 
 import pytest
 from browsing import served
-from shown import explorer
+from small_model import explorer
 
 httpx = pytest.importorskip("httpx", reason="the extra `ui` is not installed")
 pytest.importorskip("gradio", reason="the extra `ui` is not installed")
@@ -44,7 +44,7 @@ def test_every_yield_of_drawing_is_a_whole_page():
 
 @pytest.fixture(scope="module")
 def address():
-    with served("shown.py", TOKEN) as actual:
+    with served("small_model.py", TOKEN) as actual:
         yield actual
 
 

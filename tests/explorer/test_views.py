@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from shown import FEATURES, LETTERS, explorer, last
+from small_model import FEATURES, LETTERS, explorer, last
 
 from esscher.core.space import prompts_of
 from esscher.core.target import flat

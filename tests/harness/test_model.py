@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from causal_models import tiny_model
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 pytest.importorskip("lm_eval", reason="the extra `harness` is not installed")
 

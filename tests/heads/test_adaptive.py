@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import CONFIGS, SPACES, lively
 from safetensors import safe_open
+from small_networks import CONFIGS, SPACES, lively
 from torch.nn.functional import log_softmax
 
 from esscher.core.randomness import SeededRng

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from causal_models import tiny_model
-from languages import taste
-from networks import CONFIGS, lively
+from random_targets import taste
+from small_networks import CONFIGS, lively
 from transformers import AutoTokenizer, StoppingCriteria, StoppingCriteriaList, pipeline
 
 from esscher.bases.causal_lm import causal_lm

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from networks import CONFIGS, lively
 from safetensors.torch import load_file, save_file
+from small_networks import CONFIGS, lively
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,

@@ -15,8 +15,8 @@ from bases.test_with_memory import STREAMING
 from exact.examples import random_weighted
 from heads_on_networks import CASES, DEEPER, ENDING, FIXED, PIXELS, PROMPTS, base_of, slowly_solved
 from heads_on_networks import NETWORKS as HEADED
-from languages import random_automaton
-from networks import CONFIGS, SPACES, lively
+from random_targets import random_automaton
+from small_networks import CONFIGS, SPACES, lively
 
 from esscher.bases.hidden_markov import path_automaton
 from esscher.bases.mixture import MixtureBase

@@ -5,9 +5,9 @@ import torch
 from bases.hidden import random_model
 from energies.encoders import MAKERS, decode
 from energies.test_self_energy import BASES as HIDDEN
-from languages import PROMPTS, random_automaton, taste
 from laws.parts import check_complete, part_of, parts, rows_to_numbers
-from networks import CONFIGS, lively
+from random_targets import PROMPTS, random_automaton, taste
+from small_networks import CONFIGS, lively
 from torch import nn
 
 from esscher.bases.hidden_markov import lift_to_paths, path_automaton

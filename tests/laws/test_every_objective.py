@@ -5,15 +5,15 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target
 from laws.parts import calls_give, check_complete, part_of, parts
-from networks import lively
 from objectives.test_distil import Judged
 from objectives.test_eforcing import base_of
 from objectives.test_eforcing import exact as exact_eforcing
 from objectives.test_noise_contrastive import exact_binary
 from objectives.test_scheduled_sampling import mixtures
 from objectives.test_tilted_likelihood import exact_loss, points_after
+from random_targets import PROMPTS, random_automaton, random_target
+from small_networks import lively
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softplus
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target
 from laws.parts import calls_give, check_complete, part_of, parts
+from random_targets import PROMPTS, random_automaton, random_target
 
 from esscher.core.draws import Draws
 from esscher.core.randomness import SeededRng

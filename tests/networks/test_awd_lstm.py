@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import CONFIGS, SPACES, check_dropout, lively
 from safetensors.torch import load_file
+from small_networks import CONFIGS, SPACES, check_dropout, lively
 
 from esscher.bases.network import build_base, build_network
 from esscher.bases.scaling import parameter_count, scaled_to

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from networks import lively
+from small_networks import lively
 
 from esscher.bases.network import build_base, with_attention_span, with_unrolled_layers
 from esscher.bases.scaling import parameter_count, scaled_to

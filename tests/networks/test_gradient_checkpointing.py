@@ -3,7 +3,7 @@
 import pytest
 import torch
 from causal_models import tiny_base
-from networks import CONFIGS
+from small_networks import CONFIGS
 from torch.autograd.graph import saved_tensors_hooks
 
 from esscher.bases.network import build_base

@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS
-from networks import CONFIGS, SPACES, check_padding, lively
+from random_targets import PROMPTS
+from small_networks import CONFIGS, SPACES, check_padding, lively
 
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 from torch import nn
 
 from esscher.bases.network import build_base, with_attention_span

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from networks import check_dropout, lively
+from small_networks import check_dropout, lively
 
 from esscher.bases.network import build_base
 from esscher.bases.scaling import parameter_count, scaled_to

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import CONFIGS
+from small_networks import CONFIGS
 
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng

@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pytest
 import torch
-from languages import PROMPTS
-from networks import CONFIGS, lively
+from random_targets import PROMPTS
+from small_networks import CONFIGS, lively
 
 from esscher.bases import network as module
 from esscher.bases.network import NetworkBase, build_base, infilling_order, to_text_order, with_factorization_order

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from languages import random_automaton
+from random_targets import random_automaton
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space

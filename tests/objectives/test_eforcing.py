@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from languages import random_automaton
-from networks import lively
+from random_targets import random_automaton
+from small_networks import lively
 from torch.nn.functional import cross_entropy
 
 from esscher.bases.logits import log_probs_and_logsumexp

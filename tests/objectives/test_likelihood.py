@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, taste
-from networks import CONFIGS, lively
+from random_targets import PROMPTS, random_automaton, taste
+from small_networks import CONFIGS, lively
 
 from esscher.core.draws import Sampler
 from esscher.core.randomness import SeededRng

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, taste
+from random_targets import PROMPTS, random_automaton, taste
 from torch import nn
 from torch.nn.functional import softplus
 

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 from esscher.bases.network import build_base, infilling_order, with_factorization_order
 from esscher.bases.wrappers import WithMemory

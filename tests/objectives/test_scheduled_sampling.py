@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import random_automaton
-from networks import lively
+from random_targets import random_automaton
+from small_networks import lively
 from torch.nn.functional import cross_entropy
 
 from esscher.bases.wrappers import WithMemory

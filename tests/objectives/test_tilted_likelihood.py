@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton
+from random_targets import PROMPTS, random_automaton
 
 from esscher.bases.network import build_base
 from esscher.core.objective import Loss

@@ -6,8 +6,7 @@ import pytest
 
 from esscher.papers import find_recipe
 from esscher.papers.bad_gan.objective import LowDensity
-from esscher.papers.bad_gan.recipe import errors_saved, make_row, over_draws
-from esscher.papers.bad_gan.studies import few_label_studies
+from esscher.papers.bad_gan.recipe import errors_saved, few_label_studies, make_row, over_draws
 from esscher.papers.study import StudyContext
 
 

@@ -7,17 +7,17 @@ import pytest
 
 from esscher.papers.study import StudyContext
 from esscher.papers.xlnet import studies as studies
-from esscher.papers.xlnet.recipe import run_local_xlnet as run_local
-from esscher.papers.xlnet.recipe import run_xlnet
-from esscher.papers.xlnet.studies import (
+from esscher.papers.xlnet.recipe import (
     LOCAL,
     NO_PRETRAINING,
     PASSAGE_WORDS,
     PERMUTED,
     REPEATED_METHODS,
+    run_xlnet,
     write_books,
     xlnet_studies,
 )
+from esscher.papers.xlnet.recipe import run_local_xlnet as run_local
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS
-from networks import CONFIGS, SPACES, lively
+from random_targets import PROMPTS
+from small_networks import CONFIGS, SPACES, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target
-from networks import CONFIGS, lively
+from random_targets import PROMPTS, random_automaton, random_target
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of

@@ -8,7 +8,7 @@ from dataclasses import fields
 from itertools import pairwise
 
 import pytest
-from languages import random_target
+from random_targets import random_target
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts

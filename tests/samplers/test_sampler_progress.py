@@ -1,7 +1,7 @@
 """A watched target counts each token and each energy once, and speaks no more often than it should."""
 
 import pytest
-from languages import random_target
+from random_targets import random_target
 
 from esscher.core import progress
 from esscher.core.randomness import SeededRng

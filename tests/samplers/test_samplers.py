@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, random_target
+from random_targets import PROMPTS, random_automaton, random_target
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of

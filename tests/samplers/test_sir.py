@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS as SOME_PROMPTS
-from languages import random_target
+from random_targets import PROMPTS as SOME_PROMPTS
+from random_targets import random_target
 
 from esscher.core.draws import Draws
 from esscher.core.randomness import SeededRng

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from languages import taste
+from random_targets import taste
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences

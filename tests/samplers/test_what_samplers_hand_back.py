@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from languages import PROMPTS, random_target
-from networks import CONFIGS, lively
+from random_targets import PROMPTS, random_target
+from small_networks import CONFIGS, lively
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of, sequences

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from languages import taste
-from networks import CONFIGS, lively
+from random_targets import taste
+from small_networks import CONFIGS, lively
 
 from esscher.core.space import Space
 from esscher.core.target import Tilted

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_automaton, taste
+from random_targets import PROMPTS, random_automaton, taste
 
 from esscher.core.space import Sequences, Space, prompts_of
 from esscher.exact.automaton import Automaton

@@ -6,7 +6,7 @@ from unittest.mock import create_autospec
 import pytest
 import torch
 from accelerate import Accelerator
-from languages import random_automaton
+from random_targets import random_automaton
 
 from esscher.core.space import Space, sequences
 from esscher.core.target import Tilted

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from toys import fingerprint, new_base, run
+from tiny_run import fingerprint, new_base, run
 
 from esscher.core.storage import SavingError
 from esscher.training.checkpoint import CheckpointData, CheckpointManager, collect_state, restore_state

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 from torch import nn
 
 from esscher.bases.network import NetworkBase, build_base

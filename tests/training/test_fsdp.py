@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import torch
-from fleet import together
-from shares import asked, draws, furthest, learn, learn_stream, verb, verbs
+from distributed_runs import together
+from fsdp_runs import asked, draws, furthest, learn, learn_stream, verb, verbs
 
 from esscher.bases.fsdp import shard
 from esscher.core.storage import read_tensors

@@ -4,8 +4,8 @@ import math
 import signal
 
 import pytest
-from crew import outcomes, start
-from languages import random_target
+from distributed_draws import outcomes, start
+from random_targets import random_target
 
 from esscher.core.space import Space, empty_prompts
 from esscher.exact.enumeration import enumerate_points

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from languages import PROMPTS, random_target
+from random_targets import PROMPTS, random_target
 
 from esscher.core.draws import Draws
 from esscher.core.randomness import SeededRng

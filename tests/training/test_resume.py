@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import interrupted
+import killable_run
 import pytest
 import torch
-import victim
-from fleet import together
-from shares import furthest, learn
-from toys import SETTINGS, fingerprint, new_base, run, toy_data
-from victim import outcome, start
+from distributed_runs import together
+from fsdp_runs import furthest, learn
+from killable_run import outcome, start
+from tiny_run import SETTINGS, fingerprint, new_base, run, toy_data
 
 from esscher.core.randomness import SeededRng
 from esscher.training import batches, trainer
@@ -81,7 +81,15 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_the_run(tmp_path, undisturbed)
 @pytest.mark.slow
 def test_the_same_under_torchrun(tmp_path):
     def torchrun(folder: Path, *arguments: str) -> int:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", victim.__file__]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            killable_run.__file__,
+        ]
         return subprocess.run([*command, str(folder), *arguments], check=False, capture_output=True).returncode
 
     for folder in (tmp_path / "whole", tmp_path / "killed"):
@@ -95,7 +103,7 @@ def test_the_same_under_torchrun(tmp_path):
 
 
 def stopped_and_resumed(folder: Path, *, at: int = 25) -> str:
-    return fingerprint(interrupted.stopped_and_resumed(run, new_base, folder, lambda stop: victim.Events(at, stop)))
+    return fingerprint(interrupted.stopped_and_resumed(run, new_base, folder, lambda stop: killable_run.Events(at, stop)))
 
 
 @pytest.fixture(scope="module")

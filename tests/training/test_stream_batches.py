@@ -9,9 +9,9 @@ from itertools import pairwise
 import interrupted
 import pytest
 import torch
-from toys import fingerprint
-from victim import Events, outcome, start
-from voyage import SETTINGS, SPACE, new_base, run, text
+from killable_run import Events, outcome, start
+from stream_run import SETTINGS, SPACE, new_base, run, text
+from tiny_run import fingerprint
 
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng
@@ -199,7 +199,7 @@ def undisturbed(tmp_path_factory):
     @functools.cache
     def whole(processes):
         folder = tmp_path_factory.mktemp("whole")
-        assert start(folder, processes=processes, resume=False, toys="voyage") == [0] * processes
+        assert start(folder, processes=processes, resume=False, module="stream_run") == [0] * processes
         return outcome(folder)
 
     return whole
@@ -211,8 +211,8 @@ def test_a_kill_changes_no_bit_of_a_run_on_a_stream(undisturbed, tmp_path, proce
     place = whole["events"] // 2 + int(
         SeededRng(12, processes).permutation(whole["events"] // 3)[0]
     )  # while weights are averaged
-    assert start(tmp_path, processes=processes, resume=False, at=place, toys="voyage")[0] == -signal.SIGKILL
-    assert start(tmp_path, processes=processes, resume=True, toys="voyage") == [0] * processes
+    assert start(tmp_path, processes=processes, resume=False, at=place, module="stream_run")[0] == -signal.SIGKILL
+    assert start(tmp_path, processes=processes, resume=True, module="stream_run") == [0] * processes
     for rank in range(processes):
         assert outcome(tmp_path, rank)["hash"] == whole["hash"], f"killed at event {place}"
     assert outcome(tmp_path)["history"] == whole["history"]
@@ -264,7 +264,7 @@ def test_what_cannot_be_read_as_a_stream(tmp_path):
     blind = build_base(TransformerConfig(8, 1, 2, 8), SPACE, rng=SeededRng(0))
     with pytest.raises(ValueError, match="A TransformerNetwork has no memory from one segment of a stream to the next"):
         heard(SETTINGS, TokenStream(text(500), 3), blind)
-    from languages import random_automaton
+    from random_targets import random_automaton
 
     other = random_automaton(SPACE)
     with pytest.raises(ValueError, match="A Automaton has no memory from segment to segment"):

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 import torch
 from rich.console import Console
+from tiny_run import SETTINGS, SPACE, fingerprint, new_base, run, toy_data
 from torch import nn
-from toys import SETTINGS, SPACE, fingerprint, new_base, run, toy_data
 
 from esscher.bases.network import build_base
 from esscher.core.estimate import Estimate

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import fingerprint
-from voyage import SETTINGS, new_base, text
+from stream_run import SETTINGS, new_base, text
+from tiny_run import fingerprint
 
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng

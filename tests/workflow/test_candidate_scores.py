@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import lively
+from small_networks import lively
 
 import esscher.workflow.rescore as candidate_scores
 from esscher.core.estimate import Estimate

@@ -4,7 +4,7 @@ import torch
 from causal_models import tiny_model
 
 from esscher.data.tokenizers import character_tokenizer
-from esscher.workflow.base_analyses import analyse_context
+from esscher.workflow.analyse_bases import analyse_context
 from esscher.workflow.config.analyse import ContextConfig
 
 

@@ -11,6 +11,7 @@ from esscher.core.chunking import Chunking
 from esscher.core.randomness import SeededRng
 from esscher.core.storage import module_tensors
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
+from esscher.data.splits import evenly_spaced_rows
 from esscher.data.tokenizers import train_tokenizer
 from esscher.energies.config import EnergyConfig
 from esscher.energies.serialization import load_energy
@@ -23,7 +24,6 @@ from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, FitCo
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.distil import DistilResult, distil_model
 from esscher.workflow.model import load
-from esscher.workflow.subsets import evenly_spaced_rows
 from esscher.workflow.tilt import (
     ContrastResult,
     build_tilt_energy,

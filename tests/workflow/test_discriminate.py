@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from languages import random_automaton
+from random_targets import random_automaton
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of, unique_prompts
 from esscher.core.target import Tilted
+from esscher.data.splits import random_rows, split_by_prompt
 from esscher.energies.config import EnergyConfig
 from esscher.energies.network import build_energy
 from esscher.exact.enumeration import tabulate
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
-from esscher.workflow.analyses import classifier_rates, discriminate, draw_populations, train_classifier
+from esscher.workflow.analyse import classifier_rates, discriminate, draw_populations, train_classifier
 from esscher.workflow.config.analyse import ClassifierTraining, DiscriminateConfig
-from esscher.workflow.subsets import random_rows, split_by_prompt
 
 TRAINING = ClassifierTraining(
     steps=60, warmup_steps=0, patience=None, batch_size=64, learning_rate=0.01, schedule="linear", evaluate_every=20

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from languages import random_automaton, taste
+from random_targets import random_automaton, taste
 
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng

@@ -2,10 +2,9 @@
 
 import shutil
 
-import calling
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 from esscher.bases.causal_lm import causal_lm
 from esscher.cli import main

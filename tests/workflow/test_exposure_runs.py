@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from networks import CONFIGS, lively
+from small_networks import CONFIGS, lively
 
 from esscher.bases.logits import log_probs_and_logsumexp
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, point_values
 from esscher.estimators.exposure_bias import self_conditioned_scores
-from esscher.workflow import base_analyses
-from esscher.workflow.base_analyses import score_stream_positions, stream_windows
+from esscher.workflow import analyse_bases
+from esscher.workflow.analyse_bases import score_stream_positions, stream_windows
 from esscher.workflow.config.analyse import ExposureConfig
 
 TOKENS = torch.arange(400) * 7 // 3 % 3
@@ -48,7 +48,7 @@ def test_levels_are_those_after_the_whole_context(config, monkeypatch):
     torch.testing.assert_close(drawn.logsumexp[1::2, 0], expected[:, 0], atol=1e-9, rtol=0)
     blind, _, _ = score_stream_positions(base, windows[:, warm:], 0, SETTINGS, rng=SeededRng(0))
     assert float((blind.logsumexp - expected).abs().max()) > 1e-3
-    monkeypatch.setattr(base_analyses, "rows_at_once", lambda space: 10)
+    monkeypatch.setattr(analyse_bases, "rows_at_once", lambda space: 10)
     data_again, _, outputs_again = score_stream_positions(base, windows, warm, SETTINGS, rng=SeededRng(0))
     torch.testing.assert_close(data_again.logsumexp, data.logsumexp, atol=1e-9, rtol=0)
     torch.testing.assert_close(outputs_again.log_prob, outputs.log_prob, atol=1e-9, rtol=0)

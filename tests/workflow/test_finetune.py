@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from calling import call
+from cli_calls import call
 from interrupted import Killed
 from transformers import BertConfig, BertModel, BertTokenizerFast
 

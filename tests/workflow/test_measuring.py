@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from calling import answer, call
-from languages import random_target
+from cli_calls import answer, call
+from random_targets import random_target
 
 from esscher.bases.network import build_base
 from esscher.core.chunking import Chunking
@@ -14,6 +14,7 @@ from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of, sequences
+from esscher.data.splits import evenly_spaced
 from esscher.data.tokenizers import train_tokenizer
 from esscher.energies.config import EnergyConfig
 from esscher.energies.network import build_energy
@@ -27,7 +28,6 @@ from esscher.training.resumable import ResumableByPrompts
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.model import load
 from esscher.workflow.processors import EncodedSet
-from esscher.workflow.subsets import evenly_spaced
 
 TARGET = random_target(Space(3, 4, eos=0))
 MANY = prompts_of([[1 + (row >> bit) % 2 for bit in range(4)][: row % 4 + 1] for row in range(16)])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from calling import answer
+from cli_calls import answer
 
 from esscher.cli import main
 from esscher.core.storage import digest, module_tensors

@@ -78,8 +78,7 @@ Density = tuple[Callable[[Tensor], Tensor], float]
 @dataclass(frozen=True)
 class LowDensity:
     """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it. It
-    counts from `start_step` on, with a `probability` in each step, for `max_points` points; in the paper always and for all
-    points."""
+    counts from `start_step` on, with a `probability` in each step, for `max_points` points; in the paper always, for all."""
 
     weight: float = 1.0
     start_step: int = 0

@@ -18,7 +18,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.storage import read_tensors, write_tensors
 from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, ImageConfig
-from esscher.data.splits import read_image_splits
+from esscher.data.splits import evenly_spaced_rows, read_image_splits
 from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.objectives.config import EForcingConfig, ObjectiveConfig
@@ -32,7 +32,6 @@ from esscher.samplers.scoring import log_prob
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.model import load
-from esscher.workflow.subsets import evenly_spaced_rows
 from esscher.workflow.train import train_base
 
 SCORES, SAMPLES, COMPLETED = "scores.safetensors", "samples.png", "completed.png"

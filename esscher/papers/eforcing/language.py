@@ -41,7 +41,7 @@ from esscher.samplers.importance import Exhaustive
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
-from esscher.workflow.base_analyses import analyse_exposure
+from esscher.workflow.analyse_bases import analyse_exposure
 from esscher.workflow.config.analyse import ExposureConfig
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
@@ -166,10 +166,7 @@ def residual_energy(run_dir: Path, folder: Path, steps: int, chunking: Chunking 
 
 
 MOTIF, LENGTH, BATCH_SIZES = "101", 6, (16, 64, 256)
-BASES: Mapping[str, NetworkConfig] = {
-    "LSTM": LstmConfig(16, 1, embedding=8),
-    "Transformer": TransformerConfig(16, 1, 2, 32),
-}
+BASES: Mapping[str, NetworkConfig] = {"LSTM": LstmConfig(16, 1, embedding=8), "Transformer": TransformerConfig(16, 1, 2, 32)}
 NEXT_TOKEN_ESTIMATORS: dict[str, Literal["exact", "sampled"]] = {"in expectation": "exact", "as drawn": "sampled"}
 
 

@@ -1,6 +1,5 @@
 """Residual energy-based models on random automata: energies trained by noise contrast against enumerated exact values. The base
-is a unigram model of `BASE_SEQUENCES` sequences of an automaton; energies learn after all prompts of at most `LONGEST_PROMPT`
-symbols."""
+is a unigram model of `BASE_SEQUENCES` sequences; prompts have at most `LONGEST_PROMPT` symbols."""
 
 import math
 from dataclasses import dataclass, replace

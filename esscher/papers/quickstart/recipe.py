@@ -1,6 +1,5 @@
-"""The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report; an interrupted
-run resumes. On docstrings the energy starts from the weights of a larger plain model, because it learns nothing in minutes from
-random weights."""
+"""The quick start on embedded data, in a few minutes: train a base, tilt it, measure, sample, distil, report; it resumes. On
+docstrings the energy starts from the weights of a larger plain model: from random ones minutes are too few."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ from esscher.papers.study import Row, Rows, StudyContext, cached_json, table_row
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import cumulative_distribution
 from esscher.training.config import DynamicConfig, TrainingConfig
-from esscher.workflow.base_analyses import measure_rank
+from esscher.workflow.analyse_bases import measure_rank
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.processors import prepare_stream_data
 

@@ -1,5 +1,4 @@
-"""Transformer-XL (Dai et al., 2019), and Local-XL and convolutions beside it (thesis of Dai, 2020, chapter 5; Wu et al.,
-2019)."""
+"""Transformer-XL (Dai et al., 2019), and beside it Local-XL and convolutions (thesis of Dai, 2020; Wu et al., 2019)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -30,8 +30,8 @@ class HeadConfig:
     """The head on the pretrained network."""
 
     pooling: TaskPooling | None = None
-    """Vector that stands for a text: that of the last symbol (of an xlnet, its summary), of the first (of an encoder), or the
-    mean of all."""
+    """Vector that stands for a text: of the last symbol (an xlnet's summary), of the first (an encoder's), or the mean of
+    all."""
     dropout: float = 0.1
     """Dropout rate of the values before the scores."""
     frozen: bool | None = None

@@ -36,12 +36,14 @@ def fill_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 
 
-def train(folder: str, *, resume: bool, at: int = -1, disk: bool = False, dropout: float = 0.3, toys: str = "toys") -> None:
+def train(
+    folder: str, *, resume: bool, at: int = -1, disk: bool = False, dropout: float = 0.3, module: str = "tiny_run"
+) -> None:
     """Run the toy of a module; in the end a result file of each process holds its weights and the number of events."""
     import torch
-    from toys import fingerprint
+    from tiny_run import fingerprint
 
-    toy = import_module(toys)
+    toy = import_module(module)
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     events = Events(at if rank == 0 else -1, fill_disk if disk else kill)

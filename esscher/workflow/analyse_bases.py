@@ -20,6 +20,7 @@ from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, empty_prompts, point_values, prompts_of, unique_prompts
 from esscher.core.target import Tilted
+from esscher.data.splits import random_rows
 from esscher.estimators import exposure_bias
 from esscher.estimators.exposure_bias import Exposure, ExposureRatio, LogSumExps, SelfConditionedScores
 from esscher.estimators.log_prob_rank import LogProbSpectrum, log_prob_spectrum, next_log_probs, singular_curve
@@ -31,12 +32,11 @@ from esscher.reports import plots
 from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
 from esscher.training.resumable import ResumableByDraws
-from esscher.workflow.analyses import Analysis, comparison_data
+from esscher.workflow.analyse import Analysis, comparison_data
 from esscher.workflow.config.analyse import ContextConfig, ExposureConfig, RankConfig
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.model import Model, load, max_context
 from esscher.workflow.processors import prepare_stream_data
-from esscher.workflow.subsets import random_rows
 
 
 def check_same_tokens(model: Model, other: Model) -> None:

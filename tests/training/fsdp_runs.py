@@ -7,10 +7,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import stream_run
 import torch
-import voyage
+from tiny_run import SPACE, toy_data
 from torch.distributed.fsdp import FSDPModule
-from toys import SPACE, toy_data
 
 from esscher.bases.causal_lm import causal_lm
 from esscher.bases.fsdp import gather_in_lockstep, shard
@@ -70,8 +70,8 @@ def learn(kind, folder, settings, resume=False, wrong=None):
 
 def learn_stream(kind, settings):
     """The same numbers of a base that reads a stream with its memory, and its weights."""
-    base = build_base(CONFIGS[kind], voyage.SPACE, rng=SeededRng(1)).double()
-    record = voyage.run(base, config=replace(voyage.SETTINGS, **settings))
+    base = build_base(CONFIGS[kind], stream_run.SPACE, rng=SeededRng(1)).double()
+    record = stream_run.run(base, config=replace(stream_run.SETTINGS, **settings))
     return [list(entry.values()) for entry in record.history], [tensor.tolist() for tensor in module_tensors(base).values()]
 
 

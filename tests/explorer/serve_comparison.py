@@ -1,4 +1,4 @@
-"""Serves the comparison in a folder, as `esscher compare` does: `judged.py FOLDER`."""
+"""Serves the comparison in a folder, as `esscher compare` does: `serve_comparison.py FOLDER`."""
 
 import sys
 from pathlib import Path

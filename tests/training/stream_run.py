@@ -1,7 +1,7 @@
 """A tiny base with dropout on a stream, with everything that a run on streams can have."""
 
 import torch
-from toys import Watched
+from tiny_run import Watched
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng

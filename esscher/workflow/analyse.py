@@ -19,6 +19,7 @@ from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, prompts_of, unique_prompts
 from esscher.core.target import Base, Tilted, flat
 from esscher.data.config import SourceConfig
+from esscher.data.splits import random_rows, split_by_prompt
 from esscher.energies.features import Decode
 from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.estimators.continuations import NextTokens, next_tokens
@@ -47,7 +48,6 @@ from esscher.training.resumable import ResumableByDraws
 from esscher.training.trainer import Trainer
 from esscher.workflow.config.analyse import DiscriminateConfig, EnergiesConfig, NextTokenConfig, NgramsConfig
 from esscher.workflow.model import Model
-from esscher.workflow.subsets import random_rows, split_by_prompt
 from esscher.workflow.tilt import energy_data
 
 R = TypeVar("R")

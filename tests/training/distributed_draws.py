@@ -13,7 +13,7 @@ def draw(folder: str, kept: str | None, *, rank: int, processes: int, port: str,
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
     os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} if processes > 1 else {})
     import torch
-    from languages import random_target
+    from random_targets import random_target
 
     from esscher.core.randomness import SeededRng
     from esscher.core.space import Space, empty_prompts
