@@ -27,6 +27,7 @@ from esscher.bases.truncated import Truncated
 from esscher.bases.wrappers import Continuation, FirstTokenRestricted, ProductOfExperts, WithMaxLength, WithMemory
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of, sequences
+from esscher.core.target import BaseWrapper
 from esscher.exact import features
 from esscher.exact.automaton import WeightedAutomaton
 from esscher.exact.dynamic_programming import normalise, normalise_unbounded
@@ -172,6 +173,7 @@ BASES = {
         )
         for kind, setting, space in product(TO_CHANGE, SETTINGS, SPACES)
     },
+    "core.BaseWrapper": Tried(lambda: BaseWrapper(random_automaton(SPACE))),
     "samplers.CountingBase": Tried(lambda: CountingBase(random_automaton(SPACE), ProgressCounter(print))),
     "exact.Automaton": Tried(lambda: random_automaton(SPACE), FOUR, EXACT),
     "exact.Automaton, fixed length": Tried(lambda: random_automaton(Space(3, 4)), FOUR, EXACT),
