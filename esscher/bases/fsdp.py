@@ -111,8 +111,8 @@ def shard(module: nn.Module) -> None:
             "Nothing was done; leave fsdp out."
         )
     mesh = init_device_mesh(next(root.parameters()).device.type, (world_size(),))
-    for layer, methods in transformer_layers(root).items():
-        _shard_unit(layer, methods, mesh)
+    for layer, layer_methods in transformer_layers(root).items():
+        _shard_unit(layer, layer_methods, mesh)
     outermost = _shard_unit(root, methods, mesh)
     outermost._get_fsdp_state()._lazy_init()  # as its first pass would, which may come later than a layer's on another process
     if isinstance(module, NetworkBase):

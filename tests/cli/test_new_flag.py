@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from cli_calls import answer, call
 
-from esscher.cli.commands import COMMANDS
+from esscher.cli.commands import COMMANDS, Call
 from esscher.core.config import from_dict, takes, to_dict
 from esscher.reports.report import Report
 from esscher.workflow.config.measure import MeasureConfig
@@ -34,8 +34,8 @@ def show(settings: WithBurnIn) -> Result:
 def measure(monkeypatch):
     """`esscher measure` with the field more, and a call that shows it."""
     path = f"{__name__}:WithBurnIn"
-    command = replace(COMMANDS["measure"], settings=path, call=f"{__name__}:show", loads=None)
-    monkeypatch.setitem(COMMANDS, "measure", command)
+    call_of_settings = Call(path, f"{__name__}:show")
+    monkeypatch.setitem(COMMANDS, "measure", replace(COMMANDS["measure"], call=call_of_settings))
 
 
 def test_a_field_is_a_flag_with_its_help(measure, capsys, monkeypatch):

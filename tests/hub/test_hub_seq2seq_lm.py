@@ -155,7 +155,7 @@ def test_generation_by_energy_is_refused(foreign, monkeypatch):
     from esscher.hub import custom_generate
 
     class Saved:
-        class cut:
+        class chunking:
             max_length, eos, prompt_tokens = 5, None, None
 
     monkeypatch.setattr(custom_generate, "load_energy", lambda folder: Saved)

@@ -189,7 +189,7 @@ def test_what_cannot_be_trained():
     from esscher.networks.transformer_config import TransformerConfig
 
     small = build_base(TransformerConfig(width=4, heads=1, layers=1, feedforward=4, max_positions=8), SPACE, rng=SeededRng(0))
-    with pytest.raises(ValueError, match="The network has 8 positions"):
+    with pytest.raises(ValueError, match="The model has 8 positions"):
         Trainer(SETTINGS)(Likelihood(), Tilted(small), long, modules=small)
 
 
