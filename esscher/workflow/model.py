@@ -40,7 +40,7 @@ from esscher.energies.serialization import (
 from esscher.hub import ModelCard, SavedBase, load_base, save_base
 from esscher.training.collectives import init_process_group
 from esscher.workflow.config.distil import DistilRun
-from esscher.workflow.config.load import BaseConfig, LoadConfig
+from esscher.workflow.config.load import BaseConfig, Dtype, LoadConfig
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.config.tilt import TiltRun
@@ -299,19 +299,23 @@ class Model:
         save_base(folder, self.base, None if self.processor is None else self.processor.artifact, ModelCard(self.name))
 
 
-def load(folder: str | Path, energy: str | Path | None = None, **settings: Any) -> Model:
+def load(
+    folder: str | Path, energy: str | Path | None = None, device: str = "auto", dtype: Dtype = "auto", **settings: Any
+) -> Model:
     """Load a model, tilted if an energy is named.
 
     Args:
         folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face.
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
-        **settings: More fields of `LoadConfig`: `device`, `dtype`, `fsdp`; `max_length`, `eos` and `prompt_tokens`, where text
-            is not cut as the folders say.
+        device: Where the base computes: auto, cpu, cuda, cuda:1, mps.
+        dtype: Precision of the weights: auto, float32, bfloat16, float16.
+        **settings: More fields of `LoadConfig`: `fsdp`; `max_length`, `eos`, `prompt_tokens` where text is cut differently.
 
     Example:
         >>> model = esscher.load("runs/base", energy="runs/energy")
     """
-    return load_model(LoadConfig(str(folder), energy=None if energy is None else str(energy), **settings))
+    energy_name = None if energy is None else str(energy)
+    return load_model(LoadConfig(str(folder), energy=energy_name, device=device, dtype=dtype, **settings))
 
 
 def load_model(settings: BaseConfig) -> Model:

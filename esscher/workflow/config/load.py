@@ -5,6 +5,8 @@ from typing import Literal
 
 from esscher.core.chunking import Chunking
 
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
 
 @dataclass(frozen=True)
 class ModelFolder:
@@ -20,7 +22,7 @@ class BaseConfig(Chunking, ModelFolder):
 
     device: str = field(default="auto", kw_only=True)
     """Where the base computes: auto, cpu, cuda, cuda:1, mps; auto leaves it on the CPU."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="auto", kw_only=True)
+    dtype: Dtype = field(default="auto", kw_only=True)
     """Precision of the weights; auto is float32 on a CPU."""
     fsdp: bool = field(default=False, kw_only=True)
     """Shard the base's weights among the processes of torchrun."""
