@@ -12,12 +12,13 @@ from benchmarks._timing import Row, Table, spread, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts
-from esscher.networks.recurrent_config import RecurrentConfig
+from esscher.networks.recurrent_config import GruConfig, LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 
 REPEATS = 3
 VOCAB, TOKENS, ROWS = 10_000, 128, 4_096
 POSITIONS = ("rotary", "learned")
+CELLS = {"lstm": LstmConfig, "gru": GruConfig}
 
 
 def ours(positions: str) -> NetworkBase:
@@ -43,7 +44,7 @@ def transformers_at(batch: int, repeats: int) -> list[Row]:
 
 def recurrent(cell: str, repeats: int) -> Row:
     """Rows a second of a recurrent base on short strings of three symbols."""
-    base = build_base(RecurrentConfig(cell, 200, 2), Space(3, 31), rng=SeededRng(0)).eval()
+    base = build_base(CELLS[cell](200, 2), Space(3, 31), rng=SeededRng(0)).eval()
     seconds = time_runs({cell: drawn(base, empty_prompts(1), ROWS)}, repeats)[cell]
     return {
         "base": cell,
@@ -55,5 +56,5 @@ def recurrent(cell: str, repeats: int) -> Row:
 def tables(repeats: int) -> list[Table]:
     return [
         Table("`draw` against `generate`", [row for batch in (32, 128) for row in transformers_at(batch, repeats)]),
-        Table(f"recurrent bases, {ROWS:,} rows", [recurrent(cell, repeats) for cell in ("lstm", "gru")]),
+        Table(f"recurrent bases, {ROWS:,} rows", [recurrent(cell, repeats) for cell in CELLS]),
     ]

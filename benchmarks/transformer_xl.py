@@ -29,7 +29,7 @@ CHUNK, LONG = 64, (2_048, 4_096, 8_192, 16_384)
 
 
 def ours(attention_span: int | None = None) -> NetworkBase:
-    config = TransformerXLConfig(WIDTH, LAYERS, HEADS, None, INNER, memory=SEGMENT, attention_span=attention_span)
+    config = TransformerXLConfig(WIDTH, LAYERS, HEADS, INNER, memory=SEGMENT, attention_span=attention_span)
     return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
 
 

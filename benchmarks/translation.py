@@ -45,7 +45,7 @@ def models() -> dict[str, nn.Module]:
 
 
 def ours() -> NetworkBase:
-    config = EncoderDecoderConfig(WIDTH, LAYERS, None, HEADS, INNER, 0.0)
+    config = EncoderDecoderConfig(width=WIDTH, layers=LAYERS, heads=HEADS, feedforward=INNER, dropout=0.0)
     return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
 
 

@@ -25,7 +25,7 @@ PARTS = {f"{ROWS} x {LENGTH} tokens": ("ours", "transformers"), f"{LONG:,} token
 
 
 def ours(mixer: str = "full") -> NetworkBase:
-    config = XLNetConfig(WIDTH, LAYERS, HEADS, None, INNER, mixers=(mixer,), spans=(CHUNK,))
+    config = XLNetConfig(WIDTH, LAYERS, HEADS, INNER, mixers=(mixer,), spans=(CHUNK,))
     return build_base(config, Space(VOCAB, LENGTH), rng=SeededRng(0)).train()
 
 
@@ -45,7 +45,9 @@ def loss_of(side: str) -> tuple[nn.Module, Run]:
     if side == "transformers":
         model = to_transformers(ours()).train()
         mapping = nn.functional.one_hot(factorization_order.targets, length).float()
-        hidden = (factorization_order.rank[:, None] > factorization_order.rank[:, :, None] - mapping.sum(1)[:, :, None]).float()
+        hidden = (
+            factorization_order.order_index[:, None] > factorization_order.order_index[:, :, None] - mapping.sum(1)[:, :, None]
+        ).float()
         return model, lambda: model(tokens, perm_mask=hidden, target_mapping=mapping, labels=asked, use_mems=False).loss
     base = ours("local" if side == "local" else "full")
     network = base.any_order
