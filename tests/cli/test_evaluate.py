@@ -2,6 +2,7 @@
 
 import json
 
+import cli_calls
 import pytest
 from metrics.translations import made_references, translated
 
@@ -28,7 +29,7 @@ def call(capsys, tmp_path):
 
     def called(*arguments: str) -> tuple[int, str, str]:
         inputs = [str(tmp_path / argument) if argument in TEXTS else argument for argument in arguments]
-        return calling.call(capsys, "evaluate", *inputs)
+        return cli_calls.call(capsys, "evaluate", *inputs)
 
     return called
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from esscher.papers.study import StudyContext
-from esscher.papers.xlnet import studies as studies
+from esscher.papers.xlnet import recipe as studies
 from esscher.papers.xlnet.recipe import (
     LOCAL,
     NO_PRETRAINING,

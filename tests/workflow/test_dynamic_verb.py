@@ -2,6 +2,7 @@
 
 import shutil
 
+import cli_calls
 import pytest
 import torch
 from small_networks import CONFIGS, lively
@@ -23,11 +24,11 @@ from esscher.workflow.train import train_base
 
 
 def call(capsys, *arguments):
-    return calling.call(capsys, "measure", *arguments, "--dynamic", "--quiet", "--json")
+    return cli_calls.call(capsys, "measure", *arguments, "--dynamic", "--quiet", "--json")
 
 
 def answer(capsys, *arguments):
-    return calling.answer(capsys, "measure", *arguments, "--dynamic", "--quiet")
+    return cli_calls.answer(capsys, "measure", *arguments, "--dynamic", "--quiet")
 
 
 @pytest.fixture(scope="module")
