@@ -321,6 +321,10 @@ def load(
 def load_model(settings: BaseConfig) -> Model:
     """The model of these folders; what the settings leave open is as the folders say."""
     folder = Path(settings.folder)
+    try:
+        torch.empty(0, device="cpu" if settings.device == "auto" else settings.device)
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"There is no device {settings.device!r} here: {error}. Nothing was loaded.") from error
     energy = settings.energy if isinstance(settings, LoadConfig) else None
     saved = None if energy is None else load_energy(energy)
     trained = read_settings(folder / TRAIN_SETTINGS, TrainRun)

@@ -280,6 +280,8 @@ def score_model(model: Model, settings: ScoreConfig) -> ScoreResult:
             f"There are {len(prompts)} prompts for {len(texts)} texts. Nothing was scored; give a prompt for each text, one "
             f"for all, or none."
         )
+    if not texts:
+        raise ValueError(f"{settings.file} holds no line. Nothing was scored; write a text a line.")
     x = _encode(model, texts, prompts)
     log_base, energy = log_prob(model.base, x).tolist(), (-log_weight(model.target, x)).tolist()
     rows: list[dict[str, Any]] = []

@@ -106,6 +106,8 @@ def test_the_table_shows_the_first_and_the_chosen(capsys, folders):
         (["--top-k", "0"], "top_k keeps at least one token"),
         (["--sampler.kind", "sir", "--sampler.num-candidates", "0"], "at least one candidate, not 0"),
         (["--images.rows", "3"], "no model of images"),
+        (["--device", "hexagon"], "There is no device 'hexagon' here"),
+        (["--device", "cuda:99"], "There is no device 'cuda:99' here"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(capsys, folders, arguments, message):
@@ -150,8 +152,10 @@ def test_scores_are_those_of_the_draws(capsys, folders, tmp_path):
 
 
 def test_what_cannot_be_scored_is_named(folders, tmp_path):
-    model = load(folders[0])
+    model, empty = load(folders[0]), tmp_path / "empty.txt"
+    empty.write_text("")
     for settings, message in (
+        ({"file": str(empty)}, r"empty.txt holds no line\. Nothing was scored"),
         ({}, "Either texts or a file"),
         ({"texts": ["1"], "file": "x"}, "Either texts or a file"),
         ({"texts": ["1" * 9]}, "has 9 tokens, and sequences of"),
