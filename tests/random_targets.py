@@ -17,9 +17,10 @@ def random_automaton(space: Space, *, states: int = 5, seed: int = 7) -> Automat
 
 def taste(space: Space, *, seed: int = 7, scale: float = 1.0):
     """An energy that adds a random number for each token, and one for each pair of equal neighbours."""
-    liking = scale * torch.randn(space.vocab_size + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    likings = scale * torch.randn(space.vocab_size + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
     def energy(x: Sequences) -> torch.Tensor:
+        liking = likings.to(x.tokens.device)
         single = torch.where(x.counted, liking[x.tokens], 0.0).sum(-1)
         if x.tokens.shape[1] < 2:
             return single

@@ -18,12 +18,12 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax, pad
+from torch.nn.functional import cross_entropy, pad
 
 from esscher.bases.logits import check_length, eval_mode, split_rows
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
-from esscher.heads.chunked_log_softmax import accumulation_dtype
+from esscher.heads.chunked_log_softmax import accumulation_dtype, step_log_probs
 from esscher.networks.network import prepend_bos
 
 DEFAULT_MAX_LENGTH = 256
@@ -215,8 +215,7 @@ def label_log_probs(logits: Float[Tensor, "B T V"], labels: Int[Tensor, "B T"]) 
 
 def last_log_probs(output: Any) -> Float[Tensor, "B V"]:
     """The log-probabilities of the next token from the output of a step of a model."""
-    logits = output.logits[:, -1]
-    return log_softmax(logits.to(accumulation_dtype(logits.dtype)), -1)
+    return step_log_probs(output.logits[:, -1])
 
 
 @contextmanager

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax, pad
+from torch.nn.functional import pad
 
 from esscher.bases.logits import check_length
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
+from esscher.heads.chunked_log_softmax import no_autocast, step_log_probs
 from esscher.networks.deq import DeqNetwork
 from esscher.networks.network import Memory, Network, PenalizedNetwork, StreamingNetwork
 from esscher.networks.registry import NETWORKS, NetworkConfig
@@ -65,13 +66,15 @@ class NetworkBase(nn.Module):
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         longest, max_new_tokens = int(prompts.start.max()) if len(prompts) else 0, self.space.max_length
         self._check_length(longest + max_new_tokens, f"a prompt of {longest} tokens with a point of up to {max_new_tokens}")
-        logits, state = self.network.begin(prompts.prompts(), max_new_tokens)
-        return log_softmax(logits, -1), state
+        with no_autocast(prompts.tokens.device):
+            logits, state = self.network.begin(prompts.prompts(), max_new_tokens)
+            return step_log_probs(logits), state
 
     @torch.no_grad()
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
-        logits, state = self.network.advance(state, token)
-        return log_softmax(logits, -1), state
+        with no_autocast(token.device):
+            logits, state = self.network.advance(state, token)
+            return step_log_probs(logits), state
 
     @torch.no_grad()
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:

@@ -13,6 +13,7 @@ from esscher.bases.logits import LogitBase, eval_mode, gather_tokens, split_rows
 from esscher.bases.network import NetworkBase
 from esscher.core.space import Sequences, Space
 from esscher.core.target import Base, BaseWrapper, State, Tilted
+from esscher.heads.chunked_log_softmax import no_autocast, step_log_probs
 from esscher.networks.network import Memory, ResumableNetwork
 from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, prepend_visible_symbol
 
@@ -240,8 +241,9 @@ class WithMemory:
             network = self.base.streaming
             if self._resumes:
                 assert isinstance(network, ResumableNetwork)
-                logits, state = network.resume(inputs, tuple(network_memory), self.space.max_length)
-                return log_softmax(logits, -1), state
+                with no_autocast(inputs.device):
+                    logits, state = network.resume(inputs, tuple(network_memory), self.space.max_length)
+                    return step_log_probs(logits), state
             return self._read(inputs, tuple(network_memory))
 
     @torch.no_grad()
@@ -262,8 +264,9 @@ class WithMemory:
 
     def _read(self, inputs: Int[Tensor, "B L"], memory: Memory) -> tuple[Float[Tensor, "B V"], Memory]:
         """The log-probabilities of the token after the inputs, and the memory after them."""
-        hidden, after = self.base.streaming.read(inputs, memory)
-        return log_softmax(self.base.network.output(hidden[:, -1]), -1), after
+        with no_autocast(inputs.device):
+            hidden, after = self.base.streaming.read(inputs, memory)
+            return step_log_probs(self.base.network.output(hidden[:, -1])), after
 
     def _memory(self, rows: int) -> Memory:
         """The memory repeated for so many rows, those of a stream next to each other."""

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.core.config import check_at_least
+from esscher.core.device import on_device_of
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Base, State, Tilted, flat
@@ -58,13 +59,14 @@ class BeamSearch:
     @torch.no_grad()
     def candidates(self, base: Base, prompts: Sequences) -> BeamCandidates:
         """The candidates of each prompt, without an energy."""
+        device, prompts = prompts.tokens.device, on_device_of(prompts, base)
         length = base.space.max_length if self.max_new_tokens is None else min(self.max_new_tokens, base.space.max_length)
         prompts_at_once = max(1, rows_at_once(base.space) // self.width)
         parts = [_search(base, group, self.width, self.length_penalty, length) for group in prompts.split(prompts_at_once)]
         if not parts:
             return BeamCandidates(prompts, torch.zeros(0, self.width), torch.zeros(0, self.width))
         log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))
-        return BeamCandidates(concatenate([part.x for part in parts]), log_base, score)
+        return BeamCandidates(concatenate([part.x for part in parts]).to(device), log_base, score)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.estimate import Estimate
 from esscher.core.space import Sequences
 from esscher.core.target import Base
 from esscher.estimators.intervals import BLOCKS, interval
 from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK
-from esscher.samplers.scoring import max_rows, to_device_of
+from esscher.samplers.scoring import max_rows
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def next_log_probs(base: Base, tokens: Int[Tensor, "N"], places: Int[Tensor, "n"
     row = torch.full((len(places),), length)
     prompts = Sequences(tokens[places[:, None] + torch.arange(-length, 0)], row, row)
     step = max(1, min(max_rows(length + 1), LOGITS_PER_CHUNK // base.space.vocab_size))
-    return torch.cat([base.begin(to_device_of(base, batch))[0].cpu() for batch in prompts.split(step)])
+    return torch.cat([base.begin(on_device_of(batch, base))[0].cpu() for batch in prompts.split(step)])
 
 
 def log_prob_spectrum(log_probs: Float[Tensor, "n V"], *, confidence: float = 0.95) -> LogProbSpectrum:

@@ -23,13 +23,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.network import NetworkBase
+from esscher.core.device import on_device_of
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base
 from esscher.estimators.intervals import BLOCKS, block_correlation, choose_blocks, correlation_threshold, ratio_of_sums
 from esscher.estimators.perplexity import TestSetMode, check_test, nonnegative
-from esscher.samplers.scoring import score_in_batches, to_device_of
+from esscher.samplers.scoring import score_in_batches
 
 SEGMENT, WARM = 128, 1024
 THRESHOLD, HARDEST_SHARES = 0.01, (0.1, 0.5, 1.0)
@@ -149,7 +150,7 @@ def context_losses(
         window = places[:, None] + torch.arange(-used, 1)
         row = torch.full((len(places),), used)
         x = Sequences(tokens[window], row, row + 1)
-        losses.append(-score_in_batches(lambda rows: base.log_probs(rows).sum(-1), to_device_of(base, x)))
+        losses.append(-score_in_batches(lambda rows: base.log_probs(rows).sum(-1), on_device_of(x, base)))
     return torch.stack(losses)
 
 

@@ -235,6 +235,16 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def step_log_probs(logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
+    """Log-probabilities of the next token in float32 or better, normalised whatever the dtype of the logits."""
+    return torch.log_softmax(logits, -1, dtype=accumulation_dtype(logits.dtype))
+
+
+def no_autocast(device: torch.device) -> torch.autocast:
+    """Decoding steps compute in the dtype of the weights: their caches are written in place."""
+    return torch.autocast(device.type, enabled=False)
+
+
 def softmax_log_probs_and_logsumexp(
     hidden: Float[Tensor, "N D"], weight: Weight, bias: Bias, tokens: Int[Tensor, "N"]
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, Space, concatenate
@@ -28,6 +29,7 @@ def draw(
 ) -> tuple[Sequences, Float[Tensor, "P N"]]:
     """`draws` independent sequences after each prompt, prompt-major, of at most `max_new_tokens` tokens, and their exact
     log-probabilities. Draws of a prompt share one state while their prefixes agree; finished draws cost nothing."""
+    device, prompts = prompts.tokens.device, on_device_of(prompts, base)
     length = base.space.max_length if max_new_tokens is None else min(max_new_tokens, base.space.max_length)
     at_once = rows_at_once(base.space)
     prompts_at_once = max(1, at_once // draws)
@@ -41,7 +43,7 @@ def draw(
             own_state = state if number + 1 == len(sizes) else base.select(state, every)
             parts.append(_continue(base, group, size, length, log_prob, own_state, rng))
     log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
-    return concatenate([part[0] for part in parts]), log_base
+    return concatenate([part[0] for part in parts]).to(device), log_base
 
 
 class _Step(NamedTuple):

@@ -9,12 +9,13 @@ The weights stay proper, their sum stays exact, no prefix is duplicated.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws, ess
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -69,8 +70,10 @@ class Particles:
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        device, prompts = prompts.tokens.device, on_device_of(prompts, target.base, target.energy)
         together = max(1, rows_at_once(target.space) // (draws * 2**self.pruning_rounds))
-        return Draws.cat([self._run(target, group, draws, rng) for group in prompts.split(together)], 0)
+        drawn = Draws.cat([self._run(target, group, draws, rng) for group in prompts.split(together)], 0)
+        return replace(drawn, x=drawn.x.to(device))
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
         cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng)

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
 from esscher.samplers.ancestral import rows_at_once
@@ -18,18 +19,15 @@ PAIRS_AT_ONCE = 2**23  # of tokens of one row: the attention matrices of 12 head
 
 def log_prob(base: Base, x: Sequences) -> Float[Tensor, "B"]:
     """log a(x) of each row, in float64."""
-    return score_in_batches(lambda rows: base.log_probs(rows).double().sum(-1), x, at_most=rows_at_once(base.space))
+    on_device = on_device_of(x, base)
+    return score_in_batches(
+        lambda rows: base.log_probs(rows).cpu().double().sum(-1), on_device, at_most=rows_at_once(base.space)
+    )
 
 
 def log_weight(target: Tilted, x: Sequences) -> Float[Tensor, "B"]:
     """-E(x) of each row, in float64."""
-    return score_in_batches(target.log_weight, x)
-
-
-def to_device_of(base: Base, x: Sequences) -> Sequences:
-    """The rows on the device of the base's parameters, if it has any."""
-    device = next((p.device for p in base.parameters()), None) if isinstance(base, torch.nn.Module) else None
-    return x if device is None else x.to(device)
+    return score_in_batches(target.log_weight, on_device_of(x, target.energy, target.base))
 
 
 @torch.no_grad()
@@ -43,7 +41,7 @@ def score_in_batches(score: Callable[[Sequences], Tensor], x: Sequences, *, at_m
         width = int(lengths[order[first]])
         here = order[first : first + min(at_most, max_rows(width))]
         batch = x.rows(here.to(x.tokens.device))
-        scores[here] = score(Sequences(batch.tokens[:, :width], batch.start, batch.stop)).double().cpu()
+        scores[here] = score(Sequences(batch.tokens[:, :width], batch.start, batch.stop)).cpu().double()
         first += len(here)
     return scores
 

@@ -4,12 +4,14 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from esscher.core.device import device_of
 from esscher.core.objective import Loss, Objective
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, Space, prompts_of
@@ -20,8 +22,22 @@ from esscher.networks.network import Memory
 
 Result = TypeVar("Result")
 
+Check = TypeVar("Check", bound=Callable[..., None])
+
+
+def _on_its_device(check: Check) -> Check:
+    """The check on the device of its first argument: all that it makes is there."""
+
+    @wraps(check)
+    def on_its_device(part: Any, *args: Any, **kwargs: Any) -> None:
+        with torch.device(device_of(part) or "cpu"):
+            check(part, *args, **kwargs)
+
+    return cast(Check, on_its_device)
+
 
 @torch.no_grad()
+@_on_its_device
 def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5) -> None:
     """Check a base on a space small enough to enumerate, after prompts of different lengths.
 
@@ -233,6 +249,7 @@ def assert_equal(actual: Tensor, expected: Tensor, tolerance: float, law: str) -
     assert gap.numel() == 0 or float(gap.max()) <= tolerance, f"{law}; off by {float(gap.max()):.3g}"
 
 
+@_on_its_device
 def check_head(head: Head, hidden: Float[Tensor, "N D"], *, tolerance: float = 1e-10) -> None:
     """Check a head on hidden vectors in double precision: log-probabilities are the normalised logits, of any shape; logsumexps
     are those of the logits; both are 0 for tokens below 0; `logits_fn` gives the logits; gradients are those of the logits."""
@@ -287,6 +304,7 @@ class StreamBase(Protocol):
     def read(self, memory: Memory, tokens: Int[Tensor, "B L"]) -> tuple[Float[Tensor, "B L"], Memory]: ...
 
 
+@_on_its_device
 def check_stream(base: StreamBase, *, length: int = 11, rows: int = 4, tolerance: float = 1e-5) -> None:
     """Check a base with a memory of at least `length` tokens on streams of `length` tokens: a stream in pieces is scored as one
     long row; a memory holds no gradient and has an independent row for each stream; reading does not change a given memory."""

@@ -31,7 +31,7 @@ from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
-from esscher.samplers.scoring import log_prob, log_weight, to_device_of
+from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.sir import SIR, AdaptiveSIR, CandidateSelection, selected_draws
 from esscher.samplers.twists import ParticleSIR
 from esscher.training.collectives import all_gather_objects, init_process_group
@@ -303,4 +303,4 @@ def _encode(model: Model, texts: list[str], prompts: list[str]) -> Sequences:
         )
     end = [] if space.eos is None else [space.eos]
     ended = [[*tokens, *end][: space.max_length] for tokens in points]
-    return to_device_of(model.base, sequences(ended, model.data.encode_prompts(prompts)))
+    return sequences(ended, model.data.encode_prompts(prompts))

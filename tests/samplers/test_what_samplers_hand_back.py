@@ -7,6 +7,7 @@ import torch
 from random_targets import PROMPTS, random_target
 from small_networks import CONFIGS, lively
 
+from esscher.core.device import on_device_of
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of, sequences
 from esscher.core.target import Tilted
@@ -16,7 +17,6 @@ from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral, draw, rows_at_once
 from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
-from esscher.samplers.scoring import to_device_of
 from esscher.samplers.sir import SIR, AdaptiveSIR
 from esscher.samplers.twists import FittedParticles, _regression
 from esscher.testing import every_outcome
@@ -174,8 +174,8 @@ def test_points_are_drawn_no_further_than_asked(longest):
 
 def test_rows_go_to_the_device_of_the_weights():
     x = sequences([[1]])
-    assert to_device_of(lively(CONFIGS["gru, one-hot"], TARGET.space).to("meta"), x).tokens.device.type == "meta"
-    assert to_device_of(TARGET.base, x) is x
+    assert on_device_of(x, lively(CONFIGS["gru, one-hot"], TARGET.space).to("meta")).tokens.device.type == "meta"
+    assert on_device_of(x, TARGET.base) is x
 
 
 # the regression behind a twist

@@ -1,0 +1,112 @@
+"""Where a part computes, and in what precision.
+
+A model is placed once, when it is loaded: `place(part, device)` moves networks in place and returns automata, wrappers and
+energies with their tensors moved. After that every part follows: samplers and scoring send sequences to the device of the
+weights (`on_device_of`), and return them on the device that they came from. Sums of weights and intervals are float64 on the
+CPU, because MPS has no float64.
+"""
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from esscher.core.space import Sequences
+
+Part = TypeVar("Part")
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def resolve_device(name: str | torch.device = "auto") -> torch.device:
+    """The device that a name stands for; `auto` is the first GPU if there is one, then MPS, then the CPU."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"There is no device {name!r}; name auto, cpu, cuda, cuda:1 or mps. Nothing was loaded.") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ValueError(
+                f"There is no device {name!r} on this machine, which has {count} CUDA devices (torch {torch.__version__}). "
+                f"Nothing was loaded; `esscher env` shows the devices."
+            )
+        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("This machine has no MPS device. Nothing was loaded; `esscher env` shows the devices.")
+    return device
+
+
+def resolve_dtype(name: DtypeName) -> torch.dtype | None:
+    """The dtype that a name stands for; `auto` is None: that of the saved weights."""
+    return None if name == "auto" else getattr(torch, name)
+
+
+def device_of(*parts: Any) -> torch.device | None:
+    """The device of the first weights or tensors among the parts and what they hold; None if they hold none."""
+    return next((tensor.device for part in parts for tensor in _tensors(part, set())), None)
+
+
+def on_device_of(x: Sequences, *parts: Any) -> Sequences:
+    """The rows on the device of the parts."""
+    device = device_of(*parts)
+    return x if device is None else x.to(device)
+
+
+def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = None) -> Part:
+    """The part on a device: networks are moved in place, of all else a copy is returned. The dtype is for networks only."""
+    if isinstance(part, nn.Module):
+        for held in _held_modules(part):
+            held.to(device=device, dtype=dtype)
+        return part.to(device=device, dtype=dtype)
+    if isinstance(part, Tensor):
+        return part.to(device)  # type: ignore[return-value]
+    if isinstance(part, tuple | list):
+        values = [place(value, device, dtype) for value in part]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)  # type: ignore[return-value]
+    if not _holds_tensors(part):
+        return part
+    if is_dataclass(part) and not isinstance(part, type):
+        named = {entry.name: getattr(part, entry.name) for entry in fields(part) if entry.init}
+        return replace(part, **{name: place(value, device, dtype) for name, value in named.items()})  # type: ignore[type-var]
+    moved = copy(part)
+    vars(moved).update({name: place(value, device, dtype) for name, value in vars(part).items()})
+    return moved
+
+
+def _holds_tensors(part: Any) -> bool:
+    return next(_tensors(part, set()), None) is not None
+
+
+def _held_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """Networks that a module uses without owning them, such as the base that an energy reads with."""
+    for inner in module.modules():
+        for value in vars(inner).values():
+            for item in value if isinstance(value, tuple) else ():
+                if isinstance(item, nn.Module):
+                    yield item
+
+
+def _tensors(part: Any, seen: set[int]) -> Iterator[Tensor]:
+    if id(part) in seen:
+        return
+    seen.add(id(part))
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, nn.Module):
+        yield from part.parameters()
+        yield from part.buffers()
+        for held in _held_modules(part):
+            yield from _tensors(held, seen)
+    elif isinstance(part, tuple | list):
+        for value in part:
+            yield from _tensors(value, seen)
+    elif type(part).__module__.startswith("esscher.") and hasattr(part, "__dict__"):
+        for value in vars(part).values():
+            yield from _tensors(value, seen)

@@ -1,0 +1,105 @@
+"""A simulated CUDA device for machines without one: `start()` before anything asks whether there is one.
+
+Tensors on "cuda" are real tensors of torch's dispatcher (CUDA key, CUDA autograd and autocast, `is_cuda`); their memory is the
+host's and their kernels are those of the CPU. Mixed devices, CPU generators for device tensors and `.numpy()` of a device
+tensor are refused as on a GPU; which operators compare devices is read from torch's own `native_functions.yaml`. Kernel launches
+and calls for which the host would wait for the GPU are counted.
+
+What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit), speed
+and memory, streams, events, graphs, pinned memory, NCCL, a second device, operators that only CUDA has (LSTM and GRU are
+written out; attention is the plain one).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from shutil import which
+from types import SimpleNamespace
+
+import torch
+import torch.cuda.random
+import yaml
+from torch._decomp import decompositions
+from torch.utils.cpp_extension import load
+
+FACTS = {
+    "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True,
+    "get_device_capability": (9, 0), "get_device_name": "simulated", "synchronize": None, "empty_cache": None,
+    "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "reset_peak_memory_stats": None,
+    "mem_get_info": (2**36, 2**36), "set_device": None, "ipc_collect": None, "_is_in_bad_fork": False, "_lazy_init": None,
+    "get_device_properties": SimpleNamespace(name="simulated", major=9, minor=0, total_memory=2**36, multi_processor_count=1),
+    "is_current_stream_capturing": False,
+}  # fmt: skip
+RECURRENT = {
+    "lstm.input": decompositions.lstm_impl, "lstm.data": decompositions.lstm_data_impl,
+    "gru.input": decompositions.gru_impl, "gru.data": decompositions.gru_impl_data,
+}  # fmt: skip
+LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+def missing_tools() -> list[str]:
+    """What has to be installed before the device can be compiled."""
+    return [tool for tool in ("g++", "ninja") if which(tool) is None]
+
+
+def start() -> None:
+    """Make the device, unless there is a real one. Compiled once, in 20 to 40 seconds."""
+    if torch.cuda.is_available():
+        return
+    source = str(Path(__file__).with_suffix(".cpp"))
+    load("simulated_cuda", [source], is_python_module=False, extra_cflags=["-O1", "-std=c++20"])
+    torch.ops.simulated_cuda.rules(*_operator_rules())
+    for name, value in FACTS.items():
+        for module in (torch.cuda, torch.cuda.random):
+            if module is torch.cuda or hasattr(module, name):
+                setattr(module, name, lambda *args, _value=value, **kwargs: _value)
+    torch.cuda._initialized = True
+    torch.cuda.default_generators = (torch.ops.simulated_cuda.default_generator(),)
+    torch.backends.cudnn.enabled = False
+    for key in ("AutogradCUDA", "CUDA"):
+        for name, function in RECURRENT.items():
+            LIBRARY.impl(name, function, key)
+    LIBRARY.impl("histc", _histc, "CUDA")
+    torch.UntypedStorage.clone = _clone_storage
+
+
+def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
+    """Of integers, too, which the kernel of the CPU refuses."""
+    return torch.histc(x.cpu().float(), bins, min, max).to(x)
+
+
+def _clone_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return torch.empty(storage.nbytes(), dtype=torch.uint8, device=storage.device).untyped_storage().copy_(storage)
+
+
+def _operator_rules() -> tuple[list[str], list[str]]:
+    """The operators that do not compare the devices of all their arguments, and those that launch no kernel."""
+    import torchgen
+
+    text = (Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml").read_text()
+    operators = [(entry["func"].split("(")[0], entry) for entry in yaml.load(text, Loader=yaml.CSafeLoader)]
+    unchecked = [name for name, entry in operators if entry.get("device_check") == "NoCheck"]
+    views = [name for name, entry in operators if "(a)" in entry["func"].split("->")[0]]
+    return unchecked, [*views, "resize_", "empty.memory_format", "empty_strided"]
+
+
+@dataclass
+class Counts:
+    """Kernel launches, calls for which the host waits, and bytes allocated on the device, by operator."""
+
+    launches: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, int] = field(default_factory=dict)
+    allocated: int = 0
+
+
+@contextmanager
+def count_operations() -> Iterator[Counts]:
+    """Count what happens on the device; the counts are filled when the block ends."""
+    torch.ops.simulated_cuda.counts()
+    counts = Counts()
+    yield counts
+    for name, launches, waits, allocated in zip(*torch.ops.simulated_cuda.counts(), strict=True):
+        counts.launches |= {name: launches} if launches else {}
+        counts.waits |= {name: waits} if waits else {}
+        counts.allocated += allocated
