@@ -79,7 +79,8 @@ class SeededRng:
     @contextmanager
     def fork_torch_rng(self) -> Iterator[None]:
         """Seed torch's global generators (dropout, initial weights) within the block; restore them after it."""
-        with torch.random.fork_rng():
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices):
             torch.random.manual_seed(self._number)
             yield
 

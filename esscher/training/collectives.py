@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from torch import Tensor, nn
 
+from esscher.core.device import resolve_device
 from esscher.core.distributed import rank, world_size
 from esscher.core.estimate import Estimate
 from esscher.core.storage import is_sharded
@@ -25,6 +27,10 @@ ESTIMATE = "an estimate"  # key of an `Estimate` in JSON
 
 def init_process_group(*, cpu: bool | None = None) -> PartialState:
     """Join the other processes, once; refused where processes do not see each other."""
+    if world_size() == 1 and cpu is not None and PartialState._shared_state and (PartialState().device.type == "cpu") != cpu:
+        AcceleratorState._reset_state(
+            reset_partial_state=True
+        )  # accelerate has one device for a process; trainers have their own
     fresh = not PartialState._shared_state
     state = PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu)
     if state.num_processes != world_size():
@@ -38,17 +44,25 @@ def init_process_group(*, cpu: bool | None = None) -> PartialState:
 
 
 def make_accelerator(config: TrainingConfig, folder: Path | None) -> Accelerator:
-    """Join the other processes; bfloat16 where the device is fast at it, float32 elsewhere."""
-    gpu = config.device == "auto" and torch.cuda.is_available()
-    precision = "bf16" if gpu and torch.cuda.is_bf16_supported() else "no"
+    """Join the other processes on the device and in the precision that the settings say."""
+    device = resolve_device(config.device)
+    if device.type == "cuda" and world_size() == 1:
+        torch.cuda.set_device(device)
+    on_cpu = device.type == "cpu"
+    bfloat16 = (
+        device.type == "cuda" and torch.cuda.is_bf16_supported()
+        if config.precision == "auto"
+        else config.precision == "bfloat16"
+    )
     place = None if folder is None else str(folder)
     if config.tracker is not None and config.tracker not in (installed := [str(name) for name in get_available_trackers()]):
         raise ValueError(
             f"The tracker {config.tracker!r} is not installed; installed are {', '.join(installed) or 'none'}. Nothing was "
             f"trained; pip install 'esscher[track]' brings tensorboard, or leave tracker out."
         )
-    init_process_group(cpu=not gpu)
-    accelerator = Accelerator(cpu=not gpu, mixed_precision=precision, log_with=config.tracker, project_dir=place)
+    init_process_group(cpu=on_cpu)
+    precision = "bf16" if bfloat16 else "no"
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision=precision, log_with=config.tracker, project_dir=place)
     if config.batch_size % (config.gradient_accumulation_steps * world_size()):
         raise ValueError(
             f"A batch of {config.batch_size} cannot be split over {world_size()} processes in gradient_accumulation_steps = "

@@ -9,7 +9,7 @@ the seed, so a checkpoint holds weights, optimizers' tensors, step, and the memo
 import math
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from esscher.bases.fsdp import gather_in_lockstep, shard
 from esscher.core.config import refuse_change
+from esscher.core.device import place
 from esscher.core.estimate import Estimate
 from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
@@ -80,11 +81,14 @@ class TrainingLoop:
     ):
         if len(data) == 0 or (isinstance(validation, HeldOut) and len(validation.data) == 0):
             raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
-        self.config, self.objective, self.target, self.validation = config, objective, target, validation
+        self.config, self.validation = config, validation
         self.accelerator = accelerator = make_accelerator(config, folder)
         self.progress = current_progress()
         for module in modules.values():
-            module.to(accelerator.device)
+            place(module, accelerator.device)
+        self.target, self.objective = place(target, accelerator.device), place(objective, accelerator.device)
+        if isinstance(validation, HeldOut):
+            self.validation = replace(validation, objective=place(validation.objective, accelerator.device))
         broadcast_parameters(list(modules.values()))
         for module in modules.values():
             if config.gradient_checkpointing:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from esscher.bases.network import NetworkBase, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.chunking import Chunking
 from esscher.core.config import load_object, takes
+from esscher.core.device import place, resolve_device, resolve_dtype
 from esscher.core.target import Tilted, flat
 from esscher.data.config import DataConfig, SourceConfig
 from esscher.data.images import load_codec
@@ -321,10 +320,7 @@ def load(
 def load_model(settings: BaseConfig) -> Model:
     """The model of these folders; what the settings leave open is as the folders say."""
     folder = Path(settings.folder)
-    try:
-        torch.empty(0, device="cpu" if settings.device == "auto" else settings.device)
-    except (AssertionError, RuntimeError) as error:
-        raise ValueError(f"There is no device {settings.device!r} here: {error}. Nothing was loaded.") from error
+    device = resolve_device(settings.device)
     energy = settings.energy if isinstance(settings, LoadConfig) else None
     saved = None if energy is None else load_energy(energy)
     trained = read_settings(folder / TRAIN_SETTINGS, TrainRun)
@@ -336,11 +332,10 @@ def load_model(settings: BaseConfig) -> Model:
     )
     if saved is not None:
         saved.check_base(base)  # before its weights are rounded to another dtype
-    if settings.device != "auto" or settings.dtype != "auto":
-        dtype = None if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        base.to(device=None if settings.device == "auto" else settings.device, dtype=dtype)
-    decode = None if tokenizer is None else tokenizer.decode
-    target = Tilted(base) if saved is None else Tilted(base, saved.energy(decode, base))
+    place(base, device, resolve_dtype(settings.dtype))
+    target = Tilted(base)
+    if saved is not None:
+        target = Tilted(base, place(saved.energy(None if tokenizer is None else tokenizer.decode, base), device))
     if settings.fsdp:
         from esscher.bases.fsdp import shard  # takes seconds to import
 

@@ -2,8 +2,8 @@
 
 Tensors on "cuda" are real tensors of torch's dispatcher (CUDA key, CUDA autograd and autocast, `is_cuda`); their memory is the
 host's and their kernels are those of the CPU. Mixed devices, CPU generators for device tensors and `.numpy()` of a device
-tensor are refused as on a GPU; which operators compare devices is read from torch's own `native_functions.yaml`. Kernel launches
-and calls for which the host would wait for the GPU are counted.
+tensor are refused as on a GPU; which operators compare devices is read from torch's own `native_functions.yaml`. Kernel
+launches and calls for which the host would wait for the GPU are counted.
 
 What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit), speed
 and memory, streams, events, graphs, pinned memory, NCCL, a second device, operators that only CUDA has (LSTM and GRU are
