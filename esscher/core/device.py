@@ -69,12 +69,12 @@ def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = No
         return part.to(device)  # type: ignore[return-value]
     if isinstance(part, tuple | list):
         values = [place(value, device, dtype) for value in part]
-        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)  # type: ignore[return-value]
+        return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
     if not _holds_tensors(part):
         return part
     if is_dataclass(part) and not isinstance(part, type):
         named = {entry.name: getattr(part, entry.name) for entry in fields(part) if entry.init}
-        return replace(part, **{name: place(value, device, dtype) for name, value in named.items()})  # type: ignore[type-var]
+        return replace(part, **{name: place(value, device, dtype) for name, value in named.items()})
     moved = copy(part)
     vars(moved).update({name: place(value, device, dtype) for name, value in vars(part).items()})
     return moved

@@ -106,8 +106,8 @@ def test_the_table_shows_the_first_and_the_chosen(capsys, folders):
         (["--top-k", "0"], "top_k keeps at least one token"),
         (["--sampler.kind", "sir", "--sampler.num-candidates", "0"], "at least one candidate, not 0"),
         (["--images.rows", "3"], "no model of images"),
-        (["--device", "hexagon"], "There is no device 'hexagon' here"),
-        (["--device", "cuda:99"], "There is no device 'cuda:99' here"),
+        (["--device", "hexagon"], "There is no device 'hexagon'"),
+        (["--device", "cuda:99"], "There is no device 'cuda:99'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(capsys, folders, arguments, message):

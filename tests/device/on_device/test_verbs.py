@@ -1,7 +1,7 @@
 """Every verb on the device: it runs to its end, says where it computes, and gives the CPU's numbers from the same seed."""
 
 import pytest
-from calling import answer
+from cli_calls import answer
 
 SMALL = (
     "--data", "motif:101", "--data.length", "8", "--data.size", "300", "--base.kind", "gru", "--base.width", "8",
