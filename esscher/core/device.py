@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
+from esscher.core.distributed import local_rank, world_size
 from esscher.core.space import Sequences
 
 Part = TypeVar("Part")
@@ -21,11 +22,10 @@ DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:
-    """The device that a name stands for; `auto` is the first GPU if there is one, then MPS, then the CPU."""
+    """The device that a name stands for; `auto` is the GPU if there is one, then MPS, then the CPU. A GPU without a number is
+    the current one; of several processes, each has its own."""
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda", torch.cuda.current_device())
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -37,15 +37,19 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
                 f"There is no device {name!r} on this machine, which has {count} CUDA devices (torch {torch.__version__}). "
                 f"Nothing was loaded; `esscher env` shows the devices."
             )
-        return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        own = local_rank() if world_size() > 1 else torch.cuda.current_device()
+        return torch.device("cuda", own if device.index is None else device.index)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError("This machine has no MPS device. Nothing was loaded; `esscher env` shows the devices.")
     return device
 
 
-def resolve_dtype(name: DtypeName) -> torch.dtype | None:
-    """The dtype that a name stands for; `auto` is None: that of the saved weights."""
-    return None if name == "auto" else getattr(torch, name)
+def resolve_dtype(name: DtypeName, device: torch.device) -> torch.dtype | None:
+    """The dtype that a name stands for; `auto` is float32 on a CPU, and elsewhere None: that of the saved weights."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def device_of(*parts: Any) -> torch.device | None:
@@ -60,13 +64,18 @@ def on_device_of(x: Sequences, *parts: Any) -> Sequences:
 
 
 def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = None) -> Part:
-    """The part on a device: networks are moved in place, of all else a copy is returned. The dtype is for networks only."""
+    """The part on a device: networks are moved in place, of all else a copy is returned. What has a method `to` moves itself.
+    The dtype is for networks only."""
     if isinstance(part, nn.Module):
-        for held in _held_modules(part):
-            held.to(device=device, dtype=dtype)
-        return part.to(device=device, dtype=dtype)
-    if isinstance(part, Tensor):
-        return part.to(device)  # type: ignore[return-value]
+        whole: nn.Module = part
+        for module in (*_held_modules(whole), whole):
+            _move(module, device, dtype)
+        return part
+    if isinstance(part, Tensor) and part.dtype == torch.float64 and torch.device(device).type == "mps":
+        return part.to(device, torch.float32)  # type: ignore[return-value]
+    if hasattr(part, "to") and not isinstance(part, type):
+        moved_by_itself: Part = part.to(device)
+        return moved_by_itself
     if isinstance(part, tuple | list):
         values = [place(value, device, dtype) for value in part]
         return type(part)(*values) if hasattr(part, "_fields") else type(part)(values)
@@ -78,6 +87,15 @@ def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = No
     moved = copy(part)
     vars(moved).update({name: place(value, device, dtype) for name, value in vars(part).items()})
     return moved
+
+
+def _move(module: nn.Module, device: torch.device | str, dtype: torch.dtype | None) -> None:
+    """Move a module and convert it, but for the tables that models of `transformers` keep in float32: rotary frequencies."""
+    theirs = [inner for inner in module.modules() if type(inner).__module__.startswith("transformers.")]
+    kept = [(inner, name, buffer) for inner in theirs for name, buffer in inner.named_buffers(recurse=False)]
+    module.to(device=device, dtype=dtype)
+    for inner, name, buffer in kept if dtype is not None else ():
+        setattr(inner, name, buffer.to(device))
 
 
 def _holds_tensors(part: Any) -> bool:

@@ -65,12 +65,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of the tensors: equal for equal bits, shapes and names."""
+    """A hash of the tensors: equal for equal names, shapes and values; bfloat16 and float16 count as the same in float32."""
     content_hash = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
         content_hash.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        content_hash.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
+        content_hash.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
     return content_hash.hexdigest()
 
 

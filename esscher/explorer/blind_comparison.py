@@ -201,21 +201,21 @@ def compare(settings: CompareConfig) -> Report | None:
         return preference_report(settings.results, settings.confidence)
     assert settings.a is not None and settings.b is not None and settings.prompts is not None and settings.out is not None
     prompts = Path(settings.prompts).read_text(encoding="utf8").splitlines()
-    a = _texts(settings.a, settings.energy_a, prompts, SeededRng(settings.seed).stream("compare", "a"))
-    b = _texts(settings.b, settings.energy_b, prompts, SeededRng(settings.seed).stream("compare", "b"))
+    a = _texts(settings.a, settings.energy_a, prompts, SeededRng(settings.seed).stream("compare", "a"), **settings.placement)
+    b = _texts(settings.b, settings.energy_b, prompts, SeededRng(settings.seed).stream("compare", "b"), **settings.placement)
     pairs = make_pairs(prompts, a, b, seed=settings.seed)
     launch(build_comparison_page(ComparisonStore.create_or_resume(Path(settings.out), pairs, seed=settings.seed)), settings)
     return None
 
 
-def _texts(side: str, energy: str | None, prompts: Sequence[str], rng: SeededRng) -> list[str]:
+def _texts(side: str, energy: str | None, prompts: Sequence[str], rng: SeededRng, **placement: Any) -> list[str]:
     """A draw of the model after each prompt, or the lines of a file."""
     if Path(side).is_file():
         lines = Path(side).read_text(encoding="utf8").splitlines()
         if len(lines) != len(prompts):
             raise ValueError(f"{side} has {len(lines)} lines for {len(prompts)} prompts. Nothing was served; correct the file.")
         return lines
-    model = load(side, energy)
+    model = load(side, energy, **placement)
     sampler = AdaptiveSIR() if model.is_tilted else Ancestral()
     return model.tokenizer.decode(sampler(model.target, prompts_of(model.data.encode_prompts(prompts)), 1, rng=rng).x.points())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.auth import ServerConfig, token_matches
 from esscher.core.chunking import Chunking
-from esscher.workflow.config.load import LoadConfig
+from esscher.workflow.config.load import LoadConfig, PlacementConfig
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -60,7 +60,7 @@ class ComparedTexts:
 
 
 @dataclass(frozen=True)
-class CompareConfig(PageServerConfig, ComparedTexts):
+class CompareConfig(PageServerConfig, PlacementConfig, ComparedTexts):
     """Each rater sees every pair once, blind, in a random order and on random sides; now and then a pair with a known answer
     checks attention. A vote is on the disk before the next pair is shown. With `results`, report the votes in a folder."""
 

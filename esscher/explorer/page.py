@@ -39,7 +39,7 @@ def open_explorer(model: Model, settings: ExploreConfig) -> Explorer:
     if not prompts and not model.is_translator and not model.prompt_tokens:
         drawn = draw(model.base, empty_prompts(1), EXAMPLES, rng=SeededRng(0).stream("examples"))[0]
         prompts = ("", *dict.fromkeys(text[:EXAMPLE_CHARACTERS] for text in tokenizer.decode(drawn.points())))
-    return Explorer(model, None if student is None else load(student), prompts)
+    return Explorer(model, None if student is None else load(student, device=str(model.device)), prompts)
 
 
 def _inside(folder: str | Path, name: str) -> str | None:

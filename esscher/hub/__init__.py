@@ -19,12 +19,13 @@ import torch
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
+from esscher.core.device import DtypeName, place, resolve_device, resolve_dtype
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config
 from esscher.hub.network_folder import load_network, save_network
 
-__all__ = ["CONFIG", "ModelCard", "SavedBase", "load_base", "read_config", "save_base"]
+__all__ = ["CONFIG", "ModelCard", "SavedBase", "load_base", "read_base", "read_config", "save_base"]
 
 SavedBase = NetworkBase | CausalLM | Seq2SeqLM
 
@@ -57,14 +58,24 @@ def load_base(
     eos: str | None = None,
     chunks: bool = False,
     device: str | torch.device = "cpu",
+    dtype: DtypeName = "auto",
 ) -> tuple[SavedBase, Tokenizer | None]:
     """The base of a model folder of esscher or Hugging Face, in evaluation mode, and its tokenizer, if it has one.
 
     `max_length` replaces that of the saved space; a Hugging Face model without one has points of up to 256 tokens. `eos` names
     the token that ends texts, if it is not the EOS token of a Hugging Face model. With `chunks` all points have `max_length`
-    tokens and no token ends them. Weights are float32 on a CPU; elsewhere a Hugging Face model keeps its dtype.
+    tokens and no token ends them. With the dtype `auto`, weights are float32 on a CPU and as saved elsewhere.
     """
-    folder, device = Path(folder), torch.device(device)
+    device = resolve_device(device)
+    base, tokenizer = read_base(folder, max_length=max_length, eos=eos, chunks=chunks)
+    return place(base, device, resolve_dtype(dtype, device)), tokenizer
+
+
+def read_base(
+    folder: str | Path, *, max_length: int | None = None, eos: str | None = None, chunks: bool = False
+) -> tuple[SavedBase, Tokenizer | None]:
+    """The same on the CPU, in the dtype of the files."""
+    folder = Path(folder)
     config = read_config(folder)
     base: SavedBase
     if str(config.get("model_type", "")).startswith(PREFIX):
@@ -74,13 +85,13 @@ def load_base(
     elif config.get("model_type") == "xlnet":
         from esscher.hub.xlnet import load_xlnet
 
-        base, tokenizer = load_xlnet(folder, config, eos=eos, device=device)
+        base, tokenizer = load_xlnet(folder, config, eos=eos)
     else:
         from esscher.hub.transformers_folder import load_transformers_base
 
-        base, tokenizer = load_transformers_base(folder, config, eos=eos, device=device)
+        base, tokenizer = load_transformers_base(folder, config, eos=eos)
     if max_length is not None:
         base.space = replace(base.space, max_length=max_length)
     if chunks:
         base.space = replace(base.space, eos=None)
-    return base.to(device).eval(), tokenizer
+    return base.eval(), tokenizer

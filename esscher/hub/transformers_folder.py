@@ -63,15 +63,14 @@ def generation_settings_of(base: CausalLM | Seq2SeqLM) -> dict[str, Any]:
     return generation_settings(base.space, pad=getattr(base.model.config, "pad_token_id", None), decoder_start=base.bos)
 
 
-def load_pretrained_model(folder: Path, config: dict[str, Any], kind: str, device: torch.device) -> Any:
-    """The model of a folder with this config as one of `AUTO_CLASSES`; float32 on a CPU."""
+def load_pretrained_model(folder: Path, config: dict[str, Any], kind: str) -> Any:
+    """The model of a folder with this config as one of `AUTO_CLASSES`, in the dtype of its files."""
     _refuse_pickle(folder)
     auto, what = AUTO_CLASSES[kind]
-    dtype = torch.float32 if device.type == "cpu" else "auto"
     try:
         with quiet_transformers():
             loaded: Any = auto.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=dtype,
+                str(folder), local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype="auto",
                 output_loading_info=True,
             )  # fmt: skip
     except Exception as error:  # of many classes: an unknown type, missing or truncated files, wrong shapes
@@ -151,11 +150,11 @@ def _save_pretrained_model(folder: Path, model: Any) -> None:
 
 
 def load_transformers_base(
-    folder: Path, config: dict[str, Any], *, eos: str | None, device: torch.device
+    folder: Path, config: dict[str, Any], *, eos: str | None
 ) -> tuple[CausalLM | Seq2SeqLM, Tokenizer | None]:
     """The base of a folder with this config, and its tokenizer, if it has one; `eos` names another EOS token."""
     seq2seq = bool(config.get("is_encoder_decoder"))
-    model = load_pretrained_model(folder, config, "seq2seq" if seq2seq else "causal", device)
+    model = load_pretrained_model(folder, config, "seq2seq" if seq2seq else "causal")
     (_refuse_two_tokenizers if seq2seq else _refuse_bidirectional)(folder, model)
     ends = special_token_ids(model, "eos_token_id")
     sidecar, tokenizer = load_space_and_tokenizer(folder, int(text_config(model).vocab_size), ends, eos)

@@ -30,11 +30,9 @@ THEIR_SYMBOLS = (1, 4, 3, 6)  # <s>, <sep>, <cls> and <mask> of the published vo
 LOG_ZERO = -1e30
 
 
-def load_xlnet(
-    folder: Path, config: dict[str, Any], *, eos: str | None, device: torch.device
-) -> tuple[NetworkBase, Tokenizer | None]:
+def load_xlnet(folder: Path, config: dict[str, Any], *, eos: str | None) -> tuple[NetworkBase, Tokenizer | None]:
     """The base of a folder of `transformers`, and its tokenizer, if it has one; `eos` names another EOS token."""
-    model = load_pretrained_model(folder, config, "causal", device)
+    model = load_pretrained_model(folder, config, "causal")
     vocab_size, eos_id = int(model.config.vocab_size), model.config.eos_token_id
     sidecar, tokenizer = load_space_and_tokenizer(folder, vocab_size, [] if eos_id is None else [eos_id], eos)
     eos_id = eos_id if tokenizer is None else tokenizer.eos

@@ -68,6 +68,10 @@ class StoredNegatives:
             )
         return torch.tensor(rows)
 
+    def to(self, device: torch.device | str) -> "StoredNegatives":
+        """The table itself, which stays on the CPU: what is picked from it goes to the device of the prompts."""
+        return self
+
     def save(self, file: str | Path) -> None:
         name = torch.tensor(list(self.digest.encode()), dtype=torch.uint8)
         tensors = {"tokens": self.x.tokens, "start": self.x.start, "stop": self.x.stop, "log_base": self.log_base}

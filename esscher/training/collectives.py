@@ -25,30 +25,32 @@ from esscher.training.config import TrainingConfig
 ESTIMATE = "an estimate"  # key of an `Estimate` in JSON
 
 
-def init_process_group(*, cpu: bool | None = None) -> PartialState:
-    """Join the other processes, once; refused where processes do not see each other."""
-    if world_size() == 1 and cpu is not None and PartialState._shared_state and (PartialState().device.type == "cpu") != cpu:
-        AcceleratorState._reset_state(
-            reset_partial_state=True
-        )  # accelerate has one device for a process; trainers have their own
+def init_process_group(device: torch.device | None = None) -> PartialState:
+    """Join the other processes, once, to compute on this device; refused where processes do not see each other."""
+    device = resolve_device() if device is None and not PartialState._shared_state else device
+    if PartialState._shared_state and device is not None and PartialState().device.type != device.type:
+        if world_size() > 1:
+            raise RuntimeError(
+                f"The processes communicate on {PartialState().device.type}, so nothing is trained on {device.type} beside it. "
+                f"Nothing was done; name one --device for all that runs together."
+            )
+        AcceleratorState._reset_state(reset_partial_state=True)  # accelerate knows one device; here every model has its own
     fresh = not PartialState._shared_state
-    state = PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu)
+    state = PartialState(cpu=device is not None and device.type == "cpu")
     if state.num_processes != world_size():
         raise RuntimeError(
             f"{world_size()} processes were started, but each of them sees {state.num_processes}: they would work apart and "
-            f"overwrite each other. Nothing was done; start them with torchrun, and on a CPU with device: cpu."
+            f"overwrite each other. Nothing was done; start them with torchrun, and on a CPU with --device cpu."
         )
     if fresh:
         atexit.register(state.destroy_process_group)
     return state
 
 
-def make_accelerator(config: TrainingConfig, folder: Path | None) -> Accelerator:
-    """Join the other processes on the device and in the precision that the settings say."""
-    device = resolve_device(config.device)
+def make_accelerator(config: TrainingConfig, folder: Path | None, device: torch.device) -> Accelerator:
+    """Join the other processes on the device of this one, in the precision that the settings say."""
     if device.type == "cuda" and world_size() == 1:
         torch.cuda.set_device(device)
-    on_cpu = device.type == "cpu"
     bfloat16 = (
         device.type == "cuda" and torch.cuda.is_bf16_supported()
         if config.precision == "auto"
@@ -60,9 +62,9 @@ def make_accelerator(config: TrainingConfig, folder: Path | None) -> Accelerator
             f"The tracker {config.tracker!r} is not installed; installed are {', '.join(installed) or 'none'}. Nothing was "
             f"trained; pip install 'esscher[track]' brings tensorboard, or leave tracker out."
         )
-    init_process_group(cpu=on_cpu)
+    init_process_group(device)
     precision = "bf16" if bfloat16 else "no"
-    accelerator = Accelerator(cpu=on_cpu, mixed_precision=precision, log_with=config.tracker, project_dir=place)
+    accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision, log_with=config.tracker, project_dir=place)
     if config.batch_size % (config.gradient_accumulation_steps * world_size()):
         raise ValueError(
             f"A batch of {config.batch_size} cannot be split over {world_size()} processes in gradient_accumulation_steps = "

@@ -90,8 +90,6 @@ class TrainingConfig:
     """Shard the weights of the base over the processes, layer by layer, instead of a copy for each."""
     gradient_checkpointing: bool = False
     """Keep only the input of each layer, and recompute the rest for the gradient: less memory, more time."""
-    device: str = "auto"
-    """Where to train: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of autocast; auto is bfloat16 on a GPU that has it, else float32. Weights and optimizers are float32 always."""
     tracker: Literal["tensorboard", "trackio", "wandb", "mlflow"] | None = None

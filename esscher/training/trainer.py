@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from esscher.bases.fsdp import gather_in_lockstep, shard
 from esscher.core.config import refuse_change
-from esscher.core.device import place
+from esscher.core.device import device_of, place
 from esscher.core.estimate import Estimate
 from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
@@ -82,13 +82,15 @@ class TrainingLoop:
         if len(data) == 0 or (isinstance(validation, HeldOut) and len(validation.data) == 0):
             raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
         self.config, self.validation = config, validation
-        self.accelerator = accelerator = make_accelerator(config, folder)
+        device = device_of(*modules.values()) or torch.device("cpu")
+        self.accelerator = accelerator = make_accelerator(config, folder, device)
         self.progress = current_progress()
         for module in modules.values():
-            place(module, accelerator.device)
-        self.target, self.objective = place(target, accelerator.device), place(objective, accelerator.device)
+            place(module, device)
+        target, self.objective = place(target, device), place(objective, device)
+        self.target = target
         if isinstance(validation, HeldOut):
-            self.validation = replace(validation, objective=place(validation.objective, accelerator.device))
+            self.validation = replace(validation, objective=place(validation.objective, device))
         broadcast_parameters(list(modules.values()))
         for module in modules.values():
             if config.gradient_checkpointing:

@@ -101,7 +101,7 @@ def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Population
     x = random_rows(data, settings.sequences, rng=rng.stream("sequences"))
     pops = draw_populations(model.target, x, settings.draws, rng=rng.stream("draws"))
     facts = {
-        "model": model.name, "energy": model.energy_name, "data": description, "seed": settings.seed, "sequences": len(x),
+        **model.facts, "data": description, "seed": settings.seed, "sequences": len(x),
         "drawn_from_the_base": pops.draws.cost, "ess": pops.ess(),
     }  # fmt: skip
     return pops, facts, ess_notes(pops.ess())
@@ -148,7 +148,7 @@ def analyse_next_token(model: Model, settings: NextTokenConfig) -> Analysis[Next
         for name, row in zip(names, result.rows, strict=True)
     ]
     facts: dict[str, Any] = {
-        "model": model.name, "energy": model.energy_name, "prompt": settings.prompt, "prompt_tokens": int(prompt.start[0]),
+        **model.facts, "prompt": settings.prompt, "prompt_tokens": int(prompt.start[0]),
         "seed": settings.seed,
     }  # fmt: skip
     if settings.plot is not None:
@@ -195,7 +195,7 @@ def analyse_discriminate(model: Model, settings: DiscriminateConfig) -> Analysis
     (x, description), seed = comparison_data(model, settings.source), settings.training.seed
     result = discriminate(model.target, x, settings, decode=model.decode(), rng=SeededRng(seed))
     facts: dict[str, Any] = {
-        "model": model.name, "energy": model.energy_name, "data": description, "seed": seed,
+        **model.facts, "data": description, "seed": seed,
         "sequences": " ".join(f"{name} {count:,}" for name, count in result.sequences.items()),
         "accuracy_base_minus_joint": result.gap, "ess": result.ess,
     }  # fmt: skip

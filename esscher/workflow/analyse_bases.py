@@ -50,7 +50,7 @@ def check_same_tokens(model: Model, other: Model) -> None:
 
 def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
     """The losses of several models by length of context, on one text."""
-    models = {str(folder): load(folder) for folder in settings.models}
+    models = {str(folder): load(folder, **settings.placement) for folder in settings.models}
     first, confidence = next(iter(models.values())), settings.confidence
     for model in models.values():
         check_same_tokens(model, first)
@@ -74,7 +74,8 @@ def analyse_context(settings: ContextConfig) -> Analysis[ContextLosses]:
         {"model": name, **{f"hardest {share:g}": effective(name, share) for share in HARDEST_SHARES}} for name in nats
     ]
     facts: dict[str, Any] = {
-        "models": len(nats), "data": settings.source.source, "places": result.places, "seed": settings.seed
+        "models": len(nats), "device": first.placement, "data": settings.source.source, "places": result.places,
+        "seed": settings.seed,
     }  # fmt: skip
     if settings.plot is not None:
         colours = (plots.TILTED, plots.TRUTH, plots.BASE, plots.INK)
@@ -98,7 +99,7 @@ def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
         "divergence: KL of the distributions after two different contexts, in nats."
     ]
     for name in settings.models:
-        model = load(name, max_length=1)
+        model = load(name, max_length=1, **settings.placement)
         tokens = model.read_stream(settings.source).tokens
         current_progress().say(f"{name}:")
         spectrum, bound = measure_rank(model.base, tokens, settings.contexts, settings.length, confidence=settings.confidence)
@@ -182,7 +183,13 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
     else:
         bounds, ratio, measured_on = _exposure_of_sequences(models, settings)
     bound, baseline = bounds["model"], bounds.get("baseline")
-    facts: dict[str, Any] = {"model": model.name, "measured_on": measured_on, "bound": bound.mean, "seed": settings.seed}
+    facts: dict[str, Any] = {
+        "model": model.name,
+        "device": model.placement,
+        "measured_on": measured_on,
+        "bound": bound.mean,
+        "seed": settings.seed,
+    }
     if baseline is not None and ratio is not None:
         facts |= {"against": settings.against, "bound_of_baseline": baseline.mean, "decode": settings.decode}
         facts["ratio"] = ratio.ratio
@@ -207,7 +214,7 @@ def analyse_exposure(model: Model, settings: ExposureConfig) -> ExposureResult:
 
 def _load_baseline(model: Model, folder: str) -> Model:
     """The baseline, whose sequences must be those of the model."""
-    other = load(folder, **vars(replace(model.chunking, max_length=model.base.space.max_length)))
+    other = load(folder, device=str(model.device), **vars(replace(model.chunking, max_length=model.base.space.max_length)))
     check_same_tokens(model, other)
     if model.base.space != other.base.space:
         raise ValueError(

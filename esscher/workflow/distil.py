@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.config import to_dict
 from esscher.core.randomness import SeededRng
@@ -33,6 +35,7 @@ class DistilResult:
     """The student's folder, how near it came, how often its own draws show each feature, and the report."""
 
     folder: Path
+    device: torch.device
     distilled: DistillationResult
     rows: list[dict[str, Any]]
     report: Report
@@ -40,7 +43,7 @@ class DistilResult:
     @property
     def model(self) -> Model:
         """The student, loaded from its folder."""
-        return load(self.folder)
+        return load(self.folder, device=str(self.device))
 
 
 def distil_model(model: Model, run: DistilRun) -> DistilResult:
@@ -56,9 +59,9 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
         )
     base, energy, training = model.base, model.target.energy, run.training
     if not run.fresh:
-        student = deepcopy(base)
+        student = deepcopy(base).float()  # what learns is float32
     elif isinstance(base, NetworkBase):
-        student = build_base(base.config, base.space, rng=SeededRng(training.seed).stream("base"))
+        student = build_base(base.config, base.space, rng=SeededRng(training.seed).stream("base")).to(model.device)
     else:
         raise ValueError(
             f"A {type(base).__name__} is not built anew here. Nothing was drawn; leave --fresh out, so that the student starts "
@@ -73,14 +76,14 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
     write_json(folder / RESULTS, to_json({"folder": folder, **results}))
     facts = {
-        "model": model.name, "energy": model.energy_name, "student": run.out, "method": run.distil.method, "drawn": result.cost,
+        **model.facts, "student": run.out, "method": run.distil.method, "drawn": result.cost,
         "ess": [round(stage.ess) for stage in result.stages], "log_z": result.log_z, "reliability": result.reliability.verdict,
         "seed": training.seed,
     }  # fmt: skip
     distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
     notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
     report = Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
-    return DistilResult(folder, result, rows, report.save(folder, {"model": model.name, **to_dict(run)}))
+    return DistilResult(folder, model.device, result, rows, report.save(folder, {"model": model.name, **to_dict(run)}))
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:

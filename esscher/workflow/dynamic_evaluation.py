@@ -57,7 +57,8 @@ class DynamicMeasurement:
         }  # fmt: skip
         rows = [{"per": unit} | {name: values[unit] for name, values in columns.items()} for unit in self.dynamic]
         facts = {
-            "model": model.name, "data": settings.source.source, "measured_on": self.measured_on, "read_as": self.read_as,
+            "model": model.name, "device": model.placement, "data": settings.source.source,
+            "measured_on": self.measured_on, "read_as": self.read_as,
             "rule": str(settings.adapt), "statistics": self.statistics,
         }  # fmt: skip
         notes = [

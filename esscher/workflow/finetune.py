@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from esscher.core.config import from_dict, to_dict
+from esscher.core.device import device_of, resolve_device
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
@@ -36,7 +37,7 @@ from esscher.hub.folder import CARD, CONFIG, WEIGHTS, read_config, write_tokeniz
 from esscher.networks.registry import NETWORKS
 from esscher.networks.xlnet import XLNetNetwork
 from esscher.reports.report import Report, write_lines
-from esscher.training.collectives import barrier
+from esscher.training.collectives import barrier, init_process_group
 from esscher.training.config import OptimizerConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
@@ -90,8 +91,8 @@ def save_finetuned(folder: Path, model: FinetunedModel, card: str) -> None:
     write_json(folder / CONFIG, settings)
 
 
-def load_finetuned(folder: str | Path) -> FinetunedModel:
-    """The model of a folder, ready to predict."""
+def load_finetuned(folder: str | Path, device: str = "auto") -> FinetunedModel:
+    """The model of a folder on a device, ready to predict."""
     folder = Path(folder)
     config = read_config(folder)
     if config.get("model_type") != KIND:
@@ -109,7 +110,7 @@ def load_finetuned(folder: str | Path) -> FinetunedModel:
     tokenizer = load_tokenizer(folder, eos=config["eos"])
     labelling = from_dict(FINETUNE_TASKS[config["task"]], config["labelling"])
     layout, columns = PairEncoder(tokenizer, **config["layout"]), ColumnNames(**config["columns"])
-    return FinetunedModel(task_model.eval(), layout, config["task"], labelling, columns)
+    return FinetunedModel(task_model.to(resolve_device(device)).eval(), layout, config["task"], labelling, columns)
 
 
 def model_card(model: FinetunedModel, run: FinetuneRun, measured: Mapping[str, Estimate]) -> str:
@@ -147,11 +148,13 @@ class FinetuneResult:
 
 def finetune(run: FinetuneRun) -> FinetuneResult:
     """Train the model in the folder `run.model` for a task, and save it in `run.out`."""
-    folder = Path(run.out)
+    folder, device = Path(run.out), resolve_device(run.device)
+    init_process_group(device)
     if run.resume:
         refuse_other_settings(folder / FINETUNE_SETTINGS, run)
     parts = read_examples(run)
     model = build(run, parts[0])
+    model.task_model.to(device)
     train, validation = (model.labelling.labelled(part, model.layout) for part in parts[:2])
     sizes = ", ".join(f"{len(part):,} for {use}" for part, use in zip(parts, SPLIT_NAMES, strict=True))
     current_progress().say(f"Examples: {sizes}.")
@@ -166,7 +169,8 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
     predictions = model.predict(parts[2])
     measured = model.labelling.measured(predictions, parts[2])
     facts = {
-        "model": run.model, "folder": run.out, "task": run.task, "steps": record.steps, "stopped": record.stopped,
+        "model": run.model, "folder": run.out, "device": str(device), "task": run.task, "steps": record.steps,
+        "stopped": record.stopped,
         "best_step": record.best_step,
     }  # fmt: skip
     if is_main_process():
@@ -183,7 +187,7 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
 
 def predict(settings: PredictConfig) -> Report:
     """The predictions of a fine-tuned model for texts, or for the rows of a file."""
-    model = load_finetuned(settings.model)
+    model = load_finetuned(settings.model, settings.device)
     examples = make_examples(model.task, _rows(model, settings), model.columns, settings.data or "the texts")
     predictions = model.predict(examples)
     if settings.out is not None:
@@ -193,7 +197,7 @@ def predict(settings: PredictConfig) -> Report:
         measured = model.labelling.measured(predictions, examples)
         tables["measured"] = [{"measured": name, "value": estimate} for name, estimate in measured.items()]
     shown = {name: rows for name, rows in tables.items() if settings.out is None or name == "measured"}
-    facts = {"model": settings.model, "task": model.task, "examples": len(examples)}
+    facts = {"model": settings.model, "device": str(device_of(model.task_model)), "task": model.task, "examples": len(examples)}
     return Report("esscher predict", facts, shown, json_tables=tables)
 
 

@@ -25,7 +25,6 @@ from esscher.core.storage import digest, module_tensors, write_json
 from esscher.data.splits import evenly_spaced
 from esscher.data.text import TextStream
 from esscher.energies.network import NetworkEnergy
-from esscher.energies.serialization import base_digest
 from esscher.estimators.long_context import SEGMENT, WARM, stream_cross_entropy, stream_log_probs, stream_warnings
 from esscher.estimators.per_position import PositionEstimates, per_position
 from esscher.estimators.perplexity import Measurement, TestSetMode, as_bits, as_perplexity, measure
@@ -67,7 +66,7 @@ class SequenceMeasurement:
         """Facts on the tilt, and tables by model and method, of the worst prompts, and by position."""
         estimates, thinned = self.estimates, len(self.sequences) < self.available
         facts: dict[str, Any] = {
-            "model": model.name, "energy": model.energy_name, "data": self.sequences.description,
+            **model.facts, "data": self.sequences.description,
             "measured_on": f"{self.sequences}, evenly spaced among {self.available:,}" if thinned else str(self.sequences),
             "seed": settings.seed, **tilt_facts(estimates),
         }  # fmt: skip
@@ -106,7 +105,13 @@ class StreamMeasurement:
         """A row for each unit."""
         perplexity, bits = as_perplexity(self.nats), as_bits(self.nats)
         rows = [{"per": unit, "perplexity": perplexity[unit], "bits": bits[unit]} for unit in self.nats]
-        facts = {"model": model.name, "data": settings.source.source, "measured_on": self.measured_on, "read_as": self.read_as}
+        facts = {
+            "model": model.name,
+            "device": model.placement,
+            "data": settings.source.source,
+            "measured_on": self.measured_on,
+            "read_as": self.read_as,
+        }
         notes = [f"base: {self.nats['token'].method}", *self.warnings]
         return Report("esscher measure", facts, {"perplexities": rows}, notes)
 
@@ -249,7 +254,7 @@ def claim_draws_folder(folder: Path, model: Model, settings: MeasureConfig, draw
     """Let a folder of draws belong to this model, seed and number of draws; refuse one that belongs to others."""
     energy = model.target.energy
     claim = {
-        "base": base_digest(model.base),
+        "base": model.base_digest,
         "energy": digest(module_tensors(energy)) if isinstance(energy, nn.Module) else repr(model.energy),
         "draws": draws,
         "position_draws": settings.position_draws,

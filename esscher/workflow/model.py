@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from esscher.bases.network import NetworkBase, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.chunking import Chunking
 from esscher.core.config import load_object, takes
 from esscher.core.device import place, resolve_device, resolve_dtype
+from esscher.core.distributed import world_size
 from esscher.core.target import Tilted, flat
 from esscher.data.config import DataConfig, SourceConfig
 from esscher.data.images import load_codec
@@ -36,7 +39,7 @@ from esscher.energies.serialization import (
     save_energy,
     save_network_energy,
 )
-from esscher.hub import ModelCard, SavedBase, load_base, save_base
+from esscher.hub import ModelCard, SavedBase, read_base, save_base
 from esscher.training.collectives import init_process_group
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.config.load import BaseConfig, Dtype, LoadConfig
@@ -69,6 +72,32 @@ class Model:
     energy_folder: Path | None = None
     trained: TrainRun | None = None  # settings that the base was trained with here
     fsdp: bool = False  # whether the base's weights are sharded among processes
+    digest_as_saved: str | None = None  # of the base's weights before they were rounded to another dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the base's weights are, and where everything is drawn and scored."""
+        return next(self.base.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the base's weights."""
+        return next(self.base.parameters()).dtype
+
+    @property
+    def placement(self) -> str:
+        """Device and dtype, for reports."""
+        return f"{self.device}, {str(self.dtype).removeprefix('torch.')}"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What every report says of the model."""
+        return {"model": self.name, "energy": self.energy_name, "device": self.placement}
+
+    @property
+    def base_digest(self) -> str:
+        """The digest of the base as it was saved, on whatever device and in whatever dtype it is now."""
+        return base_digest(self.base) if self.digest_as_saved is None else self.digest_as_saved
 
     @property
     def is_tilted(self) -> bool:
@@ -306,8 +335,9 @@ def load(
     Args:
         folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face.
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
-        device: Where the base computes: auto, cpu, cuda, cuda:1, mps.
-        dtype: Precision of the weights: auto, float32, bfloat16, float16.
+        device: Where the model computes: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
+        dtype: Precision of the base's weights: float32, bfloat16, float16; auto is float32 on a CPU, elsewhere that of the
+            files.
         **settings: More fields of `LoadConfig`: `fsdp`; `max_length`, `eos`, `prompt_tokens` where text is cut differently.
 
     Example:
@@ -321,29 +351,33 @@ def load_model(settings: BaseConfig) -> Model:
     """The model of these folders; what the settings leave open is as the folders say."""
     folder = Path(settings.folder)
     device = resolve_device(settings.device)
+    if world_size() > 1:
+        init_process_group(device)
     energy = settings.energy if isinstance(settings, LoadConfig) else None
     saved = None if energy is None else load_energy(energy)
     trained = read_settings(folder / TRAIN_SETTINGS, TrainRun)
     default = trained_chunking(trained) if saved is None or isinstance(saved, SavedSelfEnergy) else saved.chunking
     chunking = Chunking(max_length=settings.max_length, eos=settings.eos, prompt_tokens=settings.prompt_tokens)
     chunking = chunking.with_defaults(default)
-    base, tokenizer = load_base(
+    base, tokenizer = read_base(
         folder, max_length=chunking.max_length, eos=chunking.eos, chunks=chunking.prompt_tokens is not None
     )
     if saved is not None:
-        saved.check_base(base)  # before its weights are rounded to another dtype
-    place(base, device, resolve_dtype(settings.dtype))
+        saved.check_base(base)
+    dtype = resolve_dtype(settings.dtype, device)
+    rounded = dtype in (torch.bfloat16, torch.float16) and dtype != next(base.parameters()).dtype
+    digest_as_saved = base_digest(base) if rounded else None
+    place(base, device, dtype)
     target = Tilted(base)
     if saved is not None:
         target = Tilted(base, place(saved.energy(None if tokenizer is None else tokenizer.decode, base), device))
     if settings.fsdp:
         from esscher.bases.fsdp import shard  # takes seconds to import
 
-        init_process_group()
         shard(base.requires_grad_(False))
     energy_folder = Path(energy) if energy is not None and Path(energy).is_dir() else None
     processor = _processor(folder, base, tokenizer, chunking, trained)
-    return Model(base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp)
+    return Model(base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved)
 
 
 def _processor(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -51,7 +52,9 @@ def rescore_lists(settings: RescoreConfig) -> Report:
     """Score n-best lists, tune weights, choose candidates, and compare systems where lists have references."""
     tuning, test = _read_lists(settings)
     if settings.base is not None:
-        scored = score_candidates([*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out)
+        scored = score_candidates(
+            [*tuning, *test], settings.base, settings.energy, eos=settings.eos, out=settings.out, **settings.placement
+        )
         tuning, test = scored[: len(tuning)], scored[len(tuning) :]
     metric, rng = METRICS[settings.metric].measure, SeededRng(settings.seed).stream("rescore")
     comparison: SystemComparison | None = None
@@ -122,6 +125,7 @@ def score_candidates(
     *,
     eos: str | None = None,
     out: str | Path | None = None,
+    **placement: Any,
 ) -> tuple[NBest, ...]:
     """The lists with the scores `log_base` and, with an energy, `log_weight`; those in the lists or in `out` are used again."""
     chunking = Chunking(eos=eos) if energy is None else Chunking(eos=eos).with_defaults(load_energy(energy).chunking)
@@ -135,7 +139,7 @@ def score_candidates(
     unscored = [nbest for nbest in done.values() if _missing_scores(nbest, wanted)]
     _append(file, [nbest for nbest in lists if nbest.id not in finished and not _missing_scores(nbest, wanted)])
     if unscored:
-        model = load(base, energy, **vars(chunking))
+        model = load(base, energy, **vars(chunking), **placement)
         count, throttle = 0, Throttle()
         for shard in _shards(unscored):
             scored = _score_shard(shard, model, wanted)
@@ -209,7 +213,7 @@ def _score_shard(lists: Sequence[NBest], model: Model, wanted: Mapping[str, str]
 
 def _score_by_length(score: Callable[[Sequences], Tensor], texts: Sequence[str], model: Model) -> list[float]:
     """A score for each text; texts of like length share a pass."""
-    x = text_points(texts, model.tokenizer, max_length=sys.maxsize).x.to(next(model.base.parameters()).device)
+    x = text_points(texts, model.tokenizer, max_length=sys.maxsize).x
     order = x.lengths.argsort()
     scores = torch.zeros(len(x), dtype=torch.float64)
     first = 0
@@ -217,7 +221,7 @@ def _score_by_length(score: Callable[[Sequences], Tensor], texts: Sequence[str],
         rows = max(1, TOKENS // int(x.lengths[order[min(first + 31, len(x) - 1)]]))
         index = order[first : first + rows]
         width = int(x.stop[index].max())
-        scores[index.cpu()] = score(Sequences(x.tokens[index, :width], x.start[index], x.stop[index]))
+        scores[index] = score(Sequences(x.tokens[index, :width], x.start[index], x.stop[index]))
         first += rows
     if not bool(scores.isfinite().all()):
         wrong = int((~scores.isfinite()).nonzero()[0, 0])

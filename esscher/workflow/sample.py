@@ -74,7 +74,7 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     if file is not None and is_main_process():
         model.data.save_samples(file, result.samples, result.tokens, prompts)
     facts = {
-        "model": model.name, "energy": model.energy_name, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed,
+        **model.facts, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed,
         **result.facts, "out": file,
     }  # fmt: skip
     tables, json_tables = _tables(result, prompts.labels, settings.show)
@@ -288,7 +288,7 @@ def score_model(model: Model, settings: ScoreConfig) -> ScoreResult:
     for prompt, text, length, log_a, e in zip(prompts, texts, x.lengths.tolist(), log_base, energy, strict=True):
         row = {**({"prompt": prompt} if settings.prompts else {}), "text": text, "tokens": length, "log_base": log_a}
         rows.append({**row, "energy": e, "log_unnormalized": log_a - e} if model.is_tilted else row)
-    facts = {"model": model.name, "energy": model.energy_name}
+    facts = model.facts
     return ScoreResult(texts, prompts, x.lengths.tolist(), log_base, energy, Report("esscher score", facts, {"scores": rows}))
 
 

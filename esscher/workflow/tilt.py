@@ -28,7 +28,7 @@ from esscher.energies.config import EnergyConfig
 from esscher.energies.declared_features import features_from_specs
 from esscher.energies.features import Feature, LogLinear, feature_values
 from esscher.energies.network import NetworkEnergy, build_energy
-from esscher.energies.serialization import Origin, SavedLogLinear, base_digest, load_energy, save_energy, save_network_energy
+from esscher.energies.serialization import Origin, SavedLogLinear, load_energy, save_energy, save_network_energy
 from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import Measurement, measure
@@ -209,12 +209,12 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     rng = SeededRng(run.training.seed).stream("tilt")
     result = fit_feature_weights(model.base, features, data, wanted, run.fit, rng=rng)
     saved = SavedLogLinear(
-        specs, result.fit.weights, model.name, base_digest(model.base), result.log_z, run.training.seed, model.chunking
+        specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking
     )
     if folder is not None:
         save_energy(folder, saved)
     facts = {
-        "model": model.name, "energy": run.out, "regime": run.fit.regime,
+        "model": model.name, "energy": run.out, "device": model.placement, "regime": run.fit.regime,
         "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "log_z": result.log_z,
         "kl_to_the_base": result.divergences["kl"], "l1_of_moments": result.fit.l1, "ess": result.reliability.ess,
         "reliability": result.reliability.verdict, "seed": run.training.seed,
@@ -238,7 +238,7 @@ def _learn(
     barrier()  # nobody writes before all have looked
     if folder is not None:
         save_settings(folder / TILT_SETTINGS, run)
-    digest = base_digest(model.base)
+    digest = model.base_digest
     result = train_energy(
         model.base, energy, splits, run.contrast, run.training, folder=folder, resume=run.resume, digest=digest
     )
@@ -247,7 +247,7 @@ def _learn(
     origin = Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking)
     saved = origin if folder is None else load_energy(save_network_energy(folder, energy, origin))
     facts = {
-        "model": model.name, "energy": run.out, "steps": record.steps, "best_step": record.best_step,
+        "model": model.name, "energy": run.out, "device": model.placement, "steps": record.steps, "best_step": record.best_step,
         "loss_on_held_out_data": record.best, "saved_by_tilting": next(iter((measured.reduction or {}).values())),
         "log_z": measured.log_z, "seed": run.training.seed,
     }  # fmt: skip
@@ -264,9 +264,9 @@ def build_tilt_energy(model: Model, config: EnergyConfig, run: TiltRun, longest:
             "An energy of kind 'shared' is trained on the base's own hidden vectors, which a sharded base does not give. "
             "Nothing was trained; choose another kind, or leave --fsdp out."
         )
-    start = None if run.start is None else load(run.start).base
+    start = None if run.start is None else load(run.start, device=str(model.device)).base
     if start is None and model.fsdp and config.initialised_from_base and model.folder is not None:
-        start = load(model.folder).base  # whole, to be copied
+        start = load(model.folder, device=str(model.device)).base  # whole, to be copied
     rng = SeededRng(run.training.seed).stream("energy")
     return build_energy(config, model.base, start=start, decode=model.decode(), rng=rng)
 

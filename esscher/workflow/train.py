@@ -8,6 +8,7 @@ from typing import Any
 
 from esscher.bases.network import NetworkBase, build_base, with_unrolled_layers
 from esscher.core.config import takes_settings, to_dict
+from esscher.core.device import resolve_device
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
@@ -23,7 +24,7 @@ from esscher.networks.transformer_config import DeqConfig, TransformerConfig
 from esscher.objectives.config import RunContext
 from esscher.reports.report import Report, to_json
 from esscher.training.batches import batch_order
-from esscher.training.collectives import barrier
+from esscher.training.collectives import barrier, init_process_group
 from esscher.training.evaluation import HeldOut
 from esscher.training.stream_batches import SegmentSchedule, TokenStream, segmented_length
 from esscher.training.trainer import Trainer, TrainingRecord
@@ -62,17 +63,19 @@ class TrainResult:
     @property
     def model(self) -> Model:
         """The model, loaded from its folder."""
-        return load(self.folder)
+        return load(self.folder, device=self.run.device)
 
 
 def train_base(run: TrainRun) -> TrainResult:
     """Train a base as the settings say, and save it in `run.out`."""
-    folder, say = Path(run.out), current_progress().say
+    folder, say, device = Path(run.out), current_progress().say, resolve_device(run.device)
+    init_process_group(device)
     if run.resume:
         refuse_other_settings(folder / TRAIN_SETTINGS, run)
     splits = prepare_stream_data(run) if run.length.stream else prepare_data(run)
     say(splits.description)
-    base = _initial_base(run, splits)
+    base = _initial_base(run, splits).to(device)
+    say(f"Training on {device}.")
     save_settings(folder / TRAIN_SETTINGS, run)
     data: Sequences | TokenStream
     validation, training = run.objective.validation_objective(), run.training
@@ -103,7 +106,8 @@ def train_base(run: TrainRun) -> TrainResult:
         nats = dict(measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats)
     measured = splits.measured(nats)
     facts = {
-        "folder": run.out, "steps": record.steps, "stopped": record.stopped, "best_step": record.best_step,
+        "folder": run.out, "device": str(device), "steps": record.steps,
+        "stopped": record.stopped, "best_step": record.best_step,
         "validation": record.best,
     }  # fmt: skip
     if is_main_process() or training.fsdp:  # sharded weights are gathered by all processes

@@ -77,7 +77,7 @@ def translate_model(model: Model, settings: TranslateConfig) -> TranslateResult:
             texts.append(line.text)
             rows.append({"line": line.number, "source": line.source, "translation": line.text, "note": line.note or None})
     facts: dict[str, Any] = {
-        "model": model.name, "energy": model.energy_name, "decoder": DECODERS.kind_of(settings.decoder), "lines": len(texts),
+        **model.facts, "decoder": DECODERS.kind_of(settings.decoder), "lines": len(texts),
         "out": settings.out,
     }  # fmt: skip
     facts |= {} if isinstance(settings.decoder, BeamSearch | Greedy) else {"seed": settings.seed}
@@ -126,7 +126,7 @@ def _translate_window(
     model: Model, texts: Sequence[str], decoder: Decoder, first: int, rng: Rng, say: Callable[[int], None]
 ) -> list[TranslatedLine]:
     base, tokenizer = model.base, model.tokenizer
-    device, most = next(base.parameters()).device, base.space.max_length
+    most = base.space.max_length
     sources = encode_sources([text.strip() for text in texts], tokenizer)
     notes = ["" if text.strip() else "empty" for text in texts]
     for number, source in enumerate(sources):
@@ -137,7 +137,7 @@ def _translate_window(
     decoded = [""] * len(texts)
     for begin in range(0, len(order), LINES_PER_BATCH):
         batch = order[begin : begin + LINES_PER_BATCH]
-        output = decoder(model.target, prompts_of([sources[number] for number in batch]).to(device), rng=rng.stream(begin))
+        output = decoder(model.target, prompts_of([sources[number] for number in batch]), rng=rng.stream(begin))
         for number, text in zip(batch, decode_targets(output.x, tokenizer), strict=True):
             decoded[number] = text
         say(first + begin + len(batch))

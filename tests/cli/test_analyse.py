@@ -12,7 +12,7 @@ from esscher.workflow.model import load
 
 TINY = ["--data", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "transformer", "--base.width", "8",
         "--base.layers", "1", "--base.heads", "2", "--base.feedforward", "16", "--training.steps", "4",
-        "--training.device", "cpu"]  # fmt: skip
+        "--device", "cpu"]  # fmt: skip
 FIT = ["--feature", "contains:101", "--fit.draws", "500"]
 
 

@@ -151,7 +151,7 @@ def train_energy(seed: int, name: str, scale: LaboratoryScale, out: Path | None 
     energy = build_energy(EnergyConfig(READERS[name], "sum", NETWORK), base, rng=rng.stream("energy"))
     training = TrainingConfig(
         steps=scale.steps, batch_size=128, learning_rate=0.004, optimizer="adam", schedule="cosine", warmup_steps=20,
-        seed=seed, device="cpu",
+        seed=seed,
     )  # fmt: skip
     with progress_as("quiet"):
         Trainer(training)(NoiseContrast(negatives=2), Tilted(base, energy), data, modules=energy)

@@ -7,6 +7,7 @@ from esscher.core.config import check_at_least, check_choices
 from esscher.data.config import SourceConfig
 from esscher.energies.config import EnergyConfig
 from esscher.training.config import Schedule, TrainingConfig
+from esscher.workflow.config.load import PlacementConfig
 
 MEASURED = " Nothing was measured."
 
@@ -35,7 +36,7 @@ class HeldOutData:
 
 
 @dataclass(frozen=True)
-class StreamData:
+class StreamData(PlacementConfig):
     """Models, and one long text that they read."""
 
     models: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from esscher.data.config import HeldOutConfig
 from esscher.data.examples import DEFAULT_COLUMNS, ColumnConfig, ColumnNames, TaskKind
 from esscher.energies.config import TaskPooling
 from esscher.training.config import Schedule, TrainingConfig
+from esscher.workflow.config.load import DeviceConfig
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class FinetuneTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class FinetuneRun:
+class FinetuneRun(DeviceConfig):
     """Train a new head with the network, or alone if the network is frozen, and measure it on test data."""
 
     model: str
@@ -84,7 +85,7 @@ class FinetuneRun:
 
 
 @dataclass(frozen=True)
-class PredictConfig:
+class PredictConfig(DeviceConfig):
     """One prediction for each text, in order; for data with labels also how good they are."""
 
     model: str

@@ -1,11 +1,32 @@
 """The settings of loading a model, without torch."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from esscher.core.chunking import Chunking
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where to compute."""
+
+    device: str = "auto"
+    """Where to compute: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementConfig(DeviceConfig):
+    """Where to compute, and in what precision the base's weights are."""
+
+    dtype: Dtype = "auto"
+    """Precision of the base's weights; auto is float32 on a CPU, elsewhere that of the files. What learns is float32."""
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The arguments of `esscher.load` that these settings are."""
+        return {"device": self.device, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)
@@ -17,13 +38,9 @@ class ModelFolder:
 
 
 @dataclass(frozen=True)
-class BaseConfig(Chunking, ModelFolder):
+class BaseConfig(PlacementConfig, Chunking, ModelFolder):
     """Which base to load, and where to put it."""
 
-    device: str = field(default="auto", kw_only=True)
-    """Where the base computes: auto, cpu, cuda, cuda:1, mps; auto leaves it on the CPU."""
-    dtype: Dtype = field(default="auto", kw_only=True)
-    """Precision of the weights; auto is float32 on a CPU."""
     fsdp: bool = field(default=False, kw_only=True)
     """Shard the base's weights among the processes of torchrun."""
 

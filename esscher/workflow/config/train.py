@@ -8,6 +8,7 @@ from esscher.networks.registry import NETWORKS
 from esscher.networks.transformer_config import DeqConfig
 from esscher.objectives.config import OBJECTIVES
 from esscher.training.config import TrainingConfig
+from esscher.workflow.config.load import DeviceConfig
 
 ANY_ORDER = ("permutation-lm", "masked-lm")  # objectives of a network that predicts in any order
 
@@ -38,7 +39,7 @@ class DataRun(DataSettings):
 
 
 @dataclass(frozen=True)
-class TrainRun(DataSettings):
+class TrainRun(DeviceConfig, DataSettings):
     """Every setting may also be in the YAML file of --config; flags override it. With `start`, base, weights and tokenizer come
     from a folder, and their settings are left out here, except whether a DEQ-Transformer continues as tied layers or as their
     fixed point (`base.kind` deq, `base.unrolled`)."""

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from esscher.core.config import check_at_least, check_choices
 from esscher.decoding.registry import DECODERS
+from esscher.workflow.config.load import PlacementConfig
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class EvaluateConfig:
 
 
 @dataclass(frozen=True)
-class RescoreConfig:
+class RescoreConfig(PlacementConfig):
     """The best candidate of each list by weighted scores: those in the lists, the log-probability of the base, minus the
     energy, the number of words. The format of lists is described in docs/guide/rescoring.md."""
 

@@ -45,7 +45,7 @@ def both(capsys, chain, make):
 
 
 def test_train(capsys, chain):
-    gpu, cpu = both(capsys, chain, lambda run, device: ("train", "--out", f"{run}/base", *SMALL, "--training.device", device))
+    gpu, cpu = both(capsys, chain, lambda run, device: ("train", "--out", f"{run}/base", *SMALL, "--device", device))
     assert_close(gpu, cpu)
 
 
@@ -54,7 +54,7 @@ def test_tilt(capsys, chain):
         capsys,
         chain,
         lambda run, device: (
-            "tilt", f"{run}/base", "--out", f"{run}/energy", *TILT, "--training.device", device, "--device", device,
+            "tilt", f"{run}/base", "--out", f"{run}/energy", *TILT, "--device", device,
             "--training.precision", "float32",
         ),
     )  # fmt: skip
@@ -82,7 +82,7 @@ def test_distil(capsys, chain):
         lambda run, device: (
             "distil", f"{run}/base", "--energy", f"{run}/energy", "--out", f"{run}/plain", "--distil.draws", "40",
             "--distil.candidates", "60", "--distil.evaluation-draws", "20", "--training.steps", "3", "--device", device,
-            "--training.device", device, "--training.precision", "float32",
+            "--device", device, "--training.precision", "float32",
         ),
     )  # fmt: skip
     assert_close(gpu, cpu)
