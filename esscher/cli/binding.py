@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from cyclopts import Parameter
 
@@ -65,9 +65,11 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
         "__annotations__": {name: kind for name, (kind, _) in changed.items()},
     }
     namespace |= {name: value for name, (_, value) in changed.items()}
-    bound = dataclass(frozen=True)(type(cls.__name__, (cls,), namespace))
-    setattr(bound, TARGET, cls)
-    return bound
+    result: Any = dataclass(frozen=True)(type(cls.__name__, (cls,), namespace))
+    positional_first = sorted(result.__dataclass_fields__.items(), key=lambda entry: bool(entry[1].kw_only))
+    result.__dataclass_fields__ = dict(positional_first)  # the parser reads positions in this order
+    setattr(result, TARGET, cls)
+    return cast(type, result)
 
 
 def expand_groups(cls: type, tokens: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from esscher.networks.registry import NETWORKS
 
 TINY = [
     *("--data", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8"),
-    *("--training.steps", "4", "--device", "cpu"),
+    *("--training.steps", "4"),
 ]
 
 

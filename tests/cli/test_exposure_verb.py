@@ -18,9 +18,9 @@ from esscher.networks.recurrent_config import GruConfig
 
 SMALL = ("--sequences", "30", "--draws", "2", "--quiet")
 TINY = ("--data", "motif:101", "--data.length", "6", "--data.size", "60", "--base.kind", "lstm", "--base.width", "8",
-        "--training.steps", "4", "--device", "cpu")  # fmt: skip
+        "--training.steps", "4")  # fmt: skip
 BYTES = ("--tokenizer.kind", "byte", "--base.kind", "gru", "--base.width", "8", "--training.steps", "3",
-         "--device", "cpu", "--training.batch-size", "4")  # fmt: skip
+ "--training.batch-size", "4")  # fmt: skip
 
 
 def made(*arguments: str) -> None:
