@@ -95,8 +95,8 @@ class Tilted:
         return self.base.space
 
     def log_weight(self, x: Sequences) -> Float[Tensor, "B"]:
-        """-E(x); an energy that is not a number, or -inf, is an error."""
-        log_weight = -self.energy(x)
+        """-E(x) on the device of x; an energy that is not a number, or -inf, is an error."""
+        log_weight = -self.energy(x).to(x.tokens.device)
         wrong = torch.isnan(log_weight) | (log_weight == torch.inf)
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0, 0])

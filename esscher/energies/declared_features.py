@@ -74,7 +74,7 @@ class CachedFeature:
             self._cache.move_to_end(key)
         while len(self._cache) > self.max_cached:
             self._cache.popitem(last=False)
-        return torch.tensor([values[key] for key in keys], dtype=torch.float64)
+        return torch.tensor([values[key] for key in keys], dtype=torch.float64, device=batch.x.tokens.device)
 
     def _keys(self, x: Sequences, rows: Sequence[int]) -> list[bytes]:
         """A digest of each chosen row: of its point, and of its prompt and where the point starts if the prompt is read."""

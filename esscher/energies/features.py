@@ -39,7 +39,11 @@ class DecodedBatch:
 
     def rows(self, rows: Sequence[int]) -> Sequences:
         """The chosen rows, which are distinct and in order."""
-        return self.x if len(rows) == len(self.x) else self.x.rows(torch.tensor(rows, dtype=torch.long))
+        return (
+            self.x
+            if len(rows) == len(self.x)
+            else self.x.rows(torch.tensor(rows, dtype=torch.long, device=self.x.tokens.device))
+        )
 
     def texts(self, decode: Decode, rows: Sequence[int], *, with_prompt: bool = False) -> list[str]:
         """The text of each chosen row; only rows that were not decoded before are decoded."""
@@ -95,7 +99,7 @@ class TokenFunction:
 
 
 def _evaluate_all(of: BatchFunction, x: Sequences) -> Tensor:
-    return torch.as_tensor(of.evaluate(DecodedBatch(x), range(len(x))), dtype=torch.float64)
+    return torch.as_tensor(of.evaluate(DecodedBatch(x), range(len(x))), dtype=torch.float64).to(x.tokens.device)
 
 
 def evaluate_feature(
@@ -277,7 +281,7 @@ class ConditionalLogLinear(nn.Module):
         return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
 
     def _terms(self, x: Sequences) -> Float[Tensor, "B F"]:
-        return feature_values(self.features, x).to(x.tokens.device) * self.weights(x)
+        return feature_values(self.features, x) * self.weights(x)
 
 
 class PromptNetwork(nn.Module):
@@ -328,4 +332,4 @@ class Sum(nn.Module):
         return -torch.stack(list(self.parts(x).values())).sum(0)
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        return {name: -self.scales[name] * term(x).double() for name, term in self.terms.items()}
+        return {name: -self.scales[name] * term(x).to(x.tokens.device).double() for name, term in self.terms.items()}

@@ -40,7 +40,8 @@ class HasTwist(Protocol):
 
 @dataclass(frozen=True)
 class PrefixEnergy:
-    """offset[t] - slope[t] E(prefix) for a prefix of t tokens; the energy's own twist, if it has one, replaces -E(prefix)."""
+    """offset[t] - slope[t] E(prefix) for a prefix of t tokens, in float64 on the CPU; the energy's own twist, if it has one,
+    replaces -E(prefix)."""
 
     energy: Energy
     slope: Float[Tensor, "L"]
@@ -48,7 +49,8 @@ class PrefixEnergy:
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
         length = x.lengths.cpu()
-        return self.offset[length] + self.slope[length] * _prefix_log_weight(self.energy, x).double().cpu()
+        guess = _prefix_log_weight(self.energy, x).cpu().double()
+        return self.offset.cpu()[length] + self.slope.cpu()[length] * guess
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class _ScriptedRng:
             options = list(itertools.product(*possible))
             self.pending += [[*self.script, option] for option in options[1:]]
             self.script.append(options[0])
-        pick = torch.tensor(self.script[self.step], dtype=torch.long).view(len(share), draws)
+        pick = torch.tensor(self.script[self.step], dtype=torch.long, device=share.device).view(len(share), draws)
         self.step += 1
         self.probability *= float(share.gather(1, pick).prod())
         return pick
@@ -232,7 +232,7 @@ def _check_states(base: Base, prompts: Sequences, tolerance: float) -> None:
 def _padded(x: Sequences) -> Sequences:
     """The same rows with three more columns of padding, and other tokens in all padding."""
     tokens = torch.nn.functional.pad(x.tokens, (0, 3))
-    inside = torch.arange(tokens.shape[1]) < x.stop[:, None]
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < x.stop[:, None]
     return Sequences(torch.where(inside, tokens, (tokens + 1) % (tokens.max() + 1)), x.start, x.stop)
 
 

@@ -93,7 +93,7 @@ def assert_covers(hits: int, replications: int, confidence: float, *, false_alar
 def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:
     """The index of each point in `enumerate_points`, whatever its prompt."""
     key = _keys(space, x)
-    all_keys = _keys(space, enumerate_points(space))
+    all_keys = _keys(space, enumerate_points(space)).to(key.device)
     order = all_keys.argsort()
     place = order[torch.searchsorted(all_keys[order], key).clamp(max=len(order) - 1)]
     assert bool((all_keys[place] == key).all()), (
@@ -104,5 +104,5 @@ def point_number(space: Space, x: Sequences) -> Int[Tensor, "B"]:
 
 def _keys(space: Space, x: Sequences) -> Int[Tensor, "B"]:
     """An integer for each point, equal if and only if the points are equal."""
-    power = (space.vocab_size + 1) ** (torch.arange(x.tokens.shape[1]) - x.start[:, None]).clamp(min=0)
+    power = (space.vocab_size + 1) ** (torch.arange(x.tokens.shape[1], device=x.tokens.device) - x.start[:, None]).clamp(min=0)
     return (torch.where(x.counted, x.tokens + 1, 0) * power).sum(-1)

@@ -125,8 +125,8 @@ class TableEnergy:
 def _prompt_number(x: Sequences) -> Int[Tensor, "B"]:
     """A number that identifies a prompt: its tokens plus 1 as octal digits."""
     digits = x.tokens[:, : int(x.start.max())] + 1
-    inside = torch.arange(digits.shape[1]) < x.start[:, None]
-    return (torch.where(inside, digits, 0) * 8 ** torch.arange(digits.shape[1])).sum(-1)
+    position = torch.arange(digits.shape[1], device=digits.device)
+    return (torch.where(position < x.start[:, None], digits, 0) * 8**position).sum(-1)
 
 
 def random_process(seed: int) -> Automaton:
