@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.bases.wrappers import FirstTokenRestricted, tilted_continuation
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
@@ -135,7 +136,7 @@ def next_tokens(
         raise ValueError(f"A table is for one prompt with an empty point, not for {len(prompt)} rows. Nothing was computed.")
     if top < 1 or draws < 2:
         raise ValueError(f"A table shows at least 1 token by at least 2 draws, not {top} by {draws}. Nothing was computed.")
-    share = target.base.begin(prompt)[0][0].double().softmax(-1).cpu()
+    share = target.base.begin(on_device_of(prompt, target))[0][0].cpu().double().softmax(-1)
     if target.space.max_length == 1:
         return _exact_table(share, target, prompt, top)
     pilot = Importance()(target, prompt, PILOT * draws, rng=rng.stream("pilot"))

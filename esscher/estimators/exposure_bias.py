@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.bases.logits import log_probs_and_logsumexp
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
@@ -81,11 +82,15 @@ def exposure(base: Base, x: Sequences, draws: Draws, *, confidence: float = 0.95
     def logsumexps(population: Population) -> LogSumExps:
         rows, width = population.x, int(population.x.lengths.max())
         parts = rows.split(rows_per_pass(base, rows.tokens.shape[1]))
-        values = [point_values(part, log_probs_and_logsumexp(base, part)[1].double(), width).cpu() for part in parts]
+        values = [_logsumexps(base, on_device_of(part, base), width) for part in parts]
         valid = torch.arange(width) < rows.lengths.cpu()[:, None]
         return LogSumExps(torch.cat(values), valid, population.weight, population.replicate)
 
     return exposure_of(logsumexps(pops.data), logsumexps(pops.base), sources=pops.sources, confidence=confidence)
+
+
+def _logsumexps(base: Base, x: Sequences, width: int) -> Float[Tensor, "B L"]:
+    return point_values(x, log_probs_and_logsumexp(base, x)[1], width).cpu().double()
 
 
 def exposure_of(
@@ -156,7 +161,7 @@ class ExposureRatio:
 @torch.no_grad()
 def self_conditioned_scores(base: Base, x: Sequences, *, greedy: bool = True, rng: Rng) -> SelfConditionedScores:
     """Score the true tokens of `x` after the base's own outputs, decoded greedily or drawn by `rng`."""
-    parts = [_score_own_prefixes(base, rows, greedy, rng) for rows in x.split(rows_at_once(base.space))]
+    parts = [_score_own_prefixes(base, on_device_of(rows, base), greedy, rng) for rows in x.split(rows_at_once(base.space))]
     length = int(x.lengths.max())
     padded = [torch.nn.functional.pad(each, (0, length - each.shape[1])) for part in parts for each in part]
     return SelfConditionedScores(torch.cat(padded[::2]), torch.cat(padded[1::2]))
@@ -169,7 +174,7 @@ def _score_own_prefixes(base: Base, x: Sequences, greedy: bool, rng: Rng) -> tup
     for t in range(min(int(x.lengths.max()), base.space.max_length)):
         here = open_ & (t < x.lengths)
         truth = x.tokens.gather(1, (x.start + t).clamp(max=x.tokens.shape[1] - 1)[:, None])
-        scores.append(torch.where(here, log_prob.double().gather(1, truth)[:, 0], 0.0).cpu())
+        scores.append(torch.where(here, log_prob.gather(1, truth)[:, 0], 0.0).cpu().double())
         valid.append(here.cpu())
         token = log_prob.argmax(-1) if greedy else rng.categorical(log_prob)[:, 0]
         open_ = open_ & ~base.space.is_eos(token)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.wrappers import Continuation, tilted_continuation
+from esscher.core.device import on_device_of
 from esscher.core.draws import Sampler
 from esscher.core.estimate import Estimate
 from esscher.core.progress import Throttle
@@ -143,7 +144,7 @@ class _Prefixes:
         rest, sums = Continuation(self.target.base, last), []
         for part in torch.split(rows, max(1, POINTS_AT_ONCE // vocabulary)):
             prefixes = self._rows(part, last)
-            log_base = rest.begin(prefixes)[0].double().cpu()
+            log_base = rest.begin(on_device_of(prefixes, rest))[0].cpu().double()
             every = prefixes.repeat(vocabulary)
             tokens = torch.nn.functional.pad(every.tokens, (0, 1))
             place = torch.arange(len(tokens), device=tokens.device)
@@ -247,4 +248,5 @@ def _moved(estimate: Estimate, by: float) -> Estimate:
 def _log_probs(base: Base, x: Sequences) -> Float[Tensor, "B L"]:
     """log a(x_t | x_<t) by position in the point, 0 after its end."""
     longest, at_once = int(x.lengths.max()), min(rows_at_once(base.space), max_rows(x.tokens.shape[1]))
-    return torch.cat([point_values(rows, base.log_probs(rows).double(), longest).cpu() for rows in x.split(at_once)])
+    parts = [on_device_of(rows, base) for rows in x.split(at_once)]
+    return torch.cat([point_values(rows, base.log_probs(rows), longest).cpu().double() for rows in parts])

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.space import Sequences, Space, empty_prompts
 from esscher.core.target import Tilted
 
@@ -160,14 +161,15 @@ class ExactTable:
 
 
 def tabulate(target: Tilted, prompts: Sequences | None = None, *, gradients: bool = False) -> ExactTable:
-    """Score every point after each prompt (by default one empty prompt); with `gradients`, differentiable."""
-    x, count = enumerate_points(target.space, prompts), count_points(target.space)
+    """Score every point after each prompt (by default one empty prompt), in float64 on the CPU; with `gradients`,
+    differentiable."""
+    x, count = enumerate_points(target.space, prompts).to("cpu"), count_points(target.space)
     log_base, log_weight = [], []
     with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
         for first in range(0, len(x), ROWS_PER_BATCH):
-            batch = x.rows(slice(first, first + ROWS_PER_BATCH))
-            log_base.append(target.base.log_probs(batch).sum(-1).double())
-            log_weight.append(target.log_weight(batch).double())
+            batch = on_device_of(x.rows(slice(first, first + ROWS_PER_BATCH)), target)
+            log_base.append(target.base.log_probs(batch).sum(-1).cpu().double())
+            log_weight.append(target.log_weight(batch).cpu().double())
         table = ExactTable(target.space, x, torch.cat(log_base).view(-1, count), torch.cat(log_weight).view(-1, count))
         empty = table.log_z == -math.inf
     if bool(empty.any()):

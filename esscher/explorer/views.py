@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from esscher.bases.truncated import truncated
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng, SeededRng
@@ -109,7 +110,8 @@ class Explorer:
         (pool_row,) = pool_rows([text], [selection])
         parts: list[Mapping[str, float]] = [{} for _ in rows]
         if isinstance(target.energy, Decomposable):
-            by_name = target.energy.parts(_sequences_after(prompt, [row.point for row in rows]))
+            x = on_device_of(_sequences_after(prompt, [row.point for row in rows]), target)
+            by_name = target.energy.parts(x)
             columns = {name: part.tolist() for name, part in by_name.items()}
             parts = [{name: column[row] for name, column in columns.items()} for row in range(len(rows))]
         return CandidatesView(text, target, prompt, selection, rows, parts, pool_row, len(selection.candidates.x) >= pool)
@@ -192,7 +194,7 @@ def _sequences_after(prompt: Sequences, points: Sequence[Sequence[int]]) -> Sequ
 
 @torch.no_grad()
 def _base_next_tokens(target: Tilted, prompt: Sequences, top: int) -> NextTokens:
-    probability = target.base.begin(prompt)[0][0].double().softmax(-1).cpu()
+    probability = target.base.begin(on_device_of(prompt, target))[0][0].cpu().double().softmax(-1)
     values, tokens = probability.topk(min(top, len(probability)))
     rest = max(0.0, 1 - float(values.sum()))
     pairs = [*zip(tokens.tolist(), values.tolist(), strict=True), (None, rest)]
@@ -205,7 +207,7 @@ def _twists(target: Tilted, x: Sequences) -> list[float | None]:
     length = int(x.lengths[0])
     if not isinstance(target.energy, HasTwist):
         return [None] * length
-    prefixes = x.repeat(length)
-    stop = prefixes.start + torch.arange(1, length + 1)
+    prefixes = on_device_of(x, target).repeat(length)
+    stop = prefixes.start + torch.arange(1, length + 1, device=prefixes.start.device)
     twists: Tensor = target.energy.twist(Sequences(prefixes.tokens, prefixes.start, stop))
     return [float(twist) for twist in twists]

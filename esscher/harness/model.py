@@ -21,16 +21,19 @@ from typing import Any
 import torch
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from esscher.bases.truncated import truncated
 from esscher.bases.wrappers import tilted_continuation, with_max_length
+from esscher.core.device import device_of, on_device_of
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of, sequences
 from esscher.core.target import Tilted, flat
 from esscher.estimators.continuations import next_tokens, prefix_log_probs
 from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_prob
+from esscher.workflow.config.load import Dtype
 from esscher.workflow.model import load
 
 logger = logging.getLogger("lm_eval.esscher")
@@ -42,7 +45,8 @@ Window = tuple[list[int], list[int]]
 @register_model("esscher")
 class EsscherLM(LM):
     """A base folder, with an energy folder to tilt it. `greedy=False` reports every continuation as not greedy, because the
-    check needs draws at every token of a tilted model. `device`, which the harness always passes, is ignored."""
+    check needs draws at every token of a tilted model. `device` (the harness's `--device`, or an argument of the model) and
+    `dtype` are those of `esscher.load`."""
 
     def __init__(
         self,
@@ -57,12 +61,31 @@ class EsscherLM(LM):
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
         device: str | None = None,
+        dtype: Dtype = "auto",
     ):
         super().__init__()
-        self.model = load(path, energy)
+        self.model = load(path, energy, device=device or "auto", dtype=dtype)
+        self._device = device_of(self.model.base)
         self.draws, self.num_candidates, self.greedy, self.rng = draws, num_candidates, greedy, SeededRng(seed)
         self.rows = int(batch_size) if str(batch_size).isdigit() else max_batch_size or 16
         self.record = None if record is None else Path(record)
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> "EsscherLM":
+        """The model of `--model_args`; what the harness adds must not contradict it."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> "EsscherLM":
+        """The same from a dictionary."""
+        added = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        for name in arg_dict.keys() & added.keys():
+            if str(arg_dict[name]) != str(added[name]):
+                raise ValueError(
+                    f"The arguments of the model say {name}={arg_dict[name]}, and the harness says {name}={added[name]}. "
+                    f"Nothing was loaded; give {name} once."
+                )
+        return cls(**{**arg_dict, **added})
 
     @property
     def target(self) -> Tilted:
@@ -142,7 +165,7 @@ class EsscherLM(LM):
         """Whether each token is the likeliest one after those before it."""
         prompt, point = window
         if self.target.energy is flat:
-            x = sequences([point], [prompt])
+            x = on_device_of(sequences([point], [prompt]), self.model.base)
             return bool((self.model.base.logits(x).argmax(-1) == x.tokens)[x.counted].all())
         for position, token in enumerate(point):
             prefix, rest = [*prompt, *point[:position]], tilted_continuation(self.target, position)

@@ -10,6 +10,7 @@ import torch
 
 from esscher.bases.truncated import truncated
 from esscher.bases.wrappers import with_max_length
+from esscher.core.device import device_of
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of
@@ -96,7 +97,9 @@ def serve_model(model: Model, config: ServeConfig) -> None:
     except ImportError as error:
         raise ImportError("Serving needs uvicorn and starlette. Nothing is served; pip install 'esscher[serve]'.") from error
     model.tokenizer  # noqa: B018 (refuses a model without text)
-    current_progress().say(f"{model.name} at http://{config.host}:{config.port}/v1/completions; Ctrl-C ends it.")
+    current_progress().say(
+        f"{model.name} on {device_of(model.base)} at http://{config.host}:{config.port}/v1/completions; Ctrl-C ends it."
+    )
     uvicorn.run(
         create_app(Engine(model, config)), host=config.host, port=config.port, log_level="warning", access_log=False,
         timeout_keep_alive=5, limit_concurrency=None, h11_max_incomplete_event_size=65_536,

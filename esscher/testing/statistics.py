@@ -12,6 +12,7 @@ from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, Space, unique_prompts
 from esscher.core.target import Tilted
 from esscher.exact.enumeration import count_points, enumerate_points
+from esscher.samplers.scoring import log_prob, log_weight
 from esscher.testing.laws import assert_equal
 
 FEW = 8  # prompts of the check that the seed decides
@@ -29,15 +30,14 @@ def check_sampler(
         f"a sampler gives as many draws for each prompt: {len(drawn.x)} points and weights of {count} x {each} for "
         f"{len(prompts)} prompts"
     )
-    owner = torch.arange(len(prompts)).repeat_interleave(each)
+    owner = torch.arange(len(prompts), device=prompts.tokens.device).repeat_interleave(each)
     width = int(prompts.start.max())
-    outside = torch.arange(width) >= prompts.start[owner][:, None]
+    outside = torch.arange(width, device=prompts.tokens.device) >= prompts.start[owner][:, None]
     same = (drawn.x.start == prompts.start[owner]) & (
         (drawn.x.tokens[:, :width] == prompts.tokens[owner, :width]) | outside
     ).all(-1)
     assert bool(same.all()), f"a draw must begin with its prompt; {int((~same).sum())} of {len(drawn.x)} do not"
-    with torch.no_grad():
-        score = target.base.log_probs(drawn.x).double().sum(-1).view(count, each)
+    score = log_prob(target.base, drawn.x).view(count, each)
     assert_equal(drawn.log_base, score, 1e-4, "log_base must be log a(x) of the draws")
     few = prompts.rows(slice(0, FEW))
     first, second = (sampler(target, few, draws, rng=rng.stream("again")) for _ in range(2))
@@ -60,13 +60,13 @@ def assert_draws_follow(
     order = torch.stack([rng.permutation(points) for _ in range(events)])
     inside = (order < max(1, points // 2)).double()  # [events, points]
     distinct, which = unique_prompts(prompts)
-    with torch.no_grad():
-        log_score = target.log_score(enumerate_points(target.space, distinct)).double().view(len(distinct), -1)
+    every = enumerate_points(target.space, distinct)
+    log_score = (log_prob(target.base, every) + log_weight(target, every)).view(len(distinct), -1)
     mass = log_score.exp() if draws.estimates_z else torch.softmax(log_score, -1)  # [different prompts, points]
-    number = point_number(target.space, draws.x).view(draws.log_weight.shape)
+    number = point_number(target.space, draws.x).cpu().view(draws.log_weight.shape)
     weight = draws.log_weight.double().exp()
     means = torch.stack([(weight * event[number]).mean(-1) for event in inside])  # [events, P]
-    gap = means - (inside.double() @ mass.T)[:, which]
+    gap = means - (inside.double() @ mass.T)[:, which.cpu()]
     error = gap.std(-1) / math.sqrt(gap.shape[1])
     z = (gap.mean(-1) / error.clamp(min=1e-12)).abs()
     limit = NormalDist().inv_cdf(1 - false_alarm / (2 * events))
