@@ -18,7 +18,7 @@ from esscher.bases.logits import check_length
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
-from esscher.heads.chunked_log_softmax import no_autocast, step_log_probs
+from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast, step_log_probs
 from esscher.networks.deq import DeqNetwork
 from esscher.networks.network import Memory, Network, PenalizedNetwork, StreamingNetwork
 from esscher.networks.registry import NETWORKS, NetworkConfig
@@ -42,6 +42,7 @@ class NetworkBase(nn.Module):
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Logits of all tokens at position t given the tokens before t; 0 in columns that are padding in all rows."""
         logits = self.network.output(self._hidden(x))
+        logits = logits.to(accumulation_dtype(logits.dtype))
         return pad(logits, (0, 0, 0, x.tokens.shape[1] - logits.shape[1]))
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
@@ -99,7 +100,12 @@ class NetworkBase(nn.Module):
         """The hidden vector before each token of the next segment of each stream, and the memory after the segment."""
         last, *network_memory = memory
         hidden, network_memory_after = self.streaming.read(torch.cat([last[:, None], tokens], 1)[:, :-1], tuple(network_memory))
-        return hidden, (tokens[:, -1].clone() if tokens.shape[1] else last, *network_memory_after)
+        return hidden, (tokens[:, -1].clone() if tokens.shape[1] else last, *self.in_weight_dtype(network_memory_after))
+
+    def in_weight_dtype(self, memory: Memory) -> Memory:
+        """A memory in the dtype of the weights, which decoding steps need, whatever autocast made of it."""
+        dtype = next(self.parameters()).dtype
+        return tuple(part.to(dtype) if part.is_floating_point() else part for part in memory)
 
     @property
     def streaming(self) -> StreamingNetwork:

@@ -206,7 +206,7 @@ class WithMemory:
             *prepend_visible_symbol(last, inputs, factorization_order), tuple(network_memory), memory_tokens
         )
         if len(inputs) == self._rows:
-            self._memory_after_order = inputs[:, memory_tokens - 1].clone(), *after
+            self._memory_after_order = inputs[:, memory_tokens - 1].clone(), *self.base.in_weight_dtype(after)
         return network.log_probs(hidden, labels)
 
     def penalty(self) -> Float[Tensor, ""] | None:

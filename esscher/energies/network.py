@@ -35,6 +35,7 @@ from esscher.energies.encoders import (
 )
 from esscher.energies.features import Decode
 from esscher.energies.pretrained import add_lora, read_tokenizer
+from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast
 from esscher.networks.pixel_network import PixelNetwork
 from esscher.networks.registry import NETWORKS, NetworkConfig
 from esscher.networks.transformer import INITIAL_STD, TransformerNetwork
@@ -67,7 +68,11 @@ class NetworkEnergy(nn.Module):
             return torch.zeros(0, device=x.tokens.device)
         if self.config.window is not None:
             x = last_prompt_tokens(x, self.config.window)
-        energy, bound = self.head(pool_vectors(self.encoder(x), self.config.pooling))[:, 0], self.config.bound
+        encoded, bound = self.encoder(x), self.config.bound
+        with no_autocast(x.tokens.device):  # in the dtype of the head's weights: one rounding to bfloat16 is 0.02 nats of 5
+            pooled = pool_vectors(encoded, self.config.pooling).to(next(self.head.parameters()).dtype)
+            energy = self.head(pooled)[:, 0]
+        energy = energy.to(accumulation_dtype(energy.dtype))
         return energy if bound is None else bound * torch.tanh(energy / bound)
 
 
@@ -82,15 +87,16 @@ def last_prompt_tokens(x: Sequences, window: int) -> Sequences:
 
 
 def pool_vectors(encoded: Encoded, pooling: Pooling) -> Float[Tensor, "B W"]:
-    """One vector for each row."""
+    """One vector for each row, in float32 or better."""
+    dtype = accumulation_dtype(encoded.vectors.dtype)
     if pooling == "first":
-        return encoded.vectors[:, 0]
+        return encoded.vectors[:, 0].to(dtype)
     if pooling == "last":
         column = torch.arange(encoded.whole.shape[1], device=encoded.whole.device)
         last = torch.where(encoded.whole, column, 0).amax(-1)
-        return encoded.vectors[torch.arange(len(last), device=last.device), last]
+        return encoded.vectors[torch.arange(len(last), device=last.device), last].to(dtype)
     columns = encoded.whole if pooling == "whole" else encoded.point
-    total = torch.where(columns[..., None], encoded.vectors, 0.0).sum(1)
+    total = torch.where(columns[..., None], encoded.vectors, 0.0).sum(1, dtype=dtype)
     return total if pooling == "sum" else total / columns.sum(-1, keepdim=True)
 
 

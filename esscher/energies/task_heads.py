@@ -1,10 +1,11 @@
 """Task heads on any encoder: scores of a sequence's class or value, of an answer within it, or of its relevance.
 
 A head receives the encoder and the sequences and decides what is encoded: kernel pooling encodes prompt and point separately. A
-frozen encoder is not trained and has no dropout. Letters as in `esscher.energies.encoders`; C scores, K kernels.
+frozen encoder is not trained and has no dropout. Heads compute in the dtype of their weights, under autocast too. Letters as in `esscher.energies.encoders`; C scores, K kernels.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from esscher.core.space import Sequences
 from esscher.energies.config import TaskHeadConfig, TaskPooling
 from esscher.energies.encoders import Encoded, Encoder
 from esscher.energies.network import last_prompt_tokens, pool_vectors
+from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast
 from esscher.networks.transformer import INITIAL_STD
 
 KERNEL_MEANS = (1.0, *(round(0.9 - 0.2 * step, 1) for step in range(10)))  # of cosine similarity; the first is for equal words
@@ -44,7 +46,8 @@ class TaskModel(nn.Module):
             self.encoder.requires_grad_(False)
 
     def forward(self, x: Sequences) -> Tensor:
-        return self.head(self._encode, x)
+        scores = self.head(self._encode, x)
+        return scores.to(accumulation_dtype(scores.dtype))
 
     def train(self, mode: bool = True) -> "TaskModel":
         super().train(mode)
@@ -54,7 +57,8 @@ class TaskModel(nn.Module):
 
     def _encode(self, x: Sequences) -> Encoded:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.config.frozen):
-            return self.encoder(x)
+            encoded = self.encoder(x)
+        return replace(encoded, vectors=encoded.vectors.to(self.head.score.weight.dtype))
 
 
 class SequenceHead(nn.Module):
@@ -69,7 +73,9 @@ class SequenceHead(nn.Module):
         return self.of(encode(x))
 
     def of(self, encoded: Encoded) -> Float[Tensor, "B C"]:
-        return self.score(self.dropout(torch.tanh(self.dense(pool_vectors(encoded, self.pooling)))))
+        pooled = pool_vectors(encoded, self.pooling).to(self.dense.weight.dtype)
+        with no_autocast(pooled.device):
+            return self.score(self.dropout(torch.tanh(self.dense(pooled))))
 
 
 class SpanHead(nn.Module):
@@ -82,7 +88,8 @@ class SpanHead(nn.Module):
     def forward(self, encode: Encode, x: Sequences) -> Float[Tensor, "B U 2"]:
         encoded = encode(x)
         column = torch.arange(int(x.start.max()) + 1, device=x.tokens.device)
-        scores = self.score(self.dropout(encoded.vectors[:, : len(column)]))
+        with no_autocast(column.device):
+            scores = self.score(self.dropout(encoded.vectors[:, : len(column)]))
         scores = torch.where((column == 0)[None, :, None], self.none.of(encoded)[:, None], scores)
         return scores.masked_fill((column > x.start[:, None])[..., None], -torch.inf)
 
@@ -100,7 +107,9 @@ class KernelPooling(nn.Module):
         self.score = _linear(len(KERNEL_MEANS), 1)
 
     def forward(self, encode: Encode, x: Sequences) -> Float[Tensor, "B 1"]:
-        return torch.tanh(self.score(self.counts(encode(x.prompts()), encode(last_prompt_tokens(x, 0)))))
+        query, document = encode(x.prompts()), encode(last_prompt_tokens(x, 0))
+        with no_autocast(x.tokens.device):  # the similarity of equal words is 1 to three digits
+            return torch.tanh(self.score(self.counts(query, document)))
 
     def counts(self, query: Encoded, document: Encoded) -> Float[Tensor, "B K"]:
         """The log soft counts of each row; the BOS column of a text is no word of it."""

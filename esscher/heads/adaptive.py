@@ -19,7 +19,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from esscher.heads.chunked_log_softmax import softmax_log_probs, softmax_log_probs_and_logsumexp
+from esscher.heads.chunked_log_softmax import (
+    accumulation_dtype,
+    softmax_log_probs,
+    softmax_log_probs_and_logsumexp,
+    step_log_probs,
+)
 from esscher.heads.config import TiedProjections, check_choice
 from esscher.heads.head import LogitsFn, LogProbsAndLogsumexp, matmul_layout, scatter_scored
 
@@ -206,11 +211,12 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _logits(hidden: Float[Tensor, "*S D"], clusters: list[_Cluster]) -> Float[Tensor, "*S V"]:
-    """Logits of all tokens: logit of the cluster plus log-probability within it."""
+    """Logits of all tokens: logit of the cluster plus log-probability within it, in float32 or better."""
     head, *tails = clusters
     logits = head.logits(hidden)
+    logits = logits.to(accumulation_dtype(logits.dtype))
     tokens = logits.shape[-1] - len(tails)
-    parts = [logits[..., tokens + i, None] + tail.logits(hidden).log_softmax(-1) for i, tail in enumerate(tails)]
+    parts = [logits[..., tokens + i, None] + step_log_probs(tail.logits(hidden)) for i, tail in enumerate(tails)]
     return torch.cat([logits[..., :tokens], *parts], -1)
 
 

@@ -221,13 +221,13 @@ class _ChunkedLogProbs(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, None, grad_prior, None
 
 
-def to_autocast_dtype(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The factors in the dtype of autocast, if it is on."""
-    device = hidden.device.type
-    if not torch.is_autocast_enabled(device) or hidden.dtype == torch.float64:
-        return hidden, weight, bias
+def to_autocast_dtype(first: Tensor, *others: Tensor | None) -> tuple[Any, ...]:
+    """The tensors in the dtype of autocast, if it is on: for functions of several of them that torch does not cast itself."""
+    device = first.device.type
+    if not torch.is_autocast_enabled(device) or first.dtype == torch.float64:
+        return first, *others
     dtype = torch.get_autocast_dtype(device)
-    return hidden.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return tuple(None if part is None else part.to(dtype) for part in (first, *others))
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -241,7 +241,8 @@ def step_log_probs(logits: Float[Tensor, "*B V"]) -> Float[Tensor, "*B V"]:
 
 
 def no_autocast(device: torch.device) -> torch.autocast:
-    """Decoding steps compute in the dtype of the weights: their caches are written in place."""
+    """Within it, operators compute in the dtype of their inputs: for decoding steps, whose caches are written in place, and for
+    functions that cast their inputs themselves."""
     return torch.autocast(device.type, enabled=False)
 
 

@@ -32,7 +32,9 @@ from torch.utils.checkpoint import checkpoint
 
 from esscher.heads.chunked_log_softmax import (
     LOGITS_PER_CHUNK,
+    accumulation_dtype,
     mixture_log_probs,
+    no_autocast,
     softmax_log_probs,
     softmax_log_probs_and_logsumexp,
 )
@@ -47,10 +49,10 @@ class _Contexts(NamedTuple):
     """The contexts of hidden vectors; a prior logit of -inf drops a component."""
 
     vectors: Float[Tensor, "*S K E"]
-    prior: Float[Tensor, "*S K"]  # logits
+    prior: Float[Tensor, "*S K"]  # logits, in float32 or better
 
     def mean(self) -> Float[Tensor, "*S E"]:
-        return (self.prior.softmax(-1)[..., None, :] @ self.vectors)[..., 0, :]
+        return (self.prior.softmax(-1).to(self.vectors.dtype)[..., None, :] @ self.vectors)[..., 0, :]
 
 
 class MixtureHead(TiedWeightHead):
@@ -140,6 +142,7 @@ class MixtureHead(TiedWeightHead):
 
     def _contexts(self, hidden: Float[Tensor, "*S D"], mask: Float[Tensor, "*S F"] | None) -> _Contexts:
         vectors, prior = torch.tanh(self.latent(hidden)), self.prior(hidden)
+        prior = prior.to(accumulation_dtype(prior.dtype))
         if mask is not None:
             vectors = vectors * mask
         if self.min_prior > 0:
@@ -182,12 +185,15 @@ def _mixture_logits(
     bias: Float[Tensor, "V"] | None,
     floor: float,
 ) -> Float[Tensor, "N V"]:
-    """By products of exponentials, which takes fewer passes, if there is no gradient and no probability underflows."""
+    """By products of exponentials, which takes fewer passes, if there is no gradient and no probability underflows. In float32
+    or better."""
     logits, fast = linear(vectors, weight, bias), not torch.is_grad_enabled()
+    logits = logits.to(prior.dtype)
     if fast:
         shares = (logits - logits.amax(-1, keepdim=True)).exp_()
         top = prior.amax(-1, keepdim=True)
-        mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
+        with no_autocast(prior.device):
+            mixed = torch.bmm(((prior - top).exp() / shares.sum(-1))[:, None], shares)[:, 0]
         fast = len(mixed) == 0 or float(mixed.amin()) > torch.finfo(mixed.dtype).tiny
     mixed = mixed.log_().add_(top) if fast else torch.logsumexp(logits.log_softmax(-1) + prior[..., None], 1)
     if not floor:
@@ -197,14 +203,14 @@ def _mixture_logits(
 
 
 class DiscretizedLogisticHead(nn.Module):
-    """A mixture of discretized logistics, whose parameters are the hidden vector."""
+    """A mixture of discretized logistics, whose parameters are the hidden vector; in float32 or better."""
 
     def __init__(self, vocab_size: int):
         super().__init__()
         self.vocab_size = vocab_size
 
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
-        share, mean, log_scale = hidden[..., None, :].chunk(3, -1)
+        share, mean, log_scale = hidden[..., None, :].to(accumulation_dtype(hidden.dtype)).chunk(3, -1)
         values = torch.arange(self.vocab_size, device=hidden.device)[:, None]
         return torch.logsumexp(share + log_bin_probs(values, mean, log_scale, self.vocab_size), -1)
 
@@ -213,7 +219,7 @@ class DiscretizedLogisticHead(nn.Module):
 
     def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
         scored = tokens >= 0
-        share, mean, log_scale = hidden[scored].chunk(3, -1)
+        share, mean, log_scale = hidden[scored].to(accumulation_dtype(hidden.dtype)).chunk(3, -1)
         logsumexp = share.logsumexp(-1)
         logits = torch.logsumexp(share + log_bin_probs(tokens[scored][:, None], mean, log_scale, self.vocab_size), -1)
         return scatter_scored(logits - logsumexp, scored), scatter_scored(logsumexp, scored)

@@ -6,7 +6,7 @@ the same weights, each with its own memory. Each position mixes its own iterates
 and everything it can depend on change by less than the tolerance: its result is a function of the inputs up to there, to the
 last bit. Scores and samples are solved more precisely than training passes, so that steps, segments and rows give one
 distribution. A solve that does not converge warns once per kind. The gradient is implicit: with g that of z, the gradient of
-the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time.
+the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time. Solves ignore autocast.
 
 Shape letters as in `esscher.networks.transformer_xl`; I the width of all heads together, K iterates that are mixed.
 """
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, layer_norm, relu
 
+from esscher.heads.chunked_log_softmax import no_autocast
 from esscher.heads.head import matmul_layout
 from esscher.networks.incremental_decoding import AttentionStep, BlockStep, Vectors
 from esscher.networks.regularization import PenalizedTraining
@@ -222,6 +223,14 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         return apply(point)[:, 0]
 
     def _pass(
+        self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, context: AttentionContext
+    ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
+        if self.settings.unrolled:
+            return self._pass_in_dtype(inputs, past, context)
+        with no_autocast(inputs.device):  # no iterate in bfloat16 comes as near to the fixed point as the tolerances
+            return self._pass_in_dtype(inputs, past, context)
+
+    def _pass_in_dtype(
         self, inputs: Int[Tensor, "B T"], past: Sequence[Tensor] | None, context: AttentionContext
     ) -> tuple[Float[Tensor, "B T W"], list[Tensor], list[Tensor]]:
         config, self._penalty = self.config, None

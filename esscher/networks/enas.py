@@ -38,7 +38,8 @@ class _NodeGroup:
         new, share = gates.view(len(gates), 2, len(self.nodes), source.shape[1]).unbind(1)
         parts = zip(self.functions, torch.split(new, [count for _, count in self.functions], 1), strict=True)
         activated = [ACTIVATIONS[function](part) for (function, _), part in parts]
-        return torch.lerp(source[:, None], activated[0] if len(activated) == 1 else torch.cat(activated, 1), share.sigmoid())
+        new = activated[0] if len(activated) == 1 else torch.cat(activated, 1)
+        return torch.lerp(source[:, None], new.to(source.dtype), share.sigmoid().to(source.dtype))  # states stay float32
 
 
 @dataclass(frozen=True)

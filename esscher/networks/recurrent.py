@@ -27,6 +27,11 @@ from esscher.networks.regularization import ActivationRegularized, SegmentOutput
 INPUT_TABLE_MAX_VOCAB = 1024  # up to this size the input gates of the first layer are looked up in a table
 
 
+def cells_in_weight_dtype() -> torch.autocast:
+    """Within it, LSTMs on a CPU compute in the dtype of their weights, as oneDNN has none in bfloat16 on most processors."""
+    return torch.autocast("cpu", enabled=False)
+
+
 CellStep = Callable[[Tensor, Tensor, Tensor | None], None]
 """A step of a layer: it reads tokens or vectors, and overwrites the hidden vectors and the cells of an LSTM."""
 Embed = Callable[[Tensor], Tensor]
@@ -183,7 +188,8 @@ class RecurrentNetwork(RecurrentStack):
         else:
             vectors = dropout(self.embedding(inputs), rate, self.training)
         before = tuple(part.transpose(0, 1).contiguous() for part in memory)
-        output, after = self.cells(vectors, before if self.config.cell == "lstm" else before[0])
+        with cells_in_weight_dtype():
+            output, after = self.cells(vectors.to(self._like.dtype), before if self.config.cell == "lstm" else before[0])
         after = after if self.config.cell == "lstm" else (after,)
         return dropout(output, rate, self.training), tuple(part.detach().transpose(0, 1).contiguous() for part in after)
 
@@ -224,7 +230,9 @@ class AwdLstmNetwork(RecurrentStack, ActivationRegularized):
             weight_ih, weight_hh, *biases = part.all_weights[0]
             weights = [weight_ih, dropout(weight_hh, config.weight_dropout, self.training), *biases]
             before = [state[None].contiguous() for state in memory[2 * number : 2 * number + 2]]
-            vectors, *layer_after = torch.lstm(vectors, before, weights, True, 1, 0.0, self.training, False, True)
+            with cells_in_weight_dtype():
+                vectors = vectors.to(weight_ih.dtype)
+                vectors, *layer_after = torch.lstm(vectors, before, weights, True, 1, 0.0, self.training, False, True)
             after += [state[0].detach() for state in layer_after]
             rate = config.between_dropout
         return self._regularize(vectors, inside), tuple(after)

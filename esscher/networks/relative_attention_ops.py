@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast, to_autocast_dtype
+
 MAX_WAVELENGTH = 10_000.0
 SCORES_PER_CHUNK = 2**19  # 2 MB: a few rows of one head, which stay in the cache of the processor
 
@@ -46,11 +48,16 @@ def relative_attention(
     """Attention of each query, once differentiable in query, key, value, rel_pos, biases and the marks of queries. `rel_pos`
     has a row for each distance, from that of the last query to the first key down to 0, or down to that of the first query to
     the last key; other pairs must be masked. With an `index`, a pair has that row. True in `mask` hides a pair. `keep`
-    multiplies the attention weights (dropout). The product of the `marks` of query and key is added to the score."""
+    multiplies the attention weights (dropout). The product of the `marks` of query and key is added to the score. Under
+    autocast all of it is in the dtype of autocast."""
     query_marks, key_marks = (None, None) if marks is None else marks
-    attended: Tensor = _RelativeAttention.apply(  # type: ignore[no-untyped-call]
-        query, key, value, rel_pos, biases, mask, keep, index, query_marks, key_marks
+    query, key, value, rel_pos, biases, keep, query_marks, key_marks = to_autocast_dtype(
+        query, key, value, rel_pos, biases, keep, query_marks, key_marks
     )
+    with no_autocast(query.device):
+        attended: Tensor = _RelativeAttention.apply(  # type: ignore[no-untyped-call]
+            query, key, value, rel_pos, biases, mask, keep, index, query_marks, key_marks
+        )
     return attended
 
 
@@ -90,29 +97,59 @@ class _RelativeAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        content, position, key, value, rel_pos, share, attended, keep, mask, index = ctx.saved_tensors
-        width = position.shape[3]
-        scale = width**-0.5
-        grad_content, grad_position, grad_key = torch.empty_like(content), torch.empty_like(position), key.new_empty(key.shape)
-        grad_value, grad_rel_pos = value.new_empty(value.shape), rel_pos.new_zeros(rel_pos.shape)
-        inner = (grad * attended).sum(-1, keepdim=True)
-        for at in _groups(share, mask):
-            used = share[at] if keep is None else share[at] * keep[at]
-            torch.bmm(used.transpose(1, 2), grad[at], out=grad_value[at])
-            grad_score = torch.bmm(grad[at], value[at].transpose(1, 2))
-            if keep is not None:
-                grad_score.mul_(keep[at])
-            grad_score.sub_(inner[at]).mul_(share[at])
-            torch.bmm(grad_score.transpose(1, 2), content[at], out=grad_key[at])
-            torch.bmm(grad_score, key[at], out=grad_content[at])
-            shifted = relative_shift_backward(grad_score, rel_pos.shape[1], _rows_of(index, at[1], share)).flatten(0, 1)
+        with no_autocast(grad.device):
+            return _relative_attention_backward(grad, *ctx.saved_tensors)
+
+
+def _relative_attention_backward(
+    grad: Tensor,
+    content: Tensor,
+    position: Tensor,
+    key: Tensor,
+    value: Tensor,
+    rel_pos: Tensor,
+    share: Tensor,
+    attended: Tensor,
+    *pairs: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    keep, mask, index = pairs
+    width = position.shape[3]
+    scale = width**-0.5
+    grad_content, grad_position, grad_key = torch.empty_like(content), torch.empty_like(position), key.new_empty(key.shape)
+    grad_value = value.new_empty(value.shape)
+    grad_rel_pos = torch.zeros_like(rel_pos, dtype=accumulation_dtype(rel_pos.dtype))
+    inner = (grad * attended).sum(-1, keepdim=True)
+    for at in _groups(share, mask):
+        used = share[at] if keep is None else share[at] * keep[at]
+        torch.bmm(used.transpose(1, 2), grad[at], out=grad_value[at])
+        grad_score = torch.bmm(grad[at], value[at].transpose(1, 2))
+        if keep is not None:
+            grad_score.mul_(keep[at])
+        grad_score.sub_(inner[at]).mul_(share[at])
+        torch.bmm(grad_score.transpose(1, 2), content[at], out=grad_key[at])
+        torch.bmm(grad_score, key[at], out=grad_content[at])
+        shifted = relative_shift_backward(grad_score, rel_pos.shape[1], _rows_of(index, at[1], share)).flatten(0, 1)
+        if grad_rel_pos.dtype == shifted.dtype:
             grad_rel_pos[at[0]].addmm_(shifted.T, position[at].flatten(0, 1))
-            torch.mm(shifted, rel_pos[at[0]], out=grad_position[at].flatten(0, 1))
-        grad_query = grad_content[..., :width]
-        grad_marks = grad_content[..., width:] * scale if key.shape[3] > width else None
-        grad_biases = torch.stack([grad_query.sum((1, 2)), grad_position.sum((1, 2))]).mul_(scale)
-        grad_query = grad_query.add_(grad_position).mul_(scale)
-        return grad_query, grad_key[..., :width], grad_value, grad_rel_pos, grad_biases, None, None, None, grad_marks, None
+        else:  # a product has the dtype of its factors: only the sum over groups is exact
+            grad_rel_pos[at[0]].add_(shifted.T @ position[at].flatten(0, 1))
+        torch.mm(shifted, rel_pos[at[0]], out=grad_position[at].flatten(0, 1))
+    grad_query = grad_content[..., :width]
+    grad_marks = grad_content[..., width:] * scale if key.shape[3] > width else None
+    grad_biases = torch.stack([grad_query.sum((1, 2)), grad_position.sum((1, 2))]).mul_(scale)
+    grad_query = grad_query.add_(grad_position).mul_(scale)
+    return (
+        grad_query,
+        grad_key[..., :width],
+        grad_value,
+        grad_rel_pos.to(rel_pos.dtype),
+        grad_biases,
+        None,
+        None,
+        None,
+        grad_marks,
+        None,
+    )
 
 
 def _groups(share: Float[Tensor, "H N T K"], mask: Tensor | None) -> Iterator[tuple[int, slice]]:

@@ -22,7 +22,7 @@ from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import NetworkWithHead
 from esscher.networks.incremental_decoding import CachePosition, KVCache, RowsByPrompt, StepVectors, Vectors, check_free_slot
 from esscher.networks.network import prepend_bos, shift_right, unpadded
-from esscher.networks.recurrent import RecurrentState, step_layers
+from esscher.networks.recurrent import RecurrentState, cells_in_weight_dtype, step_layers
 from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
 from esscher.networks.transformer import (
     CAUSAL,
@@ -213,8 +213,9 @@ class AttentiveLstmNetwork(NetworkWithHead):
             return self.init_state_proj.weight.new_zeros(*x.tokens.shape, self.config.width)
         source = self._encode(x.prompts(), use_dropout=self.training)
         vectors = dropout(self.embedding(shift_right(x, self.vocab_size)), self.config.dropout, self.training)
-        hidden, cell = source.start.permute(1, 2, 0, 3).contiguous()
-        decoded, _ = self.cells(vectors, (hidden, cell))
+        hidden, cell = source.start.to(self._like.dtype).permute(1, 2, 0, 3).contiguous()
+        with cells_in_weight_dtype():
+            decoded, _ = self.cells(vectors.to(hidden.dtype), (hidden, cell))
         combined = self._combine(decoded, source.context(decoded))
         return scatter_point_values(x, dropout(combined, self.config.dropout, self.training))
 
@@ -248,8 +249,9 @@ class AttentiveLstmNetwork(NetworkWithHead):
         values = dropout(self.embedding(inputs), rate)
         final = self.init_state_proj.weight.new_zeros(len(prompts), self.config.width)
         for encoder in self.encoder_layers if len(prompts) else ():
-            packed = pack_padded_sequence(values, (prompts.start + 1).cpu(), batch_first=True, enforce_sorted=False)
-            encoded, (last, _) = encoder(packed)
+            packed = pack_padded_sequence(values.to(final.dtype), (prompts.start + 1).cpu(), batch_first=True, enforce_sorted=False)
+            with cells_in_weight_dtype():
+                encoded, (last, _) = encoder(packed)
             values = dropout(pad_packed_sequence(encoded, batch_first=True, total_length=inputs.shape[1])[0], rate)
             final = last.transpose(0, 1).flatten(1)
         start = self.init_state_proj(final).tanh().view(len(prompts), 2, self.config.layers, self.config.width)

@@ -29,7 +29,7 @@ FACTS = {
     "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "reset_peak_memory_stats": None,
     "mem_get_info": (2**36, 2**36), "set_device": None, "ipc_collect": None, "_is_in_bad_fork": False, "_lazy_init": None,
     "get_device_properties": SimpleNamespace(name="simulated", major=9, minor=0, total_memory=2**36, multi_processor_count=1),
-    "is_current_stream_capturing": False,
+    "is_current_stream_capturing": False, "_exchange_device": 0, "_maybe_exchange_device": 0,
 }  # fmt: skip
 RECURRENT = {
     "lstm.input": decompositions.lstm_impl, "lstm.data": decompositions.lstm_data_impl,
