@@ -1,7 +1,8 @@
 """Task heads on any encoder: scores of a sequence's class or value, of an answer within it, or of its relevance.
 
 A head receives the encoder and the sequences and decides what is encoded: kernel pooling encodes prompt and point separately. A
-frozen encoder is not trained and has no dropout. Heads compute in the dtype of their weights, under autocast too. Letters as in `esscher.energies.encoders`; C scores, K kernels.
+frozen encoder is not trained and has no dropout. Heads compute in the dtype of their weights, under autocast too. Letters as in
+`esscher.energies.encoders`; C scores, K kernels.
 """
 
 from collections.abc import Callable

@@ -102,7 +102,7 @@ class AdaptiveInput(nn.Module):
     def _vectors(self, table: int, tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S D"]:
         vectors = self.tables[table](tokens)
         if self.clusters.projected:
-            vectors = linear(vectors, self.projections[table])
+            vectors = linear(vectors, self.projections[table]).to(vectors.dtype)  # that of the weights, as of any embedding
         return vectors * self.clusters.width**0.5
 
 

@@ -6,7 +6,7 @@ the same weights, each with its own memory. Each position mixes its own iterates
 and everything it can depend on change by less than the tolerance: its result is a function of the inputs up to there, to the
 last bit. Scores and samples are solved more precisely than training passes, so that steps, segments and rows give one
 distribution. A solve that does not converge warns once per kind. The gradient is implicit: with g that of z, the gradient of
-the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time. Solves ignore autocast.
+the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time.
 
 Shape letters as in `esscher.networks.transformer_xl`; I the width of all heads together, K iterates that are mixed.
 """

@@ -249,7 +249,8 @@ class AttentiveLstmNetwork(NetworkWithHead):
         values = dropout(self.embedding(inputs), rate)
         final = self.init_state_proj.weight.new_zeros(len(prompts), self.config.width)
         for encoder in self.encoder_layers if len(prompts) else ():
-            packed = pack_padded_sequence(values.to(final.dtype), (prompts.start + 1).cpu(), batch_first=True, enforce_sorted=False)
+            lengths = (prompts.start + 1).cpu()
+            packed = pack_padded_sequence(values.to(final.dtype), lengths, batch_first=True, enforce_sorted=False)
             with cells_in_weight_dtype():
                 encoded, (last, _) = encoder(packed)
             values = dropout(pad_packed_sequence(encoded, batch_first=True, total_length=inputs.shape[1])[0], rate)

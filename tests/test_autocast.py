@@ -1,0 +1,23 @@
+"""Training and scoring in mixed precision on a CPU: every network, head, energy and objective under autocast."""
+
+import pytest
+import torch
+from autocast_cases import BASES, CASES, check_case, check_scores
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.filterwarnings("ignore:The fixed point of", "ignore:The output of a training pass was not scored")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("encoders")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_gradients_are_near_those_of_float32(case, root):
+    check_case(case, CPU, root)
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_scores_are_float32_and_normalised(kind):
+    check_scores(BASES[kind](), CPU, [[1], [2, 1]])
