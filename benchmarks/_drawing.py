@@ -3,6 +3,7 @@
 import torch
 import transformers
 
+from benchmarks._device import on_device
 from benchmarks._timing import Run
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
@@ -19,12 +20,12 @@ def gpt2(vocabulary: int, positions: int) -> transformers.GPT2LMHeadModel:
         attn_implementation="sdpa",
     )  # fmt: skip
     with SeededRng(0).fork_torch_rng():
-        return transformers.GPT2LMHeadModel(config).eval()
+        return on_device(transformers.GPT2LMHeadModel(config).eval())
 
 
 def generated(model: transformers.GPT2LMHeadModel, batch: int, tokens: int, batches: int = 1) -> Run:
     """`generate` from the model itself: no truncation, and exactly so many tokens after one begin symbol."""
-    begin = torch.zeros(batch, 1, dtype=torch.long)
+    begin = on_device(torch.zeros(batch, 1, dtype=torch.long))
 
     @torch.no_grad()
     def run() -> None:
@@ -55,4 +56,4 @@ def drawn(base: Base, prompts: Sequences, draws: int) -> Run:
 def gap(base: Base, prompts: Sequences, draws: int) -> float:
     """The largest difference between the log-probability of a draw and its score, in nats."""
     x, log_prob = draw(base, prompts, draws, rng=SeededRng(2))
-    return float((base.log_probs(x).double().sum(-1) - log_prob[0]).abs().max())
+    return float((base.log_probs(on_device(x)).cpu().double().sum(-1) - log_prob[0]).abs().max())

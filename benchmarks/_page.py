@@ -43,7 +43,8 @@ def page(texts: Mapping[str, str], records: Mapping[str, Mapping[str, Any]]) -> 
 def _run_row(number: int, run: Mapping[str, Any]) -> dict[str, Any]:
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     output = {"run": number, "command": f"`{run['command']}`", "began": run["began"], "threads": run["threads"]}
-    return output | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
+    where = {"device": run.get("device", "cpu"), "dtype": run.get("dtype", "float32")}
+    return output | where | {"load at the start": run["load"], "machine": run["machine"], "versions": versions}
 
 
 def _warning(number: int, load: float) -> str:
@@ -71,7 +72,9 @@ def section(name: str, text: str, record: Mapping[str, Any]) -> str:
 
 
 def command(name: str, record: Mapping[str, Any]) -> str:
-    return f"python -m benchmarks {name} --repeats {record['repeats']} --threads {record['run']['threads']}"
+    device = record["run"].get("device", "cpu").partition(",")[0]
+    where = "" if device == "cpu" else f" --device {device}"
+    return f"python -m benchmarks {name} --repeats {record['repeats']} --threads {record['run']['threads']}{where}"
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -42,6 +42,7 @@ class PublishedLayout(nn.Module):
         self.layers = nn.ModuleList([Layer(width, heads, inner) for _ in range(layers)])
         self.u, self.v = (nn.Parameter(torch.zeros(heads, width // heads)) for _ in range(2))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.register_buffer("wavelength", 10_000 ** (torch.arange(0, width, 2) / width))
         nn.init.normal_(self.embedding.weight, std=0.02)
 
     def forward(self, tokens: Tensor, target: Tensor, past: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -49,9 +50,9 @@ class PublishedLayout(nn.Module):
         x, kept = self.embedding(tokens) * self.width**0.5, []
         queries, before = len(tokens), len(past[0])
         keys = before + queries
-        position = torch.arange(keys - 1, -1, -1.0)[:, None] / 10_000 ** (torch.arange(0, self.width, 2) / self.width)
+        position = torch.arange(keys - 1, -1, -1.0, device=x.device)[:, None] / self.wavelength
         place = torch.cat([position.sin(), position.cos()], -1)
-        mask = torch.ones(queries, keys, dtype=torch.bool).triu(1 + before)
+        mask = torch.ones(queries, keys, dtype=torch.bool, device=x.device).triu(1 + before)
         for layer, memory in zip(self.layers, past, strict=True):
             kept.append(torch.cat([memory, x])[-self.memory :].detach())
             x = layer(x, memory, place, self.u, self.v, mask)

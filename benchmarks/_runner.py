@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks._device import describe, device
 from benchmarks._page import page, section
 from benchmarks._timing import MissingPartError, in_new_process
 
@@ -32,15 +33,25 @@ def benchmark_docs(folder: Path) -> dict[str, str]:
     return {file.stem: ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or "" for file in files}
 
 
+def runs_models(folder: Path, name: str) -> bool:
+    """Whether a benchmark runs on the device that is named; the others measure on the CPU only."""
+    return "benchmarks._device import" in (folder / f"{name}.py").read_text(encoding="utf8")
+
+
+def kept_in(folder: Path) -> Path:
+    """Where results are kept: those of the CPU in `results`, those of another device in a folder of its own inside."""
+    return folder / RESULTS if device().type == "cpu" else folder / RESULTS / device().type
+
+
 def run(folder: Path, names: list[str], repeats: int | None, threads: int, command: str) -> bool:
     """Measure, keep and show each; whether none failed. A part that this machine lacks is no failure."""
     os.environ |= {"OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     about = this_run(command, threads)
-    (folder / RESULTS).mkdir(exist_ok=True)
+    kept_in(folder).mkdir(exist_ok=True, parents=True)
     well = True
     for number, name in enumerate(names):
         print(f"\n[{number + 1}/{len(names)}] {name}", flush=True)
-        file = folder / RESULTS / f"{name}.json"
+        file = kept_in(folder) / f"{name}.json"
         try:
             actual = in_new_process(measured, f"{folder.name}.{name}", repeats)
             record = {"run": about, **actual}
@@ -67,10 +78,14 @@ def measured(module: str, repeats: int | None) -> dict[str, Any]:
 
 
 def write_page(folder: Path) -> None:
-    """The page of all results that are kept."""
-    kept = {name: folder / RESULTS / f"{name}.json" for name in benchmark_docs(folder)}
+    """The page of all results that are kept: RESULTS.md of those on the CPU, RESULTS-cuda.md of those on a GPU."""
+    docs = benchmark_docs(folder)
+    if device().type != "cpu":
+        docs = {name: text for name, text in docs.items() if runs_models(folder, name)}
+    kept = {name: kept_in(folder) / f"{name}.json" for name in docs}
     records = {name: json.loads(file.read_text(encoding="utf8")) if file.exists() else {} for name, file in kept.items()}
-    _write(folder / PAGE, page(benchmark_docs(folder), records))
+    file = folder / (PAGE if device().type == "cpu" else PAGE.replace(".md", f"-{device().type}.md"))
+    _write(file, page(docs, records))
 
 
 def this_run(command: str, threads: int) -> dict[str, Any]:
@@ -86,6 +101,7 @@ def this_run(command: str, threads: int) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 2),
         "machine": f"{model}, {os.cpu_count()} cores, {memory:.0f} GB, {platform.system()}",
         "versions": versions,
+        **describe(),
     }
 
 

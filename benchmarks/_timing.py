@@ -1,4 +1,5 @@
-"""Timing of alternating runs, ratios within each repeat, and peak memory of a run in a process of its own."""
+"""Timing of alternating runs, ratios within each repeat, and peak memory of a run in a process of its own: of the process, or
+on a GPU of the tensors that torch has allocated there."""
 
 import multiprocessing
 import os
@@ -9,6 +10,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from benchmarks._device import device, synchronize
 
 Run = Callable[[], Any]
 Row = dict[str, Any]
@@ -37,11 +42,15 @@ def time_runs(runs: Mapping[str, Run], repeats: int) -> Seconds:
 
 
 def timed(run: Run) -> tuple[Any, float]:
-    """What a run gives, and its seconds: the processor's with one thread (other work then matters less), else the clock's."""
-    clock = time.process_time if os.environ.get("OMP_NUM_THREADS") == "1" else time.perf_counter
-    prefix_model = clock()
+    """What a run gives, and its seconds: the processor's with one thread on the CPU (other work then matters less), else the
+    clock's, from an idle device to an idle device."""
+    one_thread = device().type == "cpu" and os.environ.get("OMP_NUM_THREADS") == "1"
+    clock = time.process_time if one_thread else time.perf_counter
+    synchronize()
+    began = clock()
     result = run()
-    return result, clock() - prefix_model
+    synchronize()
+    return result, clock() - began
 
 
 def versus(seconds: Seconds, ours: str, peer: str, amount: Mapping[str, float] | None = None, unit: str = "ms") -> Row:
@@ -73,12 +82,20 @@ def in_new_process(function: Callable[..., Any], *given: Any) -> Any:
 
 
 def peak_memory(make: Callable[..., Run], *given: Any) -> float:
-    """Megabytes that a made run needs at its peak over what its process had, in a process of its own (Linux)."""
+    """Megabytes that a made run needs at its peak over what was there before, in a process of its own: those of the process
+    (Linux), or of a CUDA device."""
     return in_new_process(_peak, make, given)
 
 
 def _peak(make: Callable[..., Run], given: tuple[Any, ...]) -> float:
     run = make(*given)
+    if device().type == "cuda":
+        synchronize()
+        torch.cuda.reset_peak_memory_stats(device())
+        held = torch.cuda.memory_allocated(device())
+        run()
+        synchronize()
+        return (torch.cuda.max_memory_allocated(device()) - held) / 2**20
     Path("/proc/self/clear_refs").write_text("5")  # forget earlier peaks
     before = _resident("VmRSS")
     run()

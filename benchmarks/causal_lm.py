@@ -10,6 +10,7 @@ the log-probability of a draw and its score. Where the time goes, and what was t
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._drawing import INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
 from benchmarks._timing import Row, Run, Table, spread, time_runs, versus
 from esscher.bases.causal_lm import CausalLM, causal_lm
@@ -23,7 +24,7 @@ WANTED = {32: "at least 3", 128: "at least 1.5"}
 def products() -> Run:
     """The products of all weights with every token, as many rows at once as there are draws."""
     shapes = LAYERS * [(WIDTH, 3 * WIDTH), (WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH)] + [(WIDTH, VOCAB)]
-    pairs = [(torch.randn(DRAWS, inwards), torch.randn(inwards, outwards)) for inwards, outwards in shapes]
+    pairs = [on_device((torch.randn(DRAWS, inwards), torch.randn(inwards, outwards))) for inwards, outwards in shapes]
 
     def run() -> None:
         for _ in range(TOKENS):

@@ -10,6 +10,7 @@ form of one pass more is the usual peer; of a mixture it needs all logits.
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Run, Table, spread, time_runs
 from esscher.bases.network import build_base
 from esscher.bases.wrappers import WithMemory
@@ -45,10 +46,10 @@ def run_of(base_name: str, layout: str, objective: Objective) -> Run:
     """A step of the objective on a base of its own."""
     rows, segment = LAYOUTS[layout]
     config, space = BASES[base_name], Space(VOCAB, segment)
-    base = build_base(config, space, rng=SeededRng(0)).train()
+    base = on_device(build_base(config, space, rng=SeededRng(0)).train())
     optimizer = torch.optim.AdamW(base.parameters(), 1e-4)
-    tokens = torch.randint(VOCAB, (rows, 2 * segment), generator=torch.Generator().manual_seed(0))
-    length = torch.full((rows,), segment)
+    tokens = on_device(torch.randint(VOCAB, (rows, 2 * segment), generator=torch.Generator().manual_seed(0)))
+    length = on_device(torch.full((rows,), segment))
     data = Sequences(tokens[:, segment:].contiguous(), torch.zeros_like(length), length)
     memory = base.read(base.init_memory(rows), tokens[:, :segment])[1] if isinstance(config, TransformerXLConfig) else None
 

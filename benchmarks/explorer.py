@@ -12,6 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from benchmarks._device import device
 from benchmarks._timing import MissingPartError, Row, Table, spread
 
 REPEATS = 5
@@ -22,7 +23,9 @@ DRAWN = f"{ROWS} > 0 && !document.querySelector('#verdict').innerText.includes('
 
 def measured(model: Path, repeats: int) -> list[Row]:
     """Both waits for one model, in a browser of its own each time."""
-    server = subprocess.Popen([sys.executable, "-m", "esscher", "explore", str(model)], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "esscher", "explore", str(model), "--device", str(device())], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert server.stdout is not None
         address = server.stdout.readline().split()[0]

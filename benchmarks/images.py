@@ -6,6 +6,7 @@ in the middle of each row, and counts 28 times. 16 images are drawn at once.
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._timing import Run, Table, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
@@ -30,11 +31,11 @@ def passes(base: NetworkBase, lengths: list[int]) -> None:
     """A pass over so many pixels, for each length."""
     for length in lengths:
         tokens, start = torch.zeros(IMAGES, length, dtype=torch.long), torch.zeros(IMAGES, dtype=torch.long)
-        base.log_probs(Sequences(tokens, start, start + length))
+        base.log_probs(on_device(Sequences(tokens, start, start + length)))
 
 
 def sides_of(config: NetworkConfig) -> dict[str, Run]:
-    base = build_base(config, Space(2, SIDE * SIDE), rng=SeededRng(0)).eval()
+    base = on_device(build_base(config, Space(2, SIDE * SIDE), rng=SeededRng(0)).eval())
     return {
         "a pass over the image": lambda: passes(base, [SIDE * SIDE]),
         "a pass over the rows begun": lambda: passes(base, [row * SIDE + SIDE // 2 for row in range(SIDE)]),

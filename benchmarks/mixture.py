@@ -10,6 +10,7 @@ had, vectors and weights themselves not counted, each side in a process of its o
 import torch
 from torch import Tensor, nn
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Run, Table, peak_memory, time_runs, versus
 from esscher.core.randomness import SeededRng
 from esscher.heads.chunked_log_softmax import mixture_log_probs, softmax_log_probs
@@ -26,7 +27,7 @@ def ends(spread: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         contexts, prior = torch.randn(ROWS, COMPONENTS, WIDTH).tanh_(), torch.randn(ROWS, COMPONENTS) * spread
         weight, bias = torch.empty(VOCAB, WIDTH).uniform_(-0.1, 0.1), torch.zeros(VOCAB)
         tokens = torch.multinomial(1 / torch.arange(1, VOCAB + 1), ROWS, replacement=True)
-    return (*(item.requires_grad_() for item in (contexts, prior, weight, bias)), tokens)
+    return (*(on_device(item).requires_grad_() for item in (contexts, prior, weight, bias)), on_device(tokens))
 
 
 def direct(contexts: Tensor, prior: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor) -> Tensor:
@@ -77,9 +78,9 @@ def wrong_by() -> Row:
     """Nats: what leaving components out changes scores by, and the bound that the head tells; on the peaked prior."""
     _, _, weight, _, tokens = ends(SPREADS["peaked"])
     with SeededRng(1).fork_torch_rng():
-        head = MixtureHead(VOCAB, WIDTH, COMPONENTS)
-        hidden = torch.randn(ROWS, WIDTH)
+        head, hidden = MixtureHead(VOCAB, WIDTH, COMPONENTS), torch.randn(ROWS, WIDTH)
         head.prior.weight.normal_(std=SPREADS["peaked"] / WIDTH**0.5)
+    head, hidden = on_device((head, hidden))
     head.weight.copy_(weight)
     whole, head.min_prior = head.log_probs(hidden, tokens), LEAST
     change, bound = (head.log_probs(hidden, tokens) - whole).abs(), head.pruning_error_bound(hidden, tokens)

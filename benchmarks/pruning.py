@@ -14,6 +14,7 @@ and 1.4 (`end`).
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Table
 from esscher.bases.ngram import fit_ngram
 from esscher.core.draws import Sampler
@@ -54,7 +55,7 @@ def trained(rule: str, kind: str) -> tuple[Tilted, Sequences]:
     base = fit_ngram(data, SPACE, order=2)
     network = TransformerConfig(width=16, layers=1, heads=2, feedforward=32)
     energy = build_energy(EnergyConfig(kind, pooling="sum", network=network), base, rng=SeededRng(1))  # type: ignore[arg-type]
-    target = Tilted(base, energy)
+    target = on_device(Tilted(base, energy))
     settings = TrainingConfig(steps=STEPS, batch_size=100, learning_rate=0.01, optimizer="adam", schedule="cosine")
     Trainer(settings)(NoiseContrast(), target, data, modules=energy)
     energy.eval()

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Table, spread, timed
 from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng
@@ -25,8 +26,8 @@ MOTIF = [int(symbol) for symbol in "10001011111000"]
 
 
 def tables(repeats: int) -> list[Table]:
-    base = build_base(LstmConfig(), Space(2, 30), rng=SeededRng(0))
-    target = Tilted(base, LogLinear([lacks(MOTIF)], torch.tensor([-30.0])))
+    base = on_device(build_base(LstmConfig(), Space(2, 30), rng=SeededRng(0)))
+    target = on_device(Tilted(base, LogLinear([lacks(MOTIF)], torch.tensor([-30.0]))))
     rows: list[Row] = []
     for number in range(repeats):
         rng = SeededRng(number)

@@ -7,6 +7,7 @@ Our draws come with their log-probabilities; the gap is the largest between thos
 Where the time goes, and what was tried: docs/why/shared_prompt.md.
 """
 
+from benchmarks._device import on_device
 from benchmarks._drawing import HEADS, INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
 from benchmarks._timing import Row, Table, spread, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
@@ -23,7 +24,7 @@ CELLS = {"lstm": LstmConfig, "gru": GruConfig}
 
 def ours(positions: str) -> NetworkBase:
     config = TransformerConfig(WIDTH, LAYERS, HEADS, INNER, positions=positions, max_positions=2 * TOKENS)
-    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
+    return on_device(build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval())
 
 
 def transformers_at(batch: int, repeats: int) -> list[Row]:
@@ -44,7 +45,7 @@ def transformers_at(batch: int, repeats: int) -> list[Row]:
 
 def recurrent(cell: str, repeats: int) -> Row:
     """Rows a second of a recurrent base on short strings of three symbols."""
-    base = build_base(CELLS[cell](200, 2), Space(3, 31), rng=SeededRng(0)).eval()
+    base = on_device(build_base(CELLS[cell](200, 2), Space(3, 31), rng=SeededRng(0)).eval())
     seconds = time_runs({cell: drawn(base, empty_prompts(1), ROWS)}, repeats)[cell]
     return {
         "base": cell,

@@ -24,6 +24,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Run, Table, peak_memory, spread, time_runs
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
@@ -89,11 +90,11 @@ def of_config(config: TransformerConfig, *, output: bool) -> Network:
 def stages(config: TransformerConfig) -> dict[str, tuple[Callable[[], Any], float]]:
     """What is run for each stage, and the operations that the model predicts for it."""
     whole, space = PROMPT + NEW, Space(VOCAB, NEW)
-    base = build_base(config, space, rng=SeededRng(0)).eval()
-    energy = build_energy(EnergyConfig(network=config), base, rng=SeededRng(1))
+    base = on_device(build_base(config, space, rng=SeededRng(0)).eval())
+    energy = on_device(build_energy(EnergyConfig(network=config), base, rng=SeededRng(1)))
     target = Tilted(base, energy)
     tokens = torch.randint(VOCAB, (ROWS, whole), generator=torch.Generator().manual_seed(0))
-    data = Sequences(tokens, torch.full((ROWS,), PROMPT), torch.full((ROWS,), whole))
+    data = on_device(Sequences(tokens, torch.full((ROWS,), PROMPT), torch.full((ROWS,), whole)))
     ours, judge = of_config(config, output=True), of_config(config, output=False)
     stored = draw(base, data.prompts(), 1, rng=SeededRng(2))[0]
 
@@ -155,8 +156,8 @@ def checked(repeats: int) -> list[Row]:
 
 def update(width: int, layers: int) -> Run:
     """An update with AdamW, of little data."""
-    base = build_base(config_of(width, layers), Space(VOCAB, 8), rng=SeededRng(0))
-    data = Sequences(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.full((1,), 8))
+    base = on_device(build_base(config_of(width, layers), Space(VOCAB, 8), rng=SeededRng(0)))
+    data = on_device(Sequences(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.full((1,), 8)))
     optimizer = torch.optim.AdamW(base.parameters())
 
     def run() -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+from benchmarks._device import device, on_device
 from benchmarks._timing import Row, Run, Table, peak_memory, time_runs, versus
 from esscher.core.randomness import SeededRng
 from esscher.heads.adaptive import AdaptiveSoftmax
@@ -27,6 +28,7 @@ def ends(vocab: int) -> tuple[Tensor, Tensor, Tensor]:
     with SeededRng(0).fork_torch_rng():
         hidden, weight = torch.randn(ROWS, WIDTH), torch.randn(vocab, WIDTH) * 0.05
         tokens = torch.multinomial(1 / torch.arange(1, vocab + 1), ROWS, replacement=True)
+    hidden, weight, tokens = on_device((hidden, weight, tokens))
     return hidden.requires_grad_(), weight.requires_grad_(), tokens
 
 
@@ -56,7 +58,7 @@ def scores(loss: Callable[..., Tensor], given: tuple[Tensor, Tensor, Tensor]) ->
 
 def adapts(hidden: Tensor, tokens: Tensor) -> Run:
     with SeededRng(1).fork_torch_rng():
-        head = AdaptiveSoftmax(LARGE, WIDTH, CUTOFFS, SHRINK)
+        head = on_device(AdaptiveSoftmax(LARGE, WIDTH, CUTOFFS, SHRINK))
 
     def run() -> None:
         torch.autograd.grad(head.log_probs(hidden, tokens).mean(), (hidden, *head.parameters()))
@@ -67,11 +69,11 @@ def adapts(hidden: Tensor, tokens: Tensor) -> Run:
 def runs(work: str) -> dict[str, Run]:
     """The sides of a piece of work, the one they are compared with first."""
     inputs = ends(LARGE if work == "adaptive" else VOCAB)
-    even = torch.full((ROWS,), 1 / ROWS)
+    even = torch.full((ROWS,), 1 / ROWS, device=device())
     if work == "learning":
         return {"cross-entropy": learns(plain, inputs, even), "softmax_score": learns(ours, inputs, even)}
     if work == "learning, weighted":
-        uneven = torch.linspace(0, 1, ROWS)
+        uneven = torch.linspace(0, 1, ROWS, device=device())
         return {"cross-entropy": learns(plain, inputs, uneven), "softmax_score": learns(ours, inputs, uneven)}
     if work == "scoring":
         return {"cross-entropy": scores(plain, inputs), "softmax_score": scores(ours, inputs)}

@@ -11,6 +11,7 @@ to 16,384: linear.
 
 import torch
 
+from benchmarks._device import on_device
 from benchmarks._drawing import HEADS, INNER, LAYERS, WIDTH, drawn, gap, generated, gpt2
 from benchmarks._published_layout import PublishedLayout
 from benchmarks._timing import Row, Run, Table, peak_memory, spread, time_runs, versus
@@ -30,12 +31,12 @@ CHUNK, LONG = 64, (2_048, 4_096, 8_192, 16_384)
 
 def ours(attention_span: int | None = None) -> NetworkBase:
     config = TransformerXLConfig(WIDTH, LAYERS, HEADS, INNER, memory=SEGMENT, attention_span=attention_span)
-    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
+    return on_device(build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval())
 
 
 def training(side: str) -> Run:
     """One update on a segment, the memory of the one before it being full."""
-    tokens = SeededRng(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT)
+    tokens = on_device(SeededRng(0).categorical(torch.zeros(ROWS, VOCAB), SEGMENT))
     if side == "ours":
         base = ours().train()
         memory = base.read(base.init_memory(ROWS), tokens)[1]
@@ -44,8 +45,8 @@ def training(side: str) -> Run:
         def loss() -> torch.Tensor:
             return -base.read(memory, tokens)[0].mean()
     elif side == "published layout":
-        peer = PublishedLayout(VOCAB, WIDTH, LAYERS, HEADS, INNER, SEGMENT)
-        past = peer(tokens.T, tokens.T, [torch.zeros(0, ROWS, WIDTH)] * LAYERS)[1]
+        peer = on_device(PublishedLayout(VOCAB, WIDTH, LAYERS, HEADS, INNER, SEGMENT))
+        past = peer(tokens.T, tokens.T, [on_device(torch.zeros(0, ROWS, WIDTH))] * LAYERS)[1]
         modules = peer
 
         def loss() -> torch.Tensor:
@@ -86,7 +87,7 @@ def train(repeats: int) -> list[Row]:
 
 def evaluate(length: int, repeats: int) -> Row:
     base, model, rows = ours(length), gpt2(VOCAB, length), 2 * max(SEGMENT, length // 2)
-    text = torch.randint(VOCAB, (1, length + 2 * rows), generator=torch.Generator().manual_seed(0))
+    text = on_device(torch.randint(VOCAB, (1, length + 2 * rows), generator=torch.Generator().manual_seed(0)))
     with torch.no_grad():
         memory = base.read(base.init_memory(1), text[:, :length])[1]
 
@@ -119,11 +120,11 @@ def mixing(length: int, chunk: int | None) -> Run:
     each = WIDTH // HEADS
     shapes = (HEADS, 1, length, each), (2, HEADS, 1, length, each), (2, HEADS, each)
     with SeededRng(0).fork_torch_rng():
-        mixer = RelativeAttention(TransformerXLConfig(WIDTH, 1, HEADS), chunk)
-        query, known, biases = (torch.randn(*shape, requires_grad=True) for shape in shapes)
+        mixer = on_device(RelativeAttention(TransformerXLConfig(WIDTH, 1, HEADS), chunk))
+        query, known, biases = (on_device(torch.randn(*shape)).requires_grad_() for shape in shapes)
 
     def places(most: int, least: int) -> torch.Tensor:
-        return sinusoids(torch.arange(most, least - 1, -1), WIDTH, torch.float32)
+        return sinusoids(on_device(torch.arange(most, least - 1, -1)), WIDTH, torch.float32)
 
     def run() -> None:
         mixer._attention(query, known, biases, AttentionContext(places, True)).sum().backward()
@@ -134,9 +135,9 @@ def mixing(length: int, chunk: int | None) -> Run:
 def plain_mixing(length: int) -> Run:
     """The same attention to everything in the published layout: scores [query, key, row, head], the shift by a copy."""
     with SeededRng(0).fork_torch_rng():
-        query, key, value = (torch.randn(length, 1, HEADS, WIDTH // HEADS, requires_grad=True) for _ in range(3))
-        place = torch.randn(length, HEADS, WIDTH // HEADS, requires_grad=True)
-    mask = torch.ones(length, length, dtype=torch.bool).triu(1)[:, :, None, None]
+        query, key, value = (on_device(torch.randn(length, 1, HEADS, WIDTH // HEADS)).requires_grad_() for _ in range(3))
+        place = on_device(torch.randn(length, HEADS, WIDTH // HEADS)).requires_grad_()
+    mask = on_device(torch.ones(length, length, dtype=torch.bool)).triu(1)[:, :, None, None]
 
     def run() -> None:
         content, position = torch.einsum("ibnd,jbnd->ijbn", query, key), torch.einsum("ibnd,jnd->ijbn", query, place)

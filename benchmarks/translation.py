@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch import nn
 
+from benchmarks._device import on_device
 from benchmarks._drawing import drawn
 from benchmarks._timing import Row, Run, Table, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
@@ -38,15 +39,15 @@ def models() -> dict[str, nn.Module]:
     marian = transformers.MarianConfig(**sizes, **common, bos_token_id=None)
     with SeededRng(0).fork_torch_rng():
         return {
-            "T5": transformers.T5ForConditionalGeneration(t5).eval(),
-            "BART": transformers.BartForConditionalGeneration(bart).eval(),
-            "Marian": transformers.MarianMTModel(marian).eval(),
+            "T5": on_device(transformers.T5ForConditionalGeneration(t5).eval()),
+            "BART": on_device(transformers.BartForConditionalGeneration(bart).eval()),
+            "Marian": on_device(transformers.MarianMTModel(marian).eval()),
         }
 
 
 def ours() -> NetworkBase:
     config = EncoderDecoderConfig(width=WIDTH, layers=LAYERS, heads=HEADS, feedforward=INNER, dropout=0.0)
-    return build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval()
+    return on_device(build_base(config, Space(VOCAB, TOKENS), rng=SeededRng(0)).eval())
 
 
 def sources(count: int = SOURCES) -> list[list[int]]:
@@ -54,7 +55,7 @@ def sources(count: int = SOURCES) -> list[list[int]]:
 
 
 def generated(model: nn.Module, **how: object) -> Run:
-    ids = torch.tensor(sources())
+    ids = on_device(torch.tensor(sources()))
 
     def run() -> None:
         with torch.no_grad():
@@ -80,12 +81,12 @@ def searched(base: Base) -> Run:
 
 def gap(model: nn.Module, base: Seq2SeqLM) -> float:
     """By how much the best beam of `generate` is above ours in log-probability per token, at most over sources."""
-    ids = torch.tensor(sources())
+    ids = on_device(torch.tensor(sources()))
     with torch.no_grad():
         actual = model.generate(
             ids, attention_mask=torch.ones_like(ids), num_beams=BEAMS, min_new_tokens=TOKENS, max_new_tokens=TOKENS,
         )  # fmt: skip
-        theirs = base.log_probs(sequences(actual[:, 1:].tolist(), sources())).sum(-1) / TOKENS
+        theirs = base.log_probs(on_device(sequences(actual[:, 1:].tolist(), sources()))).sum(-1).cpu() / TOKENS
     return float((theirs.double() - beam_search(base, prompts_of(sources()), BEAMS).score[:, 0]).max())
 
 
@@ -118,7 +119,7 @@ def own_row(repeats: int) -> Row:
 def train_row(repeats: int) -> Row:
     marian, base = models()["Marian"].train(), ours().train()
     given, said = sources(PAIRS), [row + row[: TOKENS - LENGTH] for row in sources(PAIRS)]
-    ids, labels, x = torch.tensor(given), torch.tensor(said), sequences(said, given)
+    ids, labels, x = on_device((torch.tensor(given), torch.tensor(said), sequences(said, given)))
 
     def theirs() -> None:
         marian.zero_grad()

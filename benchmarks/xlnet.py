@@ -9,6 +9,7 @@ gained at its peak in one such step over what it held before (Linux).
 import torch
 from torch import nn
 
+from benchmarks._device import on_device
 from benchmarks._timing import Row, Run, Table, peak_memory, time_runs, versus
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.randomness import SeededRng
@@ -26,7 +27,7 @@ PARTS = {f"{ROWS} x {LENGTH} tokens": ("ours", "transformers"), f"{LONG:,} token
 
 def ours(mixer: str = "full") -> NetworkBase:
     config = XLNetConfig(WIDTH, LAYERS, HEADS, INNER, mixers=(mixer,), spans=(CHUNK,))
-    return build_base(config, Space(VOCAB, LENGTH), rng=SeededRng(0)).train()
+    return on_device(build_base(config, Space(VOCAB, LENGTH), rng=SeededRng(0)).train())
 
 
 def given(rows: int, length: int) -> tuple[torch.Tensor, FactorizationOrder, torch.Tensor]:
@@ -35,6 +36,7 @@ def given(rows: int, length: int) -> tuple[torch.Tensor, FactorizationOrder, tor
     turn = torch.stack([SeededRng(1).stream(row).permutation(length) for row in range(rows)])
     targets = turn.argsort(1)[:, -round(length / ONE_IN) :].sort(1).values
     rank = torch.where(turn < length - targets.shape[1], -1, turn)
+    tokens, rank, targets = on_device((tokens, rank, targets))
     return tokens, FactorizationOrder(rank, targets), tokens.gather(1, targets)
 
 
@@ -43,7 +45,7 @@ def loss_of(side: str) -> tuple[nn.Module, Run]:
     rows, length = (ROWS, LENGTH) if side in ("ours", "transformers") else (1, LONG)
     tokens, factorization_order, asked = given(rows, length)
     if side == "transformers":
-        model = to_transformers(ours()).train()
+        model = on_device(to_transformers(ours()).train())
         mapping = nn.functional.one_hot(factorization_order.targets, length).float()
         hidden = (
             factorization_order.order_index[:, None] > factorization_order.order_index[:, :, None] - mapping.sum(1)[:, :, None]
