@@ -4,10 +4,12 @@ import importlib
 import inspect
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks._page import BUSY, format_cell, page
 from benchmarks._runner import PAGE, benchmark_docs, run, write_page
 from benchmarks._timing import in_new_process, peak_memory, spread, versus
@@ -84,7 +86,14 @@ def test_one_section_is_replaced_and_the_rest_stays(toys):
 
 def test_a_part_that_the_machine_lacks_is_no_failure(toys):
     assert run(toys, ["lacking", "quick"], 1, 1, "python -m toys")
-    assert "tables" in json.loads((toys / "results" / "quick.json").read_text())
+    record = json.loads((toys / "results" / "quick.json").read_text())
+    assert "tables" in record and record["run"]["device"] == "cpu" and "torch build" in record["run"]
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "sampling", "--device", "cuda:7"])
+    with pytest.raises(SystemExit, match="There is no device 'cuda:7'"):
+        main()
 
 
 def test_a_busy_machine_is_told():

@@ -172,7 +172,8 @@ def _logits(
     chunks = zip(torch.split(vectors, step), torch.split(priors, step), strict=True)
     compute = partial(_mixture_logits, floor=floor)
     if torch.is_grad_enabled():
-        logits = [checkpoint(compute, *chunk, weight, bias, use_reentrant=False) for chunk in chunks]
+        once_more = partial(checkpoint, compute, use_reentrant=False, preserve_rng_state=False)  # nothing here is random
+        logits = [once_more(*chunk, weight, bias) for chunk in chunks]
     else:
         logits = [compute(*chunk, weight, bias) for chunk in chunks]
     return torch.cat(logits).view(*shape, len(weight))
