@@ -40,11 +40,11 @@ class WordBoundaries:
     def begins(self, tokens: Int[Tensor, "T"]) -> Bool[Tensor, "T"]:
         """Whether a word begins with each token; symbols outside the vocabulary are words."""
         known = tokens < len(self.opens)
-        number = torch.where(known, tokens, 0).cpu()
-        after = torch.where(known.cpu(), self.closes[number], True).roll(1)
+        number = torch.where(known, tokens, 0)
+        after = torch.where(known, self.closes.to(tokens.device)[number], True).roll(1)
         if len(after):
             after[0] = True
-        return after | self.opens[number] | ~known.cpu()
+        return after | self.opens.to(tokens.device)[number] | ~known
 
 
 def word_boundaries(tokenizer: TextTokenizer) -> WordBoundaries | None:

@@ -1,4 +1,4 @@
-"""Every verb on `auto`, `cuda` and `cpu`: it runs to its end, says where it computed, and gives the CPU's numbers."""
+"""Every verb on `auto`, which is the GPU here, and on `cpu`: it runs to its end, says where, and gives the CPU's numbers."""
 
 import json
 
@@ -14,26 +14,26 @@ from esscher.data.tokenizers import train_tokenizer
 from esscher.hub import save_base
 
 FLOAT32 = ("--training.precision", "float32")
-FEW_STEPS = ("--training.steps", "4", "--training.batch-size", "10", *FLOAT32)
+FEW_STEPS = ("--training.steps", "3", "--training.batch-size", "10", *FLOAT32)
 TILTED = ("{run}/base", "--energy", "{run}/energy")
 TEXTS = ("--data", "{run}/bits.txt")
 BOOK = ("--data", "{run}/book.txt", "--tokenizer.kind", "byte", "--base.width", "8", *FEW_STEPS)
 VERBS = {  # in an order in which each finds what it reads
-    "train": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "300", "--base.kind",
+    "train": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "100", "--base.kind",
               "transformer", "--base.width", "8", "--base.layers", "1", "--base.heads", "2", *FEW_STEPS),
-    "train, resumed": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "300",
+    "train, resumed": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "100",
                        "--base.kind", "transformer", "--base.width", "8", "--base.layers", "1", "--base.heads", "2", *FEW_STEPS,
                        "--resume"),
-    "train by E-Forcing": ("train", "--out", "{run}/forced", "--data", "motif:101", "--data.length", "12", "--data.size", "300",
+    "train by E-Forcing": ("train", "--out", "{run}/forced", "--data", "motif:101", "--data.length", "12", "--data.size", "100",
                            "--base.kind", "lstm", "--base.width", "8", "--objective.kind", "eforcing", *FEW_STEPS),
     "train a stream": ("train", "--out", "{run}/stream", *BOOK, "--base.kind", "transformer-xl", "--base.layers", "1",
                        "--base.heads", "2", "--base.memory", "8", "--length.tokens", "8", "--length.stream"),
     "train permutations": ("train", "--out", "{run}/xlnet", *BOOK, "--base.kind", "xlnet", "--base.layers", "1", "--base.heads",
                            "2", "--objective.kind", "permutation-lm", "--length.tokens", "16"),
     "tilt": ("tilt", "{run}/base", "--out", "{run}/energy", "--energy.network.kind", "transformer", *FEW_STEPS,
-             "--contrast.draws", "300"),
+             "--contrast.draws", "100", "--contrast.held-out", "20"),
     "tilt, shared hidden vectors": ("tilt", "{run}/base", "--out", "{run}/shared", "--energy.kind", "shared", *FEW_STEPS,
-                                    "--contrast.draws", "300", "--contrast.stored", "4"),
+                                    "--contrast.draws", "100", "--contrast.held-out", "20", "--contrast.stored", "4"),
     "tilt by features": ("tilt", "{run}/base", "--out", "{run}/features", "--want", "contains:101=0.5", "--fit.draws", "500"),
     "distil": ("distil", *TILTED, "--out", "{run}/plain", "--distil.draws", "40", "--distil.candidates", "60",
                "--distil.evaluation-draws", "20", "--training.steps", "3", *FLOAT32),
@@ -48,14 +48,14 @@ VERBS = {  # in an order in which each finds what it reads
     "sample, self": ("sample", "{run}/base", "--energy", "self", "--draws", "3", "--prompts", "10"),
     "score": ("score", *TILTED, "--texts", "10110000"),
     "measure": ("measure", *TILTED, *TEXTS, "--draws", "50", "--positions", "3", "--position-draws", "4"),
-    "measure a stream": ("measure", "{run}/stream", "--data", "{run}/book.txt", "--stream.segment", "8"),
+    "measure a stream": ("measure", "{run}/stream", "--data", "{run}/short.txt", "--stream.segment", "8"),
     "measure, dynamic evaluation": ("measure", "{run}/stream", "--data", "{run}/short.txt", "--dynamic", "--adapt.batches", "2"),
     "measure, Hugging Face": ("measure", "{run}/gpt2", *TEXTS, "--max-length", "8"),
     "sample, Hugging Face": ("sample", "{run}/gpt2", "--draws", "3", "--max-length", "8", "--prompts", "10"),
     "rescore": ("rescore", "{run}/lists.jsonl", "--base", "{run}/base", "--energy", "{run}/energy", "--out", "{run}/scored.jsonl"),
     "translate": ("translate", "{run}/translator", "abc", "cab ba"),
     "analyse energies": ("analyse", "energies", *TILTED, *TEXTS, "--sequences", "20", "--draws", "4"),
-    "analyse next-token": ("analyse", "next-token", *TILTED, "--prompt", "10", "--draws", "16"),
+    "analyse next-token": ("analyse", "next-token", *TILTED, "--prompt", "", "--draws", "16"),
     "analyse n-grams": ("analyse", "n-grams", *TILTED, *TEXTS, "--sequences", "20", "--draws", "4"),
     "analyse discriminate": ("analyse", "discriminate", *TILTED, *TEXTS, "--sequences", "30", "--draws", "2", *FEW_STEPS,
                              "--classifier.network.kind", "transformer"),
@@ -96,7 +96,7 @@ def files(run):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The folder of each device's chain of verbs."""
-    folders = {device: tmp_path_factory.mktemp(device) for device in ("cpu", "cuda", "auto")}
+    folders = {device: tmp_path_factory.mktemp(device) for device in ("cpu", "auto")}
     for folder in folders.values():
         files(folder)
     return folders
@@ -105,7 +105,11 @@ def runs(tmp_path_factory):
 def numbers(value):
     """All numbers of an answer, without paths, times and the device."""
     if isinstance(value, dict):
-        return {key: numbers(item) for key, item in value.items() if "second" not in key and key not in ("device", "kept", "seconds")}
+        return {
+            key: numbers(item)
+            for key, item in value.items()
+            if "second" not in key and key not in ("device", "kept", "seconds")
+        }
     if isinstance(value, list):
         return [numbers(item) for item in value]
     return value if isinstance(value, int | float) else None
@@ -128,10 +132,13 @@ def assert_close(actual, expected, where=""):
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_on_every_device(capsys, runs, verb):
     answers = {
-        device: answer(capsys, *(part.format(run=run) for part in VERBS[verb]), "--device", device, "--quiet")
+        device: json.loads(
+            json.dumps(answer(capsys, *(part.format(run=run) for part in VERBS[verb]), "--device", device, "--quiet")).replace(
+                str(run), "run"
+            )
+        )
         for device, run in runs.items()
     }
-    for device in ("cuda", "auto"):
-        assert_close(numbers(answers[device]), numbers(answers["cpu"]))
-        assert answers[device].get("device", "cuda:0").startswith("cuda:0")
+    assert_close(numbers(answers["auto"]), numbers(answers["cpu"]))
+    assert answers["auto"].get("device", "cuda:0").startswith("cuda:0")
     assert answers["cpu"].get("device", "cpu").startswith("cpu")
