@@ -15,6 +15,7 @@ from esscher.hub import save_base
 
 FLOAT32 = ("--training.precision", "float32")
 FEW_STEPS = ("--training.steps", "3", "--training.batch-size", "10", *FLOAT32)
+SMALL_ENERGY = ("--energy.network.kind", "transformer", "--energy.network.width", "8", "--energy.network.heads", "2")
 TILTED = ("{run}/base", "--energy", "{run}/energy")
 TEXTS = ("--data", "{run}/bits.txt")
 BOOK = ("--data", "{run}/book.txt", "--tokenizer.kind", "byte", "--base.width", "8", *FEW_STEPS)
@@ -30,7 +31,7 @@ VERBS = {  # in an order in which each finds what it reads
                        "--base.heads", "2", "--base.memory", "8", "--length.tokens", "8", "--length.stream"),
     "train permutations": ("train", "--out", "{run}/xlnet", *BOOK, "--base.kind", "xlnet", "--base.layers", "1", "--base.heads",
                            "2", "--objective.kind", "permutation-lm", "--length.tokens", "16"),
-    "tilt": ("tilt", "{run}/base", "--out", "{run}/energy", "--energy.network.kind", "transformer", *FEW_STEPS,
+    "tilt": ("tilt", "{run}/base", "--out", "{run}/energy", *SMALL_ENERGY, *FEW_STEPS,
              "--contrast.draws", "100", "--contrast.held-out", "20"),
     "tilt, shared hidden vectors": ("tilt", "{run}/base", "--out", "{run}/shared", "--energy.kind", "shared", *FEW_STEPS,
                                     "--contrast.draws", "100", "--contrast.held-out", "20", "--contrast.stored", "4"),
@@ -49,23 +50,27 @@ VERBS = {  # in an order in which each finds what it reads
     "score": ("score", *TILTED, "--texts", "10110000"),
     "measure": ("measure", *TILTED, *TEXTS, "--draws", "50", "--positions", "3", "--position-draws", "4"),
     "measure a stream": ("measure", "{run}/stream", "--data", "{run}/short.txt", "--stream.segment", "8"),
-    "measure, dynamic evaluation": ("measure", "{run}/stream", "--data", "{run}/short.txt", "--dynamic", "--adapt.batches", "2"),
+    "measure, dynamic evaluation": ("measure", "{run}/stream", "--data", "{run}/short.txt", "--dynamic", "--adapt.batches",
+                                    "2"),
     "measure, Hugging Face": ("measure", "{run}/gpt2", *TEXTS, "--max-length", "8"),
     "sample, Hugging Face": ("sample", "{run}/gpt2", "--draws", "3", "--max-length", "8", "--prompts", "10"),
-    "rescore": ("rescore", "{run}/lists.jsonl", "--base", "{run}/base", "--energy", "{run}/energy", "--out", "{run}/scored.jsonl"),
+    "rescore": ("rescore", "{run}/lists.jsonl", "--base", "{run}/base", "--energy", "{run}/energy", "--out",
+                "{run}/scored.jsonl"),
     "translate": ("translate", "{run}/translator", "abc", "cab ba"),
     "analyse energies": ("analyse", "energies", *TILTED, *TEXTS, "--sequences", "20", "--draws", "4"),
     "analyse next-token": ("analyse", "next-token", *TILTED, "--prompt", "", "--draws", "16"),
     "analyse n-grams": ("analyse", "n-grams", *TILTED, *TEXTS, "--sequences", "20", "--draws", "4"),
     "analyse discriminate": ("analyse", "discriminate", *TILTED, *TEXTS, "--sequences", "30", "--draws", "2", *FEW_STEPS,
-                             "--classifier.network.kind", "transformer"),
+                             "--classifier.network.kind", "gru", "--classifier.network.width", "8"),
     "analyse context": ("analyse", "context", "{run}/stream", "--data", "{run}/book.txt", "--step", "4", "--longest", "8",
                         "--positions", "20"),
     "analyse rank": ("analyse", "rank", "{run}/stream", "--data", "{run}/book.txt", "--contexts", "20", "--length", "4"),
-    "analyse exposure": ("analyse", "exposure", "{run}/base", "--against", "{run}/plain", *TEXTS, "--sequences", "20", "--draws", "2"),
+    "analyse exposure": ("analyse", "exposure", "{run}/base", "--against", "{run}/plain", *TEXTS, "--sequences", "20",
+                         "--draws", "2"),
     "analyse exposure of a stream": ("analyse", "exposure", "{run}/stream", "--data", "{run}/book.txt", "--sequences", "12",
                                      "--draws", "2", "--longest", "4", "--warmup", "8"),
-    "finetune": ("finetune", "{run}/xlnet", "--out", "{run}/classes", "--data", "{run}/classes.csv", "--longest", "16", *FEW_STEPS),
+    "finetune": ("finetune", "{run}/xlnet", "--out", "{run}/classes", "--data", "{run}/classes.csv", "--longest", "16",
+                 *FEW_STEPS),
     "predict": ("predict", "{run}/classes", "abc", "gh"),
 }  # fmt: skip
 
