@@ -14,14 +14,18 @@ from esscher.core.device import resolve_device
 HERE = Path(__file__).parent
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="measure only these; the sections of the others stay")
     parser.add_argument("--repeats", type=int, help="for all of them, instead of what each has by default")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="where models run: auto, cpu, cuda, cuda:1 (default: cpu)")
     parser.add_argument("--page", action="store_true", help="measure nothing; write the page from what is kept")
-    inputs = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    inputs = arguments().parse_args()
     try:
         os.environ[VARIABLE] = str(resolve_device(inputs.device))
     except ValueError as error:

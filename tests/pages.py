@@ -8,6 +8,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from benchmarks.__main__ import arguments
+from benchmarks._runner import benchmark_docs
 from esscher.cli import check_arguments
 
 HOME = Path(__file__).parents[1]
@@ -20,13 +22,13 @@ def commands_of(block: str) -> list[list[str]]:
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
-def read_command(words: list[str]) -> None:
+def read_command(command: list[str]) -> None:
     """An error, if the command would not begin its work: an unknown verb, flag, extra or target, a value that is none."""
-    match words:
-        case ["torchrun", "--standalone", "--nproc_per_node", "2", "-m", "esscher", *arguments]:
-            read_command(["esscher", *arguments])
-        case ["esscher", *arguments]:
-            check_arguments(arguments)
+    match command:
+        case ["torchrun", "--standalone", "--nproc_per_node", "2", "-m", "esscher", *words]:
+            read_command(["esscher", *words])
+        case ["esscher", *words]:
+            check_arguments(words)
         case ["make", target]:
             subprocess.run(["make", "--dry-run", target], cwd=HOME, check=True, capture_output=True)
         case ["pip", "install", package]:
@@ -34,8 +36,11 @@ def read_command(words: list[str]) -> None:
             assert extra in importlib.metadata.metadata(name).get_all("Provides-Extra"), f"{name} has no such extra"
         case ["python", "-m", "esscher.harness", *_]:
             pass  # tests/harness/test_model.py calls it, with a task that needs no download
+        case ["python", "-m", "benchmarks", *words]:
+            names = arguments().parse_args(words).names
+            assert set(names) <= set(benchmark_docs(HOME / "benchmarks")), f"there is no such benchmark: {names}"
         case _:
-            raise AssertionError(f"nobody reads this command: {shlex.join(words)}")
+            raise AssertionError(f"nobody reads this command: {shlex.join(command)}")
 
 
 def read_commands(block: str) -> None:

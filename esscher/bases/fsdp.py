@@ -91,8 +91,9 @@ def gather_in_lockstep() -> Iterator[None]:
         pass
 
 
-def shard(module: nn.Module) -> None:
-    """Shard the weights of a base in place; all processes call it, with equal weights."""
+def shard(module: nn.Module, device: torch.device | None = None) -> None:
+    """Shard the weights of a base in place; all processes call it, with equal weights. Weights that are elsewhere than on the
+    device (by default where they are) move there a layer at a time, so that no device ever holds all of them."""
     from torch.distributed.device_mesh import init_device_mesh
 
     if world_size() == 1:
@@ -110,7 +111,7 @@ def shard(module: nn.Module) -> None:
             f"A {type(module).__name__} cannot be sharded: only a NetworkBase or CausalLM can. "
             "Nothing was done; leave fsdp out."
         )
-    mesh = init_device_mesh(next(root.parameters()).device.type, (world_size(),))
+    mesh = init_device_mesh((device or next(root.parameters()).device).type, (world_size(),))
     for layer, layer_methods in transformer_layers(root).items():
         _shard_unit(layer, layer_methods, mesh)
     outermost = _shard_unit(root, methods, mesh)
@@ -125,8 +126,8 @@ def _shard_unit(module: nn.Module, methods: tuple[str, ...], mesh: Any) -> Any:
     """Shard a module as one FSDP unit, which its methods gather."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    device = next(module.parameters()).device
     unit = fully_shard(module, mesh=mesh, reshard_after_forward=True)
+    device = next(module.parameters()).device
     unit.set_gradient_divide_factor(1.0)  # a sum, as everywhere in training
     unit.set_force_sum_reduction_for_comms(True)  # the alternative is not supported by all backends
     unit.set_modules_to_backward_prefetch([unit])  # no prefetch: it assumes equal passes on all processes

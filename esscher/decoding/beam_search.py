@@ -50,8 +50,8 @@ class BeamSearch:
         score, device = beams.score, beams.x.tokens.device
         if target.energy is not flat:
             present = score.isfinite()
-            log_weight = target.log_weight(beams.x.rows(present.flatten().to(device)))
-            score = score.masked_scatter(present, score[present] + log_weight.double().cpu())
+            log_weight = target.log_weight(on_device_of(beams.x.rows(present.flatten().to(device)), target))
+            score = score.masked_scatter(present, score[present] + log_weight.cpu().double())
         best, rows = score.argmax(1), torch.arange(len(score))
         x = beams.x.rows((rows * self.width + best).to(device))
         return DecoderOutput(x, beams.log_base[rows, best], score[rows, best])

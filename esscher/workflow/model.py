@@ -367,14 +367,14 @@ def load_model(settings: BaseConfig) -> Model:
     dtype = resolve_dtype(settings.dtype, device)
     rounded = dtype in (torch.bfloat16, torch.float16) and dtype != next(base.parameters()).dtype
     digest_as_saved = base_digest(base) if rounded else None
-    place(base, device, dtype)
+    place(base, "cpu" if settings.fsdp else device, dtype)  # a sharded base moves to the device a layer at a time
     target = Tilted(base)
     if saved is not None:
         target = Tilted(base, place(saved.energy(None if tokenizer is None else tokenizer.decode, base), device))
     if settings.fsdp:
         from esscher.bases.fsdp import shard  # takes seconds to import
 
-        shard(base.requires_grad_(False))
+        shard(base.requires_grad_(False), device)
     energy_folder = Path(energy) if energy is not None and Path(energy).is_dir() else None
     processor = _processor(folder, base, tokenizer, chunking, trained)
     return Model(base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved)

@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from cli_calls import answer, call
 
 from esscher.cli import main
 from esscher.cli.commands import COMMANDS, GROUPS
+from esscher.core.device import resolve_device
 from esscher.networks.registry import NETWORKS
 
 TINY = [
@@ -154,7 +156,12 @@ def test_data_and_env(capsys):
     output = answer(capsys, "data", "--data", "motif:101", "--data.length", "6", "--data.size", "60")
     assert [row["sequences"] for row in output["sets"]] == [60, 500, 5000]
     assert all("101" in row["example"] for row in output["examples"])
-    assert answer(capsys, "env")["python"].startswith("3.")
+    found = answer(capsys, "env")
+    assert found["python"].startswith("3.") and found["device_auto"] == str(resolve_device("auto"))
+    if torch.version.cuda is None:
+        assert found["cuda"] == "none: this build of torch has no CUDA" and [row["device"] for row in found["devices"]] == [
+            "cpu"
+        ]
 
 
 def test_defaults_then_file_then_flags(capsys, tmp_path):

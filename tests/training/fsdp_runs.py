@@ -82,7 +82,7 @@ def furthest(one, other):
 
 def draws(kind, fsdp, wrong=None):
     """Draws after prompts, more and longer ones on the second process, and their scores."""
-    init_process_group(cpu=True)
+    init_process_group(torch.device("cpu"))
     base = new_base(kind).eval()
     if fsdp:
         shard(base)

@@ -11,6 +11,8 @@ from esscher.core.device import place
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, empty_prompts, prompts_of, unique_prompts
 from esscher.core.target import Tilted
+from esscher.decoding.beam_search import BeamSearch
+from esscher.decoding.decoders import BestOfN, MinimumBayesRisk, RandomDraw
 from esscher.energies.features import LogLinear, contains, count
 from esscher.energies.self_energy import SelfEnergy
 from esscher.estimators.continuations import next_tokens, prefix_log_probs
@@ -108,6 +110,25 @@ def test_estimators(name, where):
     expected = numbers(estimator(linear(), data()))
     actual = numbers(estimator(place(linear(), DEVICE), data().to(where)))
     assert len(expected) > 0 and actual == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True)
+
+
+DECODERS = {
+    "beam": BeamSearch(3),
+    "sample": RandomDraw(),
+    "best-of-n": BestOfN(8),
+    "mbr": MinimumBayesRisk(4, gain=lambda x: (x.lengths[:, None] == x.lengths[None, :]).double()),
+}
+
+
+@pytest.mark.parametrize("where", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders(name, where):
+    """The chosen sequences are on the device of the prompts, their scores on the CPU."""
+    prompts = prompts_of(PROMPTS)
+    expected = DECODERS[name](linear(), prompts, rng=SeededRng(3))
+    actual = DECODERS[name](place(linear(), DEVICE), prompts.to(where), rng=SeededRng(3))
+    assert actual.x.tokens.device.type == where and actual.x.points() == expected.x.points()
+    assert numbers(actual) == pytest.approx(numbers(expected), abs=1e-5)
 
 
 def test_an_energy_with_a_twist():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cli_calls import answer
 from explorer.small_model import explorer, last
 from harness import test_model as harness
 from serving import conftest
@@ -83,6 +84,17 @@ def test_the_server(tilted_model, tilted, stream):
         assert status == 200 and len(answer["choices"]) == 6
         answers.append({name: answer[name] for name in ("choices", "usage")})
     assert_alike(answers[1], answers[0])
+
+
+def test_env_shows_the_devices(capsys, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    found = answer(capsys, "env")
+    assert found["device_auto"] == "cuda:0" and found["cuda"].endswith(", CUDA_VISIBLE_DEVICES=0")
+    gpu, *_, cpu = found["devices"]
+    assert gpu["device"] == "cuda:0" and gpu["name"] == torch.cuda.get_device_name(0) and cpu["device"] == "cpu"
+    free, total = torch.cuda.mem_get_info(0)
+    assert gpu["memory_gib"] == round(total / 2**30, 1) and gpu["free_gib"] == pytest.approx(free / 2**30, abs=0.5)
+    assert gpu["bfloat16"] == ("native" if torch.cuda.get_device_capability(0)[0] >= 8 else "emulated")
 
 
 REQUESTS = [("a", "b"), ("a", "ab"), ("", "abbab")]
