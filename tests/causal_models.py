@@ -20,6 +20,7 @@ FAMILIES = {
         **LLAMA, head_dim=8, sliding_window=3, num_local_experts=2, num_experts_per_tok=1, **k
     ),
 }
+SCALED = {"cohere": lambda **k: transformers.CohereConfig(**LLAMA, logit_scale=0.3, **k)}  # scales its logits
 SHARING = ("gpt2", "llama", "gpt_neox", "opt")
 
 
@@ -27,7 +28,7 @@ def tiny_model(family: str, **tokens: object) -> torch.nn.Module:
     """A model with weights large enough that every token before changes every distribution."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(FAMILIES[family](**{**TOKENS, **tokens})).eval()
+        model = AutoModelForCausalLM.from_config({**FAMILIES, **SCALED}[family](**{**TOKENS, **tokens})).eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() > 1:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,9 +22,17 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from esscher.bases.logits import check_length, eval_mode, split_rows
+from esscher.bases.output_head import (
+    PROBE_LENGTH,
+    LabelScores,
+    can_chunk,
+    chunked_label_scores,
+    decoder_of,
+    label_scores,
+)
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
-from esscher.heads.chunked_log_softmax import accumulation_dtype, step_log_probs
+from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK, accumulation_dtype, step_log_probs
 from esscher.networks.network import prepend_bos
 
 DEFAULT_MAX_LENGTH = 256
@@ -54,6 +63,7 @@ class CausalLM(nn.Module):
         check_vocab(model, space, bos, "causal_lm")
         self.model, self.space, self.bos = model, space, bos
         self._shares_prompt: bool | None = None  # whether steps can share prompts; determined by the first step
+        self._chunks_logits: bool | None = None  # whether long texts are scored in chunks; determined by the first of them
 
     @property
     def max_positions(self) -> int | None:
@@ -69,6 +79,12 @@ class CausalLM(nn.Module):
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         self._checked_length(x)
         return torch.cat([self._score(piece) for piece in split_rows(x, self.space.vocab_size, x.tokens.shape[1])])
+
+    def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        self._checked_length(x)
+        pieces = split_rows(x, self.space.vocab_size, x.tokens.shape[1])
+        parts = [self._score_and_logsumexp(piece) for piece in pieces]
+        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -121,14 +137,54 @@ class CausalLM(nn.Module):
         return {"input_ids": ids, "attention_mask": mask, **accepted}
 
     def _score(self, x: Sequences) -> Float[Tensor, "B T"]:
+        first, labels = self._labels(x)
+        around = (first, x.tokens.shape[1] - first - labels.shape[1])
+        if labels.numel() == 0:
+            return torch.zeros(x.tokens.shape, dtype=accumulation_dtype(self.model.dtype), device=x.tokens.device)
+        if self._in_chunks(labels):
+            return pad(self._chunked_scores(x, first, labels)[0], around)
+        return pad(label_log_probs(self._read(x, first, first + labels.shape[1]), labels), around)
+
+    def _score_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
+        first, labels = self._labels(x)
+        if labels.numel() and self._in_chunks(labels):
+            scores = self._chunked_scores(x, first, labels)
+        else:
+            scores = label_scores(self._read(x, first, first + labels.shape[1]), labels)
+        around = (first, x.tokens.shape[1] - first - labels.shape[1])
+        return pad(scores[0], around), pad(scores[1], around)
+
+    def _labels(self, x: Sequences) -> tuple[int, Int[Tensor, "B U"]]:
+        """The first counted column, and the labels from there to the last one, `IGNORE_INDEX` outside the points."""
         counted = x.counted
         used = counted.any(0).nonzero()[:, 0]
-        if len(used) == 0:
-            return torch.zeros(counted.shape, dtype=accumulation_dtype(self.model.dtype), device=counted.device)
-        first, longest = int(used[0]), int(used[-1]) + 1
-        logits = self._read(x, first, longest)
-        labels = torch.where(counted, x.tokens, IGNORE_INDEX)[:, first:longest]
-        return pad(label_log_probs(logits, labels), (first, counted.shape[1] - longest))
+        first, longest = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+        return first, torch.where(counted, x.tokens, IGNORE_INDEX)[:, first:longest]
+
+    def _in_chunks(self, labels: Int[Tensor, "B U"]) -> bool:
+        """Whether these are scored in chunks of logits: where all of them are many, no gradient is needed and the model can."""
+        if labels.numel() * self.space.vocab_size <= LOGITS_PER_CHUNK or torch.is_grad_enabled():
+            return False
+        if self._chunks_logits is None:
+            ids = torch.arange(PROBE_LENGTH, device=labels.device)[None] % self.space.vocab_size
+            run = partial(self._run, ids)
+            self._chunks_logits = can_chunk(decoder_of(self.model), self.model, partial(self._decode, ids), run)
+        return self._chunks_logits
+
+    def _chunked_scores(self, x: Sequences, first: int, labels: Int[Tensor, "B U"]) -> LabelScores:
+        ids = self._inputs(x, first + labels.shape[1])
+        decode, run = partial(self._decode, ids), partial(self._run, ids[:1, :1].expand(1, ids.numel()))
+        return chunked_label_scores(decoder_of(self.model), decode, run, labels, self.space.vocab_size)
+
+    def _decode(self, ids: Int[Tensor, "B T"]) -> Any:
+        return decoder_of(self.model)(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+
+    def _run(self, ids: Int[Tensor, "1 T"], length: int) -> Any:
+        return self.model(input_ids=ids[:, :length], attention_mask=torch.ones_like(ids[:, :length]), use_cache=False)
+
+    def _inputs(self, x: Sequences, longest: int) -> Int[Tensor, "B U"]:
+        """What the model reads before the columns up to `longest`."""
+        return prepend_bos(Sequences(x.tokens[:, :longest], x.start, x.stop), self.bos)[:, :-1]
 
     def _read(self, x: Sequences, first: int, longest: int) -> Float[Tensor, "B U V"]:
         """Logits of the columns from `first` up to `longest`; only these are computed if the model has `logits_to_keep`."""
@@ -136,7 +192,7 @@ class CausalLM(nn.Module):
         if len(x) == 0 or width == 0:
             shape, dtype = (len(x), width, self.space.vocab_size), accumulation_dtype(self.model.dtype)
             return torch.zeros(shape, dtype=dtype, device=x.tokens.device)
-        ids = prepend_bos(Sequences(x.tokens[:, :longest], x.start, x.stop), self.bos)[:, :-1]
+        ids = self._inputs(x, longest)
         keep = {"logits_to_keep": width} if "logits_to_keep" in self._forward_parameters else {}
         output = self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **keep)
         return output.logits[:, -width:].to(accumulation_dtype(output.logits.dtype))

@@ -8,6 +8,7 @@ is that of the targets; sources may have another vocabulary. Left out: gradients
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -28,9 +29,10 @@ from esscher.bases.causal_lm import (
     text_config,
 )
 from esscher.bases.logits import check_length, split_rows
+from esscher.bases.output_head import PROBE_LENGTH, LabelScores, can_chunk, chunked_label_scores, label_scores
 from esscher.core.space import Sequences, Space, point_values, scatter_point_values, sequences, unique_prompts
 from esscher.core.target import State
-from esscher.heads.chunked_log_softmax import accumulation_dtype
+from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK, accumulation_dtype
 from esscher.networks.network import shift_right
 
 REQUIRED_INPUTS = ("input_ids", "attention_mask", "decoder_input_ids", "encoder_outputs", "past_key_values")
@@ -57,6 +59,7 @@ class Seq2SeqLM(nn.Module):
         check_vocab(model, space, bos, "seq2seq_lm")
         self.model, self.space, self.bos = model, space, bos
         self._shares_source: bool | None = None  # whether steps can share sources; determined by the first step
+        self._chunks_logits: bool | None = None  # whether long targets are scored in chunks; determined by the first of them
 
     @property
     def max_positions(self) -> int | None:
@@ -69,17 +72,12 @@ class Seq2SeqLM(nn.Module):
         return scatter_point_values(x, self._read(x)[0])
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        return torch.cat([scatter_point_values(piece, label_log_probs(*self._read(piece))) for piece in self._pieces(x)])
+        return torch.cat([scatter_point_values(piece, self._score(piece)) for piece in self._pieces(x)])
 
     def log_probs_and_logsumexp(self, x: Sequences) -> tuple[Float[Tensor, "B T"], Float[Tensor, "B T"]]:
-        log_probs, logsumexps = [], []
-        for piece in self._pieces(x):
-            logits, labels = self._read(piece)
-            logsumexp = logits.logsumexp(-1)
-            label_logits = logits.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-            log_probs.append(scatter_point_values(piece, label_logits - logsumexp))
-            logsumexps.append(scatter_point_values(piece, logsumexp))
-        return torch.cat(log_probs), torch.cat(logsumexps)
+        scores = [[scatter_point_values(piece, part) for part in self._score_and_logsumexp(piece)] for piece in self._pieces(x)]
+        log_probs, logsumexp = (torch.cat(parts) for parts in zip(*scores, strict=True))
+        return log_probs, logsumexp
 
     @torch.no_grad()
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
@@ -135,18 +133,59 @@ class Seq2SeqLM(nn.Module):
         mask = prompts.inside.long()
         return self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state, mask
 
+    def _score(self, x: Sequences) -> Float[Tensor, "B L"]:
+        """The log-probabilities by position in the point, 0 after the end."""
+        if self._in_chunks(x):
+            return self._score_and_logsumexp(x)[0]
+        return label_log_probs(*self._read(x))
+
+    def _score_and_logsumexp(self, x: Sequences) -> LabelScores:
+        if not self._in_chunks(x):
+            return label_scores(*self._read(x))
+        ids, source = shift_right(x, self.bos), self._sources(x)
+        one = ids[:1, :1].expand(1, ids.numel()), (source[0][:1], source[1][:1])
+        decode, run = partial(self._decode, ids, source), partial(self._run, *one)
+        return chunked_label_scores(self.model.get_decoder(), decode, run, self._labels(x), self.space.vocab_size)
+
+    def _in_chunks(self, x: Sequences) -> bool:
+        """Whether these are scored in chunks of logits: where all of them are many, no gradient is needed and the model can."""
+        logits = len(x) * (int(x.lengths.max()) if len(x) else 0) * self.space.vocab_size
+        if logits <= LOGITS_PER_CHUNK or torch.is_grad_enabled():
+            return False
+        if self._chunks_logits is None:
+            ids = torch.arange(PROBE_LENGTH, device=x.tokens.device)[None] % self.space.vocab_size
+            source = self._encode(x.rows(slice(0, 1)))
+            decode, run = partial(self._decode, ids, source), partial(self._run, ids, source)
+            self._chunks_logits = can_chunk(self.model.get_decoder(), self.model, decode, run)
+        return self._chunks_logits
+
+    def _decode(self, ids: Int[Tensor, "B L"], source: tuple[Tensor, Tensor]) -> Any:
+        decoder, (hidden, mask) = self.model.get_decoder(), source
+        return decoder(input_ids=ids, encoder_hidden_states=hidden, encoder_attention_mask=mask, use_cache=False)
+
+    def _run(self, ids: Int[Tensor, "1 L"], source: tuple[Tensor, Tensor], length: int) -> Any:
+        return self.model(**_encoder_inputs(*source), decoder_input_ids=ids[:, :length], use_cache=False)
+
+    def _sources(self, x: Sequences) -> tuple[Float[Tensor, "B S D"], Int[Tensor, "B S"]]:
+        """The encoder's output for the source of each row, and its mask; equal sources are encoded once."""
+        sources, index = unique_prompts(x)
+        hidden, mask = (part.index_select(0, index) for part in self._encode(sources))
+        return hidden, mask
+
+    def _labels(self, x: Sequences) -> Int[Tensor, "B L"]:
+        """The tokens by position in the point, `IGNORE_INDEX` after the end."""
+        longest = int(x.lengths.max()) if len(x) else 0
+        position = torch.arange(longest, device=x.tokens.device)
+        return torch.where(position < x.lengths[:, None], point_values(x, x.tokens, longest), IGNORE_INDEX)
+
     def _read(self, x: Sequences) -> tuple[Float[Tensor, "B L V"], Int[Tensor, "B L"]]:
-        """Logits by position in the point, and the label of each, `IGNORE_INDEX` after the end."""
+        """Logits by position in the point, and the label of each."""
         ids = shift_right(x, self.bos)
-        position = torch.arange(ids.shape[1], device=ids.device)
         if ids.numel() == 0:
             shape, dtype = (*ids.shape, self.space.vocab_size), accumulation_dtype(self.model.dtype)
             return torch.zeros(shape, dtype=dtype, device=ids.device), torch.zeros_like(ids)
-        sources, index = unique_prompts(x)
-        source = _encoder_inputs(*(part.index_select(0, index) for part in self._encode(sources)))
-        logits = self.model(**source, decoder_input_ids=ids, use_cache=False).logits
-        labels = torch.where(position < x.lengths[:, None], point_values(x, x.tokens, ids.shape[1]), IGNORE_INDEX)
-        return logits.to(accumulation_dtype(logits.dtype)), labels
+        logits = self.model(**_encoder_inputs(*self._sources(x)), decoder_input_ids=ids, use_cache=False).logits
+        return logits.to(accumulation_dtype(logits.dtype)), self._labels(x)
 
     def _pieces(self, x: Sequences) -> list[Sequences]:
         """The rows in parts whose logits are computed at once."""

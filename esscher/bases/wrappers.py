@@ -275,8 +275,8 @@ class WithMemory:
                 f"{rows} rows cannot be divided equally among {self._rows} streams. "
                 "Nothing was computed; give each equally many."
             )
-        times = rows // self._rows
-        return self.memory if times == 1 else tuple(part.repeat_interleave(times, 0) for part in self.memory)
+        times, memory = rows // self._rows, self.base.in_weight_dtype(self.memory)
+        return memory if times == 1 else tuple(part.repeat_interleave(times, 0) for part in memory)
 
     def _hidden_and_tokens(self, x: Sequences) -> tuple[Float[Tensor, "B T D"], Int[Tensor, "B T"]]:
         """The hidden vector before each token, and the tokens, with token 0 in padding."""

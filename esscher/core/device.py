@@ -68,7 +68,8 @@ def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = No
     The dtype is for networks only."""
     if isinstance(part, nn.Module):
         whole: nn.Module = part
-        for module in (*_held_modules(whole), whole):
+        inside = set(whole.modules())  # they move with it, and may choose their dtype
+        for module in (*(held for held in _held_modules(whole) if held not in inside), whole):
             _move(module, device, dtype)
         return part
     if isinstance(part, Tensor) and part.dtype == torch.float64 and torch.device(device).type == "mps":

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import dropout, layer_norm, relu
 
-from esscher.heads.chunked_log_softmax import no_autocast
+from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast
 from esscher.heads.head import matmul_layout
 from esscher.networks.incremental_decoding import AttentionStep, BlockStep, Vectors
 from esscher.networks.regularization import PenalizedTraining
@@ -200,6 +200,18 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         self.last_solve: SolverResult | None = None
         self.last_adjoint: SolverResult | None = None
         self._warned: set[str] = set()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "DeqNetwork":
+        """`to(torch.bfloat16)` moves a network without unrolled layers and keeps its dtype: no iterate in bfloat16 comes near
+        enough to the fixed point for steps to equal scores."""
+
+        def keep_precision(tensor: Tensor) -> Tensor:
+            applied = fn(tensor)
+            low = applied.dtype.is_floating_point and applied.dtype != accumulation_dtype(applied.dtype)
+            return tensor.to(applied.device) if low else applied
+
+        applied: DeqNetwork = super()._apply(fn if self.settings.unrolled else keep_precision, recurse)  # type: ignore[no-untyped-call]
+        return applied
 
     def unroll(self, unrolled: int) -> None:
         """Become `unrolled` tied layers, or, with 0, their fixed point."""

@@ -76,11 +76,27 @@ void count(const std::string& name, bool waits) {
   COUNTS[name].waits += waits;
 }
 
+int64_t ALLOCATED = 0, PEAK = 0;  // bytes of the device that are in use now, and that were at most
+
+// Keeps memory of the host alive; as memory of the device it is counted.
+struct Held {
+  Storage storage;
+  int64_t bytes;
+  Held(const Storage& storage, int64_t bytes) : storage(storage), bytes(bytes) {
+    std::lock_guard<std::mutex> hold(LOCK);
+    PEAK = std::max(PEAK, ALLOCATED += bytes);
+  }
+  ~Held() {
+    std::lock_guard<std::mutex> hold(LOCK);
+    ALLOCATED -= bytes;
+  }
+};
+
 // The same bytes on another device.
 Storage alias(const Storage& storage, c10::Device device) {
-  auto* keep_alive = new Storage(storage);
-  c10::DataPtr data(const_cast<void*>(storage.data()), keep_alive, [](void* held) { delete static_cast<Storage*>(held); }, device);
   const bool on_cpu = device == CPU;
+  auto* held = new Held(storage, on_cpu ? 0 : storage.nbytes());
+  c10::DataPtr data(const_cast<void*>(storage.data()), held, [](void* held) { delete static_cast<Held*>(held); }, device);
   return Storage(Storage::use_byte_size_t(), storage.nbytes(), std::move(data), on_cpu ? c10::GetCPUAllocator() : nullptr, on_cpu);
 }
 
@@ -116,8 +132,10 @@ class Call {
       if (cpu.is_same(y)) return cuda;
     auto source = cuda_tensor_.find(y.storage().unsafeGetStorageImpl());
     if (source == cuda_tensor_.end()) {
-      std::lock_guard<std::mutex> hold(LOCK);
-      COUNTS["allocation"].bytes += y.storage().nbytes();
+      {
+        std::lock_guard<std::mutex> hold(LOCK);
+        COUNTS["allocation"].bytes += y.storage().nbytes();
+      }
       return make(alias(y.storage(), CUDA), DispatchKey::CUDA, y);
     }
     const Tensor& x = source->second;  // y is a view of x; it is an inference tensor if x is
@@ -231,6 +249,11 @@ TORCH_LIBRARY(simulated_cuda, m) {
     VIEWS = {views.begin(), views.end()};
   });
   m.def("default_generator() -> Generator?", []() { return at::detail::getCUDAHooks().getDefaultGenerator(0); });
+  m.def("memory(bool reset) -> int[]", [](bool reset) {
+    std::lock_guard<std::mutex> hold(LOCK);
+    if (reset) PEAK = ALLOCATED;
+    return std::vector<int64_t>{ALLOCATED, PEAK};
+  });
   m.def("counts() -> (str[], int[], int[], int[])", []() {
     std::lock_guard<std::mutex> hold(LOCK);
     std::tuple<std::vector<std::string>, std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>> out;

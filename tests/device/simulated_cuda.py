@@ -3,16 +3,17 @@
 Tensors on "cuda" are real tensors of torch's dispatcher (CUDA key, CUDA autograd and autocast, `is_cuda`); their memory is the
 host's and their kernels are those of the CPU. Mixed devices, CPU generators for device tensors and `.numpy()` of a device
 tensor are refused as on a GPU; which operators compare devices is read from torch's own `native_functions.yaml`. Kernel
-launches and calls for which the host would wait for the GPU are counted.
+launches, calls for which the host would wait for the GPU, and bytes in use (`torch.cuda.max_memory_allocated`) are counted.
 
-What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit), speed
-and memory, streams, events, graphs, pinned memory, NCCL, a second device, operators that only CUDA has (LSTM and GRU are
-written out; attention is the plain one).
+What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit),
+speed, the room that kernels need while they run, streams, events, graphs, pinned memory, NCCL, a second device, operators that only
+CUDA has (LSTM and GRU are written out; attention is the plain one).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from shutil import which
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from torch.utils.cpp_extension import load
 FACTS = {
     "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True,
     "get_device_capability": (9, 0), "get_device_name": "simulated", "synchronize": None, "empty_cache": None,
-    "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "reset_peak_memory_stats": None,
+    "memory_reserved": 0,
     "mem_get_info": (2**36, 2**36), "set_device": None, "ipc_collect": None, "_is_in_bad_fork": False, "_lazy_init": None,
     "get_device_properties": SimpleNamespace(name="simulated", major=9, minor=0, total_memory=2**36, multi_processor_count=1),
     "is_current_stream_capturing": False, "_exchange_device": 0, "_maybe_exchange_device": 0,
@@ -47,13 +48,19 @@ def start() -> None:
     """Make the device, unless there is a real one. Compiled once, in 20 to 40 seconds."""
     if torch.cuda.is_available():
         return
-    source = str(Path(__file__).with_suffix(".cpp"))
-    load("simulated_cuda", [source], is_python_module=False, extra_cflags=["-O1", "-std=c++20"])
+    source = Path(__file__).with_suffix(".cpp")
+    name = (
+        f"simulated_cuda_{sha256(source.read_bytes()).hexdigest()[:8]}"  # checkouts on one machine share the folder of builds
+    )
+    load(name, [str(source)], is_python_module=False, extra_cflags=["-O1", "-std=c++20"])
     torch.ops.simulated_cuda.rules(*_operator_rules())
     for name, value in FACTS.items():
         for module in (torch.cuda, torch.cuda.random):
             if module is torch.cuda or hasattr(module, name):
                 setattr(module, name, lambda *args, _value=value, **kwargs: _value)
+    torch.cuda.memory_allocated = lambda device=None: torch.ops.simulated_cuda.memory(False)[0]
+    torch.cuda.max_memory_allocated = lambda device=None: torch.ops.simulated_cuda.memory(False)[1]
+    torch.cuda.reset_peak_memory_stats = lambda device=None: torch.ops.simulated_cuda.memory(True)
     torch.cuda._initialized = True
     torch.cuda.default_generators = (torch.ops.simulated_cuda.default_generator(),)
     torch.backends.cudnn.enabled = False
