@@ -6,8 +6,8 @@ tensor are refused as on a GPU; which operators compare devices is read from tor
 launches, calls for which the host would wait for the GPU, and bytes in use (`torch.cuda.max_memory_allocated`) are counted.
 
 What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit),
-speed, the room that kernels need while they run, streams, events, graphs, pinned memory, NCCL, a second device, operators that only
-CUDA has (LSTM and GRU are written out; attention is the plain one).
+speed, the room that kernels need while they run, streams, events, graphs, pinned memory, NCCL, a second device, operators that
+only CUDA has (LSTM and GRU are written out; attention is the plain one).
 """
 
 from collections.abc import Iterator
