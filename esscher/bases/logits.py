@@ -76,6 +76,17 @@ def check_length(limit: int | None, length: int, what: str, advice: str = "choos
         )
 
 
+def refuse_nan(log_probs: Tensor) -> Tensor:
+    """The log-probabilities of sequences, if all of them are numbers."""
+    wrong = int(log_probs.isnan().sum())
+    if wrong:
+        raise ValueError(
+            f"The log-probability of {wrong} of {log_probs.numel()} sequences is not a number. Nothing was kept. Weights in "
+            f"float16 overflow above 65,504: use bfloat16 or float32; or training has diverged: use an earlier checkpoint."
+        )
+    return log_probs
+
+
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
     """Within it, a module and its submodules are in evaluation mode; afterwards each is in the mode it was in."""

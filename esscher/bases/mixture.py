@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import widest
 from esscher.core.space import Sequences, Space
 from esscher.core.target import Base, State
 from esscher.exact.automaton import FiniteState, intersect
@@ -56,7 +57,7 @@ class MixtureBase:
         return _MixtureState(state.log_posterior[index], state.log_probs[index], states)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
-        log_probs = torch.stack([part.log_probs(x).double() for part in self.components], 1)
+        log_probs = torch.stack([widest(part.log_probs(x)) for part in self.components], 1)
         log_posterior = self._log_mixture_weights().to(x.tokens.device).expand(len(x), -1)
         columns = []
         for t in range(x.tokens.shape[1]):
@@ -86,7 +87,7 @@ def mixture_entropy(
 def _mix_steps(
     log_posterior: Float[Tensor, "B K"], steps: Sequence[tuple[Float[Tensor, "B V"], State]]
 ) -> tuple[Float[Tensor, "B V"], _MixtureState]:
-    log_probs = torch.stack([log_prob.double() for log_prob, _ in steps], 1)
+    log_probs = torch.stack([widest(log_prob) for log_prob, _ in steps], 1)
     return torch.logsumexp(log_posterior[..., None] + log_probs, 1), _MixtureState(
         log_posterior, log_probs, tuple(state for _, state in steps)
     )

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from esscher.bases.logits import LogitBase, gather_tokens, split_rows
+from esscher.core.device import widest
 from esscher.core.space import Sequences
 from esscher.core.target import Base, BaseWrapper, State
 
@@ -87,7 +88,7 @@ def _likeliest(log_prob: Float[Tensor, "*S V"], count: int) -> Bool[Tensor, "*S 
 def _nucleus(log_prob: Float[Tensor, "*S V"], mass: float) -> Bool[Tensor, "*S V"]:
     """True for the fewest tokens by rank, ties going to the smaller token, whose probability is at least `mass`."""
     order = _rank(log_prob).argsort(dim=-1, descending=True, stable=True)
-    share = torch.softmax(log_prob.detach().double(), -1).gather(-1, order)
+    share = torch.softmax(widest(log_prob.detach()), -1).gather(-1, order)
     before = share.cumsum(-1) - share
     return torch.zeros_like(log_prob, dtype=torch.bool).scatter(-1, order, before < mass)
 

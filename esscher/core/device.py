@@ -63,6 +63,16 @@ def on_device_of(x: Sequences, *parts: Any) -> Sequences:
     return x if device is None else x.to(device)
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64; MPS does not."""
+    return device.type != "mps"
+
+
+def widest(values: Tensor) -> Tensor:
+    """The values in float64, or in float32 on a device that has no float64."""
+    return values.to(torch.float64 if has_float64(values.device) else torch.float32)
+
+
 def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = None) -> Part:
     """The part on a device: networks are moved in place, of all else a copy is returned. What has a method `to` moves itself.
     The dtype is for networks only."""
@@ -72,7 +82,7 @@ def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = No
         for module in (*(held for held in _held_modules(whole) if held not in inside), whole):
             _move(module, device, dtype)
         return part
-    if isinstance(part, Tensor) and part.dtype == torch.float64 and torch.device(device).type == "mps":
+    if isinstance(part, Tensor) and part.dtype == torch.float64 and not has_float64(torch.device(device)):
         return part.to(device, torch.float32)  # type: ignore[return-value]
     if hasattr(part, "to") and not isinstance(part, type):
         moved_by_itself: Part = part.to(device)
@@ -94,6 +104,8 @@ def _move(module: nn.Module, device: torch.device | str, dtype: torch.dtype | No
     """Move a module and convert it, but for the tables that models of `transformers` keep in float32: rotary frequencies."""
     theirs = [inner for inner in module.modules() if type(inner).__module__.startswith("transformers.")]
     kept = [(inner, name, buffer) for inner in theirs for name, buffer in inner.named_buffers(recurse=False)]
+    if not has_float64(torch.device(device)):
+        module._apply(lambda tensor: tensor.float() if tensor.dtype == torch.float64 else tensor)  # type: ignore[no-untyped-call]
     module.to(device=device, dtype=dtype)
     for inner, name, buffer in kept if dtype is not None else ():
         setattr(inner, name, buffer.to(device))

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from esscher.core.device import place
 from esscher.core.space import Sequences, Space
 from esscher.energies import features
 from esscher.energies.feature_spec import FEATURE_KINDS, FeatureSpec
@@ -74,7 +75,7 @@ class CachedFeature:
             self._cache.move_to_end(key)
         while len(self._cache) > self.max_cached:
             self._cache.popitem(last=False)
-        return torch.tensor([values[key] for key in keys], dtype=torch.float64, device=batch.x.tokens.device)
+        return place(torch.tensor([values[key] for key in keys], dtype=torch.float64), batch.x.tokens.device)
 
     def _keys(self, x: Sequences, rows: Sequence[int]) -> list[bytes]:
         """A digest of each chosen row: of its point, and of its prompt and where the point starts if the prompt is read."""
@@ -141,7 +142,7 @@ class Classifier:
             tokens[row, : len(point)] = torch.tensor(point, dtype=torch.long, device="cpu")
             mask[row, : len(point)] = 1
         device = next(self.model.parameters()).device
-        logits = self.model(input_ids=tokens.to(device), attention_mask=mask.to(device)).logits.double().cpu()
+        logits = self.model(input_ids=tokens.to(device), attention_mask=mask.to(device)).logits.cpu().double()
         if self.measure == "logit":
             return logits[:, self.label]
         if logits.shape[1] == 1 or self._setting("problem_type") == "multi_label_classification":

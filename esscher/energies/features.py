@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from esscher.core.device import place, widest
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, unique_prompts
 from esscher.core.target import Energy
@@ -99,7 +100,7 @@ class TokenFunction:
 
 
 def _evaluate_all(of: BatchFunction, x: Sequences) -> Tensor:
-    return torch.as_tensor(of.evaluate(DecodedBatch(x), range(len(x))), dtype=torch.float64).to(x.tokens.device)
+    return place(torch.as_tensor(of.evaluate(DecodedBatch(x), range(len(x)))).cpu().double(), x.tokens.device)
 
 
 def evaluate_feature(
@@ -107,7 +108,7 @@ def evaluate_feature(
 ) -> Float[Tensor, "R"]:
     """The values of a feature for the chosen rows, in float64; each must be one finite number."""
     values = of.evaluate(batch, rows) if isinstance(of, BatchFunction) else of(batch.rows(rows))
-    column = torch.as_tensor(values).double()
+    column = widest(torch.as_tensor(values))
     if column.shape != (len(rows),):
         raise ValueError(
             f"Feature {name!r} gave {tuple(column.shape)} values for {len(rows)} sequences. "
@@ -120,7 +121,7 @@ def evaluate_feature(
             f"Feature {name!r} is {float(column.detach()[first])} for {int(wrong.sum())} of {len(rows)} sequences, first in "
             f"row {rows[first]}: {batch.points[rows[first]][:20]}. Nothing was kept; a feature must be finite."
         )
-    return column.to(batch.x.tokens.device)
+    return place(column, batch.x.tokens.device)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def feature_values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "
     """All features of all rows in float64; each row is decoded once for all features with the same decoder."""
     batch, rows = DecodedBatch(x), range(len(x))
     columns = [evaluate_feature(feature.name, feature.of, batch, rows) for feature in features]
-    empty = torch.zeros(len(x), 0, dtype=torch.float64, device=x.tokens.device)
+    empty = widest(torch.zeros(len(x), 0, device=x.tokens.device))
     return torch.stack(columns, -1) if columns else empty
 
 
@@ -179,12 +180,12 @@ class Decomposable(Protocol):
 
 def contains(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the motif occurs in the point, else 0."""
-    return Feature(name or f"contains {list(motif)}", lambda x: _occurs(x, motif).any(-1).double())
+    return Feature(name or f"contains {list(motif)}", lambda x: widest(_occurs(x, motif).any(-1)))
 
 
 def lacks(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the motif is absent from the point, else 0: the convention of Parshakova et al. (2019)."""
-    return Feature(name or f"lacks {list(motif)}", lambda x: 1 - _occurs(x, motif).any(-1).double())
+    return Feature(name or f"lacks {list(motif)}", lambda x: 1 - widest(_occurs(x, motif).any(-1)))
 
 
 def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = True) -> Feature:
@@ -196,24 +197,24 @@ def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = 
         for column in range(0 if overlapping else begins.shape[1]):
             begins[:, column] &= free <= column
             free = torch.where(begins[:, column], column + len(motif), free)
-        return begins.sum(-1).double()
+        return widest(begins.sum(-1))
 
     return Feature(name or f"count {list(motif)}", of)
 
 
 def length(*, name: str = "length") -> Feature:
     """Tokens of the point, the end symbol included."""
-    return Feature(name, lambda x: x.lengths.double())
+    return Feature(name, lambda x: widest(x.lengths))
 
 
 def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point begins with the motif, else 0."""
-    return Feature(name or f"starts with {list(motif)}", lambda x: _occurs(x, motif, "start").any(-1).double())
+    return Feature(name or f"starts with {list(motif)}", lambda x: widest(_occurs(x, motif, "start").any(-1)))
 
 
 def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point ends with the motif, else 0; the end symbol is part of the point."""
-    return Feature(name or f"ends with {list(motif)}", lambda x: _occurs(x, motif, "end").any(-1).double())
+    return Feature(name or f"ends with {list(motif)}", lambda x: widest(_occurs(x, motif, "end").any(-1)))
 
 
 def text_feature(name: str, decode: Decode, score: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
@@ -271,7 +272,7 @@ class ConditionalLogLinear(nn.Module):
                 f"The network gave weights of shape {tuple(weights.shape)} for {len(distinct)} prompts and "
                 f"{len(self.features)} features. Nothing was computed; return a row of F numbers for each prompt."
             )
-        return weights.double()[which]
+        return widest(weights)[which]
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         return -self._terms(x).sum(-1)
@@ -332,4 +333,4 @@ class Sum(nn.Module):
         return -torch.stack(list(self.parts(x).values())).sum(0)
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
-        return {name: -self.scales[name] * term(x).to(x.tokens.device).double() for name, term in self.terms.items()}
+        return {name: -self.scales[name] * widest(place(term(x), x.tokens.device)) for name, term in self.terms.items()}

@@ -53,7 +53,7 @@ def prefix_log_probs(target: Tilted, x: Sequences, draws: int, *, confidence: fl
         return PrefixLogProbs(tuple(map(exact, log_base.tolist())), exact(float(log_base.sum())), exact(0.0))
     prompts, which = unique_prompts(x)
     which, drawn = which.cpu(), Importance()(target, prompts, draws, rng=rng.stream("prompts"))
-    log_before, log_after = drawn.log_weight.double().cpu(), _continuation_log_weights(target, x, draws, rng)
+    log_before, log_after = drawn.log_weight.cpu().double(), _continuation_log_weights(target, x, draws, rng)
     if bool((log_before == -torch.inf).all(-1).any()):
         raise ValueError(f"The energy forbids all {draws} draws after a prompt. Nothing was estimated; raise draws.")
     floor, method = (1 - confidence) / 2, f"{draws} draws after each prompt and each row"
@@ -93,7 +93,7 @@ def _continuation_log_weights(target: Tilted, x: Sequences, draws: int, rng: Rng
         points = x.rows(here)
         prefixes = Sequences(points.tokens, points.stop, points.stop).prompts()
         drawn = Importance()(tilted_continuation(target, length), prefixes, draws, rng=rng.stream("after", length))
-        log_weights[here.cpu()] = drawn.log_weight.double().cpu()
+        log_weights[here.cpu()] = drawn.log_weight.cpu().double()
     return log_weights
 
 

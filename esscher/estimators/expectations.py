@@ -65,7 +65,7 @@ def estimate_from_draws(
         raise ValueError(f"Unknown prompts={prompts!r}; known: {', '.join(get_args(Prompts))}.")
     require_weights(draws)
     p, n = draws.log_weight.shape
-    columns = [column.detach().double().cpu() for column in columns]
+    columns = [column.detach().cpu().double() for column in columns]
     if prompts == "same":
         require_one_prompt(draws)
         columns = [column.reshape(1, p * n) for column in columns]
@@ -128,7 +128,7 @@ def independent_log_weights(draws: Draws, what: str, fewest: int = 2) -> Float[T
     draws.log_z()  # raises where the sampler discards its normaliser
     require_weights(draws)
     check_independent(what, draws.independent, draws.log_weight.shape[1], fewest)
-    return draws.log_weight.detach().double().cpu()
+    return draws.log_weight.detach().cpu().double()
 
 
 def moments(
@@ -211,7 +211,7 @@ def divergences(
     """The four divergences between the target (first) and `other` (second; by default the target's base)."""
     shape = draws.log_weight.shape
     negative_energy = log_weight(target, draws.x).view(shape)
-    first = draws.log_weight.detach().double().cpu()
+    first = draws.log_weight.detach().cpu().double()
     base = torch.where(negative_energy == -torch.inf, torch.nan, first - negative_energy)  # log a - log q
     forbidden = base.isnan()
     if bool(forbidden.any()):  # their log a - log q is lost; it is 0 for all draws if it is 0 for the others
@@ -221,7 +221,7 @@ def divergences(
                 f"base is unknown. Nothing was estimated; draw with Importance() from the base."
             )
         base = torch.zeros_like(base)
-    second = base if other is None else base + log_prob(other, draws.x).view(shape) - draws.log_base.double().cpu()
+    second = base if other is None else base + log_prob(other, draws.x).view(shape) - draws.log_base.cpu().double()
     estimates = {}
     for name, (statistic, bias, unit) in DIVERGENCES.items():
         left, right = (second, first) if name == "reverse_kl" else (first, second)
@@ -243,7 +243,7 @@ def quasi_rejection_gap(
         raise ValueError(
             "These draws do not hold their proposed candidates. Nothing was estimated; draw with QuasiRejection or Rejection."
         )
-    proposed, prompt = draws.info["proposed_log_weight"].double().cpu(), draws.info["proposed_prompt"].cpu()
+    proposed, prompt = draws.info["proposed_log_weight"].cpu().double(), draws.info["proposed_prompt"].cpu()
     rows = [proposed[prompt == row][None] for row in range(len(draws.log_weight))]  # prompts differ in their candidates
     if prompts == "same":
         require_one_prompt(draws)

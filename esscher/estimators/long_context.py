@@ -52,7 +52,7 @@ def stream_log_probs(
     memory, pieces = base.init_memory(len(rows)), []
     for piece in torch.split(rows, segment, 1):
         log_probs, memory = base.read(memory, piece.to(device))
-        pieces.append(log_probs.double().cpu())
+        pieces.append(log_probs.cpu().double())
     score = torch.cat(pieces, 1)
     return torch.cat([score[0], score[1:, score.shape[1] - step :].flatten()])[: len(tokens)]
 

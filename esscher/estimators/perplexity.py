@@ -78,7 +78,7 @@ def score_sequences(target: Tilted, x: Sequences, draws: Draws) -> SequenceScore
     rows, order = of_draws.bincount(), of_draws.argsort(stable=True)
     runs, (p, n) = int(rows.min()), draws.log_weight.shape
     place = torch.arange(p) - (rows.cumsum(0) - rows)[of_draws[order]]  # the run of its prompt
-    log_weights = draws.log_weight.detach().double().cpu()[order[place < runs]].view(len(rows), runs * n)
+    log_weights = draws.log_weight.detach().cpu().double()[order[place < runs]].view(len(rows), runs * n)
     return SequenceScores(log_prob(target.base, x), log_weight(target, x), context, log_weights, runs, draws.independent)
 
 

@@ -66,7 +66,7 @@ class Populations:
         population, size = self[name], self.sources[self[name].source][1]
         units = torch.ones_like(population.weight) if units is None else units
         above, below = (
-            torch.zeros(size, dtype=torch.float64).index_add(0, population.replicate, population.weight * column.double().cpu())
+            torch.zeros(size, dtype=torch.float64).index_add(0, population.replicate, population.weight * column.cpu().double())
             for column in (values, units)
         )
         statistic = ratio(above, below)

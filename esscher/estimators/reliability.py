@@ -39,7 +39,7 @@ class Reliability:
 def reliability(draws: Draws) -> list[Reliability]:
     """A verdict for each prompt."""
     require_weights(draws)
-    log_weight = draws.log_weight.detach().double().cpu()
+    log_weight = draws.log_weight.detach().cpu().double()
     n = log_weight.shape[1]
     symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), degrees_of_freedom(log_weight)
     rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)

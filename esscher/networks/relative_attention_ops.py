@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from esscher.core.device import widest
 from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast, to_autocast_dtype
 
 MAX_WAVELENGTH = 10_000.0
@@ -29,8 +30,8 @@ SCORES_PER_CHUNK = 2**19  # 2 MB: a few rows of one head, which stay in the cach
 def sinusoids(distance: Int[Tensor, "R"], width: int, dtype: torch.dtype) -> Float[Tensor, "R W"]:
     """Sines and then cosines of each distance, at geometrically growing wavelengths; an odd width has one cosine less."""
     half = (width + 1) // 2
-    frequency = MAX_WAVELENGTH ** -(torch.arange(half, dtype=torch.float64, device=distance.device) * 2 / width)
-    angle = distance.double()[:, None] * frequency
+    frequency = MAX_WAVELENGTH ** -(widest(torch.arange(half, device=distance.device)) * 2 / width)
+    angle = widest(distance)[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], -1)[:, :width].to(dtype)
 
 

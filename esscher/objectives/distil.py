@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from esscher.bases.logits import require_logits
+from esscher.core.device import place
 from esscher.core.draws import Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -47,7 +48,7 @@ class Distil:
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
         drawn = self.sampler(self.teacher, data.prompts(), self.draws, rng=rng)
-        share = torch.softmax(drawn.log_weight, -1).to(data.tokens.device)
+        share = place(torch.softmax(drawn.log_weight, -1), data.tokens.device)
         score = target.base.log_probs(drawn.x).sum(-1).view(share.shape)
         tokens = (share * drawn.x.lengths.view(share.shape)).sum()
         nll = -(share * score).sum() / tokens
@@ -117,7 +118,7 @@ class PolicyGradient:
             mean = (share * slope).sum(-1, keepdim=True)
             advantage = slope - ((mean - share * slope) / (1 - share) if drawn.independent else mean.expand(slope.shape))
         score = target.base.log_probs(drawn.x).sum(-1).view(share.shape)
-        value = ((share * advantage).to(score.device) * score).sum(-1).mean()
+        value = (place(share * advantage, score.device) * score).sum(-1).mean()
         return Loss(value, _metrics(log_ratio - log_z, share), len(data))
 
 

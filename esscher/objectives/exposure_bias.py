@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from esscher.bases.logits import LogitBase, log_probs_and_logsumexp, require_logits
+from esscher.core.device import place
 from esscher.core.draws import Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -56,7 +57,7 @@ class ScheduledSampling:
         if share == 0:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
         base, counted = require_logits(target.base, "Scheduled sampling"), data.counted
-        log_share = torch.full(counted.shape, share, dtype=torch.float64, device=counted.device).log()
+        log_share = place(torch.full(counted.shape, share, dtype=torch.float64).log(), counted.device)
         use_own = rng.bernoulli(log_share) & counted
         with torch.no_grad():
             if self.config.form == "passes":

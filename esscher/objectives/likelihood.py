@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.bases.logits import log_probs_and_logsumexp, log_probs_from_logits, require_logits
+from esscher.core.device import place, widest
 from esscher.core.draws import Draws, Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -107,7 +108,7 @@ class TiltedLikelihood:
         """log of the mean weight; its gradient is that of the log score, averaged with the normalised weights. Draws of weight
         0 are left out, because an infinite energy has no gradient."""
         device = drawn.x.tokens.device
-        log_weight = drawn.log_weight.to(device)
+        log_weight = place(drawn.log_weight, device)
         has_weight = (log_weight > -torch.inf).view(-1)
         if not bool(has_weight.view(log_weight.shape).any(-1).all()):
             raise ValueError(
@@ -120,4 +121,4 @@ class TiltedLikelihood:
 
     def _log_score(self, target: Tilted, x: Sequences) -> Float[Tensor, "B"]:
         """log a(x) - E(x), or -E(x) where the base does not learn."""
-        return (target.log_score(x) if self.train_base else target.log_weight(x)).double()
+        return widest(target.log_score(x) if self.train_base else target.log_weight(x))

@@ -107,7 +107,7 @@ class _DrawBuffer:
                 f"{self.budget:,}. The weights so far were dropped; raise `budget`, tilt less, or use match_moments, which "
                 f"needs no accepted draws."
             )
-        new = self.source(min(max(missing, MIN_BATCH), MAX_BATCH)).double().cpu()
+        new = self.source(min(max(missing, MIN_BATCH), MAX_BATCH)).cpu().double()
         check_feature_values("base's draws", self.names, new)
         self.drawn += len(new)
         self.recent_batches.append(new)

@@ -126,8 +126,8 @@ def weighted_features(
         raise ValueError(
             f"{int(positive.sum())} of {len(base)} draws of the base have weight. No weight was fitted; draw more."
         )
-    shares = torch.softmax(log_weight[positive].detach().double().cpu(), 0)
-    return WeightedFeatures(base[positive].detach().double().cpu(), shares, drawn=len(base))
+    shares = torch.softmax(log_weight[positive].detach().cpu().double(), 0)
+    return WeightedFeatures(base[positive].detach().cpu().double(), shares, drawn=len(base))
 
 
 def refuse_unreachable(

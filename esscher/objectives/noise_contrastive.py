@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from esscher.core.device import place, widest
 from esscher.core.draws import Draws, Sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
@@ -151,15 +152,17 @@ class NoiseContrast:
         noise = target.base if self.noise is None else self.noise
         drawn = self.sampler(Tilted(noise), data.prompts(), self.negatives, rng=rng)
         both = concatenate([data, drawn.x])
-        log_ratio = -target.energy(both).double()
+        log_ratio = -widest(target.energy(both))
         energies = -log_ratio.detach()
         if self.noise is not None:
             with torch.no_grad():
-                log_noise = torch.cat([noise.log_probs(data).double().sum(-1), drawn.log_base.view(-1).to(data.tokens.device)])
-                correction = target.base.log_probs(both).double().sum(-1) - log_noise
+                log_noise = torch.cat(
+                    [widest(noise.log_probs(data)).sum(-1), place(drawn.log_base.view(-1), data.tokens.device)]
+                )
+                correction = widest(target.base.log_probs(both)).sum(-1) - log_noise
             log_ratio = log_ratio + correction
         data_ratio, noise_ratio = log_ratio[: len(data)], log_ratio[len(data) :].view(len(data), -1)
-        log_weight = drawn.log_weight.to(log_ratio.device) - math.log(noise_ratio.shape[1])  # sums to 1 in expectation
+        log_weight = place(drawn.log_weight, log_ratio.device) - math.log(noise_ratio.shape[1])  # sums to 1 in expectation
         log_count = math.log(self.negatives)
         if self.form == "binary":
             noise_loss = (log_weight.exp() * softplus(noise_ratio - log_count)).sum(-1)
@@ -175,9 +178,9 @@ class NoiseContrast:
     ) -> dict[str, float]:
         """`accuracy` is that of telling data from noise at even odds; `log_z` the log of the mean Z over these prompts."""
         if self.form == "binary":
-            right = ((data > 0).double() + (weight * (noise <= 0)).sum(-1)) / 2
+            right = (widest(data > 0) + (weight * (noise <= 0)).sum(-1)) / 2
         else:
-            right = (weight * ((data[:, None] > noise).double() + (data[:, None] == noise).double() / 2)).sum(-1)
+            right = (weight * (widest(data[:, None] > noise) + widest(data[:, None] == noise) / 2)).sum(-1)
         log_z = torch.logsumexp((noise + weight.log()).view(-1), 0) - math.log(len(noise))
         negative = (weight * energies[len(data) :].view(noise.shape)).sum(-1)
         return {
@@ -193,7 +196,7 @@ def shorter_prompts(x: Sequences, lengths: tuple[int, ...], space: Space, *, rng
     row's prompt are not considered; a row without any stays as it is."""
     choice = torch.tensor(sorted(set(lengths)), device=x.tokens.device)
     fits = (choice <= x.start[:, None]) & (choice < x.stop[:, None])
-    pick = choice[rng.categorical(torch.where(fits, 0.0, -torch.inf).double())[:, 0]]
+    pick = choice[rng.categorical(widest(torch.where(fits, 0.0, -torch.inf)))[:, 0]]
     start = torch.where(fits.any(-1), pick, x.start)
     stop = torch.minimum(x.stop, start + space.max_length)
     if space.eos is not None:

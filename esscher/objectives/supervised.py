@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, relu
 from torch.nn.utils.rnn import pad_sequence
 
+from esscher.core.device import widest
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -66,7 +67,7 @@ class LabelLikelihood:
 
     def __call__(self, target: Scores, data: LabelledExamples, *, rng: Rng, step: int = 0) -> Loss:
         scores = target(data.x)
-        right = (scores.detach().argmax(-1) == data.label).double().mean()
+        right = widest(scores.detach().argmax(-1) == data.label).mean()
         return Loss(cross_entropy(scores, data.label), {"accuracy": float(right)}, len(data))
 
 
@@ -84,8 +85,8 @@ class ChoiceLikelihood:
 
     def __call__(self, target: Scores, data: LabelledExamples, *, rng: Rng, step: int = 0) -> Loss:
         scores = pad_by_example(target(data.x)[:, 0], data.example, -torch.inf)
-        right = pad_by_example(data.label.double(), data.example, -1.0).argmax(-1)
-        accuracy = (scores.detach().argmax(-1) == right).double().mean()
+        right = pad_by_example(widest(data.label), data.example, -1.0).argmax(-1)
+        accuracy = widest(scores.detach().argmax(-1) == right).mean()
         return Loss(cross_entropy(scores, right), {"accuracy": float(accuracy)}, len(data))
 
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from esscher.bases.logits import refuse_nan
 from esscher.core.device import on_device_of
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
@@ -20,9 +21,10 @@ PAIRS_AT_ONCE = 2**23  # of tokens of one row: the attention matrices of 12 head
 def log_prob(base: Base, x: Sequences) -> Float[Tensor, "B"]:
     """log a(x) of each row, in float64."""
     on_device = on_device_of(x, base)
-    return score_in_batches(
+    scores = score_in_batches(
         lambda rows: base.log_probs(rows).cpu().double().sum(-1), on_device, at_most=rows_at_once(base.space)
     )
+    return refuse_nan(scores)
 
 
 def log_weight(target: Tilted, x: Sequences) -> Float[Tensor, "B"]:

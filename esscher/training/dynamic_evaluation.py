@@ -142,7 +142,7 @@ def score_static(base: SavedBase, reader: SegmentScorer) -> list[Float[Tensor, "
     """Log-probabilities of each part by fixed weights, in float64; bit-identical to learning with rate 0."""
     fixed = copy.deepcopy(base).eval()
     with grad_without_cudnn():  # some kernels round differently without gradients
-        return [score.detach().double().cpu() for score in reader(fixed)]
+        return [score.detach().cpu().double() for score in reader(fixed)]
 
 
 def score_dynamic(
@@ -152,7 +152,7 @@ def score_dynamic(
     learner, scores, count = DynamicModel(base, config, statistics), [], 0
     with grad_without_cudnn():
         for score in reader(learner.base):
-            scores.append(score.detach().double().cpu())
+            scores.append(score.detach().cpu().double())
             if not bool(scores[-1].isfinite().all()):
                 raise ValueError(
                     f"After {count:,} tokens the log-probabilities are not finite: learning from the text "

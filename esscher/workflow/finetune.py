@@ -66,7 +66,7 @@ class FinetunedModel:
         device, predictions = next(self.task_model.parameters()).device, []
         for first in range(0, len(examples), EXAMPLES_PER_BATCH):
             some = examples[first : first + EXAMPLES_PER_BATCH]
-            scores = self.task_model(self.labelling.labelled(some, self.layout).x.to(device)).double().cpu()
+            scores = self.task_model(self.labelling.labelled(some, self.layout).x.to(device)).cpu().double()
             predictions += self.labelling.predictions(scores, some, self.layout)
         return predictions
 

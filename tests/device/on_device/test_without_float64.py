@@ -1,0 +1,66 @@
+"""A device without float64, as MPS is: whatever is computed there is float32, and float64 is for the CPU."""
+
+from typing import Any
+
+import pytest
+import torch
+from laws import test_every_base as bases
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from esscher.core import device as core_device
+from esscher.core.device import place
+from esscher.core.space import prompts_of
+from esscher.core.target import Tilted
+from esscher.energies.features import LogLinear, Sum, contains, length, token_feature
+from esscher.exact.enumeration import enumerate_points
+from esscher.samplers.scoring import log_prob, log_weight
+
+DEVICE = torch.device("cuda", 0)
+FIRST = {bases.part_of(name): name for name in reversed(bases.BASES)}
+
+
+class RefuseFloat64(TorchDispatchMode):
+    """Operators that make a float64 tensor on the device raise, as on MPS."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, torch.Tensor) and made.dtype == torch.float64 and made.device.type != "cpu":
+                raise TypeError(f"{func} made float64 on a device that has none")
+        return result
+
+
+@pytest.fixture(autouse=True)
+def no_float64(monkeypatch):
+    monkeypatch.setattr(core_device, "has_float64", lambda device: device.type == "cpu")
+    with RefuseFloat64():
+        yield
+
+
+def test_the_device_refuses_float64():
+    with pytest.raises(TypeError, match="float64"):
+        torch.ones(2, device=DEVICE).double()
+
+
+@pytest.mark.filterwarnings("ignore:The fixed point of")
+@pytest.mark.parametrize("name", FIRST.values())
+def test_bases_score(name):
+    case = bases.BASES[name]
+    base = place(case.build(), DEVICE)
+    x = enumerate_points(base.space, prompts_of(case.prompts)).rows(slice(0, None, 7))
+    scores = log_prob(base, x)
+    assert scores.dtype == torch.float64 and scores.device.type == "cpu"
+    torch.testing.assert_close(scores, log_prob(case.build(), x), atol=1e-3, rtol=0)
+    assert base.begin(x.prompts().to(DEVICE))[0].isfinite().any()
+
+
+def test_features_and_sums_of_energies():
+    features = [contains([1, 2]), length(), token_feature("sum", sum)]
+    linear = LogLinear(features, torch.tensor([0.5, -0.25, 1.0]))
+    energy = Sum({"linear": linear, "flat": lambda x: torch.zeros(len(x), device=x.tokens.device)}, {})
+    base = bases.random_automaton(bases.SPACE)
+    x = enumerate_points(base.space)
+    expected = log_weight(Tilted(base, energy), x)
+    moved = Tilted(place(base, DEVICE), place(energy, DEVICE))
+    torch.testing.assert_close(log_weight(moved, x), expected, atol=1e-5, rtol=0)
