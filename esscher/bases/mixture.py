@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.core.device import widest
+from esscher.core.device import place, widest
 from esscher.core.space import Sequences, Space
 from esscher.core.target import Base, State
 from esscher.exact.automaton import FiniteState, intersect
@@ -44,7 +44,7 @@ class MixtureBase:
         return self.components[0].space
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], _MixtureState]:
-        log_posterior = self._log_mixture_weights().to(prompts.tokens.device).expand(len(prompts), -1)
+        log_posterior = place(self._log_mixture_weights(), prompts.tokens.device).expand(len(prompts), -1)
         return _mix_steps(log_posterior, [part.begin(prompts) for part in self.components])
 
     def advance(self, state: _MixtureState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], _MixtureState]:
@@ -58,7 +58,7 @@ class MixtureBase:
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         log_probs = torch.stack([widest(part.log_probs(x)) for part in self.components], 1)
-        log_posterior = self._log_mixture_weights().to(x.tokens.device).expand(len(x), -1)
+        log_posterior = place(self._log_mixture_weights(), x.tokens.device).expand(len(x), -1)
         columns = []
         for t in range(x.tokens.shape[1]):
             columns.append(torch.logsumexp(log_posterior + log_probs[..., t], -1))

@@ -8,6 +8,7 @@ from laws import test_every_base as bases
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from esscher.bases import hidden_markov
 from esscher.core import device as core_device
 from esscher.core.device import place
 from esscher.core.space import prompts_of
@@ -33,7 +34,8 @@ class RefuseFloat64(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def no_float64(monkeypatch):
-    monkeypatch.setattr(core_device, "has_float64", lambda device: device.type == "cpu")
+    for module in (core_device, hidden_markov):
+        monkeypatch.setattr(module, "has_float64", lambda device: device.type == "cpu")
     with RefuseFloat64():
         yield
 
