@@ -24,14 +24,14 @@ from esscher.bases.causal_lm import causal_lm
 from esscher.bases.network import build_base
 from esscher.core.device import place
 from esscher.core.randomness import SeededRng
-from esscher.core.space import Sequences, Space, empty_prompts
+from esscher.core.space import Sequences, Space, concatenate, empty_prompts
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
 from esscher.samplers.scoring import log_prob
 
-REPEATS = 1
-VOCAB, LENGTHS, DRAWS, NATS = 5_000, (64, 512), 32, 3.0
+REPEATS = 2  # seeds
+VOCAB, LENGTHS, DRAWS, NATS = 5_000, (64, 512), 16, 3.0
 
 
 def llama(vocabulary: int, positions: int) -> Any:
@@ -85,18 +85,18 @@ def trained_like(base: Any) -> Any:
     return base
 
 
-def row(name: str, dtype: torch.dtype, length: int) -> Row:
+def row(name: str, dtype: torch.dtype, length: int, seeds: int) -> Row:
     exact = place(trained_like(MODELS[name](length)), device())
     base = place(copy.deepcopy(exact), device(), dtype)
-    x, drawn = draw(base, empty_prompts(1), DRAWS, rng=SeededRng(1))
-    drawn = drawn[0].double()
+    runs = [draw(base, empty_prompts(1), DRAWS, rng=SeededRng(seed)) for seed in range(seeds)]
+    x, drawn = concatenate([run[0] for run in runs]), torch.cat([run[1][0] for run in runs])
     scored, float32 = log_prob(base, x), log_prob(exact, x)
     weight = (float32 - drawn).softmax(0)
     return {
         "model": name, "weights": str(dtype).removeprefix("torch."), "tokens": length,
         "nats a token": -float(drawn.mean()) / length,
         **_gaps("drawn - scored", drawn - scored), **_gaps("drawn - float32", drawn - float32),
-        "ESS": float(1 / weight.square().sum()) / DRAWS,
+        "ESS": float(1 / weight.square().sum()) / len(x),
     }  # fmt: skip
 
 
@@ -111,4 +111,4 @@ def _gaps(name: str, gaps: torch.Tensor) -> Row:
 
 def tables(repeats: int) -> list[Table]:
     cases = [(name, dtype, length) for dtype in (torch.bfloat16, torch.float16) for name in MODELS for length in LENGTHS]
-    return [Table(f"{DRAWS} sequences drawn with low-precision weights", [row(*case) for case in cases])]
+    return [Table(f"{repeats * DRAWS} sequences drawn with low-precision weights", [row(*case, repeats) for case in cases])]
