@@ -75,7 +75,7 @@ def trained_like(base: Any) -> Any:
     low, high = 1e-3, 1e3
     before, length = head_weight(base).clone(), min(48, base.space.max_length)
     tokens = torch.arange(4 * length).view(4, length) * 7919 % VOCAB
-    x = Sequences(tokens, torch.zeros(4, dtype=torch.long), torch.full((4,), length))
+    x = Sequences(tokens, torch.zeros(4, dtype=torch.long), torch.full((4,), length)).to(before.device)
     for _ in range(12):
         scale = math.sqrt(low * high)
         head_weight(base).copy_(before * scale)
