@@ -33,6 +33,8 @@ from esscher.samplers.scoring import log_prob
 REPEATS = 2  # seeds
 VOCAB, LENGTHS, DRAWS, NATS = 5_000, (64, 512), 16, 3.0
 
+DTYPES = (torch.bfloat16, torch.float16)
+
 
 def llama(vocabulary: int, positions: int) -> Any:
     config = transformers.LlamaConfig(
@@ -110,5 +112,5 @@ def _gaps(name: str, gaps: torch.Tensor) -> Row:
 
 
 def tables(repeats: int) -> list[Table]:
-    cases = [(name, dtype, length) for dtype in (torch.bfloat16, torch.float16) for name in MODELS for length in LENGTHS]
+    cases = [(name, dtype, length) for dtype in DTYPES for name in MODELS for length in LENGTHS]
     return [Table(f"{repeats * DRAWS} sequences drawn with low-precision weights", [row(*case, repeats) for case in cases])]
