@@ -16,7 +16,6 @@ MIXTURE = LstmConfig(8, 1, embedding=8, tied=True, output="mos", components=2)
 SIZES = {  # of each benchmark, smaller than what it compares
     "sampling": {"VOCAB": 50, "TOKENS": 4, "ROWS": 8},
     "causal_lm": {"VOCAB": 50, "TOKENS": 3, "DRAWS": 128, "PROMPT": 6, "CONTINUATIONS": 4},
-    "precision": {"VOCAB": 50, "LENGTHS": (4,), "DRAWS": 3, "DTYPES": (torch.bfloat16,)},
     "softmax": {"ROWS": 16, "WIDTH": 16, "VOCAB": 20, "LARGE": 40, "CUTOFFS": (10, 20)},
     "mixture": {"ROWS": 16, "WIDTH": 8, "VOCAB": 20, "COMPONENTS": 3},
     "xlnet": {"VOCAB": 30, "WIDTH": 8, "LAYERS": 1, "HEADS": 2, "INNER": 16, "CHUNK": 4, "LENGTH": 12, "ROWS": 2, "LONG": 24},
