@@ -10,6 +10,8 @@ speed, the room that kernels need while they run, streams, events, graphs, pinne
 only CUDA has (LSTM and GRU are written out; attention is the plain one).
 """
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +39,9 @@ RECURRENT = {
     "gru.input": decompositions.gru_impl, "gru.data": decompositions.gru_impl_data,
 }  # fmt: skip
 LIBRARY = torch.library.Library("aten", "IMPL")
+
+
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # ninja's own
 
 
 def missing_tools() -> list[str]:
