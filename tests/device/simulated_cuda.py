@@ -7,18 +7,19 @@ launches, calls for which the host would wait for the GPU, and bytes in use (`to
 
 What it leaves out: the numbers of CUDA's kernels (order of sums, TF32, atomics: here they are the CPU's to the last bit),
 speed, the room that kernels need while they run, streams, events, graphs, pinned memory, NCCL, a second device, operators that
-only CUDA has (LSTM and GRU are written out; attention is the plain one).
+only CUDA has (LSTM and GRU are written out).
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from shutil import which
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.cuda.random
@@ -38,6 +39,10 @@ RECURRENT = {
     "lstm.input": decompositions.lstm_impl, "lstm.data": decompositions.lstm_data_impl,
     "gru.input": decompositions.gru_impl, "gru.data": decompositions.gru_impl_data,
 }  # fmt: skip
+COMPOSED: dict[str, Callable[..., Any]] = {
+    "_fused_rms_norm": decompositions._fused_rms_norm,
+    "scaled_dot_product_attention": lambda *args, **kwargs: torch._scaled_dot_product_attention_math(*args, **kwargs)[0],
+}
 LIBRARY = torch.library.Library("aten", "IMPL")
 
 
@@ -73,12 +78,26 @@ def start() -> None:
         for name, function in RECURRENT.items():
             LIBRARY.impl(name, function, key)
     LIBRARY.impl("histc", _histc, "CUDA")
+    for name, composed in COMPOSED.items():
+        LIBRARY.impl(name, _fused_without_gradient(name, composed), "AutogradCUDA")
     torch.UntypedStorage.clone = _clone_storage
 
 
 def _histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:
     """Of integers, too, which the kernel of the CPU refuses."""
     return torch.histc(x.cpu().float(), bins, min, max).to(x)
+
+
+def _fused_without_gradient(name: str, composed: Callable[..., Any]) -> Callable[..., Any]:
+    """One kernel; where a gradient may be needed, the composition of operators that have one."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            return composed(*args, **kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return getattr(torch.ops.aten, name)(*args, **kwargs)
+
+    return run
 
 
 def _clone_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
