@@ -88,7 +88,7 @@ class Sequences:
 
     def repeat(self, times: int) -> "Sequences":
         """Each row `times` times, copies next to each other."""
-        return self.rows(torch.arange(len(self), device=self.tokens.device).repeat_interleave(times))
+        return self.rows(torch.arange(len(self) * times, device=self.tokens.device) // times)
 
     def to(self, device: torch.device | str) -> "Sequences":
         return Sequences(self.tokens.to(device), self.start.to(device), self.stop.to(device))

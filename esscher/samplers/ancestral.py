@@ -2,6 +2,7 @@
 `esscher.core.space`: A rows that are drawn for, K different prefixes among them."""
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
-from esscher.core.randomness import Rng
+from esscher.core.randomness import STEPS_PER_BLOCK, Rng, widest_float
 from esscher.core.space import Sequences, Space, concatenate
 from esscher.core.target import Base, State, Tilted, flat
 
@@ -46,6 +47,11 @@ def draw(
     return concatenate([part[0] for part in parts]).to(device), log_base
 
 
+def steps_between_checks(device: torch.device) -> int:
+    """How many steps a sampler takes before it asks which rows have finished, for which the host waits for an accelerator."""
+    return 1 if device.type == "cpu" else STEPS_PER_BLOCK
+
+
 class _Step(NamedTuple):
     """The tokens drawn in one step; rows that have already finished may be among them."""
 
@@ -59,17 +65,20 @@ def _continue(
 ) -> tuple[Sequences, Float[Tensor, "B"]]:
     """`draws` sequences of at most `length` tokens for each prompt, from the state after it."""
     space, device = base.space, log_prob.device
-    alive = torch.arange(len(prompts) * draws, device=device)  # open rows, and finished ones that are not dropped yet
-    place = None if draws == 1 else torch.arange(len(prompts), device=device).repeat_interleave(draws)
+    rows, interval = prompts.repeat(draws), steps_between_checks(device)
+    alive = torch.arange(len(rows), device=device)  # open rows, and finished ones that are not dropped yet
+    place = None if draws == 1 else alive // draws
     open_ = torch.ones_like(alive, dtype=torch.bool)
+    choices = rng.tokens(len(rows), device)
     steps: list[_Step] = []
     for t in range(length):
         row_log_prob = log_prob if place is None else log_prob[place]
-        token = rng.categorical(row_log_prob)
-        log_token, token = row_log_prob.gather(1, token)[:, 0], token[:, 0]
-        steps.append(_Step(alive, token, log_token))
-        if space.eos is not None:
-            open_ = open_ & ~space.is_eos(token)
+        token = choices.categorical(row_log_prob)
+        steps.append(_Step(alive, token, row_log_prob.gather(1, token[:, None])[:, 0]))
+        if t + 1 == length:
+            break
+        if space.eos is not None and (t + 1) % interval == 0:
+            open_ = open_ & ~space.is_eos(torch.stack([step.token for step in steps[-interval:]])).any(0)
             num_open = int(open_.sum())
             if num_open == 0:
                 break
@@ -77,10 +86,10 @@ def _continue(
                 keep = open_.nonzero()[:, 0]
                 alive, token, open_ = alive[keep], token[keep], open_[keep]
                 place = keep if place is None else place[keep]
-        if t + 1 < length:
-            state, token, place = _branch(base, state, len(log_prob), token, place)
-            log_prob, state = base.advance(state, token)
-    x, log_base = _assemble(space, prompts.repeat(draws), steps)
+                choices.keep(keep)
+        state, token, place = _branch(base, state, len(log_prob), token, place)
+        log_prob, state = base.advance(state, token)
+    x, log_base = _assemble(space, rows, steps)
     wrong = int((~torch.isfinite(log_base)).sum())
     if wrong:
         raise ValueError(
@@ -94,11 +103,12 @@ def _branch(
     base: Base, state: State, held: int, token: Int[Tensor, "A"], place: Int[Tensor, "A"] | None
 ) -> tuple[State, Int[Tensor, "K"], Int[Tensor, "A"] | None]:
     """The state with a row for each different prefix, if that saves much, else for each draw; its next tokens; and the new
-    `place`, the row of the state of each draw (None if each draw has its own)."""
+    `place`, the row of the state of each draw (None if each draw has its own). On an accelerator each draw gets its own: to
+    find equal prefixes, the host would wait."""
     if place is None:
         return state, token, None
-    if held < SHARE_BELOW * len(token):
-        vocabulary = int(token.max()) + 1
+    if held < SHARE_BELOW * len(token) and token.device.type == "cpu":
+        vocabulary = base.space.vocab_size
         prefix, shared = torch.unique(place * vocabulary + token, return_inverse=True)
         if len(prefix) < SHARE_BELOW * len(token):
             return base.select(state, prefix // vocabulary), prefix % vocabulary, shared
@@ -107,18 +117,21 @@ def _branch(
 
 def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B"]]:
     """The sequences and their log-probabilities, without the tokens drawn after an end symbol."""
-    row, token, log_prob = (torch.cat(part) for part in zip(*steps, strict=True))
-    sizes = torch.tensor([len(step.row) for step in steps], device=row.device)
-    column = torch.arange(len(steps), device=row.device).repeat_interleave(sizes)
-    ended = space.is_eos(token)
-    length = torch.full_like(rows.start, len(steps)).scatter_reduce(0, row[ended], column[ended] + 1, "amin")
-    stop, inside = rows.start + length, column < length[row]
-    row, column, token, log_prob = row[inside], column[inside], token[inside], log_prob[inside]
-    tokens = torch.nn.functional.pad(rows.tokens, (0, len(steps)))
-    tokens[row, rows.start[row] + column] = token
-    log_probs = torch.zeros(len(rows), len(steps), dtype=torch.float64, device=row.device)
-    log_probs[row, column] = log_prob.double()
-    return Sequences(tokens[:, : int(stop.max())], rows.start, stop), log_probs.sum(-1)
+    tokens = torch.zeros(len(rows), len(steps), dtype=torch.long, device=rows.start.device)
+    log_probs = torch.zeros(tokens.shape, dtype=widest_float(tokens.device), device=tokens.device)
+    first = 0
+    for _, group in groupby(steps, key=lambda step: id(step.row)):
+        (row, *_), token, log_prob = zip(*group, strict=True)
+        columns = slice(first, first + len(token))
+        tokens[row, columns], log_probs[row, columns] = torch.stack(token, 1), torch.stack(log_prob, 1).to(log_probs.dtype)
+        first = columns.stop
+    position, ended = torch.arange(len(steps), device=tokens.device), space.is_eos(tokens)
+    length = torch.where(ended, position + 1, len(steps)).amin(1)
+    inside = position < length[:, None]
+    padded, stop = torch.nn.functional.pad(rows.tokens, (0, len(steps))), rows.start + length
+    padded.scatter_(1, rows.start[:, None] + position, torch.where(inside, tokens, 0))
+    log_base = torch.where(inside, log_probs, 0.0).sum(-1)
+    return Sequences(padded[:, : int(stop.max())], rows.start, stop), log_base
 
 
 @dataclass(frozen=True)

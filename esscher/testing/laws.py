@@ -146,8 +146,24 @@ class _ScriptedRng:
         orders = list(itertools.permutations(range(count)))
         return torch.tensor(orders[int(self.categorical(torch.zeros(1, len(orders))))])
 
+    def tokens(self, sequences: int, device: torch.device) -> "_ScriptedTokens":
+        return _ScriptedTokens(self)
+
     def stream(self, *path: int | str) -> "_ScriptedRng":
         return self
+
+
+class _ScriptedTokens:
+    """The `TokenRng` of a script."""
+
+    def __init__(self, rng: _ScriptedRng):
+        self.rng = rng
+
+    def categorical(self, log_weight: Float[Tensor, "A V"]) -> Int[Tensor, "A"]:
+        return self.rng.categorical(log_weight)[:, 0]
+
+    def keep(self, index: Int[Tensor, "K"]) -> None:
+        """Nothing: the script has one entry for each row of a choice."""
 
 
 def _gradients(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
