@@ -7,7 +7,7 @@ that follow. For infilling, put the known positions first.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.logits import check_length
+from esscher.core.device import device_of
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
 from esscher.heads.chunked_log_softmax import accumulation_dtype, no_autocast, step_log_probs
 from esscher.networks.deq import DeqNetwork
-from esscher.networks.network import Memory, Network, PenalizedNetwork, StreamingNetwork
+from esscher.networks.network import CapturableNetwork, Memory, Network, PenalizedNetwork, StreamingNetwork
 from esscher.networks.registry import NETWORKS, NetworkConfig
 from esscher.networks.transformer_config import DeqConfig
 from esscher.networks.transformer_xl import TransformerXLNetwork
@@ -136,6 +137,31 @@ class NetworkBase(nn.Module):
 
     def _check_length(self, length: int, what: str) -> None:
         check_length(self.max_positions, length, what, f"train a base with max_positions = {length} or more")
+
+
+CompileSteps = Literal["auto", "on", "off"]
+"""Whether decoding steps are compiled: `auto` is on for CUDA devices, where a step is else a hundred kernels or more."""
+
+
+def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str = "inductor") -> bool:
+    """Compile the decoding steps of a base with `torch.compile`, on CUDA as CUDA graphs; returns whether they are. The first
+    step of each batch size and of each 64 positions is slow. With `auto`, a base whose steps are no graph stays as it is:
+    DEQ (its iterations depend on the data), XLNet, encoder-decoders, pixel networks, and what is no network."""
+    device = device_of(base)
+    if setting == "off" or (setting == "auto" and (device is None or device.type != "cuda")):
+        return False
+    network = base.network if isinstance(base, NetworkBase) else base
+    if not isinstance(network, CapturableNetwork) or isinstance(network, DeqNetwork):
+        if setting == "auto":
+            return False
+        raise ValueError(
+            f"The steps of a {type(network).__name__} cannot be captured in one graph. Nothing was compiled; use compile=auto "
+            f"or off."
+        )
+    options: dict[str, Any] = {"mode": "reduce-overhead"} if backend == "inductor" and device and device.type == "cuda" else {}
+    network.static_steps = True
+    network.step_logits = torch.compile(type(network).step_logits.__get__(network), backend=backend, **options)  # type: ignore[method-assign]
+    return True
 
 
 def with_attention_span(base: NetworkBase, *, attention_span: int | None = None, clamp_len: int | None = None) -> NetworkBase:

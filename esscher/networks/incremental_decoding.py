@@ -10,13 +10,13 @@ Shape letters as in `esscher.networks.token_mixers`; R distances, S slots of a c
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, layer_norm
-from torch.nn.functional import gelu, relu
+from torch.nn.functional import gelu, relu, scaled_dot_product_attention
 
 from esscher.core.space import Sequences
 from esscher.networks.network import Network
@@ -30,6 +30,9 @@ ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu, "gelu-tanh": p
 """The activations of feed-forward parts by name."""
 
 
+SLOTS_PER_GRAPH = 64  # captured steps attend to a multiple of so many slots: one graph serves as many steps
+
+
 class KVCache(NamedTuple):
     """Keys and values of a layer, with free slots. Keys and values are separate tensors: small blocks of memory are reused
     without page faults, which cost more than the copy when beams are selected at every step."""
@@ -41,12 +44,21 @@ class KVCache(NamedTuple):
     def empty(cls, like: Tensor, rows: int, heads: int, slots: int, width: int) -> "KVCache":
         return cls(like.new_empty(rows, heads, slots, width), like.new_empty(rows, heads, slots, width))
 
+    @classmethod
+    def static(cls, like: Tensor, rows: int, heads: int, slots: int, width: int) -> "KVCache":
+        """A cache for static positions, with zeros in free slots: a mask does not remove NaN."""
+        shape = (rows, heads, static_slots(slots), width)
+        return cls(fixed_address(like.new_zeros(shape)), fixed_address(like.new_zeros(shape)))
+
     @property
     def slots(self) -> int:
         return self.keys.shape[2]
 
-    def select(self, index: Int[Tensor, "K"], filled: int) -> "KVCache":
-        """A copy of the chosen rows; only the first `filled` slots are written."""
+    def select(self, index: Int[Tensor, "K"], position: "CachePosition") -> "KVCache":
+        """A copy of the chosen rows; of a cache that is not static, only the filled slots."""
+        if position.static:
+            return KVCache(*(fixed_address(part.index_select(0, index)) for part in self))
+        filled = position.longest
         chosen = KVCache.empty(self.keys, len(index), self.keys.shape[1], self.slots, self.keys.shape[3])
         for old, new in zip(self, chosen, strict=True):
             torch.index_select(old[:, :, :filled], 0, index, out=new[:, :, :filled])
@@ -54,57 +66,80 @@ class KVCache(NamedTuple):
 
 
 class CachePosition:
-    """The slot that a step writes: slot `longest` in all rows, or slot `length` of each row."""
+    """The slot that a step writes: slot `longest` in all rows, or slot `length` of each row. Steps attend to the first `filled`
+    slots, of which `mask` tells those that a row has filled. A `static` position is for captured steps (`torch.compile`): it
+    tells slots by tensors only, and `filled` is a multiple of `SLOTS_PER_GRAPH`, so that shapes stay for many steps."""
 
-    def __init__(self, longest: int, length: Int[Tensor, "B"] | None = None):
-        self.filled, self.slot = longest + 1, length
+    def __init__(self, longest: int, length: Int[Tensor, "B"] | None = None, least: int = 0, *, static: bool = False):
+        self.longest, self.slot, self.static = longest, length, static
+        self._least = longest if length is None else least
+        grain = SLOTS_PER_GRAPH if static else 1
+        self.least = self._least // grain * grain  # no row is at a smaller slot
+        self.filled = (longest // grain + 1) * grain
+        if length is not None:
+            self.row = torch.arange(len(length), device=length.device)
+            self.distance: Int[Tensor, "B S"] = length[:, None] - torch.arange(self.filled, device=length.device)
+            self.mask: Bool[Tensor, "B 1 1 S"] | None = (self.distance >= 0)[:, None, None]
+        else:
+            self.mask = None
 
     @classmethod
-    def after(cls, longest: int, length: Int[Tensor, "B"] | None) -> "CachePosition":
+    def after(cls, longest: int, length: Int[Tensor, "B"] | None, *, static: bool = False) -> "CachePosition":
         """The position after `length` filled slots of each row, at most `longest`; None: all rows have filled as many."""
         if length is None or len(length) == 0:
-            return cls(longest)
-        low, high = (int(bound) for bound in length.aminmax())
-        return cls(high, None if low == high else length)
+            return cls(longest, length if static else None, longest, static=static)
+        low, high = (int(bound) for bound in torch.stack(length.aminmax()).tolist())
+        return cls(high, length if static or low < high else None, low, static=static)
 
     def next(self) -> "CachePosition":
-        return CachePosition(self.filled, None if self.slot is None else self.slot + 1)
+        length = None if self.slot is None else self.slot + 1
+        return CachePosition(self.longest + 1, length, self._least + 1, static=self.static)
 
     def select(self, index: Int[Tensor, "K"]) -> "CachePosition":
-        return CachePosition.after(self.filled - 1, None if self.slot is None else self.slot[index])
-
-    @cached_property
-    def row(self) -> Int[Tensor, "B"]:
-        assert self.slot is not None
-        return torch.arange(len(self.slot), device=self.slot.device)
-
-    @cached_property
-    def least(self) -> int:
-        """The smallest slot of a row."""
-        return self.filled - 1 if self.slot is None else int(self.slot.min())
-
-    @cached_property
-    def mask(self) -> Bool[Tensor, "B 1 1 S"] | None:
-        """The filled slots of each row; None where all rows have filled as many."""
-        if self.slot is None:
-            return None
-        return (torch.arange(self.filled, device=self.slot.device) <= self.slot[:, None])[:, None, None]
+        length = None if self.slot is None else self.slot[index]
+        if self.static or (length is not None and length.device.type != "cpu"):  # the bounds hold; to narrow them is to wait
+            return CachePosition(self.longest, length, self._least, static=self.static)
+        return CachePosition.after(self.longest, length)
 
     def write(self, cache: KVCache, kv: Float[Tensor, "B 2 H D"]) -> None:
         for part, new in zip(cache, kv.unbind(1), strict=True):
             if self.slot is None:
-                part[:, :, self.filled - 1] = new
+                part[:, :, self.longest] = new
             else:
-                part[:, :, self.filled - 1] = 0.0  # uninitialized memory may hold NaN, which a mask does not remove
+                if not self.static:
+                    part[:, :, self.longest] = 0.0  # uninitialized memory may hold NaN, which a mask does not remove
                 part[self.row, :, self.slot] = new
 
     def write_stacked(self, cache: Float[Tensor, "P H B S D"], kv: Float[Tensor, "P H B D"]) -> None:
-        last = cache.select(3, self.filled - 1)
         if self.slot is None:
-            last.copy_(kv)
+            cache[:, :, :, self.longest] = kv
         else:
-            last.zero_()  # uninitialized memory may hold NaN, which a mask does not remove
+            if not self.static:
+                cache[:, :, :, self.longest] = 0.0  # uninitialized memory may hold NaN, which a mask does not remove
             cache[:, :, self.row, self.slot] = kv
+
+
+def fixed_address(cache: Tensor) -> Tensor:
+    """The cache, of which a CUDA graph writes to this memory, and not to a copy."""
+    torch._dynamo.mark_static_address(cache, guard=False)
+    return cache
+
+
+def static_slots(slots: int) -> int:
+    """The slots of a cache for static positions that has room for `slots`."""
+    return -(-slots // SLOTS_PER_GRAPH) * SLOTS_PER_GRAPH
+
+
+def attend_one(
+    query: Float[Tensor, "B H D"], keys: Float[Tensor, "B H S D"], values: Float[Tensor, "B H S D"], mask: Tensor | None
+) -> Float[Tensor, "B Y"]:
+    """Attention of one position of each row. Written out on the CPU, where that is faster for one query than a fused kernel."""
+    if query.device.type != "cpu":
+        return scaled_dot_product_attention(query[:, :, None], keys, values, mask).flatten(1)
+    score = (query[:, :, None] * query.shape[-1] ** -0.5) @ keys.transpose(-1, -2)
+    if mask is not None:
+        score.masked_fill_(~mask, -torch.inf)
+    return (score.softmax(-1) @ values).flatten(1)
 
 
 def check_free_slot(slot: int, slots: int) -> None:
@@ -141,18 +176,23 @@ class AttentionStep:
         if position.slot is None:
             score = torch.baddbmm(self.rel_pos_bias[:, :, distances - slots :], query, self.rel_pos[:, :, distances - slots :])
         else:
-            score = self._score_by_slot(query, position.slot, range(low, position.filled))
-        keys, values = cache[:, :, :, low : position.filled].flatten(1, 2).unbind()
-        score = score.view(-1, 1, slots).baddbmm_(query.reshape(-1, 1, width), keys.transpose(1, 2))
-        attended = torch.bmm(score.softmax(-1), values).view(heads, rows, width)
+            score = self._score_by_slot(query, position, low)
+        visible = cache[:, :, :, low : position.filled]
+        if x.device.type != "cpu":
+            attended = scaled_dot_product_attention(query[:, :, None], *visible, score[:, :, None], scale=1.0)[:, :, 0]
+        else:  # for one query faster than a fused kernel
+            keys, values = visible.flatten(1, 2).unbind()
+            score = score.view(-1, 1, slots).baddbmm_(query.reshape(-1, 1, width), keys.transpose(1, 2))
+            attended = torch.bmm(score.softmax(-1), values).view(heads, rows, width)
         return torch.addmm(residual, attended.transpose(0, 1).reshape(rows, -1), self.o_proj)
 
-    def _score_by_slot(self, query: Float[Tensor, "H B D"], position: Int[Tensor, "B"], slots: range) -> Float[Tensor, "H B S"]:
-        """The position term of the score of each slot, for rows at different positions; -inf where a slot is not visible."""
+    def _score_by_slot(self, query: Float[Tensor, "H B D"], position: CachePosition, low: int) -> Float[Tensor, "H B S"]:
+        """The position term of the score of each slot from `low` on, for rows at different positions; -inf where a slot is not
+        visible."""
+        assert position.slot is not None
         by_distance = torch.baddbmm(self.rel_pos_bias, query, self.rel_pos)
-        most = by_distance.shape[2] - 1
-        distance = position[:, None] - torch.arange(slots.start, slots.stop, device=position.device)
-        furthest = most if self.chunk is None else (position % self.chunk + self.chunk)[:, None]
+        most, distance = by_distance.shape[2] - 1, position.distance[:, low:]
+        furthest = most if self.chunk is None else (position.slot % self.chunk + self.chunk)[:, None]
         masked = (distance < 0) | (distance > furthest)
         index = (most - distance).clamp(0, most)
         return by_distance.gather(2, index.expand(len(by_distance), -1, -1)).masked_fill_(masked, -torch.inf)

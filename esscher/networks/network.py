@@ -55,6 +55,17 @@ class EncoderNetwork(Network, Protocol):
 
 
 @runtime_checkable
+class CapturableNetwork(Network, Protocol):
+    """A network whose decoding step can be one graph (`esscher.bases.network.compile_steps`)."""
+
+    static_steps: bool
+    """Whether states have tensors of fixed shapes and addresses, as graphs need them; read by `begin`."""
+
+    def step_logits(self, state: State, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
+        """The logits after one more token; modifies the tensors of the state."""
+
+
+@runtime_checkable
 class PenalizedNetwork(Protocol):
     """A network, or a base made of one, whose training loss has a penalty term."""
 

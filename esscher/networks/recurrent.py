@@ -20,6 +20,7 @@ from esscher.core.space import Sequences
 from esscher.heads.adaptive import AdaptiveInput
 from esscher.heads.build import build_embedding, build_head, init_embedding_and_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
+from esscher.networks.incremental_decoding import fixed_address
 from esscher.networks.network import Memory, prepend_bos
 from esscher.networks.recurrent_config import AwdLstmConfig, RecurrentConfig
 from esscher.networks.regularization import ActivationRegularized, SegmentOutput, variational_dropout, word_dropout
@@ -105,13 +106,15 @@ class RecurrentState:
     layers: tuple[CellStep, ...]
     embed: Embed | None  # None where the first layer reads tokens
     logits: LogitsFn
+    static: bool = False  # whether steps are captured in a graph
 
     def first(self, rows: int) -> "RecurrentState":
         """The first rows, as views."""
         return replace(self, hidden=tuple(part[:rows] for part in self.hidden), cell=tuple(part[:rows] for part in self.cell))
 
     def select(self, index: Int[Tensor, "K"]) -> "RecurrentState":
-        hidden, cell = (tuple(part.index_select(0, index) for part in parts) for parts in (self.hidden, self.cell))
+        copies = (tuple(part.index_select(0, index) for part in parts) for parts in (self.hidden, self.cell))
+        hidden, cell = (tuple(map(fixed_address, parts)) if self.static else parts for parts in copies)
         return replace(self, hidden=hidden, cell=cell)
 
     def step(self, token: Int[Tensor, "B"]) -> None:
@@ -126,12 +129,16 @@ class RecurrentStack(NetworkWithHead):
     """Base class of recurrent networks: `cells` below a `head`, and steps that overwrite their state."""
 
     max_positions = None
+    static_steps = False
     cells: nn.Module
     bos: int
 
     def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
+        return self.step_logits(state, token), state
+
+    def step_logits(self, state: RecurrentState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         state.step(token)
-        return state.logits(state.hidden[-1]), state
+        return state.logits(state.hidden[-1])
 
     def select(self, state: RecurrentState, index: Int[Tensor, "K"]) -> RecurrentState:
         return state.select(index)
@@ -142,7 +149,7 @@ class RecurrentStack(NetworkWithHead):
         """Logits and state after the BOS symbol and each prompt, for layers of these widths."""
         hidden = tuple(self._like.new_zeros(len(prompts), width) for width in widths)
         cell = tuple(torch.zeros_like(part) for part in hidden) if cells else ()
-        state = RecurrentState(hidden, cell, *layers, self.head.logits_fn(max_new_tokens))
+        state = RecurrentState(hidden, cell, *layers, self.head.logits_fn(max_new_tokens), self.static_steps)
         order = prompts.start.argsort(descending=True, stable=True)
         inputs, length = prepend_bos(prompts, self.bos)[order], prompts.start[order] + 1
         for t in range(inputs.shape[1]):

@@ -130,7 +130,7 @@ class EncoderDecoderNetwork(NetworkWithHead):
     def advance(
         self, state: _EncoderDecoderState, token: Int[Tensor, "B"]
     ) -> tuple[Float[Tensor, "B V"], _EncoderDecoderState]:
-        slot = state.decoder.position.filled - 1
+        slot = state.decoder.position.longest
         check_free_slot(slot, state.decoder.cache[0].slots)
         x, rotary = self.embedding(token), state.rotary.at(slot)
         for layer, block in enumerate(self.decoder_blocks):

@@ -15,7 +15,7 @@ from torch.nn.functional import dropout, gelu, scaled_dot_product_attention
 from esscher.core.space import Sequences
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
-from esscher.networks.incremental_decoding import CachePosition, KVCache, StepVectors, Vectors, check_free_slot
+from esscher.networks.incremental_decoding import CachePosition, KVCache, StepVectors, Vectors, attend_one, check_free_slot
 from esscher.networks.network import prepend_bos, unpadded
 from esscher.networks.transformer_config import TransformerConfig
 
@@ -112,11 +112,7 @@ class TransformerBlock(nn.Module):
             rotary.apply_(parts[:, :2])
         position.write(cache, parts[:, 1:])
         keys, values = (part[:, :, : position.filled] for part in cache)
-        query = parts[:, 0, :, None] * parts.shape[-1] ** -0.5
-        score = query @ keys.transpose(-1, -2)  # for one query faster than a fused kernel
-        if position.mask is not None:
-            score.masked_fill_(~position.mask, -torch.inf)
-        return x.addmm_((score.softmax(-1) @ values).reshape(x.shape), self.o_proj.weight.T)
+        return x.addmm_(attend_one(parts[:, 0], keys, values, position.mask), self.o_proj.weight.T)
 
     def step_feed_forward(self, x: StepVectors) -> StepVectors:
         inner = gelu(self.up_proj(self.feedforward_norm(x)))
@@ -140,7 +136,7 @@ class TransformerState:
     position: CachePosition
 
     def select(self, index: Int[Tensor, "K"]) -> "TransformerState":
-        cache = tuple(kv.select(index, self.position.filled - 1) for kv in self.cache)
+        cache = tuple(kv.select(index, self.position) for kv in self.cache)
         return TransformerState(cache, self.logits, self.position.select(index))
 
     def next(self) -> "TransformerState":
@@ -151,6 +147,7 @@ class TransformerState:
 class TransformerNetwork(NetworkWithHead):
     """A causal Transformer that reads tokens and a BOS symbol."""
 
+    static_steps = False
     cos: Tensor
     sin: Tensor
 
@@ -184,16 +181,21 @@ class TransformerNetwork(NetworkWithHead):
         inputs, config = prepend_bos(prompts, self.vocab_size), self.config
         rows, longest = inputs.shape
         shape = (rows, config.heads, longest - 1 + max_new_tokens, config.width // config.heads)
-        cache = tuple(KVCache.empty(self.final_norm.weight, *shape) for _ in range(config.layers))
+        make = KVCache.static if self.static_steps else KVCache.empty
+        cache = tuple(make(self.final_norm.weight, *shape) for _ in range(config.layers))
         hidden = self._pass(inputs, cache)
         after = hidden[torch.arange(rows, device=inputs.device), prompts.start]
         logits = self.head.logits_fn(max_new_tokens)
-        return logits(after), TransformerState(cache, logits, CachePosition.after(longest, prompts.start + 1))
+        position = CachePosition.after(longest, prompts.start + 1, static=self.static_steps)
+        return logits(after), TransformerState(cache, logits, position)
 
     def advance(self, state: TransformerState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], TransformerState]:
+        check_free_slot(state.position.longest, state.cache[0].slots)
+        return self.step_logits(state, token), state.next()
+
+    def step_logits(self, state: TransformerState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         position = state.position
-        check_free_slot(position.filled - 1, state.cache[0].slots)
-        slot = position.filled - 1 if position.slot is None else position.slot
+        slot = position.longest if position.slot is None else position.slot
         x, rotary = self.embedding(token), None
         if self.config.positions == "learned":
             x += self.position.weight[slot]
@@ -201,7 +203,7 @@ class TransformerNetwork(NetworkWithHead):
             rotary = RotaryEmbedding(self.cos[slot][..., None, None, :], self.sin[slot][..., None, None, :])
         for block, cache in zip(self.blocks, state.cache, strict=True):
             cast(TransformerBlock, block).step(x, rotary, cache, position)
-        return state.logits(self.final_norm(x)), state.next()
+        return state.logits(self.final_norm(x))
 
     def select(self, state: TransformerState, index: Int[Tensor, "K"]) -> TransformerState:
         return state.select(index)

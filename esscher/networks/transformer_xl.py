@@ -19,7 +19,15 @@ from esscher.core.space import Sequences
 from esscher.heads.adaptive import PROJECTION_STD
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead, matmul_layout
-from esscher.networks.incremental_decoding import ACTIVATIONS, BlockStep, CachePosition, Vectors, check_free_slot
+from esscher.networks.incremental_decoding import (
+    ACTIVATIONS,
+    BlockStep,
+    CachePosition,
+    Vectors,
+    check_free_slot,
+    fixed_address,
+    static_slots,
+)
 from esscher.networks.network import Memory, prepend_bos, unpadded
 from esscher.networks.regularization import variational_dropout
 from esscher.networks.relative_attention_ops import sinusoids
@@ -84,6 +92,7 @@ class TransformerXLNetwork(NetworkWithHead):
     """A stack of blocks with a memory."""
 
     max_positions = None
+    static_steps = False
 
     def __init__(self, config: TransformerXLConfig, vocab_size: int, blocks: Sequence[nn.Module] | None = None):
         super().__init__()
@@ -147,13 +156,14 @@ class TransformerXLNetwork(NetworkWithHead):
         inputs = prepend_bos(prompts, self.bos)
         rows, longest = inputs.shape
         segments, slots, done = self._segments(inputs, training=False), longest - 1 + max_new_tokens, 0
-        caches = [new.new_empty(*new.shape[:3], slots, new.shape[4]) for new in segments[0][1]]
+        caches = [self._empty_cache(new, slots) for new in segments[0][1]]
         for vectors, kv in segments:
             for cache, new in zip(caches, kv, strict=True):
                 cache[..., done : done + vectors.shape[1], :] = new
             done += vectors.shape[1]
         after = torch.cat([vectors for vectors, _ in segments], 1)[torch.arange(rows, device=inputs.device), prompts.start]
-        state = self._state(caches, CachePosition.after(longest, prompts.start + 1), max_new_tokens)
+        position = CachePosition.after(longest, prompts.start + 1, static=self.static_steps)
+        state = self._state(caches, position, max_new_tokens)
         return state.head(after), state
 
     @property
@@ -166,11 +176,17 @@ class TransformerXLNetwork(NetworkWithHead):
         hidden, _, memories = self._pass(inputs, past, self._attention_context(False, int(first[0])))
         kv = [memory.movedim(0, 2) for memory in memories]
         filled = max(old.shape[3] for old in kv)
-        caches = [old.new_zeros(*old.shape[:3], filled - 1 + max_new_tokens, old.shape[4]) for old in kv]
+        caches = [self._empty_cache(old, filled - 1 + max_new_tokens).zero_() for old in kv]
         for cache, old in zip(caches, kv, strict=True):
             cache[..., filled - old.shape[3] : filled, :] = old  # the last position of all layers is in one slot
-        state = self._state(caches, CachePosition(filled), max_new_tokens)
+        length = torch.full_like(first, filled) if self.static_steps else None
+        state = self._state(caches, CachePosition.after(filled, length, static=self.static_steps), max_new_tokens)
         return state.head(hidden[:, -1]), state
+
+    def _empty_cache(self, kv: Float[Tensor, "P H B T D"], slots: int) -> Float[Tensor, "P H B S D"]:
+        if not self.static_steps:
+            return kv.new_empty(*kv.shape[:3], slots, kv.shape[4])
+        return fixed_address(kv.new_zeros(*kv.shape[:3], static_slots(slots), kv.shape[4]))
 
     def _state(self, caches: list[Tensor], position: CachePosition, max_new_tokens: int) -> XLState:
         sinusoids, slots = self._attention_context(training=False).sinusoids, caches[0].shape[3]
@@ -179,16 +195,23 @@ class TransformerXLNetwork(NetworkWithHead):
         return XLState(tuple(caches), tuple(steps), self.head.logits_fn(max_new_tokens), position)
 
     def advance(self, state: XLState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLState]:
-        check_free_slot(state.position.filled - 1, state.caches[0].shape[3])
-        with torch.inference_mode():  # views are cheaper here; the logits, computed outside, are an ordinary tensor
+        check_free_slot(state.position.longest, state.caches[0].shape[3])
+        return self.step_logits(state, token), XLState(state.caches, state.steps, state.head, state.position.next())
+
+    def step_logits(self, state: XLState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
+        # views are cheaper in inference mode; the logits, computed outside, are an ordinary tensor
+        with torch.no_grad() if state.position.static else torch.inference_mode():
             x = self._step_tokens(token, state)
-        return state.head(x), XLState(state.caches, state.steps, state.head, state.position.next())
+        return state.head(x)
 
     def select(self, state: XLState, index: Int[Tensor, "K"]) -> XLState:
-        caches, filled = [], state.position.filled - 1
+        caches, filled = [], state.position.longest
         for old in state.caches:
-            cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
-            cache[..., :filled, :] = old[..., :filled, :].index_select(2, index)
+            if state.position.static:
+                cache = fixed_address(old.index_select(2, index))
+            else:
+                cache = old.new_empty(*old.shape[:2], len(index), *old.shape[3:])
+                cache[..., :filled, :] = old[..., :filled, :].index_select(2, index)
             caches.append(cache)
         return replace(state, caches=tuple(caches), position=state.position.select(index))
 
