@@ -10,7 +10,7 @@ through steps.
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy, gelu, pad, rms_norm
 
 from esscher.bases.logits import check_length, eval_mode, split_rows
 from esscher.bases.output_head import (
@@ -42,10 +42,12 @@ IGNORE_INDEX = -100  # the label of positions that are not scored
 
 @dataclass(frozen=True)
 class _CacheState:
-    """A cache of `transformers`; `mask` has a column for each position, read or still to come, and is 0 in padding."""
+    """A cache of `transformers`; `mask` has a column for each position, read or still to come, and is 0 in padding; None where
+    nothing is padded."""
 
     cache: Any
-    mask: Int[Tensor, "B R"]
+    mask: Int[Tensor, "B R"] | None
+    slots: int  # columns that the cache has room for
     length: Int[Tensor, "B"]  # tokens that each row has read, BOS included: the position of the next
     filled: int  # columns of the cache
 
@@ -92,7 +94,8 @@ class CausalLM(nn.Module):
 
         from esscher.bases import shared_prompt_cache
 
-        longest, max_new_tokens = int(prompts.start.max()), self.space.max_length
+        shortest, longest = torch.stack(prompts.start.aminmax()).tolist()
+        max_new_tokens = self.space.max_length
         what = f"a prompt of {longest} tokens with a point of up to {max_new_tokens}"
         check_length(self.max_positions, longest + max_new_tokens, what)
         ids, column = prepend_bos(prompts.prompts(), self.bos), torch.arange(longest + 1, device=prompts.tokens.device)
@@ -107,16 +110,18 @@ class CausalLM(nn.Module):
             output = self.model(past_key_values=cache, use_cache=True, **inputs)
         if self._shares_prompt:
             cache = shared_prompt_cache.share(cache, len(ids), max_new_tokens - 1, ids.device)
-        return last_log_probs(output), _CacheState(cache, mask, prompts.start + 1, longest + 1)
+        slots, padding = mask.shape[1], mask if shortest < longest else None
+        return last_log_probs(output), _CacheState(cache, padding, slots, prompts.start + 1, longest + 1)
 
     @torch.no_grad()
     def advance(self, state: _CacheState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         from esscher.bases import shared_prompt_cache
 
         filled = state.filled + 1
-        if filled > state.mask.shape[1]:
+        if filled > state.slots:
             raise cache_full_error(state.filled)
-        inputs = self._step_inputs(token[:, None], state.mask[:, :filled], state.length[:, None])
+        mask = None if state.mask is None else state.mask[:, :filled]
+        inputs = self._step_inputs(token[:, None], mask, state.length[:, None])
         with step_mode(self.model):
             if self._shares_prompt:
                 output = shared_prompt_cache.step(self.model, state.cache, **inputs)
@@ -128,9 +133,12 @@ class CausalLM(nn.Module):
     def select(self, state: _CacheState, index: Int[Tensor, "K"]) -> _CacheState:
         from esscher.bases import shared_prompt_cache
 
-        return _CacheState(shared_prompt_cache.select(state.cache, index), state.mask[index], state.length[index], state.filled)
+        mask = None if state.mask is None else state.mask[index]
+        return replace(state, cache=shared_prompt_cache.select(state.cache, index), mask=mask, length=state.length[index])
 
-    def _step_inputs(self, ids: Int[Tensor, "B T"], mask: Int[Tensor, "B R"], position: Int[Tensor, "B T"]) -> dict[str, Any]:
+    def _step_inputs(
+        self, ids: Int[Tensor, "B T"], mask: Int[Tensor, "B R"] | None, position: Int[Tensor, "B T"]
+    ) -> dict[str, Any]:
         """The keyword arguments of a step that the model's `forward` takes."""
         optional = {"position_ids": position, "logits_to_keep": 1}
         accepted = {name: value for name, value in optional.items() if name in self._forward_parameters}
@@ -276,20 +284,44 @@ def last_log_probs(output: Any) -> Float[Tensor, "B V"]:
 
 @contextmanager
 def step_mode(model: nn.Module) -> Iterator[None]:
-    """Within it, a model is in evaluation mode, and GELU takes four operations instead of eight; afterwards it is as before."""
+    """Within it, a model is in evaluation mode, and GELU and RMSNorm, which `transformers` composes of six to eight operations,
+    take fewer; afterwards it is as before."""
     from transformers.activations import NewGELUActivation
 
-    slow = [part for part in model.modules() if type(part) is NewGELUActivation and "forward" not in vars(part)]
-    for part in slow:
-        vars(part)["forward"] = _fused_gelu_tanh
+    composed = (part for part in model.modules() if type(part) is NewGELUActivation or type(part).__name__.endswith("RMSNorm"))
+    fused = {part: forward for part in composed if (forward := _fused_forward(part)) is not None}
+    for part, forward in fused.items():
+        vars(part)["forward"] = forward
     try:
         with eval_mode(model):
             yield
     finally:
-        for part in slow:
+        for part in fused:
             del vars(part)["forward"]
 
 
+def _fused_forward(part: nn.Module) -> Callable[[Tensor], Tensor] | None:
+    """The same function of a part in fewer operations, if there is one."""
+    if "forward" in vars(part) or isinstance(part, nn.RMSNorm):
+        return None
+    if not type(part).__name__.endswith("RMSNorm"):
+        return _fused_gelu_tanh
+    weight, eps = getattr(part, "weight", None), getattr(part, "variance_epsilon", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(eps, float) or weight.device.type == "cpu":
+        return None
+    forward = partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
+    if type(part) not in _IS_RMS_NORM:  # the name alone tells nothing: some add 1 to the weight
+        x = torch.linspace(-1, 3, weight.numel(), dtype=weight.dtype, device=weight.device)
+        _IS_RMS_NORM[type(part)] = torch.allclose(part(x), forward(x), rtol=0.02, atol=0.02)
+    return forward if _IS_RMS_NORM[type(part)] else None
+
+
+_IS_RMS_NORM = dict[type, bool]()
+
+
 def _fused_gelu_tanh(x: Float[Tensor, "*S"]) -> Float[Tensor, "*S"]:
-    """The tanh form of GELU, x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), as x sigmoid(2 u)."""
+    """The tanh form of GELU, x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3); on the CPU, where the kernel is slow,
+    as x sigmoid(2 u)."""
+    if x.device.type != "cpu":
+        return gelu(x, approximate="tanh")
     return torch.addcmul(x, x * x, x, value=0.044715).mul_(math.sqrt(8 / math.pi)).sigmoid_().mul_(x)

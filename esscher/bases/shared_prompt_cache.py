@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from esscher.heads.chunked_log_softmax import accumulation_dtype
-from esscher.networks.incremental_decoding import RowsByPrompt
+from esscher.networks.incremental_decoding import RowsByPrompt, fixed_address
 
 ATTENTION_NAME = "esscher_shared_prompt"
 MIN_SHARED_TOKENS = 8  # a shorter prompt is copied, which costs less than a second matrix product
+MIN_SHARED_TOKENS_ACCELERATOR = 512  # the same on an accelerator, where attention to a copied prompt is one kernel
 IGNORED_KWARGS = (
     "position_ids", "use_cache", "cache_position", "is_causal", "return_dict", "output_attentions", "output_hidden_states",
 )  # fmt: skip
@@ -37,7 +39,7 @@ class UnsupportedAttentionError(Exception):
 class SharedPromptLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """Keys and values of one layer: `prompt`, never written to, and `row_kv`. Short prompts are copied into `row_kv`."""
 
-    def __init__(self, prompt: tuple[Tensor, Tensor], rows_by_prompt: RowsByPrompt, max_new_tokens: int):
+    def __init__(self, prompt: tuple[Tensor, Tensor], rows_by_prompt: RowsByPrompt | None, max_new_tokens: int):
         super().__init__()  # type: ignore[no-untyped-call]
         self.is_initialized = True
         self.prompt, self.rows_by_prompt, self.max_new_tokens = prompt, rows_by_prompt, max_new_tokens
@@ -46,12 +48,13 @@ class SharedPromptLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @classmethod
     def after_prompt(
-        cls, keys: Tensor, values: Tensor, rows_by_prompt: RowsByPrompt, max_new_tokens: int
+        cls, keys: Tensor, values: Tensor, rows_by_prompt: RowsByPrompt | None, max_new_tokens: int
     ) -> "SharedPromptLayer":
+        """The layer after its prompt, which is copied if there is no `rows_by_prompt`."""
         slots = keys.shape[2]
-        if slots >= MIN_SHARED_TOKENS:
+        if rows_by_prompt is not None:
             return cls((keys, values), rows_by_prompt, max_new_tokens)
-        layer = cls((keys[:, :, :0], values[:, :, :0]), rows_by_prompt, slots + max_new_tokens)
+        layer = cls((keys[:, :, :0], values[:, :, :0]), None, slots + max_new_tokens)
         layer.lazy_initialization(keys, values)
         assert layer.row_kv is not None
         for memory, prompt in zip(layer.row_kv, (keys, values), strict=True):
@@ -81,7 +84,7 @@ class SharedPromptLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return self.prompt[0].shape[2] + self.filled
 
     def select(
-        self, index: Int[Tensor, "K"], rows_by_prompt: RowsByPrompt, used: Int[Tensor, "P"] | None
+        self, index: Int[Tensor, "K"], rows_by_prompt: RowsByPrompt | None, used: Int[Tensor, "P"] | None
     ) -> "SharedPromptLayer":
         """The chosen rows, copied; of the prompts only those `used`, or all (None) without a copy."""
         keys, values = self.prompt if used is None else (part.index_select(0, used) for part in self.prompt)
@@ -113,6 +116,11 @@ def attend(
         raise UnsupportedAttentionError(f"its attention takes {unsupported}")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer.read = layer.filled
+    if layer.rows_by_prompt is None and query.device.type != "cpu":
+        keys, values = (part.view(len(query), -1, *part.shape[1:])[:, :, : layer.filled] for part in layer.row_kv)
+        grouped_heads = query.shape[1] != keys.shape[1]
+        attended = scaled_dot_product_attention(query, keys, values, attention_mask, scale=scale, enable_gqa=grouped_heads)
+        return attended.transpose(1, 2), None
     grouped = query.reshape(query.shape[0], key.shape[1], -1, query.shape[-1])
     return _attend_prompt_and_row(grouped, layer, attention_mask, scale).flatten(1, 2)[:, None], None
 
@@ -129,14 +137,16 @@ def _attend_prompt_and_row(
     (prompt_keys, prompt_values), rows_by_prompt, slots = layer.prompt, layer.rows_by_prompt, layer.prompt[0].shape[2]
     keys, values = (part[:, : layer.filled] for part in layer.row_kv)
     score = torch.bmm(query.flatten(0, 1), keys.transpose(-1, -2)).view(*query.shape[:3], -1)
-    if slots:
+    if rows_by_prompt is not None:
         score = torch.cat([_matmul_per_prompt(query, prompt_keys.transpose(-1, -2), rows_by_prompt), score], -1)
     score *= scale
     if mask is not None:
         score = score.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else score + mask
     weights = score.softmax(-1, dtype=accumulation_dtype(score.dtype)).to(score.dtype)
     attended = torch.bmm(weights.flatten(0, 1)[..., slots:], values).view(*query.shape[:3], -1)
-    return attended.add_(_matmul_per_prompt(weights[..., :slots], prompt_values, rows_by_prompt)) if slots else attended
+    if rows_by_prompt is None:
+        return attended
+    return attended.add_(_matmul_per_prompt(weights[..., :slots], prompt_values, rows_by_prompt))
 
 
 def _matmul_per_prompt(
@@ -159,25 +169,30 @@ def copy_rows(
 
 def share(cache: Cache, rows: int, max_new_tokens: int, device: torch.device) -> Cache:
     """A shared cache from the cache of `rows` prompts; layers of other kinds than `DynamicLayer` stay."""
-    rows_by_prompt = RowsByPrompt(torch.arange(rows, device=device), rows)
     layers: list[Any] = list(cache.layers)
+    least = MIN_SHARED_TOKENS if device.type == "cpu" else MIN_SHARED_TOKENS_ACCELERATOR
+    rows_by_prompt = None
     for number, layer in enumerate(layers):
         if type(layer) is DynamicLayer and layer.keys is not None and layer.values is not None:
+            if rows_by_prompt is None and layer.keys.shape[2] >= least:
+                rows_by_prompt = RowsByPrompt(torch.arange(rows, device=device), rows)
             layers[number] = SharedPromptLayer.after_prompt(layer.keys, layer.values, rows_by_prompt, max_new_tokens)
     return Cache(layers=layers)
 
 
 def select(cache: Cache, index: Int[Tensor, "K"]) -> Cache:
     """The chosen rows of a cache of any kind, copied."""
-    shared = [layer for layer in cache.layers if isinstance(layer, SharedPromptLayer)]
-    rows_by_prompt, used = shared[0].rows_by_prompt.select(index) if shared else (None, None)
+    before = next((layer.rows_by_prompt for layer in cache.layers if isinstance(layer, SharedPromptLayer)), None)
+    rows_by_prompt, used = (None, None) if before is None else before.select(index)
     layers: list[Any] = []
     for layer in cache.layers:
-        if isinstance(layer, SharedPromptLayer) and rows_by_prompt is not None:
+        if isinstance(layer, SharedPromptLayer):
             layers.append(layer.select(index, rows_by_prompt, used))
         else:
             layers.append(deepcopy(layer))
             layers[-1].reorder_cache(index)
+            if layer.is_compileable:
+                fixed_address(layers[-1].keys), fixed_address(layers[-1].values), fixed_address(layers[-1].cumulative_length)
     return Cache(layers=layers)
 
 

@@ -28,7 +28,8 @@ class TokenRng(Protocol):
     the step and its number only: not on the sequences that were dropped, nor on when."""
 
     def categorical(self, log_weight: Float[Tensor, "A V"]) -> Int[Tensor, "A"]:
-        """One column for each sequence that is left, column v with probability proportional to exp(log_weight)."""
+        """One column for each sequence that is left, or for the first of them, with probability proportional to
+        exp(log_weight)."""
         ...
 
     def keep(self, index: Int[Tensor, "K"]) -> None:
@@ -122,7 +123,7 @@ class SeededTokens:
             uniform = torch.rand(STEPS_PER_BLOCK, self._sequences, dtype=torch.float64, generator=self._generator)
             uniform = uniform.add_(UNIFORM_STEP).to(self._device, widest_float(self._device))
             self._block = self._rows(uniform, self._left)
-        return _invert(log_weight, self._block.pop())[:, 0]
+        return _invert(log_weight, self._block.pop()[: len(log_weight)])[:, 0]
 
     def keep(self, index: Int[Tensor, "K"]) -> None:
         self._left = index if self._left is None else self._left[index]

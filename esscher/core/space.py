@@ -91,7 +91,12 @@ class Sequences:
         return self.rows(torch.arange(len(self) * times, device=self.tokens.device) // times)
 
     def to(self, device: torch.device | str) -> "Sequences":
-        return Sequences(self.tokens.to(device), self.start.to(device), self.stop.to(device))
+        """The rows on a device; all in one copy, because each copy waits for the device."""
+        if torch.device(device).type == self.tokens.device.type:
+            tokens = self.tokens.to(device)
+            return self if tokens is self.tokens else Sequences(tokens, self.start.to(device), self.stop.to(device))
+        moved = torch.cat([self.tokens, self.start[:, None], self.stop[:, None]], 1).to(device)
+        return Sequences(moved[:, :-2], moved[:, -2].contiguous(), moved[:, -1].contiguous())
 
     def without_padding(self) -> "Sequences":
         """The same rows without the columns that are padding in all of them."""

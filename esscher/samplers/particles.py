@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from esscher.core.device import on_device_of
 from esscher.core.draws import Draws, ess
-from esscher.core.randomness import Rng
+from esscher.core.randomness import Rng, widest_float
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted
 from esscher.samplers.ancestral import rows_at_once
-from esscher.samplers.scoring import log_weight, score_in_batches
+from esscher.samplers.scoring import log_weight, max_rows, score_in_batches
 
 
 def residual_resampling(log_weight: Float[Tensor, "P N"], count: int, *, rng: Rng) -> Int[Tensor, "P {count}"]:
@@ -93,54 +94,67 @@ class Particles:
 
 
 class _ParticleCloud:
-    """P * N growing sequences; the rows that are `open_` have one row each of the base's state, in order."""
+    """P * N growing sequences. All is kept on the CPU but the state of the base, which has a row for each open sequence, and
+    the prefixes of these, for the twist: an accelerator is asked once a step for the tokens, and once for the twist."""
 
     def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng):
         self.target, self.rng, self.shape = target, rng, (len(prompts), draws)
-        rows = prompts.repeat(draws)
-        device = rows.tokens.device
-        self.start = rows.start
-        self.tokens = torch.nn.functional.pad(rows.tokens, (0, target.space.max_length))
-        self.stop = rows.start.clone()
-        self.open_ = torch.ones(len(rows), dtype=torch.bool, device=device)
+        log_prob, self.state = target.base.begin(prompts)
+        prefixes = prompts.repeat(draws)
+        rows, device = prefixes.to("cpu"), log_prob.device
+        self.start, self.stop = rows.start, rows.start.clone()
+        self.tokens = pad(rows.tokens, (0, target.space.max_length))
+        self.prefixes = Sequences(pad(prefixes.tokens, (0, target.space.max_length)), prefixes.start, prefixes.stop)
+        self.open_ = torch.ones(len(rows), dtype=torch.bool)
         self.closing = torch.zeros_like(self.open_)  # finished since the last weighing
-        self.log_base = torch.zeros(len(rows), dtype=torch.float64, device=device)
-        self.log_twist = torch.zeros(len(rows), dtype=torch.float64, device=device)
-        self.log_weight = torch.zeros(self.shape, dtype=torch.float64, device=device)
+        self.log_base = torch.zeros(len(rows), dtype=torch.float64)
+        self.log_twist = torch.zeros(len(rows), dtype=torch.float64)
+        self.log_weight = torch.zeros(self.shape, dtype=torch.float64)
         self.length, self.lost = 0, 0  # tokens of an open row, and of all pruned rows
-        log_prob, state = target.base.begin(prompts)
-        shared = torch.arange(len(prompts), device=device).repeat_interleave(draws)
-        self.log_prob, self.state = log_prob[shared], target.base.select(state, shared)
+        self.choices = rng.tokens(len(rows), device)
+        self.slot = torch.arange(len(rows)) // draws  # the row of the state of each open sequence
+        self.token: Int[Tensor, "A"] | None = None
+        self.log_prob = log_prob
+        self._align_state()
 
     def growing(self) -> bool:
         return bool(self.open_.any())
 
     def extend(self) -> None:
         """One more token for every open row."""
-        token = self.rng.categorical(self.log_prob)[:, 0]
-        rows = self.open_.nonzero()[:, 0]
+        self.token = self.choices.categorical(self.log_prob)
+        log_token = self.log_prob.gather(1, self.token[:, None])[:, 0]
+        dtype = widest_float(log_token.device)
+        token, log_token = torch.stack([self.token.to(dtype), log_token.to(dtype)]).cpu().double()
+        token, rows = token.long(), self.open_.nonzero()[:, 0]
         self.tokens[rows, self.stop[rows]] = token
-        self.log_base[rows] += self.log_prob.gather(1, token[:, None])[:, 0].double()
+        self.prefixes.tokens.scatter_(1, self.prefixes.stop[:, None], self.token[:, None])
+        self.prefixes = replace(self.prefixes, stop=self.prefixes.stop + 1)
+        self.log_base[rows] += log_token
         self.stop[rows] += 1
         self.length += 1
         ended = self.target.space.is_eos(token) | (self.length == self.target.space.max_length)
-        self.slot = (~ended).nonzero()[:, 0]  # rows of the state that go on
+        self.slot = (~ended).nonzero()[:, 0]
         self.closing[rows[ended]] = True
         self.open_[rows[ended]] = False
+        if len(self.slot) < len(ended):
+            self.prefixes = self.prefixes.rows(self.slot.to(self.token.device))
 
     def weigh(self, twist: Callable[[Sequences], Tensor] | None) -> None:
         """Update each row's log weight: by the energy where it has finished, by the twist where it is open."""
         log_twist = self.log_twist.clone()
         if bool(self.closing.any()):
-            log_twist[self.closing] = log_weight(self.target, self.points(self.closing)).to(log_twist.device)
+            log_twist[self.closing] = log_weight(self.target, self.points(self.closing))
         if twist is not None and bool(self.open_.any()):
-            guess = score_in_batches(twist, self.points(self.open_))
+            width = int(self.stop[self.open_].max())
+            prefixes = replace(self.prefixes, tokens=self.prefixes.tokens[:, :width])
+            guess = twist(prefixes).cpu().double() if len(prefixes) <= max_rows(width) else score_in_batches(twist, prefixes)
             if not bool(torch.isfinite(guess).all()):
                 raise ValueError(
                     "A twist must be finite: it gave infinity or NaN for a prefix, which would forbid sequences that the "
                     "target allows. The draws were dropped; return a large negative number instead."
                 )
-            log_twist[self.open_] = guess.to(log_twist.device)
+            log_twist[self.open_] = guess
         change = torch.where(log_twist == -torch.inf, log_twist, log_twist - self.log_twist)
         self.log_weight = self.log_weight + change.view(self.shape)
         self.log_twist, self.closing = log_twist, torch.zeros_like(self.closing)
@@ -173,18 +187,24 @@ class _ParticleCloud:
 
     def _keep(self, ancestor: Int[Tensor, "K"]) -> None:
         """Replace the rows by these; the states follow at the next `advance`."""
-        slot_of = torch.full_like(self.start, -1)
-        slot_of[self.open_] = self.slot
-        self.slot = slot_of[ancestor][self.open_[ancestor]]
+        rank = self.open_.cumsum(0) - 1  # of an open row among the open ones
+        chosen = rank[ancestor][self.open_[ancestor]]
+        self.slot = self.slot[chosen]
         for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist"):
             setattr(self, name, getattr(self, name)[ancestor])
+        self.prefixes = self.prefixes.rows(chosen.to(self.prefixes.start.device))
 
     def advance(self) -> None:
-        base = self.target.base
-        rows = self.open_.nonzero()[:, 0]
+        self._align_state()
+        assert self.token is not None
+        self.log_prob, self.state = self.target.base.advance(self.state, self.token)
+
+    def _align_state(self) -> None:
+        """A row of the state for each open sequence."""
         if len(self.slot) != len(self.log_prob) or bool((self.slot[1:] <= self.slot[:-1]).any()):
-            self.state = base.select(self.state, self.slot)
-        self.log_prob, self.state = base.advance(self.state, self.tokens[rows, self.stop[rows] - 1])
+            index = self.slot.to(self.log_prob.device)
+            self.state, self.log_prob = self.target.base.select(self.state, index), self.log_prob[index]
+            self.token = None if self.token is None else self.token[index]
 
     def points(self, rows: Tensor) -> Sequences:
         width = int(self.stop[rows].max())
@@ -192,6 +212,6 @@ class _ParticleCloud:
 
     def draws(self) -> Draws:
         every = torch.ones_like(self.open_)
-        weights, log_base = self.log_weight.cpu(), self.log_base.view(self.shape).cpu()
+        weights, log_base = self.log_weight, self.log_base.view(self.shape)
         dropped = math.ceil(self.lost * len(every) / int((self.stop - self.start).sum()))
         return Draws(self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + dropped)

@@ -29,7 +29,7 @@ def log_prob(base: Base, x: Sequences) -> Float[Tensor, "B"]:
 
 def log_weight(target: Tilted, x: Sequences) -> Float[Tensor, "B"]:
     """-E(x) of each row, in float64."""
-    return score_in_batches(target.log_weight, on_device_of(x, target.energy, target.base))
+    return score_in_batches(lambda rows: target.log_weight(on_device_of(rows, target.energy, target.base)), x)
 
 
 @torch.no_grad()
