@@ -144,9 +144,10 @@ def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: 
         best, column = rest.topk(min(width, rest.shape[1]))
         # log-probabilities only fall, and no sequence is longer than `length`: this bounds the scores of unfinished prefixes
         over = (best[:, 0] == -torch.inf) | (finished.score[:, -1] >= best[:, 0] / length**penalty)
+        order, num_over = over.argsort(descending=True, stable=True), int(over.sum())  # the only wait for an accelerator
+        stopping, going = order[:num_over], order[num_over:]
         for part, whole in zip(vars(finished).values(), vars(done).values(), strict=True):
-            whole[open_.prompt[over]] = part[over]
-        going = (~over).nonzero()[:, 0]
+            whole[open_.prompt[stopping]] = part[stopping]
         if len(going) == 0:
             break
         finished, column = finished.rows(going), column[going]

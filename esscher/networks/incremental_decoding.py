@@ -179,7 +179,8 @@ class AttentionStep:
             score = self._score_by_slot(query, position, low)
         visible = cache[:, :, :, low : position.filled]
         if x.device.type != "cpu":
-            attended = scaled_dot_product_attention(query[:, :, None], *visible, score[:, :, None], scale=1.0)[:, :, 0]
+            keys, values = visible.unbind()
+            attended = scaled_dot_product_attention(query[:, :, None], keys, values, score[:, :, None], scale=1.0)[:, :, 0]
         else:  # for one query faster than a fused kernel
             keys, values = visible.flatten(1, 2).unbind()
             score = score.view(-1, 1, slots).baddbmm_(query.reshape(-1, 1, width), keys.transpose(1, 2))

@@ -152,8 +152,8 @@ class RecurrentStack(NetworkWithHead):
         state = RecurrentState(hidden, cell, *layers, self.head.logits_fn(max_new_tokens), self.static_steps)
         order = prompts.start.argsort(descending=True, stable=True)
         inputs, length = prepend_bos(prompts, self.bos)[order], prompts.start[order] + 1
-        for t in range(inputs.shape[1]):
-            active = int((length > t).sum())
+        column = torch.arange(inputs.shape[1], device=length.device)
+        for t, active in enumerate((length > column[:, None]).sum(1).tolist()):
             state.first(active).step(inputs[:active, t])
         state = state.select(order.argsort())
         return state.logits(state.hidden[-1]), state

@@ -49,6 +49,7 @@ class PermutationMask:
     queries: OrderedPositions
     keys: OrderedPositions
     past: int = 0
+    furthest: int | None = None  # no distance is larger; None: not known
 
     @cached_property
     def masked(self) -> Bool[Tensor, "R T K"]:
@@ -161,7 +162,10 @@ class RelativeAttention(nn.Module):
             return self._local_permuted_attention(query, kv, biases, context, marks)
         masked, index, bounds = permutation_mask.masked, None, (kv.shape[3] - 1, 1 - query.shape[2])
         if distance is not None:
-            bounds = (int(distance.max()), int(distance.min()))
+            if permutation_mask.furthest is None or distance.device.type == "cpu":
+                bounds = (int(distance.max()), int(distance.min()))
+            else:  # wider than needed: to ask the device is to wait
+                bounds = (permutation_mask.furthest, -permutation_mask.furthest)
             index = bounds[0] - distance
         if self.chunk is not None:
             queries, keys = permutation_mask.queries.position, permutation_mask.keys.position
@@ -210,7 +214,7 @@ class RelativeAttention(nn.Module):
         (key, value), keep, most, least, blind = kv, None, *bounds, None
         if context.permutation_mask is not None and mask is not None:
             blind = mask.all(-1, keepdim=True)
-            blind = blind if bool(blind.any()) else None
+            blind = blind if mask.device.type != "cpu" or bool(blind.any()) else None
             mask = mask if blind is None else mask & ~blind
         if context.training and self.config.attention_dropout:
             keep = dropout(query.new_ones(*query.shape[:3], key.shape[2]), self.config.attention_dropout)

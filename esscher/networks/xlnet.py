@@ -53,6 +53,7 @@ class XLNetState:
 
     caches: tuple[Float[Tensor, "2 H B S D"], ...]
     length: Int[Tensor, "B"]  # filled slots of each row
+    longest: int  # at most so many
     positions: Int[Tensor, "U"]  # position of the input in each slot
 
 
@@ -125,31 +126,31 @@ class XLNetNetwork(NetworkWithHead):
         slots = inputs.shape[1] - 1 + max_new_tokens
         shape = (2, self.config.heads, len(inputs), slots, self.biases.shape[3])
         caches = tuple(self.mask_emb.new_zeros(shape) for _ in self.blocks)  # zeros: a mask does not remove NaN
-        state = XLNetState(caches, length, self._positions(order, slots + 1))
+        state = XLNetState(caches, length, inputs.shape[1], self._positions(order, slots + 1))
         column = torch.arange(inputs.shape[1], device=inputs.device)[None].expand(len(inputs), -1)
         return self._step_tokens(state, inputs, column)
 
     def advance(self, state: XLNetState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLNetState]:
         column = state.length[:, None]
-        check_free_slot(int(column.max()) if len(token) else -1, state.caches[0].shape[3])
-        return self._step_tokens(replace(state, length=state.length + 1), token[:, None], column)
+        check_free_slot(state.longest, state.caches[0].shape[3])
+        return self._step_tokens(replace(state, length=state.length + 1, longest=state.longest + 1), token[:, None], column)
 
     def select(self, state: XLNetState, index: Int[Tensor, "K"]) -> XLNetState:
         caches = tuple(cache.index_select(2, index) for cache in state.caches)
-        return XLNetState(caches, state.length[index], state.positions)
+        return replace(state, caches=caches, length=state.length[index])
 
     def _step_tokens(
         self, state: XLNetState, inputs: Int[Tensor, "B L"], column: Int[Tensor, "B L"]
     ) -> tuple[Float[Tensor, "B V"], XLNetState]:
         """The logits after inputs, whose keys and values are written into the caches: content and next query in one pass."""
         context, rows = self._attention_context(False), torch.arange(len(inputs), device=inputs.device)[:, None]
-        used = int(state.length.max()) if len(inputs) else 0
+        used = state.longest
         slot = torch.arange(used, device=inputs.device)[None]
         next_column = torch.cat([column, state.length[:, None]], 1)
         order_index = torch.cat([column, state.length[:, None] - 1], 1)
         queries = OrderedPositions(order_index, state.positions[next_column])
         keys = OrderedPositions(slot, state.positions[slot])
-        context = replace(context, permutation_mask=PermutationMask(queries, keys))
+        context = replace(context, permutation_mask=PermutationMask(queries, keys, furthest=len(state.positions) - 1))
         x = torch.cat([self.embedding(inputs), self.mask_emb.expand(len(inputs), 1, -1)], 1)
         for block, biases, cache in zip(self._stack, self.biases, state.caches, strict=True):
             cache[:, :, rows, column] = block.kv(x[:, :-1])

@@ -1,0 +1,64 @@
+"""Compiled decoding steps: the same draws, one graph without a break, and no new graph for another position."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from esscher.bases.network import build_base, compile_steps
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of
+from esscher.networks.recurrent_config import EnasConfig, GruConfig, LstmConfig
+from esscher.networks.transformer_config import DeqConfig, TransformerConfig, TransformerXLConfig
+from esscher.samplers.ancestral import draw
+
+ATTENTION = {"width": 8, "layers": 2, "heads": 2, "feedforward": 8}
+CONFIGS = {
+    "transformer": TransformerConfig(max_positions=128, **ATTENTION),
+    "transformer, learned positions": TransformerConfig(max_positions=128, positions="learned", **ATTENTION),
+    "transformer-xl": TransformerXLConfig(**ATTENTION),
+    "mixers": TransformerXLConfig(mixers=("local", "dynamicconv"), spans=(8, 4), **ATTENTION),
+    "lstm": LstmConfig(width=8),
+    "gru": GruConfig(width=8),
+    "enas": EnasConfig(width=8),
+}
+
+
+def compare(name: str) -> dict[str, int]:
+    """Whether compiled steps draw the same, twice; graphs, and breaks of graphs."""
+    base, prompts = build_base(CONFIGS[name], Space(9, 70), rng=SeededRng(0)).eval(), prompts_of([[1, 2, 3], [4]])
+    expected, log_base = draw(base, prompts, 3, rng=SeededRng(1))
+    torch._dynamo.reset()
+    counters.clear()
+    same = compile_steps(base, "on", backend="eager")
+    for _ in range(2):
+        actual, log_prob = draw(base, prompts, 3, rng=SeededRng(1))
+        same = same and actual.points() == expected.points() and torch.allclose(log_prob, log_base, atol=1e-4)
+    graphs, breaks = counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+    return {"same": int(same), "graphs": graphs, "breaks": breaks}
+
+
+def test_compiled_steps_draw_the_same_from_one_graph():
+    """In a process of its own, because the checks of shapes under pytest are graphs, too. 73 positions are two windows of
+    slots; where attention is local, a third graph has the first slot that is read as a variable."""
+    call = "import json, test_compiled_steps as t; print(json.dumps({name: t.compare(name) for name in t.CONFIGS}))"
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"}
+    run = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    for name, result in json.loads(run.stdout.splitlines()[-1]).items():
+        assert result["same"] == 1 and result["breaks"] == 0, (name, result)
+        assert 1 <= result["graphs"] <= (3 if isinstance(CONFIGS[name], TransformerXLConfig) else 2), (name, result)
+
+
+def test_what_is_compiled():
+    space, deq = Space(9, 4), DeqConfig(width=8, heads=2, feedforward=8)
+    base, deq_base = (build_base(config, space, rng=SeededRng(0)).eval() for config in (CONFIGS["lstm"], deq))
+    assert not compile_steps(base) and not compile_steps(base, "off") and not base.network.static_steps
+    with pytest.raises(ValueError, match="cannot be captured"):
+        compile_steps(deq_base, "on")
