@@ -55,6 +55,7 @@ class XLNetState:
     length: Int[Tensor, "B"]  # filled slots of each row
     longest: int  # at most so many
     positions: Int[Tensor, "U"]  # position of the input in each slot
+    furthest: int  # no position is larger
 
 
 class XLNetNetwork(NetworkWithHead):
@@ -126,7 +127,8 @@ class XLNetNetwork(NetworkWithHead):
         slots = inputs.shape[1] - 1 + max_new_tokens
         shape = (2, self.config.heads, len(inputs), slots, self.biases.shape[3])
         caches = tuple(self.mask_emb.new_zeros(shape) for _ in self.blocks)  # zeros: a mask does not remove NaN
-        state = XLNetState(caches, length, inputs.shape[1], self._positions(order, slots + 1))
+        furthest = slots if order is None else len(order)
+        state = XLNetState(caches, length, inputs.shape[1], self._positions(order, slots + 1), furthest)
         column = torch.arange(inputs.shape[1], device=inputs.device)[None].expand(len(inputs), -1)
         return self._step_tokens(state, inputs, column)
 
@@ -150,7 +152,7 @@ class XLNetNetwork(NetworkWithHead):
         order_index = torch.cat([column, state.length[:, None] - 1], 1)
         queries = OrderedPositions(order_index, state.positions[next_column])
         keys = OrderedPositions(slot, state.positions[slot])
-        context = replace(context, permutation_mask=PermutationMask(queries, keys, furthest=len(state.positions) - 1))
+        context = replace(context, permutation_mask=PermutationMask(queries, keys, furthest=state.furthest))
         x = torch.cat([self.embedding(inputs), self.mask_emb.expand(len(inputs), 1, -1)], 1)
         for block, biases, cache in zip(self._stack, self.biases, state.caches, strict=True):
             cache[:, :, rows, column] = block.kv(x[:, :-1])
