@@ -5,9 +5,10 @@ the t-th token of the order: a prompt holds the first tokens of the order, where
 that follow. For infilling, put the known positions first.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.logits import check_length
+from esscher.core.config import CompileSteps
 from esscher.core.device import device_of
+from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
 from esscher.core.target import State
@@ -139,16 +142,13 @@ class NetworkBase(nn.Module):
         check_length(self.max_positions, length, what, f"train a base with max_positions = {length} or more")
 
 
-CompileSteps = Literal["auto", "on", "off"]
-"""Whether decoding steps are compiled: `auto` is on for CUDA devices, where a step is else a hundred kernels or more."""
-
-
-def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str = "inductor") -> bool:
+def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str | Callable[..., Any] = "inductor") -> bool:
     """Compile the decoding steps of a base with `torch.compile`, on CUDA as CUDA graphs; returns whether they are. The first
     step of each batch size and of each 64 positions is slow. With `auto`, a base whose steps are no graph stays as it is:
     DEQ (its iterations depend on the data), XLNet, encoder-decoders, pixel networks, and what is no network."""
     device = device_of(base)
-    if setting == "off" or (setting == "auto" and (device is None or device.type != "cuda")):
+    on_cuda = device is not None and device.type == "cuda"
+    if setting == "off" or (setting == "auto" and not (on_cuda and find_spec("triton"))):
         return False
     network = base.network if isinstance(base, NetworkBase) else base
     if not isinstance(network, CapturableNetwork) or isinstance(network, DeqNetwork):
@@ -158,9 +158,18 @@ def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str = "
             f"The steps of a {type(network).__name__} cannot be captured in one graph. Nothing was compiled; use compile=auto "
             f"or off."
         )
-    options: dict[str, Any] = {"mode": "reduce-overhead"} if backend == "inductor" and device and device.type == "cuda" else {}
-    network.static_steps = True
-    network.step_logits = torch.compile(type(network).step_logits.__get__(network), backend=backend, **options)  # type: ignore[method-assign]
+    options: dict[str, Any] = {"mode": "reduce-overhead"} if backend == "inductor" and on_cuda else {}
+    compiled = torch.compile(type(network).step_logits, backend=backend, **options)
+
+    def compiled_or_plain(network: CapturableNetwork, state: Any, token: Tensor) -> Tensor:
+        try:
+            return compiled(network, state, token)
+        except Exception as error:  # of many classes: no compiler, no triton for this GPU, a graph that cannot be captured
+            current_progress().say(f"Steps are not compiled, and run kernel by kernel: {error}")
+            network.compiled_step = None
+            return network.step_logits(state, token)  # writes what the broken step wrote, at the same places
+
+    network.static_steps, network.compiled_step = True, compiled_or_plain if setting == "auto" else compiled
     return True
 
 

@@ -156,6 +156,8 @@ def check_choices(config: Any) -> None:
             raise ValueError(f"Unknown {field.name} {value!r}; the known ones are {', '.join(map(str, known))}.")
 
 
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+CompileSteps = Literal["auto", "on", "off"]
 RESUMABLE_CHANGES = ("tracker", "fsdp", "gradient_checkpointing", "device")  # settings that may differ when a run is resumed
 
 

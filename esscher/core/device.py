@@ -9,16 +9,16 @@ CPU, because MPS has no float64.
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from esscher.core.config import DtypeName
 from esscher.core.distributed import local_rank, world_size
 from esscher.core.space import Sequences
 
 Part = TypeVar("Part")
-DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 def resolve_device(name: str | torch.device = "auto") -> torch.device:

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from esscher.bases.truncated import truncated
 from esscher.bases.wrappers import tilted_continuation, with_max_length
+from esscher.core.config import DtypeName
 from esscher.core.device import device_of, on_device_of
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of, sequences
@@ -33,7 +34,6 @@ from esscher.core.target import Tilted, flat
 from esscher.estimators.continuations import next_tokens, prefix_log_probs
 from esscher.samplers.importance import Importance
 from esscher.samplers.scoring import log_prob
-from esscher.workflow.config.load import Dtype
 from esscher.workflow.model import load
 
 logger = logging.getLogger("lm_eval.esscher")
@@ -61,7 +61,7 @@ class EsscherLM(LM):
         batch_size: int | str = 16,
         max_batch_size: int | None = None,
         device: str | None = None,
-        dtype: Dtype = "auto",
+        dtype: DtypeName = "auto",
     ):
         super().__init__()
         self.model = load(path, energy, device=device or "auto", dtype=dtype)

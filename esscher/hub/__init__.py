@@ -19,7 +19,8 @@ import torch
 from esscher.bases.causal_lm import CausalLM
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
-from esscher.core.device import DtypeName, place, resolve_device, resolve_dtype
+from esscher.core.config import DtypeName
+from esscher.core.device import place, resolve_device, resolve_dtype
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config

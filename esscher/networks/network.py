@@ -5,7 +5,8 @@ the tokens before token t. A `StreamingNetwork` also reads streams segment by se
 stream. Encoder-decoder networks read prompt and point apart, each after a BOS. Steps and memories have no gradient.
 """
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,6 +55,9 @@ class EncoderNetwork(Network, Protocol):
         """Bidirectional vectors of the BOS symbol and of each token: each depends on the whole row."""
 
 
+CompiledStep = Callable[[Any, Any, Tensor], Tensor]  # of a network, a state and tokens
+
+
 @runtime_checkable
 class CapturableNetwork(Network, Protocol):
     """A network whose decoding step can be one graph (`esscher.bases.network.compile_steps`)."""
@@ -61,8 +65,18 @@ class CapturableNetwork(Network, Protocol):
     static_steps: bool
     """Whether states have tensors of fixed shapes and addresses, as graphs need them; read by `begin`."""
 
+    compiled_step: CompiledStep | None
+    """`step_logits` of the class as a graph, not bound to this network, so that a copy of the network runs its own weights."""
+
     def step_logits(self, state: State, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         """The logits after one more token; modifies the tensors of the state."""
+
+
+def run_step(network: Any, state: Any, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
+    """`step_logits` of a `CapturableNetwork`, compiled if it is."""
+    step = network.compiled_step or type(network).step_logits
+    logits: Tensor = step(network, state, token)
+    return logits
 
 
 @runtime_checkable

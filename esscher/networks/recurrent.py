@@ -21,7 +21,7 @@ from esscher.heads.adaptive import AdaptiveInput
 from esscher.heads.build import build_embedding, build_head, init_embedding_and_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
 from esscher.networks.incremental_decoding import fixed_address
-from esscher.networks.network import Memory, prepend_bos
+from esscher.networks.network import CompiledStep, Memory, prepend_bos, run_step
 from esscher.networks.recurrent_config import AwdLstmConfig, RecurrentConfig
 from esscher.networks.regularization import ActivationRegularized, SegmentOutput, variational_dropout, word_dropout
 
@@ -130,11 +130,12 @@ class RecurrentStack(NetworkWithHead):
 
     max_positions = None
     static_steps = False
+    compiled_step: CompiledStep | None = None
     cells: nn.Module
     bos: int
 
     def advance(self, state: RecurrentState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], RecurrentState]:
-        return self.step_logits(state, token), state
+        return run_step(self, state, token), state
 
     def step_logits(self, state: RecurrentState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         state.step(token)

@@ -16,7 +16,7 @@ from esscher.core.space import Sequences
 from esscher.heads.build import build_embedding, build_head
 from esscher.heads.head import LogitsFn, NetworkWithHead
 from esscher.networks.incremental_decoding import CachePosition, KVCache, StepVectors, Vectors, attend_one, check_free_slot
-from esscher.networks.network import prepend_bos, unpadded
+from esscher.networks.network import CompiledStep, prepend_bos, run_step, unpadded
 from esscher.networks.transformer_config import TransformerConfig
 
 INITIAL_STD = 0.02
@@ -148,6 +148,7 @@ class TransformerNetwork(NetworkWithHead):
     """A causal Transformer that reads tokens and a BOS symbol."""
 
     static_steps = False
+    compiled_step: CompiledStep | None = None
     cos: Tensor
     sin: Tensor
 
@@ -191,7 +192,7 @@ class TransformerNetwork(NetworkWithHead):
 
     def advance(self, state: TransformerState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], TransformerState]:
         check_free_slot(state.position.longest, state.cache[0].slots)
-        return self.step_logits(state, token), state.next()
+        return run_step(self, state, token), state.next()
 
     def step_logits(self, state: TransformerState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         position = state.position

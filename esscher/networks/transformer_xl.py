@@ -28,7 +28,7 @@ from esscher.networks.incremental_decoding import (
     fixed_address,
     static_slots,
 )
-from esscher.networks.network import Memory, prepend_bos, unpadded
+from esscher.networks.network import CompiledStep, Memory, prepend_bos, run_step, unpadded
 from esscher.networks.regularization import variational_dropout
 from esscher.networks.relative_attention_ops import sinusoids
 from esscher.networks.token_mixers import AttentionContext, LightConv, RelativeAttention, SinusoidFn
@@ -93,6 +93,7 @@ class TransformerXLNetwork(NetworkWithHead):
 
     max_positions = None
     static_steps = False
+    compiled_step: CompiledStep | None = None
 
     def __init__(self, config: TransformerXLConfig, vocab_size: int, blocks: Sequence[nn.Module] | None = None):
         super().__init__()
@@ -196,7 +197,7 @@ class TransformerXLNetwork(NetworkWithHead):
 
     def advance(self, state: XLState, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], XLState]:
         check_free_slot(state.position.longest, state.caches[0].shape[3])
-        return self.step_logits(state, token), XLState(state.caches, state.steps, state.head, state.position.next())
+        return run_step(self, state, token), XLState(state.caches, state.steps, state.head, state.position.next())
 
     def step_logits(self, state: XLState, token: Int[Tensor, "B"]) -> Float[Tensor, "B V"]:
         # views are cheaper in inference mode; the logits, computed outside, are an ordinary tensor

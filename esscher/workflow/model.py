@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esscher.bases.network import NetworkBase, with_attention_span
+from esscher.bases.network import NetworkBase, compile_steps, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.chunking import Chunking
-from esscher.core.config import load_object, takes
+from esscher.core.config import DtypeName, load_object, takes
 from esscher.core.device import place, resolve_device, resolve_dtype
 from esscher.core.distributed import world_size
 from esscher.core.target import Tilted, flat
@@ -42,7 +42,7 @@ from esscher.energies.serialization import (
 from esscher.hub import ModelCard, SavedBase, read_base, save_base
 from esscher.training.collectives import init_process_group
 from esscher.workflow.config.distil import DistilRun
-from esscher.workflow.config.load import BaseConfig, Dtype, LoadConfig
+from esscher.workflow.config.load import BaseConfig, LoadConfig
 from esscher.workflow.config.measure import MeasureConfig
 from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.config.tilt import TiltRun
@@ -328,7 +328,7 @@ class Model:
 
 
 def load(
-    folder: str | Path, energy: str | Path | None = None, device: str = "auto", dtype: Dtype = "auto", **settings: Any
+    folder: str | Path, energy: str | Path | None = None, device: str = "auto", dtype: DtypeName = "auto", **settings: Any
 ) -> Model:
     """Load a model, tilted if an energy is named.
 
@@ -338,7 +338,8 @@ def load(
         device: Where the model computes: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
         dtype: Precision of the base's weights: float32, bfloat16, float16; auto is float32 on a CPU, elsewhere that of the
             files.
-        **settings: More fields of `LoadConfig`: `fsdp`; `max_length`, `eos`, `prompt_tokens` where text is cut differently.
+        **settings: More fields of `LoadConfig`: `compile`; `fsdp`; `max_length`, `eos`, `prompt_tokens` where text is cut
+            differently.
 
     Example:
         >>> model = esscher.load("runs/base", energy="runs/energy")
@@ -375,6 +376,8 @@ def load_model(settings: BaseConfig) -> Model:
         from esscher.bases.fsdp import shard  # takes seconds to import
 
         shard(base.requires_grad_(False), device)
+    else:
+        compile_steps(base, settings.compile)
     energy_folder = Path(energy) if energy is not None and Path(energy).is_dir() else None
     processor = _processor(folder, base, tokenizer, chunking, trained)
     return Model(base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved)

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from esscher.bases import network as networks
 from esscher.bases.network import build_base, compile_steps
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of
@@ -43,15 +45,51 @@ def compare(name: str) -> dict[str, int]:
     return {"same": int(same), "graphs": graphs, "breaks": breaks}
 
 
-def test_compiled_steps_draw_the_same_from_one_graph():
-    """In a process of its own, because the checks of shapes under pytest are graphs, too. 73 positions are two windows of
-    slots; where attention is local, a third graph has the first slot that is read as a variable."""
-    call = "import json, test_compiled_steps as t; print(json.dumps({name: t.compare(name) for name in t.CONFIGS}))"
+def copy_draws_by_its_own_weights() -> bool:
+    """Whether a copy of a compiled base, with other weights, draws as a base with these."""
+    base, other = (build_base(CONFIGS["gru"], Space(9, 6), rng=SeededRng(seed)).eval() for seed in (0, 1))
+    compile_steps(base, "on", backend="eager")
+    copied = deepcopy(base)
+    copied.load_state_dict(other.state_dict())
+    actual, expected = (draw(part, prompts_of([[1]]), 8, rng=SeededRng(2))[0].points() for part in (copied, other))
+    return actual == expected
+
+
+def runs_uncompiled_where_compiling_fails() -> bool:
+    """Whether a base on a device that cannot compile draws the same; what it says is on standard error."""
+    base = build_base(CONFIGS["gru"], Space(9, 6), rng=SeededRng(0)).eval()
+    expected = draw(base, prompts_of([[1]]), 8, rng=SeededRng(2))[0].points()
+    networks.device_of, networks.find_spec = lambda base: torch.device("cuda"), lambda name: True
+
+    def broken(graph, inputs):
+        raise RuntimeError("no such GPU")
+
+    compile_steps(base, backend=broken)
+    assert base.network.compiled_step is not None
+    return draw(base, prompts_of([[1]]), 8, rng=SeededRng(2))[0].points() == expected and base.network.compiled_step is None
+
+
+def in_process(expression: str) -> tuple[object, str]:
+    """What an expression gives in a process of its own, because the checks of shapes under pytest are graphs, too; and what it
+    says."""
     folder = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": f"{folder}:{folder.parents[1]}"}
+    call = f"import json, test_compiled_steps as t; print(json.dumps({expression}))"
     run = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
-    for name, result in json.loads(run.stdout.splitlines()[-1]).items():
+    return json.loads(run.stdout.splitlines()[-1]), run.stderr
+
+
+def test_copies_and_failures():
+    copied, said = in_process("[t.copy_draws_by_its_own_weights(), t.runs_uncompiled_where_compiling_fails()]")
+    assert copied == [True, True] and "no such GPU" in said and "kernel by kernel" in said
+
+
+def test_compiled_steps_draw_the_same_from_one_graph():
+    """73 positions are two windows of slots; where attention is local, a third graph has the first slot that is read as a
+    variable."""
+    results, _ = in_process("{name: t.compare(name) for name in t.CONFIGS}")
+    for name, result in results.items():
         assert result["same"] == 1 and result["breaks"] == 0, (name, result)
         assert 1 <= result["graphs"] <= (3 if isinstance(CONFIGS[name], TransformerXLConfig) else 2), (name, result)
 

@@ -1,11 +1,10 @@
 """The settings of loading a model, without torch."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from esscher.core.chunking import Chunking
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+from esscher.core.config import CompileSteps, DtypeName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +19,16 @@ class DeviceConfig:
 class PlacementConfig(DeviceConfig):
     """Where to compute, and in what precision the base's weights are."""
 
-    dtype: Dtype = "auto"
+    dtype: DtypeName = "auto"
     """Precision of the base's weights; auto is float32 on a CPU, elsewhere that of the files. What learns is float32."""
+
+    compile: CompileSteps = "auto"
+    """Whether steps of drawing are compiled; auto does so on a GPU for the networks whose steps are one graph."""
 
     @property
     def placement(self) -> dict[str, Any]:
         """The arguments of `esscher.load` that these settings are."""
-        return {"device": self.device, "dtype": self.dtype}
+        return {"device": self.device, "dtype": self.dtype, "compile": self.compile}
 
 
 @dataclass(frozen=True)
