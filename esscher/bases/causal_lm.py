@@ -36,6 +36,7 @@ from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK, accumulation_dty
 from esscher.networks.network import prepend_bos
 
 DEFAULT_MAX_LENGTH = 256
+PADDING_WARNING = "warn_if_padding_and_no_attention_mask"  # a method of models of transformers
 REQUIRED_INPUTS = ("input_ids", "attention_mask", "past_key_values")
 IGNORE_INDEX = -100  # the label of positions that are not scored
 
@@ -285,19 +286,25 @@ def last_log_probs(output: Any) -> Float[Tensor, "B V"]:
 @contextmanager
 def step_mode(model: nn.Module) -> Iterator[None]:
     """Within it, a model is in evaluation mode, and GELU and RMSNorm, which `transformers` composes of six to eight operations,
-    take fewer; afterwards it is as before."""
+    take fewer, and no token is compared with that of padding, for which the host waits; afterwards it is as before."""
+    from transformers import PreTrainedModel
     from transformers.activations import NewGELUActivation
 
     composed = (part for part in model.modules() if type(part) is NewGELUActivation or type(part).__name__.endswith("RMSNorm"))
     fused = {part: forward for part in composed if (forward := _fused_forward(part)) is not None}
     for part, forward in fused.items():
         vars(part)["forward"] = forward
+    warning = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    for part in warning:
+        vars(part)[PADDING_WARNING] = lambda *_: None
     try:
         with eval_mode(model):
             yield
     finally:
         for part in fused:
             del vars(part)["forward"]
+        for part in warning:
+            vars(part).pop(PADDING_WARNING, None)
 
 
 def _fused_forward(part: nn.Module) -> Callable[[Tensor], Tensor] | None:

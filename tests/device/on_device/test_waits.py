@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(torch.ops.simulated_cuda, "counts"),
 VOCAB, LENGTH, LAYERS = 300, 48, 4
 PROMPTS = prompts_of([[5, 6, 7, 8, 9, 10, 11, 12, 13, 14]] * 4)
 ATTENTION = {"width": 16, "layers": LAYERS, "heads": 2, "feedforward": 32}
-TOKENS = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 0, "pad_token_id": None}
+TOKENS = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 0, "pad_token_id": 0}
 
 
 def own(config):
