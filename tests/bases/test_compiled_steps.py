@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
 
 from esscher.bases import network as networks
 from esscher.bases.network import build_base, compile_steps
@@ -78,6 +81,27 @@ def in_process(expression: str) -> tuple[object, str]:
     run = subprocess.run([sys.executable, "-c", call], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1]), run.stderr
+
+
+def kernels(name: str) -> dict[str, int]:
+    """Whether steps of 12 layers (LSTM: 2) compiled by inductor draw the same, and the kernels of a step."""
+    config = CONFIGS[name] if name == "lstm" else replace(CONFIGS[name], layers=12)
+    base, prompts = build_base(config, Space(9, 40), rng=SeededRng(0)).eval(), prompts_of([[1, 2, 3], [4]])
+    expected, _ = draw(base, prompts, 3, rng=SeededRng(1))
+    compile_steps(base, "on")
+    (actual, _), codes = run_and_get_code(lambda: draw(base, prompts, 3, rng=SeededRng(1)))
+    code = codes[-1][codes[-1].index("def call(") :]
+    return {
+        "same": actual.points() == expected.points(),
+        "kernels": len(re.findall(r"^ +(?:cpp_fused|extern_kernels)", code, re.M)),
+    }
+
+
+@pytest.mark.slow
+def test_compiled_steps_have_few_kernels():
+    results, _ = in_process('{name: t.kernels(name) for name in ("lstm", "transformer")}')
+    assert results["lstm"]["same"] and results["lstm"]["kernels"] <= 8
+    assert results["transformer"]["same"] and results["transformer"]["kernels"] <= 105  # 9 a layer, 211 uncompiled at first
 
 
 def test_copies_and_failures():
