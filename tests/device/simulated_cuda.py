@@ -39,9 +39,24 @@ RECURRENT = {
     "lstm.input": decompositions.lstm_impl, "lstm.data": decompositions.lstm_data_impl,
     "gru.input": decompositions.gru_impl, "gru.data": decompositions.gru_impl_data,
 }  # fmt: skip
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> torch.Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # the plain formula adds a mask, whatever its dtype
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
+    return torch._scaled_dot_product_attention_math(query, key, value, attn_mask, *args, **kwargs)[0]
+
+
 COMPOSED: dict[str, Callable[..., Any]] = {
     "_fused_rms_norm": decompositions._fused_rms_norm,
-    "scaled_dot_product_attention": lambda *args, **kwargs: torch._scaled_dot_product_attention_math(*args, **kwargs)[0],
+    "scaled_dot_product_attention": _attention,
 }
 LIBRARY = torch.library.Library("aten", "IMPL")
 

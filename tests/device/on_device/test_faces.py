@@ -82,6 +82,7 @@ def test_the_server(tilted_model, tilted, stream):
         if stream:
             answer = json.loads(answer.split("data: ")[-2])
         assert status == 200 and len(answer["choices"]) == 6
+        answer["usage"].pop("drawn_tokens")  # rows of the network: on a GPU, finished rows go on
         answers.append({name: answer[name] for name in ("choices", "usage")})
     assert_alike(answers[1], answers[0])
 
