@@ -20,7 +20,7 @@ from esscher.networks.transformer_config import TransformerConfig
 from esscher.samplers.ancestral import draw
 
 SHORT, LONG, VOCAB, WIDTH = 16, 48, 200, 32
-IDS = {"vocab_size": VOCAB, "eos_token_id": None, "bos_token_id": 0, "pad_token_id": 0, "attn_implementation": "sdpa"}
+IDS = {"vocab_size": VOCAB, "eos_token_id": None, "bos_token_id": 0, "attn_implementation": "sdpa"}
 
 
 def gpt2(tokens: int) -> CausalLM:
