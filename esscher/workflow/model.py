@@ -18,7 +18,7 @@ import torch
 from esscher.bases.network import NetworkBase, compile_steps, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.chunking import Chunking
-from esscher.core.config import DtypeName, load_object, takes
+from esscher.core.config import DtypeName, check_choices, load_object, takes
 from esscher.core.device import place, resolve_device, resolve_dtype
 from esscher.core.distributed import world_size
 from esscher.core.target import Tilted, flat
@@ -351,6 +351,7 @@ def load(
 def load_model(settings: BaseConfig) -> Model:
     """The model of these folders; what the settings leave open is as the folders say."""
     folder = Path(settings.folder)
+    check_choices(settings)
     device = resolve_device(settings.device)
     if world_size() > 1:
         init_process_group(device)

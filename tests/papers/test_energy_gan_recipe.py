@@ -21,6 +21,7 @@ from esscher.papers.games.points import PROCESSES
 from esscher.papers.study import ROW_FILE, StudyContext
 
 
+@pytest.mark.slow
 def test_smoke(tmp_path: Path, monkeypatch):
     result = find_recipe("energy-gan").run(scale="smoke", out=tmp_path, seeds=1)
     assert [(row["process"], row["model"]) for row in result["rows"]] == [(p, m) for p in PROCESSES for m in MODELS]

@@ -15,6 +15,7 @@ TINY = GamScale(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", TINY)
     actual = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))

@@ -79,6 +79,7 @@ def test_no_passage_to_judge_by_was_pretrained_on(tmp_path):
         assert all(len(row["text"].split()) == PASSAGE_WORDS and (row["text"] in text) == seen for row in rows)
 
 
+@pytest.mark.slow
 def test_the_smallest_run(few, tmp_path):
     actual = run_xlnet(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     assert [(row["pretrained"], row["seed"]) for row in actual["rows"]] == [

@@ -99,7 +99,7 @@ UNCHECKED = """
 import sys
 from esscher.objectives.config import OBJECTIVES
 from esscher.training.config import TrainingConfig
-for name in ("optimizer", "schedule", "device", "tracker"):
+for name in ("optimizer", "schedule", "precision", "tracker"):
     try:
         TrainingConfig(**{name: "AdamW"})
     except ValueError as error:
@@ -121,7 +121,7 @@ def test_unknown_names_are_refused_and_no_torch_is_imported():
     assert done.stdout.splitlines() == [
         "Unknown optimizer 'AdamW'; the known ones are adam, adamw, adagrad, sgd.",
         "Unknown schedule 'AdamW'; the known ones are constant, cosine, linear, exponential, inverse-sqrt.",
-        "Unknown device 'AdamW'; the known ones are auto, cpu.",
+        "Unknown precision 'AdamW'; the known ones are auto, float32, bfloat16.",
         "Unknown tracker 'AdamW'; the known ones are tensorboard, trackio, wandb, mlflow, None.",
         "Unknown inner 'guessed'; the known ones are exact, sampled.",
         "Unknown counts 'twice'; the known ones are again, once.",
