@@ -68,9 +68,14 @@ def has_float64(device: torch.device) -> bool:
     return device.type != "mps"
 
 
+def widest_float(device: torch.device) -> torch.dtype:
+    """float64, or float32 on a device that has no float64."""
+    return torch.float64 if has_float64(device) else torch.float32
+
+
 def widest(values: Tensor) -> Tensor:
     """The values in float64, or in float32 on a device that has no float64."""
-    return values.to(torch.float64 if has_float64(values.device) else torch.float32)
+    return values.to(widest_float(values.device))
 
 
 def place(part: Part, device: torch.device | str, dtype: torch.dtype | None = None) -> Part:

@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from esscher.core.device import widest_float
+
 MAX_SINGLE_PASS_WEIGHTS = 2**15  # up to here one cumulative sum is faster than two levels of blocks
 MIN_BLOCKED_WIDTH = 64  # columns up to which there are no blocks
 UNIFORM_STEP = 2.0**-53  # spacing of torch's uniform float64 numbers
@@ -134,11 +136,6 @@ class SeededTokens:
     def _rows(uniform: Float[Tensor, "S B"], index: Int[Tensor, "K"] | None) -> list[Float[Tensor, "K 1"]]:
         """The numbers of some sequences, those of the last step first."""
         return list((uniform if index is None else uniform[:, index])[..., None].unbind())[::-1]
-
-
-def widest_float(device: torch.device) -> torch.dtype:
-    """float64, where the device has it: MPS does not."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def require_seeded(rng: Rng) -> SeededRng:

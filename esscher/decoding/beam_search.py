@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.core.config import check_at_least
-from esscher.core.device import on_device_of
+from esscher.core.device import on_device_of, widest, widest_float
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Base, State, Tilted, flat
@@ -65,7 +65,7 @@ class BeamSearch:
         parts = [_search(base, group, self.width, self.length_penalty, length) for group in prompts.split(prompts_at_once)]
         if not parts:
             return BeamCandidates(prompts, torch.zeros(0, self.width), torch.zeros(0, self.width))
-        log_base, score = (torch.cat([getattr(part, name) for part in parts]) for name in ("log_base", "score"))
+        log_base, score = (torch.cat([getattr(part, name) for part in parts]).double() for name in ("log_base", "score"))
         return BeamCandidates(concatenate([part.x for part in parts]).to(device), log_base, score)
 
 
@@ -98,7 +98,7 @@ class _FinishedBeams:
 
     @classmethod
     def none(cls, prompts: int, width: int, length: int, device: torch.device) -> "_FinishedBeams":
-        missing = torch.full((prompts, width), -torch.inf, dtype=torch.float64, device=device)
+        missing = torch.full((prompts, width), -torch.inf, dtype=widest_float(device), device=device)
         tokens = torch.zeros(prompts, width, length, dtype=torch.long, device=device)
         return cls(missing, missing.clone(), tokens, torch.zeros_like(missing, dtype=torch.long))
 
@@ -129,7 +129,7 @@ def _search(base: Base, prompts: Sequences, width: int, penalty: float, length: 
     """Search all prompts in one batch."""
     following, state = base.begin(prompts)
     device, count = following.device, len(prompts)
-    nothing = torch.zeros(count, 1, dtype=torch.float64, device=device)
+    nothing = torch.zeros(count, 1, dtype=widest_float(device), device=device)
     tokens = torch.zeros(count, 1, length, dtype=torch.long, device=device)
     open_ = _OpenBeams(torch.arange(count, device=device), nothing, tokens, following, state)
     finished = _FinishedBeams.none(count, width, length, device)
@@ -164,7 +164,7 @@ def _expand(open_: _OpenBeams, width: int, step: int) -> tuple[_FinishedBeams, I
     prompts, beams = open_.log_prob.shape
     few = min(2 * width, open_.following.shape[1])
     likely, token = open_.following.topk(few)
-    total = (open_.log_prob.reshape(-1, 1) + likely.double()).view(prompts, beams * few)
+    total = (open_.log_prob.reshape(-1, 1) + widest(likely)).view(prompts, beams * few)
     best, place = total.topk(min(2 * width, beams * few))
     beam, chosen = place // few, token.view(prompts, -1).gather(1, place)
     tokens = open_.tokens.gather(1, beam[..., None].expand(-1, -1, open_.tokens.shape[2]))

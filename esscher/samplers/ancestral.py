@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from esscher.core.device import on_device_of
+from esscher.core.device import on_device_of, widest_float
 from esscher.core.draws import Draws
-from esscher.core.randomness import STEPS_PER_BLOCK, Rng, widest_float
+from esscher.core.randomness import STEPS_PER_BLOCK, Rng
 from esscher.core.space import Sequences, Space, concatenate
 from esscher.core.target import Base, State, Tilted, flat
 

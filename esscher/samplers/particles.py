@@ -16,9 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from esscher.core.device import on_device_of
+from esscher.core.device import on_device_of, widest_float
 from esscher.core.draws import Draws, ess
-from esscher.core.randomness import Rng, widest_float
+from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted
 from esscher.samplers.ancestral import rows_at_once

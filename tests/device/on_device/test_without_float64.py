@@ -9,15 +9,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from esscher.bases import hidden_markov
+from esscher.bases.network import build_base
 from esscher.core import device as core_device
 from esscher.core.device import place
-from esscher.core.space import prompts_of
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, prompts_of
 from esscher.core.target import Tilted
+from esscher.decoding.beam_search import BeamSearch
 from esscher.energies.features import LogLinear, Sum, contains, length, token_feature
 from esscher.exact.enumeration import enumerate_points
+from esscher.networks.recurrent_config import GruConfig
+from esscher.samplers.accept_reject import Metropolis
+from esscher.samplers.ancestral import draw
+from esscher.samplers.particles import Particles
 from esscher.samplers.scoring import log_prob, log_weight
+from esscher.samplers.sir import SIR
 
 DEVICE = torch.device("cuda", 0)
+PROMPTS = prompts_of([[1], [2, 3]])
 FIRST = {bases.part_of(name): name for name in reversed(bases.BASES)}
 
 
@@ -66,3 +75,21 @@ def test_features_and_sums_of_energies():
     expected = log_weight(Tilted(base, energy), x)
     moved = Tilted(place(base, DEVICE), place(energy, DEVICE))
     torch.testing.assert_close(log_weight(moved, x), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["draw", "sir", "particles", "metropolis", "beam"])
+def test_samplers_and_beams(kind):
+    base, energy = (
+        build_base(GruConfig(8, 1), Space(5, 6, eos=0), rng=SeededRng(0)).eval(),
+        LogLinear([contains([1, 2])], torch.tensor([1.0])),
+    )
+    run = {
+        "draw": lambda target, x: draw(target.base, x, 8, rng=SeededRng(1))[0],
+        "sir": lambda target, x: SIR(16)(target, x, 4, rng=SeededRng(1)).x,
+        "particles": lambda target, x: Particles()(target, x, 4, rng=SeededRng(1)).x,
+        "metropolis": lambda target, x: Metropolis(5)(target, x, 4, rng=SeededRng(1)).x,
+        "beam": lambda target, x: BeamSearch(3)(target, x, rng=SeededRng(1)).x,
+    }[kind]
+    expected = run(Tilted(base, energy), PROMPTS).points()
+    moved = run(Tilted(place(base, DEVICE), place(energy, DEVICE)), PROMPTS)
+    assert moved.points() == expected and moved.tokens.device.type == "cpu"
