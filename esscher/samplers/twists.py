@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from esscher.core.device import on_device_of
 from esscher.core.draws import Draws
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -143,7 +144,8 @@ def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int =
 
 
 def _prefix_log_weight(energy: Energy, x: Sequences) -> Float[Tensor, "B"]:
-    """The energy's own twist of a prefix, or else -E(prefix)."""
+    """The energy's own twist of a prefix, or else -E(prefix); on the device of the energy."""
+    x = on_device_of(x, energy)
     guess = energy.twist(x) if isinstance(energy, HasTwist) else -energy(x)
     return guess.clamp(-TWIST_CLAMP, TWIST_CLAMP)
 

@@ -110,12 +110,6 @@ def test_a_device_that_is_not_there_is_named(name):
         resolve_device(name)
 
 
-@pytest.mark.parametrize("setting", [{"dtype": "int8"}, {"compile": "always"}])
-def test_a_wrong_word_is_refused_before_anything_is_read(setting):
-    with pytest.raises(ValueError, match=f"Unknown {next(iter(setting))}"):
-        esscher.load("nowhere", **setting)
-
-
 def test_a_part_is_moved_with_all_that_it_holds():
     base = lively(TransformerConfig(16, 1, 2, 16, max_positions=16), Space(3, 4, eos=0))
     assert device_of(base) == torch.device("cpu") and device_of(3, "text", None) is None
