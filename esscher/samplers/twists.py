@@ -135,7 +135,7 @@ def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int =
         if int(goes_on.sum()) < MIN_DRAWS:
             break
         rows = goes_on.view(-1).nonzero()[:, 0]
-        unfinished = drawn.x.rows(rows.to(drawn.x.tokens.device))
+        unfinished = on_device_of(drawn.x.rows(rows.to(drawn.x.tokens.device)), target.base, target.energy)
         prefixes = Sequences(unfinished.tokens, unfinished.start, unfinished.start + t)
         guess = torch.zeros_like(drawn.log_weight)
         guess[goes_on] = score_in_batches(partial(_prefix_log_weight, target.energy), prefixes)
