@@ -290,11 +290,16 @@ def step_mode(model: nn.Module) -> Iterator[None]:
     from transformers import PreTrainedModel
     from transformers.activations import NewGELUActivation
 
-    composed = (part for part in model.modules() if type(part) is NewGELUActivation or type(part).__name__.endswith("RMSNorm"))
-    fused = {part: forward for part in composed if (forward := _fused_forward(part)) is not None}
+    fused: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
+    warning: list[nn.Module] = []
+    for part in model.modules():
+        is_composed = type(part) is NewGELUActivation or type(part).__name__.endswith("RMSNorm")
+        if is_composed and (forward := _fused_forward(part)) is not None:
+            fused[part] = forward
+        elif isinstance(part, PreTrainedModel):
+            warning.append(part)
     for part, forward in fused.items():
         vars(part)["forward"] = forward
-    warning = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
     for part in warning:
         vars(part)[PADDING_WARNING] = lambda *_: None
     try:
@@ -319,7 +324,8 @@ def _fused_forward(part: nn.Module) -> Callable[[Tensor], Tensor] | None:
     forward = partial(rms_norm, normalized_shape=weight.shape, weight=weight, eps=eps)
     if type(part) not in _IS_RMS_NORM:  # the name alone tells nothing: some add 1 to the weight
         x = torch.linspace(-1, 3, weight.numel(), dtype=weight.dtype, device=weight.device)
-        _IS_RMS_NORM[type(part)] = torch.allclose(part(x), forward(x), rtol=0.02, atol=0.02)
+        tolerance = 16 * torch.finfo(weight.dtype).eps
+        _IS_RMS_NORM[type(part)] = torch.allclose(part(x), forward(x), rtol=tolerance, atol=tolerance)
     return forward if _IS_RMS_NORM[type(part)] else None
 
 

@@ -164,10 +164,10 @@ def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str | C
     def compiled_or_plain(network: CapturableNetwork, state: Any, token: Tensor) -> Tensor:
         try:
             return compiled(network, state, token)
-        except Exception as error:  # of many classes: no compiler, no triton for this GPU, a graph that cannot be captured
+        except torch._dynamo.exc.TorchDynamoException as error:  # before anything ran: the state is as it was
             current_progress().say(f"Steps are not compiled, and run kernel by kernel: {error}")
             network.compiled_step = None
-            return network.step_logits(state, token)  # writes what the broken step wrote, at the same places
+            return network.step_logits(state, token)
 
     network.static_steps, network.compiled_step = True, compiled_or_plain if setting == "auto" else compiled
     return True

@@ -31,14 +31,16 @@ def resolve_device(name: str | torch.device = "auto") -> torch.device:
     except RuntimeError as error:
         raise ValueError(f"There is no device {name!r}; name auto, cpu, cuda, cuda:1 or mps. Nothing was loaded.") from error
     if device.type == "cuda":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (device.index or 0) >= count:
+        count, index = torch.cuda.device_count() if torch.cuda.is_available() else 0, device.index
+        if index is None and count:
+            index = local_rank() if world_size() > 1 else torch.cuda.current_device()
+        if index is None or index >= count:
+            process = f" for the process of local rank {index}" if device.index is None and count else ""
             raise ValueError(
-                f"There is no device {name!r} on this machine, which has {count} CUDA devices (torch {torch.__version__}). "
-                f"Nothing was loaded; `esscher env` shows the devices."
+                f"There is no device {name!r}{process} on this machine, which has {count} CUDA devices (torch "
+                f"{torch.__version__}). Nothing was loaded; `esscher env` shows the devices."
             )
-        own = local_rank() if world_size() > 1 else torch.cuda.current_device()
-        return torch.device("cuda", own if device.index is None else device.index)
+        return torch.device("cuda", index)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ValueError("This machine has no MPS device. Nothing was loaded; `esscher env` shows the devices.")
     return device

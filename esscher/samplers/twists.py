@@ -144,8 +144,7 @@ def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int =
 
 
 def _prefix_log_weight(energy: Energy, x: Sequences) -> Float[Tensor, "B"]:
-    """The energy's own twist of a prefix, or else -E(prefix); on the device of the energy."""
-    x = on_device_of(x, energy)
+    """The energy's own twist of a prefix, or else -E(prefix)."""
     guess = energy.twist(x) if isinstance(energy, HasTwist) else -energy(x)
     return guess.clamp(-TWIST_CLAMP, TWIST_CLAMP)
 
