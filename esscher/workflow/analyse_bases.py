@@ -115,7 +115,7 @@ def analyse_rank(settings: RankConfig) -> Analysis[dict[str, LogProbSpectrum]]:
             what = "give more --contexts" if contexts < vocab_size else "it is that of all tokens"
             most = min(contexts, vocab_size)
             notes.append(f"{name}: a rank of {most:,} is as high as {contexts:,} contexts allow; {what}.")
-    facts: dict[str, Any] = {"models": len(results), "data": settings.source.source}
+    facts: dict[str, Any] = {"models": len(results), "device": model.placement, "data": settings.source.source}
     if settings.plot is not None:
         lines = {name: singular_curve(spectrum.singular) for name, spectrum in results.items()}
         figure = plots.cumulative_distribution(lines, x="singular value over the largest", y="share not above it")

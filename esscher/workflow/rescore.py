@@ -25,6 +25,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from esscher.core.chunking import Chunking
+from esscher.core.device import resolve_device
 from esscher.core.estimate import Estimate
 from esscher.core.progress import Throttle, current_progress
 from esscher.core.randomness import Rng, SeededRng
@@ -72,6 +73,7 @@ def rescore_lists(settings: RescoreConfig) -> Report:
     if settings.chosen is not None:
         write_lines(Path(settings.chosen), [{"id": name, "text": text} for name, text in chosen.items()])
     facts = {
+        "device": None if settings.base is None else str(resolve_device(settings.device)),
         "lists": settings.lists, "tuned_on": len(tuning), "tested_on": len(test), "base": settings.base,
         "energy": settings.energy, "seed": settings.seed,
     }  # fmt: skip
