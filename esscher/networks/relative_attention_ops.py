@@ -7,11 +7,13 @@ The second term needs one product per distance: row i of the products, read at a
 are not consecutive pick their distances by an index; segment marks add another product.
 
 Letters: H heads, D width of a head, N rows (of a batch, or rows times chunks), M rows of the mask, of which N is a multiple, T
-queries, K keys, R distances, S kinds of segment marks, C positions of a chunk, J = 2 C or 3 C with its neighbours.
+queries, K keys, R distances, S kinds of segment marks, C positions of a chunk, J = 2 C or 3 C with its neighbours, I heads and
+G = I N rows of a group.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +72,7 @@ def relative_shift(products: Float[Tensor, "X T R"], keys: int) -> Float[Tensor,
 
 
 class _RelativeAttention(torch.autograd.Function):
-    """Attention weights are kept for the gradient; scores exist for a few rows of one head at a time."""
+    """Attention weights are kept for the gradient; on a CPU, scores exist for a few rows of one head at a time."""
 
     @staticmethod
     def forward(
@@ -83,15 +85,16 @@ class _RelativeAttention(torch.autograd.Function):
         if query_marks is not None and key_marks is not None:
             content = torch.cat([content, query_marks * scale], -1)
             key = torch.cat([key, key_marks.expand(len(key), -1, -1, -1)], -1)
-        share, attended = query.new_empty(*query.shape[:3], key.shape[2]), torch.empty_like(position)
+        share, attended = query.new_empty(*query.shape[:3], key.shape[2]), _empty_groups(position)
         for at in _groups(share, mask):
-            score = _score(content[at], position[at], key[at], rel_pos[at[0]], _rows_of(index, at[1], share), share[at])
+            part = partial(_group, at=at)
+            score = _score(part(content), position[at], part(key), rel_pos[at[0]], _rows_of(index, at[1], share), part(share))
             masked = _rows_of(mask, at[1], share)
             if masked is not None:
                 score.view(-1, *masked.shape).masked_fill_(masked, -torch.inf)
             torch.softmax(score, -1, out=score)
-            used = score if keep is None else score * keep[at]
-            torch.bmm(used, value[at], out=attended[at])
+            used = score if keep is None else score * part(keep)
+            torch.bmm(used, part(value), out=part(attended))
         ctx.save_for_backward(content, position, key, value, rel_pos, share, attended, keep, mask, index)
         return attended
 
@@ -116,25 +119,27 @@ def _relative_attention_backward(
     keep, mask, index = pairs
     width = position.shape[3]
     scale = width**-0.5
-    grad_content, grad_position, grad_key = torch.empty_like(content), torch.empty_like(position), key.new_empty(key.shape)
+    grad_content, grad_position, grad_key = _empty_groups(content), _empty_groups(position), key.new_empty(key.shape)
     grad_value = value.new_empty(value.shape)
     grad_rel_pos = torch.zeros_like(rel_pos, dtype=accumulation_dtype(rel_pos.dtype))
     inner = (grad * attended).sum(-1, keepdim=True)
     for at in _groups(share, mask):
-        used = share[at] if keep is None else share[at] * keep[at]
-        torch.bmm(used.transpose(1, 2), grad[at], out=grad_value[at])
-        grad_score = torch.bmm(grad[at], value[at].transpose(1, 2))
+        part, heads = partial(_group, at=at), len(rel_pos[at[0]])
+        used = part(share) if keep is None else part(share) * part(keep)
+        torch.bmm(used.transpose(1, 2), part(grad), out=part(grad_value))
+        grad_score = torch.bmm(part(grad), part(value).transpose(1, 2))
         if keep is not None:
-            grad_score.mul_(keep[at])
-        grad_score.sub_(inner[at]).mul_(share[at])
-        torch.bmm(grad_score.transpose(1, 2), content[at], out=grad_key[at])
-        torch.bmm(grad_score, key[at], out=grad_content[at])
-        shifted = relative_shift_backward(grad_score, rel_pos.shape[1], _rows_of(index, at[1], share)).flatten(0, 1)
+            grad_score.mul_(part(keep))
+        grad_score.sub_(part(inner)).mul_(part(share))
+        torch.bmm(grad_score.transpose(1, 2), part(content), out=part(grad_key))
+        torch.bmm(grad_score, part(key), out=part(grad_content))
+        shifted = relative_shift_backward(grad_score, rel_pos.shape[1], _rows_of(index, at[1], share))
+        shifted = shifted.view(heads, -1, rel_pos.shape[1])
         if grad_rel_pos.dtype == shifted.dtype:
-            grad_rel_pos[at[0]].addmm_(shifted.T, position[at].flatten(0, 1))
+            grad_rel_pos[at[0]].baddbmm_(shifted.transpose(1, 2), position[at].flatten(1, 2))
         else:  # a product has the dtype of its factors: only the sum over groups is exact
-            grad_rel_pos[at[0]].add_(shifted.T @ position[at].flatten(0, 1))
-        torch.mm(shifted, rel_pos[at[0]], out=grad_position[at].flatten(0, 1))
+            grad_rel_pos[at[0]].add_(shifted.transpose(1, 2) @ position[at].flatten(1, 2))
+        torch.bmm(shifted, rel_pos[at[0]], out=grad_position[at].flatten(1, 2))
     grad_query = grad_content[..., :width]
     grad_marks = grad_content[..., width:] * scale if key.shape[3] > width else None
     grad_biases = torch.stack([grad_query.sum((1, 2)), grad_position.sum((1, 2))]).mul_(scale)
@@ -153,14 +158,31 @@ def _relative_attention_backward(
     )
 
 
-def _groups(share: Float[Tensor, "H N T K"], mask: Tensor | None) -> Iterator[tuple[int, slice]]:
-    """Groups of rows of one head whose scores fit in the cache; a group has whole masks, unless every row has its own."""
+Group = tuple[slice, slice]
+"""Heads, and rows: one head and some rows, or all of both."""
+
+
+def _groups(share: Float[Tensor, "H N T K"], mask: Tensor | None) -> Iterator[Group]:
+    """On a CPU, groups of rows of one head whose scores fit in the cache; a group has whole masks, unless every row has its
+    own. Elsewhere all at once, in few kernels."""
     heads, rows = share.shape[:2]
+    if share.device.type != "cpu":
+        yield slice(heads), slice(rows)
+        return
     unit = 1 if mask is None or len(mask) == rows else len(mask)
     step = unit * max(1, SCORES_PER_CHUNK // max(1, unit * share.shape[2] * share.shape[3]))
     for head in range(heads):
         for first in range(0, rows, step):
-            yield head, slice(first, min(rows, first + step))
+            yield slice(head, head + 1), slice(first, min(rows, first + step))
+
+
+def _empty_groups(like: Float[Tensor, "H N T X"]) -> Float[Tensor, "H N T X"]:
+    """Room to which groups are written: a group of it must be a view."""
+    return torch.empty_like(like) if like.device.type == "cpu" else like.new_empty(like.shape)
+
+
+def _group(x: Shaped[Tensor, "H N T X"], at: Group) -> Shaped[Tensor, "G T X"]:
+    return x[at].flatten(0, 1)
 
 
 def _rows_of(pairs: Tensor | None, rows: slice, share: Float[Tensor, "H N T K"]) -> Tensor | None:
@@ -169,15 +191,15 @@ def _rows_of(pairs: Tensor | None, rows: slice, share: Float[Tensor, "H N T K"])
 
 
 def _score(
-    content: Float[Tensor, "N T X"],
-    position: Float[Tensor, "N T D"],
-    key: Float[Tensor, "N K X"],
-    rel_pos: Float[Tensor, "R D"],
+    content: Float[Tensor, "G T X"],
+    position: Float[Tensor, "I N T D"],
+    key: Float[Tensor, "G K X"],
+    rel_pos: Float[Tensor, "I R D"],
     index: Int[Tensor, "M T K"] | None,
-    out: Float[Tensor, "N T K"],
-) -> Float[Tensor, "N T K"]:
+    out: Float[Tensor, "G T K"],
+) -> Float[Tensor, "G T K"]:
     """The sum of both terms of the score, written to `out`."""
-    products = torch.mm(position.flatten(0, 1), rel_pos.T).view(*position.shape[:2], -1)
+    products = torch.bmm(position.flatten(1, 2), rel_pos.transpose(1, 2)).view(*content.shape[:2], -1)
     by_distance = relative_shift(products, key.shape[1]) if index is None else products.gather(2, _expand(index, len(products)))
     return torch.baddbmm(by_distance, content, key.transpose(1, 2), out=out)
 

@@ -212,7 +212,9 @@ class RelativeAttention(nn.Module):
     ) -> Float[Tensor, "H N T D"]:
         """Attention with distances between the bounds; 0 where a factorization order masks everything."""
         (key, value), keep, most, least, blind = kv, None, *bounds, None
-        if context.permutation_mask is not None and mask is not None:
+        order = context.permutation_mask
+        sees_first = order is not None and order.furthest is not None and self.chunk is None  # a step: slot 0 is visible to all
+        if order is not None and mask is not None and not sees_first:
             blind = mask.all(-1, keepdim=True)
             blind = blind if mask.device.type != "cpu" or bool(blind.any()) else None
             mask = mask if blind is None else mask & ~blind
