@@ -13,6 +13,17 @@ Positions = Literal["rotary", "learned"]
 MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 
 
+def published_attention_span(mem_len: int) -> int:
+    """The attention span of a published `mem_len` with `same_length`, which counts the position itself: mem_len - 1 back.
+
+    So it is in the authors' PyTorch code; in their TensorFlow code a position sees one more, mem_len back. If training has no
+    `same_length`, a published mem_len is `memory` as it is; if it has, `memory` is this span.
+    """
+    if mem_len < 1:
+        raise ValueError(f"With same_length a position sees mem_len positions, itself among them, so mem_len is not {mem_len}.")
+    return mem_len - 1
+
+
 @dataclass(frozen=True)
 class AttentionConfig(HeadConfig):
     """Settings shared by all networks with attention heads."""
@@ -70,7 +81,7 @@ class RelativeAttentionConfig(AttentionConfig):
     attention_dropout: float = 0.0
     """Dropout rate of attention weights, or of the taps of a convolution kernel."""
     memory: int = 128
-    """Earlier positions that each layer keeps while it reads a stream."""
+    """Number of earlier positions that each layer keeps while it reads a stream."""
     clamp_len: int | None = None
     """Largest distinct distance when scoring and sampling; larger distances count as this one."""
 
@@ -121,9 +132,10 @@ class TransformerXLConfig(XLLayersConfig):
     """Transformer-XL (Dai et al. 2019), whose layers remember earlier segments; also Local-XL and convolutions."""
 
     attention_span: int | None = None
-    """How far back a position attends when scoring and sampling; default: the memory, or everything if that is 0."""
+    """Number of positions before its own that a position attends to when scoring and sampling; default: the memory, or all if
+    that is 0. A published mem_len with same_length counts the position itself: attention_span is one less."""
     same_length: bool = False
-    """Attend no further back than the memory in training, too."""
+    """Attend no further back than the memory in training, too; a published mem_len is then a memory of one less."""
     norm: Norm = "post"
     """Layer norm after each residual sum (post) or before each part (pre)."""
     untied_biases: bool = False
@@ -152,9 +164,10 @@ class DeqConfig(RelativeAttentionConfig):
     dropout: float = 0.05
     memory: int = 300
     attention_span: int | None = None
-    """How far back a position attends when scoring and sampling; default: the memory, or everything if that is 0."""
+    """Number of positions before its own that a position attends to when scoring and sampling; default: the memory, or all if
+    that is 0. A published mem_len with same_length counts the position itself: attention_span is one less."""
     same_length: bool = False
-    """Attend no further back than the memory in training, too."""
+    """Attend no further back than the memory in training, too; a published mem_len is then a memory of one less."""
     unrolled: int = 0
     """Number of tied layers to apply instead of solving for the fixed point, as in pretraining; 0: the fixed point."""
     anderson_history: int = 6

@@ -44,6 +44,19 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
     assert published["WikiText-103"].models["16 layers"].base.head_width == 41
 
 
+def test_released_evaluations_count_the_position_itself():
+    """mem_len and clamp_len of the released scripts, all with `same_length`; for Penn Treebank there is none."""
+    released = {
+        "enwik8": [(2_100, 820), (3_800, 1_000)], "text8": [(2_100, 820), (3_800, 1_000)],
+        "WikiText-103": [(640, 400), (1_600, 1_000)], "One Billion Word": [(128, None), (128, None)],
+    }  # fmt: skip
+    for study in memory_studies("paper")[0]:
+        modes = [mode for modes in study.evaluation_modes.values() for mode in modes]
+        if study.name in released:
+            assert [(mode.attention_span + 1, mode.clamp) for mode in modes] == released[study.name]
+            assert not any(run.base.same_length or run.base.clamp_len for run in study.models.values())
+
+
 def test_rows_are_compared_token_by_token_and_seed_by_seed(tmp_path):
     """A model that is better by a tenth of a bit at every token saves exactly that, however much texts differ."""
     study = StreamStudy(name="text", unit="character", models={}, baseline=NO_MEMORY)

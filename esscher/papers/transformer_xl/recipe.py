@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from esscher.data.config import DataConfig, TokenizerConfig
-from esscher.networks.transformer_config import TransformerXLConfig
+from esscher.networks.transformer_config import TransformerXLConfig, published_attention_span
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import EvaluationMode, StreamStudy, over_seeds, stream_rows, stream_run, stream_sections
 from esscher.papers.study import Rows, StudyContext, table_rows
@@ -141,7 +141,7 @@ def _published() -> list[StreamStudy]:
         name: replace(run, data=DataConfig("text8", split="raw"), tokenizer=TokenizerConfig("character"))
         for name, run in enwik8.items()
     }
-    modes = [EvaluationMode(2_100, clamp=820), EvaluationMode(3_800, clamp=1_000)]
+    modes = [_same_length(2_100, clamp_len=820), _same_length(3_800, clamp_len=1_000)]
     ptb = TransformerXLConfig(
         width=380, layers=16, heads=10, head_width=38, feedforward=900, dropout=0.45, memory=70, attention_dropout=0.2,
         variational=True,
@@ -152,10 +152,15 @@ def _published() -> list[StreamStudy]:
     return [
         _study("enwik8", "byte", enwik8, modes),
         _study("text8", "character", text8, modes),
-        _study("WikiText-103", "word", _wikitext(), [EvaluationMode(640, clamp=400), EvaluationMode(1_600, clamp=1_000)]),
-        _study("One Billion Word", "word", _billion_words(), [EvaluationMode(128), EvaluationMode(128)]),
+        _study("WikiText-103", "word", _wikitext(), [_same_length(640, clamp_len=400), _same_length(1_600, clamp_len=1_000)]),
+        _study("One Billion Word", "word", _billion_words(), [_same_length(128), _same_length(128)]),
         _study("Penn Treebank", "word", penn_treebank, [EvaluationMode(140)]),
     ]
+
+
+def _same_length(mem_len: int, clamp_len: int | None = None) -> EvaluationMode:
+    """The evaluation of a released script, all of which have `same_length`."""
+    return EvaluationMode(published_attention_span(mem_len), clamp=clamp_len)
 
 
 def _study(name: str, unit: str, models: Mapping[str, TrainRun], modes: Sequence[EvaluationMode]) -> StreamStudy:

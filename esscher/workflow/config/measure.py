@@ -20,7 +20,7 @@ class StreamConfig:
     warmup: int = 1024
     """Tokens that a column after the first reads before its first token, to fill its memory."""
     attention_span: int | None = None
-    """How far back a Transformer-XL attends; by default as far as it was trained to."""
+    """Number of positions before its own that a Transformer-XL attends to; by default as many as it was trained with."""
     clamp_len: int | None = None
     """Largest distance that a Transformer-XL distinguishes."""
 
