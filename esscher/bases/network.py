@@ -174,8 +174,8 @@ def compile_steps(base: Any, setting: CompileSteps = "auto", *, backend: str | C
 
 
 def with_attention_span(base: NetworkBase, *, attention_span: int | None = None, clamp_len: int | None = None) -> NetworkBase:
-    """A Transformer-XL or DEQ with another attention span, and another largest distinct distance, for scoring and sampling;
-    None keeps it. The network is modified in place."""
+    """A Transformer-XL or DEQ with another attention span for scoring and sampling, and another largest distinct distance; None
+    keeps it. The network is modified in place."""
     if not isinstance(base.network, TransformerXLNetwork):
         raise ValueError(
             f"A {type(base.network).__name__} has no attention span. "

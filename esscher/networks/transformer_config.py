@@ -83,7 +83,7 @@ class RelativeAttentionConfig(AttentionConfig):
     memory: int = 128
     """Number of earlier positions that each layer keeps while it reads a stream."""
     clamp_len: int | None = None
-    """Largest distinct distance when scoring and sampling; larger distances count as this one."""
+    """Largest distinct distance, in training too; larger distances count as this one."""
 
     def check_attention(self, layers: int, *, convolves: bool = False) -> None:
         """Refuse invalid settings of a stack of so many layers."""

@@ -254,8 +254,7 @@ class TransformerXLNetwork(NetworkWithHead):
     def _attention_context(self, training: bool, first: int = 0) -> AttentionContext:
         """The context of scoring and sampling; all layers of a pass share one table of sinusoids."""
         config = self.config
-        rate, clamp_len = (config.dropout, None) if training else (0.0, config.clamp_len)
-        table = sinusoid_table(config.width, rate, clamp_len, self._like)
+        table = sinusoid_table(config.width, config.dropout if training else 0.0, config.clamp_len, self._like)
         return AttentionContext(table, training, first, config.effective_attention_span)
 
     @property

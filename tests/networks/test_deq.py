@@ -426,6 +426,15 @@ def test_how_far_it_sees_can_be_told():
     assert output.config == far.config and torch.equal(output.log_probs(rows(12)), far.log_probs(rows(12)))
 
 
+def test_distances_are_clamped_in_training_too():
+    config, x = replace(SMALL, tolerance=1e-13, iterations=400), rows(9)
+    for clamp_len in (None, 2):
+        base = lively(replace(config, clamp_len=clamp_len), SPACE).double()
+        scores = base.log_probs(x).detach()
+        assert torch.allclose(base.train().log_probs(x).detach(), scores, atol=1e-10)
+    assert not torch.allclose(lively(config, SPACE).double().log_probs(x), scores, atol=1e-3)
+
+
 @pytest.mark.parametrize("unrolled", [0, 2])
 def test_gradients_are_finite_at_length_1(unrolled):
     config = replace(

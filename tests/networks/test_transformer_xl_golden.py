@@ -1,5 +1,5 @@
 """Transformer-XL against outputs of the authors' own code: losses, memories and gradients, four segments in a row; and against
-its attention written again plainly, which these outputs confirm, with `same_length`."""
+its attention written again plainly, which these outputs confirm, with `same_length` and `clamp_len`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_equals_the_authors_code(name):
         assert torch.allclose(weight.grad, expected[key], atol=1e-5), key
 
 
-def published(network, segments, mem_len, *, same_length=False):
+def published(network, segments, mem_len, *, same_length=False, clamp_len=None):
     """The hidden vectors of segments, post-norm, with the masks of the authors' PyTorch code: of K keys for L queries, key j is
     masked for query i if j > i + K - L, and with `same_length` if j <= i - L + max(0, K - mem_len)."""
     heads, width = network.config.heads, network.config.width
@@ -101,7 +101,7 @@ def published(network, segments, mem_len, *, same_length=False):
         masked = j > i + keys - length
         if same_length:
             masked = masked | (j <= i - length + max(0, keys - mem_len))
-        distance = (i + keys - length - j).clamp(min=0)
+        distance = (i + keys - length - j).clamp(min=0, max=clamp_len)
         for number, block in enumerate(network.blocks):
             known = torch.cat([memories[number], x], 1)
             memories[number] = known[:, max(0, keys - mem_len) :]
@@ -158,3 +158,13 @@ def test_a_published_mem_len_with_same_length_counts_the_position_itself(mem_len
     assert torch.allclose(read(learning, segments), expected, atol=1e-5)
     with pytest.raises(ValueError, match="itself among them, so mem_len is not 0"):
         published_attention_span(0)
+
+
+def test_distances_are_clamped_in_training_too():
+    segments = torch.split(torch.randint(100, (2, 32), generator=torch.Generator().manual_seed(1)), 8, 1)
+    for clamp_len in (None, 1, 7, 100):
+        network = random_network(replace(CASES["txl_base"], clamp_len=clamp_len)).train()
+        expected = published(network, segments, 12, clamp_len=clamp_len)
+        assert torch.allclose(read(network, segments), expected, atol=1e-5)
+        free = published(network, segments, 12)
+        assert torch.allclose(free, expected, atol=1e-3) is (clamp_len in (None, 100))
