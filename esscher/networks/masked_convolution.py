@@ -3,10 +3,11 @@
 A network is a function of a `ConvEvaluator`: `FullImage` evaluates all positions of many images, with gradients,
 `IncrementalRow` one pixel or one row from a `ConvCache`, with the same numbers. Masks of a `MaskedConv2d`:
 
-    all       no mask
-    above     all but the last row, that of the pixel
-    before    everything before the pixel in raster order, and the channels before its own
-    upto      the same, and the channel itself: for layers whose input does not contain it either
+    all         no mask
+    above       all but the last row, that of the pixel
+    before      everything before the pixel in raster order, and the channels before its own
+    upto        the same, and the channel itself: for layers whose input does not contain it either
+    upsampling  of the 2 x 2 outputs that a position becomes, the left ones do not see the columns after it
 
 Letters: H rows, W columns and C features (last) of a map; G groups of features, one per image channel; F output features.
 """
@@ -19,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, dropout, linear, pad
 
-MaskKind = Literal["all", "above", "before", "upto"]
+MaskKind = Literal["all", "above", "before", "upto", "upsampling"]
 FeatureMap = Float[Tensor, "B _ _ _"]
 """Features of images: B H W C."""
 FeatureMaps = tuple[FeatureMap, ...]
@@ -71,6 +72,8 @@ def convolution_mask(
     mask = torch.ones(outputs, inputs, rows, left + 1 + right)
     if mask_kind == "above":
         mask[:, :, -1] = 0
+    elif mask_kind == "upsampling":
+        mask.view(2, 2, outputs // 4, *mask.shape[1:])[:, 0, ..., left + 1 :] = 0
     elif mask_kind in ("before", "upto"):
         mask[:, :, -1, left + 1 :] = 0
         output_group, input_group = (torch.arange(count) * groups // count for count in (outputs, inputs))
@@ -101,7 +104,8 @@ class FullImage:
         return deeper(self, self.conv(window, x, 2))
 
     def finer(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
-        """A map of twice the size, from four outputs for each position."""
+        """A map of twice the size, from four outputs for each position, 2 x 2 in raster order. Windows that see columns after a
+        position are for maps of whole rows."""
         rows, height, width, _ = x.shape
         four = self.conv(window, x)
         fine = four.view(rows, height, width, 2, 2, four.shape[3] // 4)
@@ -188,6 +192,7 @@ class IncrementalRow:
 
     def finer(self, window: MaskedConv2d, x: FeatureMap) -> FeatureMap:
         weight, bias = self.cache.kernels[window]
+        x = torch.cat([x, pad(x, (0, 0, -1, 1))], -1) if window.right else x  # each position and the one to its right
         columns = slice(self.first % 2, self.first % 2 + 1) if self.count == 1 else slice(None)
         weight, bias = (part.view(*part.shape[:-1], 2, 2, -1)[..., self.row % 2, columns, :] for part in (weight, bias))
         return torch.addmm(bias.flatten(), x.flatten(0, 2), weight.flatten(1)).view(len(x), 1, self.count, -1)

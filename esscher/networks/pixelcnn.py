@@ -9,7 +9,8 @@ reads the vertical one; together they see every pixel before. Each layer is tanh
 PixelCNN++ has the same two streams, of gated residual blocks over several scales, with skip connections on the way down and up.
 The channels of a pixel share one mixture of discretized logistics: the mean of green depends linearly on the value of red, that
 of blue on both, with coefficients in (-1, 1); the mixture weights of a channel are the posterior given the channels before.
-Where the published network upsamples the stream of rows by a convolution of 2 x 3, each position becomes four in both streams.
+Each position of a coarser scale becomes four; with `upsampling` 2x3, as published, those in the second column of the stream of
+rows also read the position to their right.
 
 A class adds a bias to the gates. Shape letters as in `esscher.networks.pixel_network`, and K logistics.
 """
@@ -166,7 +167,8 @@ class ScaleBlocks(nn.Module):
             GatedResidualBlock(config, right, 1 + beside) for _ in range(layers if last else layers + 1)
         )
         self.downsample = None if last else MaskedConv2d(width, width, 2, 1, right, weight_norm=True)
-        self.upsample = None if last else MaskedConv2d(width, 4 * width, weight_norm=True)
+        beyond = right if config.upsampling == "2x3" else 0
+        self.upsample = None if last else MaskedConv2d(width, 4 * width, 1, 0, beyond, "upsampling", weight_norm=True)
         self.count = len(self.downward) + len(self.upward)
 
 

@@ -2,9 +2,11 @@
 prompt is the class of the image, a number after the last pixel value."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
-from esscher.heads.config import HeadConfig, Modality, WidthScaling, check_sizes
+from esscher.heads.config import HeadConfig, Modality, WidthScaling, check_choice, check_sizes
+
+Upsampling = Literal["2x2", "2x3"]
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,13 @@ class PixelCnnPlusPlusConfig(PixelConfig):
     """Number of resolutions, each half of the one before."""
     mixtures: int = 10
     """Number of logistics of the output mixture."""
+    upsampling: Upsampling = "2x2"
+    """Kernel of the transposed convolution that doubles the resolution of the stream of rows; published is 2x3, in which every
+    second column also reads the position to its right. The stream of pixels has 2x2."""
 
     def __post_init__(self) -> None:
         self.check_image()
+        check_choice("upsampling", self.upsampling, get_args(Upsampling))
         if self.scales < 1 or self.mixtures < 1:
             raise ValueError(f"There is at least one scale and one logistic, not {self.scales} and {self.mixtures}.")
         rows, columns, _ = self.image

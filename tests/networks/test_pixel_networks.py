@@ -30,6 +30,7 @@ KINDS = {
     "gated-pixelcnn": GatedPixelCnnConfig(6, 2, first_kernel_size=3),
     "pixelcnn++": PixelCnnPlusPlusConfig(6, 1, 0.0, (28, 28, 1), scales=2, mixtures=3),
 }
+ENLARGED = {"upsampling": "2x3"}
 MASKED = ("pixelcnn", "gated-pixelcnn")
 
 
@@ -84,6 +85,79 @@ def test_the_blind_spot_of_a_pixelcnn_and_of_no_other():
         if blind:
             expected[1, 3:], expected[0, 4:] = False, False
         assert torch.equal(seen, expected)
+
+
+def test_upsampling_by_2x3_is_the_published_transposed_convolution():
+    """Stride 2, one column cut off on the left, as many as the doubled size kept."""
+    base = base_of("pixelcnn++", (8, 8, 1), **ENLARGED)
+    window, x = base.network.rows[0].upsample, torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    torch.nn.init.zeros_(window.bias)
+    kernel = window.kernel().detach().view(2, 2, 6, 6, 2)  # row and column of the finer ones, output, input, the right of two
+    taps = torch.stack([kernel[:, 1, :, :, 1], kernel[:, 0, :, :, 0], kernel[:, 1, :, :, 0]], -1)
+    whole = torch.nn.functional.conv_transpose2d(x.permute(0, 3, 1, 2), taps.permute(2, 1, 0, 3), stride=2)
+    expected = torch.nn.functional.pad(whole, (0, 1))[..., 1:11].permute(0, 2, 3, 1)
+    assert torch.allclose(FullImage(x, training=False).finer(window, x), expected, atol=1e-12)
+    assert not bool(kernel[:, 0, :, :, 1].any()) and base.network.pixels[0].upsample.single
+
+
+def published_field(rows, columns, layers, width):
+    """Which pixels each pixel sees in the published network of two scales, from the sizes of its filters."""
+    seen = torch.eye(rows * columns, dtype=torch.bool).view(rows, columns, -1)
+
+    def conv(x, height, left, right, stride=1):
+        padded = torch.nn.functional.pad(x.float(), (0, 0, left, right, height - 1, 0)).bool()
+        shifts = [(i, j) for i in range(height) for j in range(left + 1 + right)]
+        return torch.stack([padded[i : i + len(x) : stride, j : j + x.shape[1] : stride] for i, j in shifts]).any(0)
+
+    def shifted(x, down, right):
+        return torch.nn.functional.pad(x.float(), (0, 0, right, 0, down, 0)).bool()[: len(x), : x.shape[1]]
+
+    def deconv(x, taps):
+        fine = torch.zeros(2 * len(x), 2 * x.shape[1] + 2, rows * columns, dtype=torch.bool)
+        for i in range(2):
+            for j in range(taps):
+                fine[i::2, j : j + 2 * x.shape[1] : 2] |= x
+        return fine[:, (taps - 1) // 2 :][:, : 2 * x.shape[1]]
+
+    def resnet(x, right, *more):
+        return x | conv(torch.stack([conv(x, 2, 1, right), *more]).any(0), 2, 1, right)
+
+    above = [shifted(conv(seen, 2, 1, 1), 1, 0)]
+    left = [shifted(conv(seen, 1, 1, 1), 1, 0) | shifted(conv(seen, 2, 0, 0), 0, 1)]
+    for scale in range(2):
+        if scale:
+            above.append(conv(above[-1], 2, 1, 1, 2))
+            left.append(conv(left[-1], 2, 1, 0, 2))
+        for _ in range(layers):
+            above.append(resnet(above[-1], 1))
+            left.append(resnet(left[-1], 0, above[-1]))
+    u, ul = above.pop(), left.pop()
+    for scale in range(2):
+        if scale:
+            u, ul = deconv(u, width), deconv(ul, 2)
+        for _ in range(layers + scale):
+            u = resnet(u, 1, above.pop())
+            ul = resnet(ul, 0, u, left.pop())
+    assert not above and not left
+    return ul.flatten(0, 1)
+
+
+@pytest.mark.parametrize(("more", "width"), [({}, 2), (ENLARGED, 3)])
+def test_the_receptive_field_is_the_published_one(more, width):
+    """Of every pixel of images that are wider than it, by the gradient; the other kernel has another field."""
+    actual = sees(base_of("pixelcnn++", (4, 28, 1), **more))
+    assert torch.equal(actual, published_field(4, 28, 1, width))
+    assert not torch.equal(actual, published_field(4, 28, 1, 5 - width))
+    assert not bool(torch.triu(actual).any())
+
+
+@pytest.mark.parametrize(("image", "scales"), [((4, 4, 1), 3), ((2, 4, 2), 2)])
+def test_laws_of_a_base_with_the_published_upsampling(image, scales):
+    base = base_of("pixelcnn++", image, length=3, scales=scales, **ENLARGED)
+    check_base(base, [[], [2, 0, 1, 1, 2]], tolerance=1e-10)
+    whole = base_of("pixelcnn++", image, levels=4, scales=scales, **ENLARGED)
+    x, log_prob = draw(whole, empty_prompts(2), 3, rng=SeededRng(7))
+    assert torch.allclose(log_prob.view(-1), whole.log_probs(x).sum(-1), atol=1e-10)
 
 
 @pytest.mark.parametrize(("channels", "classes"), [(1, 0), (3, 2)])

@@ -33,6 +33,7 @@ def test_published_settings():
     assert not missing
     assert [study.models["FM"].separate_generator_batch for study in studies] == [True, False, False]
     assert [study.models["FM"].matching for study in studies] == ["mean-square", "absolute", "absolute"]
+    assert {study.point_source.base.base.upsampling for study in studies} == {"2x3"}
     assert all(study.models["FM + LD"].low_density == LowDensity(1e-4, 9_000, 0.1, 30) for study in studies)
     assert svhn.models["FM + PT + Ent"].pull_away == 0.8 and cifar.models["FM + VI"].variational == 1e-2
     assert cifar.training.learning_rate * cifar.optimizers["generator"].lr_scale == pytest.approx(3e-4)

@@ -226,7 +226,7 @@ def _mnist() -> FewLabelStudy:
 
 def _published_source(source: str, labels: int, *, pixel_min: float = 0.0, disjoint: bool = True) -> ImageSource:
     training = replace(ADAM, epochs=200, batch_size=16, learning_rate=1e-3, swa_start=0.9)
-    density = _density_run(source, PixelCnnPlusPlusConfig(), training, ImageConfig(256))
+    density = _density_run(source, PixelCnnPlusPlusConfig(upsampling="2x3"), training, ImageConfig(256))
     return ImageSource(base=density, labels=labels, held_out=0, pixel_min=pixel_min, disjoint=disjoint)
 
 

@@ -251,6 +251,7 @@ def _published() -> list[ImageStudy]:
         run = TrainRun("", data=DataConfig(local_or_hub(folder)), training=training, images=ImageConfig(256))
         models = with_objectives(run, bases, forced, once=True)
         if name == "CIFAR-10":
-            models |= with_objectives(replace(run, training=plus), {PLUS: PixelCnnPlusPlusConfig()}, forced, once=True)
+            published = {PLUS: PixelCnnPlusPlusConfig(upsampling="2x3")}
+            models |= with_objectives(replace(run, training=plus), published, forced, once=True)
         studies.append(ImageStudy(name=name, models=models))
     return studies
