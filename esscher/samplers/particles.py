@@ -1,10 +1,11 @@
 """Sequential Monte Carlo: extend all particles of a prompt together, weigh the prefixes, resample when few dominate.
 
 An unfinished prefix is weighed by a guess of its final weight, the *twist* (`esscher.samplers.twists`); a finished sequence by
-the energy itself, so the draws are properly weighted with any twist. Without a twist, sequences are weighed and resampled only
-as they finish. Pruning halves the prefixes block by block: the largest weight is paired with the smallest, the second largest
-with the second smallest; one of each pair survives, with probability proportional to its weight, and gets their mean weight.
-The weights stay proper, their sum stays exact, no prefix is duplicated.
+the energy itself, so the draws are properly weighted with any twist. Without a twist nothing is weighed before the last
+sequence has finished, which is importance sampling: one guess for all prefixes would not do better (docs/why/particles.md).
+Pruning halves the prefixes block by block: the largest weight is paired with the smallest, the second largest with the second
+smallest; one of each pair survives, with probability proportional to its weight, and gets their mean weight. The weights stay
+proper, their sum stays exact, no prefix is duplicated.
 """
 
 import math
@@ -57,7 +58,8 @@ class Particles:
     """Weighted draws by sequential Monte Carlo, dependent within a prompt; a pruned prefix counts in `cost` as far as drawn."""
 
     twist: Callable[[Sequences], Tensor] | None = None
-    """Guess of -E(x) from a prefix of x; None weighs finished sequences only."""
+    """Guess of -E(x) from a prefix of x, on the scale of -E: for E + c it must be lower by c. None weighs and prunes only when
+    all sequences have finished, and never resamples."""
     threshold: float = 0.5
     """Resample the particles of a prompt where their effective sample size falls below this share of them."""
     block: int = 1
@@ -80,7 +82,7 @@ class Particles:
         cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng)
         while True:
             cloud.extend()
-            if cloud.length % self.block == 0 or not cloud.growing():
+            if not cloud.growing() or (self.twist is not None and cloud.length % self.block == 0):
                 cloud.weigh(self.twist)
                 if cloud.shape[1] > draws:
                     cloud.halve()
@@ -175,7 +177,8 @@ class _ParticleCloud:
     def halve(self) -> None:
         """Prune half of the rows of each prompt, one of each pair; the mean weight stays."""
         rows, half = torch.arange(len(self.start), device=self.start.device).view(self.shape), self.shape[1] // 2
-        order = self.log_weight.argsort(dim=-1, descending=True, stable=True)
+        below = self.log_weight.amax(-1, keepdim=True) - self.log_weight
+        order = (below * 2**20).round().argsort(dim=-1, stable=True)  # rounding must not order equal weights
         strong, weak = order[:, :half], order[:, half:].flip(-1)
         pair = torch.stack([self.log_weight.gather(1, strong), self.log_weight.gather(1, weak)], -1)
         lost = self.rng.categorical(pair.view(-1, 2)).view(-1, half) == 0  # the weak one is

@@ -3,7 +3,8 @@
 The optimal twist is log E[exp(-E(x))] over the base's completions of the prefix. `PrefixEnergy` is linear in the energy of the
 prefix, with a slope and an offset for each length. An energy with a twist of its own (`HasTwist`, such as
 `esscher.energies.self_energy`) replaces -E(prefix) by it. A twist never biases a sampler, but a poor one gives more variance
-than independent draws, which the effective sample size does not show (`docs/guide/sampling.md` has measurements).
+than independent draws, which the effective sample size does not show (`docs/guide/sampling.md` has measurements). A constant of
+the energy shifts these twists as it shifts -E, so the draws do not depend on it.
 """
 
 from dataclasses import dataclass, replace
@@ -46,12 +47,15 @@ class PrefixEnergy:
 
     energy: Energy
     slope: Float[Tensor, "L"]
-    offset: Float[Tensor, "L"]
+    offset: Float[Tensor, "L"] | None  # None is -(1 - slope[t]) E(empty prefix)
 
     def __call__(self, x: Sequences) -> Float[Tensor, "B"]:
         length = x.lengths.cpu()
-        guess = _prefix_log_weight(self.energy, x).cpu().double()
-        return self.offset.cpu()[length] + self.slope.cpu()[length] * guess
+        slope = self.slope.cpu()[length]
+        guess = slope * _prefix_log_weight(self.energy, x).cpu().double()
+        if self.offset is None:
+            return guess + (1 - slope) * _prefix_log_weight(self.energy, x.prompts()).cpu().double()
+        return guess + self.offset.cpu()[length]
 
 
 @dataclass(frozen=True)
@@ -102,9 +106,11 @@ class ParticleSIR:
 
 
 def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:
-    """-E(prefix) scaled by scale * t / max_length for a prefix of t tokens."""
+    """-E(prefix) scaled by s = scale * t / max_length for a prefix of t tokens; with an end symbol, where prefixes are compared
+    with finished sequences, -E of the empty prefix scaled by 1 - s is added."""
     length = torch.arange(target.space.max_length + 1, dtype=torch.float64)
-    return PrefixEnergy(target.energy, scale * length / target.space.max_length, torch.zeros_like(length))
+    offset = torch.zeros_like(length) if target.space.eos is None else None
+    return PrefixEnergy(target.energy, scale * length / target.space.max_length, offset)
 
 
 def logsumexp_twist(target: Tilted) -> PrefixEnergy:
@@ -120,18 +126,22 @@ def logsumexp_twist(target: Tilted) -> PrefixEnergy:
 
 
 @torch.no_grad()
-def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int = 64, rng: Rng) -> PrefixEnergy:
+def fitted_twist(target: Tilted, prompts: Sequences, *, block: int, draws: int = 64, rng: Rng) -> PrefixEnergy | None:
     """Slopes and offsets at every `block` tokens, fitted on `draws` draws of the base after each of these prompts.
 
     The slope is that of the regression of -E(x) on -E(prefix), or on the energy's own twist, within the unfinished draws of a
     prompt, shrunk by its sampling variance; the offset makes the twist right on average if the residuals are normal. Lengths
-    between blocks, and those that too few draws have, use the values of the previous block.
+    between blocks, and those that too few draws have, use the values of the previous block; before the first block the slope is
+    0. None, with which `Particles` does not resample, if fewer than 8 of all draws are allowed by the energy.
     """
     drawn = Importance()(target, prompts, draws, rng=rng)
-    length = target.space.max_length
-    slope, offset = torch.zeros(length + 1, dtype=torch.float64), torch.zeros(length + 1, dtype=torch.float64)
+    length, allowed = target.space.max_length, drawn.log_weight.isfinite()
+    if int(allowed.sum()) < MIN_DRAWS:
+        return None
+    level = _regression(torch.zeros_like(drawn.log_weight), drawn.log_weight, allowed)
+    slope, offset = (value.repeat(length + 1) for value in level)
     for t in range(block, length, block):
-        goes_on = (drawn.x.lengths > t).cpu().view(drawn.log_weight.shape) & drawn.log_weight.isfinite()
+        goes_on = (drawn.x.lengths > t).cpu().view(drawn.log_weight.shape) & allowed
         if int(goes_on.sum()) < MIN_DRAWS:
             break
         rows = goes_on.view(-1).nonzero()[:, 0]

@@ -1,29 +1,43 @@
 """Laws of samplers and intervals: comparisons with the exact truth at stated false-alarm rates."""
 
 import math
+from collections.abc import Callable
 from statistics import NormalDist
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from esscher.core.device import widest
 from esscher.core.draws import Draws, Sampler
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, Space, unique_prompts
-from esscher.core.target import Tilted
+from esscher.core.target import Energy, Tilted, flat
 from esscher.exact.enumeration import count_points, enumerate_points
 from esscher.samplers.scoring import log_prob, log_weight
+from esscher.samplers.twists import HasTwist
 from esscher.testing.laws import assert_equal
 
-FEW = 8  # prompts of the check that the seed decides
+FEW = 8  # prompts of the checks that compare draws with the same seed
+CONSTANTS = (-3.0, 6.0)  # added to the energy
 
 
 def check_sampler(
-    sampler: Sampler, target: Tilted, prompts: Sequences, draws: int = 8, *, rng: Rng, false_alarm: float = 1e-6
+    sampler: Sampler,
+    target: Tilted,
+    prompts: Sequences,
+    draws: int = 8,
+    *,
+    rng: Rng,
+    false_alarm: float = 1e-6,
+    shifted: Callable[[float], Sampler] | None = None,
 ) -> float:
     """Check a sampler on a space small enough to enumerate, after some hundreds of prompts: all prompts have equally many
     draws, which begin with the prompt and repeat with the seed; `log_base` is log a(x); weighted draws have the exact
-    expectations (`assert_draws_follow`, whose largest deviation is returned)."""
+    expectations (`assert_draws_follow`, whose largest deviation is returned); a constant of the energy changes log Z only.
+
+    `shifted(c)` is the sampler for the energy E + c, needed if a setting is on the scale of the energy (a bound, a twist).
+    """
     drawn = sampler(target, prompts, draws, rng=rng.stream("draws"))
     count, each = drawn.log_weight.shape
     assert (count, count * each) == (len(prompts), len(drawn.x)), (
@@ -44,7 +58,30 @@ def check_sampler(
     assert first.x.points() == second.x.points() and torch.equal(first.log_weight, second.log_weight), (
         "draws must be the same for the same seed: all chance comes from rng"
     )
-    return assert_draws_follow(target, prompts, drawn, false_alarm=false_alarm)
+    worst = assert_draws_follow(target, prompts, drawn, false_alarm=false_alarm)
+    for constant in () if target.energy is flat else CONSTANTS:
+        other = sampler if shifted is None else shifted(constant)
+        second = other(Tilted(target.base, _ShiftedEnergy(target.energy, constant)), few, draws, rng=rng.stream("again"))
+        assert first.x.points() == second.x.points(), (
+            f"a constant of the energy must not change the draws, and {constant} did (a setting on the scale of the energy is "
+            f"shifted by `shifted`)"
+        )
+        expected = first.log_weight - constant * first.estimates_z
+        assert_equal(second.log_weight, expected, 1e-5, f"log weights must be lower by the constant {constant} of the energy")
+    return worst
+
+
+class _ShiftedEnergy:
+    """E + c; a twist of its own is shifted, too."""
+
+    def __init__(self, energy: Energy, constant: float):
+        self.energy, self.constant = energy, constant
+        if isinstance(energy, HasTwist):
+            own = energy.twist
+            self.twist = lambda x: own(x) - constant
+
+    def __call__(self, x: Sequences) -> Tensor:
+        return widest(self.energy(x)) + self.constant  # rounding to float32 would be a change
 
 
 def assert_draws_follow(

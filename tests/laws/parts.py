@@ -8,6 +8,7 @@ the part they try, and go on, after a comma, with what is particular: `samplers.
 import importlib
 import inspect
 import pkgutil
+import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
@@ -56,13 +57,13 @@ def part_of(name: str) -> str:
 
 
 def made_by(part: object) -> list[object]:
-    """What a part gives: a class itself, and what a function says it returns, of a list its elements."""
+    """What a part gives: a class itself, and what a function says it returns, of a list its elements, of a union each."""
     if inspect.isclass(part):
         return [] if getattr(part, "_is_protocol", False) else [part]
     if not inspect.isfunction(part):
         return []
     returned = annotation(part, "return")
-    return list(typing.get_args(returned)) if typing.get_origin(returned) is list else [returned]
+    return list(typing.get_args(returned)) if typing.get_origin(returned) in (list, types.UnionType) else [returned]
 
 
 def annotation(function: Callable[..., object], name: str) -> object:

@@ -16,15 +16,16 @@ from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.sir import SIR, AdaptiveSIR
-from esscher.samplers.twists import FittedParticles, ParticleSIR
+from esscher.samplers.twists import FittedParticles, ParticleSIR, linear_twist
 from esscher.testing import check_sampler
 from esscher.training.resumable import ResumableByDraws, ResumableByPrompts
 
 MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
 
 
-def twist(x: Sequences) -> torch.Tensor:
-    return 0.3 * x.lengths.double() - 0.2 * (x.counted & (x.tokens == 1)).sum(-1)
+def twist(constant: float):
+    """A twist for E + constant."""
+    return lambda x: 0.3 * x.lengths.double() - 0.2 * (x.counted & (x.tokens == 1)).sum(-1) - constant
 
 
 def some_forbidden(space: Space) -> Tilted:
@@ -40,33 +41,55 @@ def some_forbidden(space: Space) -> Tilted:
 TARGETS = {"fixed length": random_target(Space(3, 4)), "end symbol, some forbidden": some_forbidden(Space(3, 4, eos=0))}
 
 
+def plus(target: Tilted, constant: float) -> Tilted:
+    return Tilted(target.base, lambda x: target.energy(x) + constant)
+
+
+# A case gives the sampler and its target. Called with a constant as well, it gives the sampler for E + constant: settings on
+# the scale of the energy are a bound (`log_bound`) and a twist, and no others.
+
+
 def tilted(sampler):
-    return lambda target: (sampler, target)
+    return lambda target, constant=0.0: (sampler, target)
+
+
+def scaled(make):
+    """A sampler with a setting on the scale of the energy."""
+    return lambda target, constant=0.0: (make(constant), target)
 
 
 def of_the_base(make):
     """A sampler that knows no energy, made for a base."""
-    return lambda target: (make(target.base), Tilted(target.base))
+    return lambda target, constant=0.0: (make(target.base), Tilted(target.base))
 
 
 SAMPLERS = {
     "samplers.Ancestral": of_the_base(lambda base: Ancestral()),
     "samplers.Importance": tilted(Importance()),
-    "samplers.Importance, other proposal": lambda target: (Importance(random_automaton(target.space, seed=3)), target),
+    "samplers.Importance, other proposal": lambda target, constant=0.0: (
+        Importance(random_automaton(target.space, seed=3)),
+        target,
+    ),
     "samplers.SIR": tilted(SIR(64, shared=False)),
     "samplers.SIR, shared": tilted(SIR(256)),
-    "samplers.SIR, of particles": tilted(SIR(512, Particles(twist, threshold=0.9))),
+    "samplers.SIR, of particles": scaled(lambda constant: SIR(512, Particles(twist(constant), threshold=0.9))),
     "samplers.AdaptiveSIR": tilted(AdaptiveSIR(min_ess=24, min_candidates=8, shared=False)),
     "samplers.AdaptiveSIR, shared": tilted(AdaptiveSIR(min_ess=48, min_candidates=8)),
-    "samplers.Rejection": tilted(Rejection(log_bound=5.0)),
-    "samplers.QuasiRejection": tilted(QuasiRejection(log_bound=5.0)),
+    "samplers.Rejection": scaled(lambda constant: Rejection(log_bound=5.0 - constant)),
+    "samplers.QuasiRejection": scaled(lambda constant: QuasiRejection(log_bound=5.0 - constant)),
     "samplers.Metropolis": tilted(Metropolis(steps=60)),
     "samplers.Particles": tilted(Particles()),
-    "samplers.Particles, twist": tilted(Particles(twist, threshold=0.9)),
-    "samplers.Particles, blocks": tilted(Particles(twist, threshold=0.9, block=2)),
-    "samplers.Particles, halved": tilted(Particles(twist, threshold=0.9, pruning_rounds=2)),
-    "samplers.Particles, halved by blocks": tilted(Particles(twist, block=2, pruning_rounds=3)),
+    "samplers.Particles, halved at the end": tilted(Particles(pruning_rounds=2)),
+    "samplers.Particles, linear twist": lambda target, constant=0.0: (
+        Particles(linear_twist(plus(target, constant)), threshold=0.9),
+        target,
+    ),
+    "samplers.Particles, twist": scaled(lambda constant: Particles(twist(constant), threshold=0.9)),
+    "samplers.Particles, blocks": scaled(lambda constant: Particles(twist(constant), threshold=0.9, block=2)),
+    "samplers.Particles, halved": scaled(lambda constant: Particles(twist(constant), threshold=0.9, pruning_rounds=2)),
+    "samplers.Particles, halved by blocks": scaled(lambda constant: Particles(twist(constant), block=2, pruning_rounds=3)),
     "samplers.FittedParticles": tilted(FittedParticles(block=1, pruning_rounds=1)),
+    "samplers.FittedParticles, few allowed": tilted(FittedParticles(block=1, pilot=8)),
     "samplers.ParticleSIR": tilted(ParticleSIR(512, block=1)),
     "samplers.Exhaustive": tilted(Exhaustive()),
     "training.ResumableByDraws": tilted(ResumableByDraws(Importance(), rows=3000)),
@@ -97,7 +120,7 @@ def test_every_sampler_obeys_the_laws(name, target):
     """False-alarm rate 1e-6 for each."""
     sampler, target = SAMPLERS[name](target)
     assert isinstance(sampler, found()[part_of(name)])
-    check_sampler(sampler, target, MANY, rng=SeededRng(1, name))
+    check_sampler(sampler, target, MANY, rng=SeededRng(1, name), shifted=lambda c: SAMPLERS[name](target, c)[0])
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if part_of(name) != "samplers.Exhaustive"])

@@ -15,6 +15,7 @@ from esscher.samplers.accept_reject import Metropolis
 from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.sir import SIR
+from esscher.samplers.twists import linear_twist
 from esscher.testing import every_outcome
 
 SHORT, LONGER = random_target(Space(2, 2, eos=0)), random_target(Space(2, 3, eos=0))
@@ -51,6 +52,8 @@ Z, Z_LONG = exact(SHORT)
     [
         Importance(),
         Particles(threshold=1.1),
+        Particles(pruning_rounds=1),
+        Particles(linear_twist(LONGER), threshold=1.1),
         Particles(twist, threshold=0.9),
         Particles(twist, threshold=1.1, block=2),
         Particles(twist, threshold=0.0, pruning_rounds=1),

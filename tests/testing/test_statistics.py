@@ -31,7 +31,11 @@ def follows(draws, target=TARGET, **settings) -> bool:
 # calibration
 
 
-@pytest.mark.parametrize("sampler", [Importance(), Particles(threshold=0.9)], ids=["independent", "dependent"])
+def knows_nothing(x):
+    return torch.zeros(len(x))
+
+
+@pytest.mark.parametrize("sampler", [Importance(), Particles(knows_nothing, threshold=0.9)], ids=["independent", "dependent"])
 def test_false_alarms_are_as_rare_as_stated(sampler):
     """Nominal 10 % over 200 repetitions: Bonferroni over related events gives fewer, never more than 36 (1 in 10,000)."""
     alarms = 0
@@ -169,3 +173,24 @@ def test_wrong_samplers_break_the_law_they_should(wrong):
     assert check_sampler(Importance(), TARGET, prompts, 4, rng=SeededRng(0)) < 5.7
     with pytest.raises(AssertionError, match=WRONG_SAMPLERS[wrong]):
         check_sampler(sampler, TARGET, prompts, 4, rng=SeededRng(0))
+
+
+def test_a_setting_on_the_scale_of_the_energy_is_shifted_with_it():
+    """A twist that does not move with the energy makes the draws depend on a constant; the weights are proper with any."""
+    prompts, stays = prompts_of([[], [2, 1]] * 300), Particles(knows_nothing, threshold=0.9)
+    with pytest.raises(AssertionError, match=r"a constant of the energy must not change the draws, and -3\.0 did"):
+        check_sampler(stays, TARGET, prompts, 4, rng=SeededRng(0))
+    check_sampler(
+        *(stays, TARGET, prompts, 4),
+        rng=SeededRng(0),
+        shifted=lambda constant: Particles(lambda x: knows_nothing(x) - constant, threshold=0.9),
+    )
+
+    def forgets_constants(target, prompts, draws, *, rng):
+        """Weights of the energy less that of a fixed sequence, which is right for one constant only."""
+        fixed = float(target.energy(sequences([[1, 1, 1]])) - TARGET.energy(sequences([[1, 1, 1]])))
+        drawn = Importance()(target, prompts, draws, rng=rng)
+        return replace(drawn, log_weight=drawn.log_weight + fixed)
+
+    with pytest.raises(AssertionError, match=r"log weights must be lower by the constant -3.0 of the energy; off by 3"):
+        check_sampler(forgets_constants, TARGET, prompts, 4, rng=SeededRng(0))
