@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import product
 
-import pytest
 import torch
 from small_networks import lively
 
@@ -77,10 +76,9 @@ CASES = {
 } | {f"{network} + {head}": replace(PIXELS[network], **HEADS[head]) for network, head in product(PIXELS, HEADS)}
 
 
-def slowly_solved(cases):
-    """Fixed points take long to solve: of those with other heads than a softmax, `make slow` sees to all but one."""
-    slow = {case for case in cases if case.startswith("deq + ") and "softmax," not in case and case != "deq + softmaxes, tied"}
-    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
+FAST = {  # every head on a recurrent network and on a Transformer, and every network with a softmax; the rest is slow
+    case for case in CASES if case.startswith(("gru + ", "transformer, rotary + "))
+} | {next(case for case in CASES if case.startswith(f"{network} + softmax")) for network in (*NETWORKS, *PIXELS)}
 
 
 def base_of(config, space=ENDING) -> NetworkBase:

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import torch
 from docstring_parser.attrdoc import AttributeDocstrings
-from heads_on_networks import CASES, DEEPER, ENDING, FIXED, HEADS, PROMPTS, base_of, config_of
+from heads_on_networks import CASES, DEEPER, ENDING, FAST, FIXED, HEADS, PROMPTS, base_of, config_of
+from marks import slow_except
 from torch.nn.functional import linear
 
 from esscher.bases.logits import log_probs_and_logsumexp
@@ -60,7 +61,7 @@ def check_levels(base):
         assert_equal(slope, other, 1e-9 * max(1.0, float(other.abs().max())), "gradients of levels must be those of the logits")
 
 
-@pytest.mark.parametrize("case", [*CASES, "pixelcnn++", "pixelcnn++, channels"])
+@pytest.mark.parametrize("case", [*slow_except(FAST, CASES), "pixelcnn++", "pixelcnn++, channels"])
 def test_scores_and_gradients_are_those_of_all_logits(case):
     base = base_of(CASES[case] if case in CASES else DEEPER[case]).double()
     check_scores(base)

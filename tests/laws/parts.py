@@ -56,6 +56,11 @@ def part_of(name: str) -> str:
     return name.partition(",")[0]
 
 
+def one_of_each(names: Iterable[str]) -> list[str]:
+    """The first case of each part."""
+    return list({part_of(name): name for name in reversed(list(names))}.values())
+
+
 def made_by(part: object) -> list[object]:
     """What a part gives: a class itself, and what a function says it returns, of a list its elements, of a union each."""
     if inspect.isclass(part):

@@ -14,8 +14,9 @@ from bases.test_first_token_restricted import ALLOWED
 from bases.test_truncated import SETTINGS
 from bases.test_with_memory import STREAMING
 from exact.examples import random_weighted
-from heads_on_networks import CASES, DEEPER, ENDING, FIXED, PIXELS, PROMPTS, base_of, slowly_solved
+from heads_on_networks import CASES, DEEPER, ENDING, FAST, FIXED, PIXELS, PROMPTS, base_of
 from heads_on_networks import NETWORKS as HEADED
+from marks import slow_except
 from random_targets import random_automaton
 from small_networks import CONFIGS, SPACES, lively
 
@@ -46,15 +47,16 @@ SPACE = Space(3, 4, eos=0)
 
 
 class Tried(NamedTuple):
-    """How a base is built, and after which prompts it is tried."""
+    """How a base is built, after which prompts it is tried, and whether only `make slow` does."""
 
     build: object
     prompts: list[list[int]] = FOUR
     tolerance: float = 1e-5
+    slow: bool = False
 
 
-def network(config, space=ENDING) -> Tried:
-    return Tried(lambda: base_of(config, space).double(), PROMPTS, 1e-12)
+def network(config, *, slow: bool) -> Tried:
+    return Tried(lambda: base_of(config, ENDING).double(), PROMPTS, 1e-12, slow)
 
 
 def small(kind, space=SPACE):
@@ -101,10 +103,13 @@ def tallies(space):
 
 EXACT = 1e-12
 BASES = {
-    **{f"{NETWORKS.kind_of(config)}, {case}": network(config) for case, config in {**CASES, **DEEPER}.items()},
+    **{
+        f"{NETWORKS.kind_of(config)}, {case}": network(config, slow=case in CASES and case not in FAST)
+        for case, config in {**CASES, **DEEPER}.items()
+    },
     **{
         f"{NETWORKS.kind_of(config)}, {case}, single precision": Tried(
-            lambda c=config: base_of(c, FIXED), [[2, 3], [1, 1]], 1e-4
+            lambda c=config: base_of(c, FIXED), [[2, 3], [1, 1]], 1e-4, slow=case in HEADED
         )
         for case, config in {**HEADED, **DEEPER, **PIXELS}.items()
     },
@@ -128,12 +133,14 @@ BASES = {
     "bases.causal_lm_with_extra_layers": Tried(lambda: causal_lm_with_extra_layers(causal_models.tiny_base("llama"), 1)),
     **{f"bases.CausalLM, {family}": Tried(lambda f=family: causal_models.tiny_base(f)) for family in causal_models.FAMILIES},
     **{
-        f"bases.CausalLM, {family}, fixed length": Tried(lambda f=family: causal_models.tiny_base(f, eos=None, max_length=3))
+        f"bases.CausalLM, {family}, fixed length": Tried(
+            lambda f=family: causal_models.tiny_base(f, eos=None, max_length=3), slow=family != "gpt2"
+        )
         for family in causal_models.FAMILIES
     },
     **{
         f"bases.Seq2SeqLM, {family}{', fixed length' * (eos is None)}": Tried(
-            lambda f=family, e=eos: seq2seq_models.tiny_base(f, eos=e), SOURCES
+            lambda f=family, e=eos: seq2seq_models.tiny_base(f, eos=e), SOURCES, slow=eos is None and family != "t5"
         )
         for family in seq2seq_models.FAMILIES
         for eos in (0, None)
@@ -153,12 +160,15 @@ BASES = {
     "bases.path_automaton": Tried(lambda: path_automaton(random_model(Space(2, 2), states=2)), [[], [1]], EXACT),
     **{
         f"bases.FirstTokenRestricted, {kind}, {allowed}, {space}": Tried(
-            lambda k=kind, a=allowed, s=space: FirstTokenRestricted(TO_CHANGE[k](s), torch.tensor(ALLOWED[a]))
+            lambda k=kind, a=allowed, s=space: FirstTokenRestricted(TO_CHANGE[k](s), torch.tensor(ALLOWED[a])),
+            slow=kind != "automaton" and allowed != "one",
         )
         for kind, allowed, space in product(("automaton", "gru", "transformer"), ALLOWED, SPACES)
     },
     **{
-        f"bases.WithMemory, {kind}, {space}": Tried(lambda k=kind, s=space: carried(k, s), [prompt])
+        f"bases.WithMemory, {kind}, {space}": Tried(
+            lambda k=kind, s=space: carried(k, s), [prompt], slow=space == "fixed length"
+        )
         for kind, (space, prompt) in product(STREAMING, {"fixed length": [], "end symbol": [2, 1]}.items())
     },
     "bases.Continuation": Tried(lambda: Continuation(random_automaton(SPACE), 1), [[1, 2, 1], [2, 2, 2, 1], [1]]),
@@ -170,7 +180,8 @@ BASES = {
     "bases.WithMaxLength, fixed length": Tried(lambda: WithMaxLength(small("gru, tied", Space(3, 5)), 3)),
     **{
         f"bases.Truncated, {kind}, {setting}, {space}": Tried(
-            lambda k=kind, c=setting, s=space: Truncated(TO_CHANGE[k](s), **SETTINGS[c])
+            lambda k=kind, c=setting, s=space: Truncated(TO_CHANGE[k](s), **SETTINGS[c]),
+            slow=kind != "automaton" and setting != "all three",
         )
         for kind, setting, space in product(TO_CHANGE, SETTINGS, SPACES)
     },
@@ -204,15 +215,16 @@ APART = {
     "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
 }
 IS_BASE, IS_NETWORK = has("log_probs", "begin", "advance", "select"), has("hidden", "output")
-STREAMS = {  # what a memory holds is the same for output weights of one's own
-    case: tried
-    for case, tried in BASES.items()
-    if part_of(case) in NETWORKS and "single" not in case and "untied" not in case.replace("one-hot", "")
-}
+STREAMS = [  # what a memory holds is the same for output weights of one's own
+    case
+    for case in BASES
+    if part_of(case) in NETWORKS and hasattr(NETWORKS[part_of(case)].part_class, "read")
+    if "single" not in case and "untied" not in case.replace("one-hot", "")
+]
 
 
-def reads_streams(case: str) -> bool:
-    return hasattr(NETWORKS[part_of(case)].part_class, "read")
+def fast(cases):
+    return [case for case in cases if not BASES[case].slow]
 
 
 @cache
@@ -225,9 +237,9 @@ def test_the_list_is_complete():
     check_complete({**found(), **NETWORKS}, BASES, APART, __file__)
 
 
-@pytest.mark.parametrize("case", slowly_solved(BASES))
+@pytest.mark.parametrize("case", slow_except(fast(BASES), BASES))
 def test_every_base_obeys_the_laws(case):
-    build, prompts, tolerance = BASES[case]
+    build, prompts, tolerance, _ = BASES[case]
     base = build()
     part = found().get(part_of(case))
     assert not isinstance(part, type) or isinstance(base, part)
@@ -235,6 +247,6 @@ def test_every_base_obeys_the_laws(case):
     check_base(base, prompts, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("case", slowly_solved([case for case in STREAMS if reads_streams(case)]))
+@pytest.mark.parametrize("case", slow_except(fast(STREAMS), STREAMS))
 def test_every_base_that_reads_streams_obeys_their_laws(case):
-    check_stream(STREAMS[case].build(), length=7, rows=2, tolerance=1e-12)
+    check_stream(BASES[case].build(), length=7, rows=2, tolerance=1e-12)

@@ -10,8 +10,9 @@ from copy import deepcopy
 
 import pytest
 import torch
-from laws.parts import part_of
+from laws.parts import one_of_each, part_of
 from laws.test_every_base import BASES
+from marks import slow_except
 from random_targets import taste
 from small_networks import CONFIGS, lively
 
@@ -28,19 +29,13 @@ from esscher.testing import check_base
 
 TOLERANCE = {torch.bfloat16: 0.3, torch.float16: 0.05}  # nats a token, the largest over all tokens of all points
 NAMES = [name for name in BASES if part_of(name) != "bases.Truncated" and not name.startswith("exact.")]
-FIRST = {part_of(name): name for name in reversed(NAMES)}
-ALSO = ("+ adaptive, tied", "+ softmaxes, tied", "+ contexts, tied", "CausalLM", "Seq2SeqLM")
-CASES = [
-    name
-    if name in FIRST.values() or (any(part in name for part in ALSO) and name.startswith(("lstm", "transformer,", "bases")))
-    else pytest.param(name, marks=pytest.mark.slow)
-    for name in NAMES
-]
+HEADS = ("gru + adaptive, tied", "gru + softmaxes, tied", "gru + contexts, tied")
+FAST = [*one_of_each(NAMES), *(name for name in NAMES if name.endswith(HEADS))]
 
 
 @pytest.mark.filterwarnings("ignore:The fixed point of")
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_except(FAST, NAMES))
 def test_bases_obey_the_laws(name, dtype):
     case = BASES[name]
     base = place(case.build(), "cpu", dtype)
