@@ -25,7 +25,7 @@ import torch
 import torch.cuda.random
 import yaml
 from torch._decomp import decompositions
-from torch.utils.cpp_extension import load
+from torch.utils.cpp_extension import _get_build_directory, load
 
 FACTS = {
     "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True,
@@ -74,10 +74,13 @@ def start() -> None:
     if torch.cuda.is_available():
         return
     source = Path(__file__).with_suffix(".cpp")
-    name = (
-        f"simulated_cuda_{sha256(source.read_bytes()).hexdigest()[:8]}"  # checkouts on one machine share the folder of builds
-    )
-    load(name, [str(source)], is_python_module=False, extra_cflags=["-O1", "-std=c++20"])
+    name = f"simulated_cuda_{sha256(source.read_bytes()).hexdigest()[:8]}"
+    folder = Path(_get_build_directory(name, verbose=False))
+    library = folder / f"{name}.so"  # that of another checkout, too, whose path `load` would not know again
+    if library.exists() and not (folder / "lock").exists():
+        torch.ops.load_library(library)
+    else:
+        load(name, [str(source)], is_python_module=False, extra_cflags=["-O1", "-std=c++20"])
     torch.ops.simulated_cuda.rules(*_operator_rules())
     for name, value in FACTS.items():
         for module in (torch.cuda, torch.cuda.random):

@@ -12,6 +12,7 @@ from benchmarks._device import VARIABLE
 from esscher.networks.pixelcnn_config import PixelCnnConfig
 from esscher.networks.recurrent_config import LstmConfig
 
+pytestmark = pytest.mark.slow
 MIXTURE = LstmConfig(8, 1, embedding=8, tied=True, output="mos", components=2)
 SIZES = {  # of each benchmark, smaller than what it compares
     "sampling": {"VOCAB": 50, "TOKENS": 4, "ROWS": 8},

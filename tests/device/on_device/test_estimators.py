@@ -4,6 +4,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
+from marks import slow_except
 from random_targets import PROMPTS
 from small_networks import CONFIGS, lively
 
@@ -104,7 +105,7 @@ def numbers(value):
 
 
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize("name", slow_except(["log_z of particles", "measure"], ESTIMATORS))
 def test_estimators(name, where):
     estimator = ESTIMATORS[name]
     expected = numbers(estimator(linear(), data()))
@@ -121,7 +122,7 @@ DECODERS = {
 
 
 @pytest.mark.parametrize("where", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", slow_except(["beam"], DECODERS))
 def test_decoders(name, where):
     """The chosen sequences are on the device of the prompts, their scores on the CPU."""
     prompts = prompts_of(PROMPTS)

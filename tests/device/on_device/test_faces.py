@@ -8,6 +8,7 @@ import torch
 from cli_calls import answer
 from explorer.small_model import explorer, last
 from harness import test_model as harness
+from marks import slow_except
 from serving import conftest
 from serving.served import ask, served
 
@@ -63,12 +64,13 @@ def flatten(value):
     return [value] if items is None else [leaf for _, item in items for leaf in flatten(item)]
 
 
-@pytest.mark.parametrize("sampler", ["sir", "adaptive-sir", "particles"])
-@pytest.mark.parametrize("energy", ["features", "self", "flat"])
+@pytest.mark.parametrize("sampler", slow_except(["sir"], ["sir", "adaptive-sir", "particles"]))
+@pytest.mark.parametrize("energy", slow_except(["features"], ["features", "self", "flat"]))
 def test_the_explorer(energy, sampler):
     assert_alike(views(DEVICE, energy, sampler), views(torch.device("cpu"), energy, sampler))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("tilted", [False, True])
 def test_the_server(tilted_model, tilted, stream):
@@ -102,6 +104,7 @@ REQUESTS = [("a", "b"), ("a", "ab"), ("", "abbab")]
 SAMPLED = {"until": ["b"], "do_sample": True, "temperature": 0.7, "max_gen_toks": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tilted", [False, True])
 def test_the_harness(folders, tilted):
     """Scores, whether they are the likeliest, texts in windows, and generated ones."""

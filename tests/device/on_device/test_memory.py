@@ -73,9 +73,8 @@ def peak_of(compute) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ("gemma2", "t5") else pytest.param(name, marks=pytest.mark.slow) for name in BASES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASES)
 def test_scoring_a_long_text_takes_at_most_300_mb(name):
     base = place(BASES[name](), DEVICE, torch.bfloat16)
     tokens = (torch.arange(LONG + 1)[None] * 7919) % VOCAB

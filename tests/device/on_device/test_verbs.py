@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from cli_calls import answer
+from marks import slow_except
 from small_networks import CONFIGS, lively
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -15,16 +16,18 @@ from esscher.hub import save_base
 
 FLOAT32 = ("--training.precision", "float32")
 FEW_STEPS = ("--training.steps", "3", "--training.batch-size", "10", *FLOAT32)
-SMALL_ENERGY = ("--energy.network.kind", "transformer", "--energy.network.width", "8", "--energy.network.heads", "2")
+SMALL_BASE = ("--base.kind", "transformer", "--base.width", "8", "--base.layers", "1", "--base.heads", "2",
+              "--base.feedforward", "16")  # fmt: skip
+SMALL_ENERGY = ("--energy.network.kind", "transformer", "--energy.network.width", "8", "--energy.network.heads", "2",
+                "--energy.network.feedforward", "16")  # fmt: skip
 TILTED = ("{run}/base", "--energy", "{run}/energy")
 TEXTS = ("--data", "{run}/bits.txt")
 BOOK = ("--data", "{run}/book.txt", "--tokenizer.kind", "byte", "--base.width", "8", *FEW_STEPS)
 VERBS = {  # in an order in which each finds what it reads
-    "train": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "100", "--base.kind",
-              "transformer", "--base.width", "8", "--base.layers", "1", "--base.heads", "2", *FEW_STEPS),
+    "train": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "100", *SMALL_BASE,
+              *FEW_STEPS),
     "train, resumed": ("train", "--out", "{run}/base", "--data", "motif:101", "--data.length", "12", "--data.size", "100",
-                       "--base.kind", "transformer", "--base.width", "8", "--base.layers", "1", "--base.heads", "2", *FEW_STEPS,
-                       "--resume"),
+                       *SMALL_BASE, *FEW_STEPS, "--resume"),
     "train by E-Forcing": ("train", "--out", "{run}/forced", "--data", "motif:101", "--data.length", "12", "--data.size", "100",
                            "--base.kind", "lstm", "--base.width", "8", "--objective.kind", "eforcing", *FEW_STEPS),
     "train a stream": ("train", "--out", "{run}/stream", *BOOK, "--base.kind", "transformer-xl", "--base.layers", "1",
@@ -134,7 +137,10 @@ def assert_close(actual, expected, where=""):
         assert actual == pytest.approx(expected, rel=1e-3, abs=1e-5, nan_ok=True), f"{where}: {actual}, {expected}"
 
 
-@pytest.mark.parametrize("verb", VERBS)
+FAST = ["train", "tilt", "distil", "sample", "score", "measure", "sample, Hugging Face"]
+
+
+@pytest.mark.parametrize("verb", slow_except(FAST, VERBS))
 def test_a_verb_on_every_device(capsys, runs, verb):
     answers = {
         device: json.loads(

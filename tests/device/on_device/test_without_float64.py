@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from laws import test_every_base as bases
+from laws.parts import one_of_each
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -27,7 +28,6 @@ from esscher.samplers.sir import SIR
 
 DEVICE = torch.device("cuda", 0)
 PROMPTS = prompts_of([[1], [2, 3]])
-FIRST = {bases.part_of(name): name for name in reversed(bases.BASES)}
 
 
 class RefuseFloat64(TorchDispatchMode):
@@ -55,7 +55,7 @@ def test_the_device_refuses_float64():
 
 
 @pytest.mark.filterwarnings("ignore:The fixed point of")
-@pytest.mark.parametrize("name", FIRST.values())
+@pytest.mark.parametrize("name", one_of_each(bases.BASES))
 def test_bases_score(name):
     case = bases.BASES[name]
     base = place(case.build(), DEVICE)
