@@ -38,6 +38,7 @@ def covered(draws, repeats, seed=0):
     return times
 
 
+@pytest.mark.slow
 def test_intervals_cover_at_their_rate():
     times = covered(200, 200)
     assert times.min() >= 178, times  # of 190 wanted

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import slow_except
 from random_targets import random_automaton
 from small_networks import CONFIGS, lively
 
@@ -103,7 +104,7 @@ def hits(base, source, method, *, replications: int, sequences: int = 100, draws
     return actual
 
 
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("space", slow_except(["end symbol"], SPACES))
 def test_intervals_cover_the_exact_bound(space):
     """120 populations, 4 numbers each: a right one fails once in a thousand runs for each number."""
     base, source = lively_base(SPACES[space]), random_automaton(SPACES[space], seed=3)
@@ -120,6 +121,7 @@ def test_without_the_exponential_it_does_not_cover():
         assert_covers(actual["mean"], 120, 0.95)
 
 
+@pytest.mark.slow
 def test_tokens_as_replicates_do_not_cover():
     """Levels of one sequence that hang together, a normal number for each row and a little for each token, of data and draws
     alike: the bound is minus half their variance. Rows fail once in a thousand runs."""

@@ -93,6 +93,7 @@ def exact_of_laws(model, baseline, source, laws) -> tuple[list[float], float]:
     return exact(Mixed(model, laws[0]), Mixed(baseline, laws[1]), source)
 
 
+@pytest.mark.slow
 def test_tokens_as_replicates_cover_too_seldom():
     """100 sets of 40 sequences that are good or bad throughout: the interval of a binomial share covers at least at its rate,
     and by chance fewer than 87 times once in 1,000 runs."""

@@ -109,6 +109,7 @@ def test_the_guarantee_for_a_mean_keeps_its_word(contexts, n):
     assert sum(not item.covers(truth) for item in actual) <= 33
 
 
+@pytest.mark.slow
 def test_wrong_ways_to_the_mean_break_their_word(monkeypatch):
     """Upper bounds without the tangent (a mean of logs), or touching where the very draws say, are too low at few draws."""
     truth = math.log(1 + 0.02 * (math.exp(3) - 1))

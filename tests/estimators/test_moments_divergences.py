@@ -145,6 +145,7 @@ def test_quasi_rejection_tells_its_distance_from_the_target(prompts):
         assert actual[name].low - slack < truth < actual[name].high + slack, name
 
 
+@pytest.mark.slow
 def test_quasi_rejection_gap_covers():
     """100 replications, false alarm once in a thousand: rejection stops by the draws, and still the interval holds."""
     bound = 0.5

@@ -38,6 +38,7 @@ def hits(runs):
     return actual
 
 
+@pytest.mark.slow
 def test_intervals_cover():
     """False alarm 1e-3 for each number."""
     actual = hits(120)

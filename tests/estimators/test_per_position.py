@@ -117,7 +117,7 @@ def covered(seed: int, test: str, sequences: int) -> list[bool]:
     return [held(step, right) for step, right in zip(actual, truth, strict=True)]
 
 
-@pytest.mark.parametrize(("test", "sequences"), [("fixed", 300), ("sample", 60)])
+@pytest.mark.parametrize(("test", "sequences"), [("fixed", 300), pytest.param("sample", 60, marks=pytest.mark.slow)])
 def test_intervals_cover_every_position(test, sequences):
     """80 replications; a right estimator fails once in a thousand at each position."""
     hits = torch.tensor([covered(seed, test, sequences) for seed in range(80)]).sum(0).tolist()
@@ -126,6 +126,7 @@ def test_intervals_cover_every_position(test, sequences):
     assert test == "sample" or hits[2] == 80  # exact
 
 
+@pytest.mark.slow
 def test_without_the_correction_they_do_not(monkeypatch):
     """The bias cancels between two neighbours that are both drawn; it is seen where one of them is exact."""
     monkeypatch.setattr(
@@ -136,6 +137,7 @@ def test_without_the_correction_they_do_not(monkeypatch):
         assert_covers(wrong, 30, 0.95)
 
 
+@pytest.mark.slow
 def test_contexts_are_the_replicates_when_there_are_several():
     """Sequences that share a prompt are alike: 20 contexts with 20 sequences each, 60 replications."""
     space, generator = Space(3, 2), torch.Generator().manual_seed(3)

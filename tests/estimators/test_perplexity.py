@@ -96,7 +96,9 @@ def test_base_interval_covers_over_test_sets():
     assert_covers(hits, 250, 0.95)
 
 
-@pytest.mark.parametrize(("sequences", "draws"), [(40, 400), (400, 40)], ids=["few sequences", "few draws"])
+@pytest.mark.parametrize(
+    ("sequences", "draws"), [pytest.param(40, 400, marks=pytest.mark.slow), (400, 40)], ids=["few sequences", "few draws"]
+)
 def test_tilted_interval_covers_and_ignoring_a_source_does_not(sequences, draws):
     truth = float((LOG_P.exp() * -LOG_P).sum() / (LOG_P.exp() * X.lengths).sum())
     hits, wrong = 0, 0

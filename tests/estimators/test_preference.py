@@ -65,7 +65,7 @@ def test_raters_who_always_agree_are_not_known_to_do_so_for_ever():
     assert agreement_of([["a", "a"], ["a", "a"]])[1] is None
 
 
-@pytest.mark.parametrize(("replicates", "calibrated"), [("pairs", True), ("votes", False)])
+@pytest.mark.parametrize(("replicates", "calibrated"), [pytest.param("pairs", True, marks=pytest.mark.slow), ("votes", False)])
 def test_intervals_of_agreement_cover_at_their_rate(replicates, calibrated):
     """Pairs that are easy (0.95 of raters prefer b), hard (even) or clear for a (0.8), alike often, five raters for each. Two
     votes on one pair taken for a replicate of its own, ten from each pair, cover far too rarely."""

@@ -41,7 +41,7 @@ def test_mild_weights_are_good():
     assert verdicts(0.5 * normal(1, 50, 1000)).count("good") == 50
 
 
-@pytest.mark.parametrize("draws", [200, 1000, 5000])
+@pytest.mark.parametrize("draws", [200, 1000, pytest.param(5000, marks=pytest.mark.slow)])
 def test_heavy_weights_warn(draws):
     """Log-normal with deviation 1.5: no more than 2 of 40 samples fail to warn."""
     assert verdicts(1.5 * normal(2, 40, draws)).count("good") <= 2
