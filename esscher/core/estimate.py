@@ -48,4 +48,5 @@ class Estimate:
         if self.n == 0:
             return f"{self.value:.5g}{unit} (exact)"
         sample = f"{100 * self.confidence:.6g} %, {self.n:,} {self.counted}, {self.method}"
-        return f"{self.value:.5g}{unit} [{self.low:.5g}, {self.high:.5g}] ({sample})"
+        low, high = (f"{end:.5g}" if math.isfinite(end) else "unbounded" for end in (self.low, self.high))
+        return f"{self.value:.5g}{unit} [{low}, {high}] ({sample})"

@@ -128,7 +128,8 @@ def prompts_of(prompts: Sequence[Sequence[int]]) -> Sequences:
 
 def empty_prompts(count: int) -> Sequences:
     """`count` prompts of no token: the unconditional case."""
-    return prompts_of([()] * count)
+    none = torch.zeros(count, dtype=torch.long)
+    return Sequences(none.new_zeros(count, 0), none, none.clone())
 
 
 def unique_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:

@@ -9,7 +9,7 @@ device, in float32.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,7 +91,8 @@ class CachedFeature:
 def cached(feature: Feature, *, max_cached: int = MAX_CACHED) -> Feature:
     """The same feature with a cache; functions other than those of text and tokens are assumed to read the prompt."""
     reads_prompt = feature.of.with_prompt if isinstance(feature.of, TextFunction) else not isinstance(feature.of, TokenFunction)
-    return Feature(feature.name, CachedFeature(feature.name, feature.of, reads_prompt=reads_prompt, max_cached=max_cached))
+    of = CachedFeature(feature.name, feature.of, reads_prompt=reads_prompt, max_cached=max_cached)
+    return replace(feature, of=of)
 
 
 MEASURES = FEATURE_KINDS["classifier"].measures
@@ -194,6 +195,10 @@ def _label_number(model: Any, label: str, folder: str | Path) -> int:
 
 def feature_from_spec(spec: FeatureSpec, decode: Decode | None = None) -> Feature:
     """The feature of a declaration; one that reads text needs `decode`, which turns tokens into text."""
+    return replace(_feature_from_spec(spec, decode), bounds=features.YES_OR_NO if spec.is_share else None)
+
+
+def _feature_from_spec(spec: FeatureSpec, decode: Decode | None) -> Feature:
     if spec.reads == "tokens":
         if spec.kind in ("tokens", *MOTIF_FEATURES):
             feature = features.length() if spec.kind == "tokens" else MOTIF_FEATURES[spec.kind](spec.motif)

@@ -111,6 +111,11 @@ class FeatureSpec:
         return self.at_least is not None or FEATURE_KINDS[self.kind].boolean or self.measures == "presence"
 
     @property
+    def is_share(self) -> bool:
+        """Whether its values lie between 0 and 1."""
+        return self.boolean or self.measures in ("share", "probability") or self.kind == "ngram-overlap"
+
+    @property
     def title(self) -> str:
         """The name in reports: `name`, or else a description."""
         if self.name:

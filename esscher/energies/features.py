@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from esscher.core.device import place, widest
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, unique_prompts
-from esscher.core.target import Energy
+from esscher.core.target import Energy, flat
 
 Decode = Callable[[list[list[int]]], list[str]]
 Column = Sequence[float] | Tensor
@@ -126,10 +126,24 @@ def evaluate_feature(
 
 @dataclass(frozen=True)
 class Feature:
-    """A named real number of each whole sequence."""
+    """A named real number of each whole sequence; `bounds` are its least and largest value, if they are known."""
 
     name: str
     of: Callable[[Sequences], Tensor]
+    bounds: tuple[float, float] | None = None
+
+
+YES_OR_NO = (0.0, 1.0)
+"""The bounds of a feature that a sequence has or has not."""
+
+
+def log_weight_bounds(energy: Energy) -> tuple[float, float] | None:
+    """The least and the largest -E(x) that the form of an energy allows, for points drawn or not; None where it does not
+    tell."""
+    if energy is flat:
+        return 0.0, 0.0
+    bounds: tuple[float, float] | None = getattr(energy, "log_weight_bounds", None)
+    return bounds
 
 
 def feature_values(features: Sequence[Feature], x: Sequences) -> Float[Tensor, "B F"]:
@@ -164,6 +178,17 @@ class LogLinear(nn.Module):
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         return -feature_values(self.features, x) @ self.weights
 
+    @property
+    def log_weight_bounds(self) -> tuple[float, float] | None:
+        """The least and the largest -E(x), if all features with a weight have bounds."""
+        low, high = 0.0, 0.0
+        for feature, weight in zip(self.features, self.weights.tolist(), strict=True):
+            if weight != 0 and feature.bounds is None:
+                return None
+            ends = sorted(weight * end for end in feature.bounds or (0.0, 0.0))
+            low, high = low + ends[0], high + ends[1]
+        return low, high
+
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
         terms = feature_values(self.features, x) * self.weights
         return {feature.name: terms[:, column] for column, feature in enumerate(self.features)}
@@ -180,12 +205,12 @@ class Decomposable(Protocol):
 
 def contains(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the motif occurs in the point, else 0."""
-    return Feature(name or f"contains {list(motif)}", lambda x: widest(_occurs(x, motif).any(-1)))
+    return Feature(name or f"contains {list(motif)}", lambda x: widest(_occurs(x, motif).any(-1)), YES_OR_NO)
 
 
 def lacks(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the motif is absent from the point, else 0: the convention of Parshakova et al. (2019)."""
-    return Feature(name or f"lacks {list(motif)}", lambda x: 1 - widest(_occurs(x, motif).any(-1)))
+    return Feature(name or f"lacks {list(motif)}", lambda x: 1 - widest(_occurs(x, motif).any(-1)), YES_OR_NO)
 
 
 def count(motif: Sequence[int], *, name: str | None = None, overlapping: bool = True) -> Feature:
@@ -209,12 +234,12 @@ def length(*, name: str = "length") -> Feature:
 
 def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point begins with the motif, else 0."""
-    return Feature(name or f"starts with {list(motif)}", lambda x: widest(_occurs(x, motif, "start").any(-1)))
+    return Feature(name or f"starts with {list(motif)}", lambda x: widest(_occurs(x, motif, "start").any(-1)), YES_OR_NO)
 
 
 def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point ends with the motif, else 0; the end symbol is part of the point."""
-    return Feature(name or f"ends with {list(motif)}", lambda x: widest(_occurs(x, motif, "end").any(-1)))
+    return Feature(name or f"ends with {list(motif)}", lambda x: widest(_occurs(x, motif, "end").any(-1)), YES_OR_NO)
 
 
 def text_feature(name: str, decode: Decode, score: Callable[[str], float], *, with_prompt: bool = False) -> Feature:
@@ -331,6 +356,18 @@ class Sum(nn.Module):
 
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         return -torch.stack(list(self.parts(x).values())).sum(0)
+
+    @property
+    def log_weight_bounds(self) -> tuple[float, float] | None:
+        """The least and the largest -E(x), if all parts have bounds."""
+        low, high = 0.0, 0.0
+        for name, term in self.terms.items():
+            bounds = log_weight_bounds(term)
+            if bounds is None:
+                return None
+            ends = sorted(self.scales[name] * end for end in bounds)
+            low, high = low + ends[0], high + ends[1]
+        return low, high
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
         return {name: -self.scales[name] * widest(place(term(x), x.tokens.device)) for name, term in self.terms.items()}

@@ -63,6 +63,11 @@ class NetworkEnergy(nn.Module):
         if isinstance(size := getattr(encoder, "vocab_size", None), int):
             self.vocab_size = size
 
+    @property
+    def log_weight_bounds(self) -> tuple[float, float] | None:
+        """The least and the largest -E(x), if the energy is bounded."""
+        return None if self.config.bound is None else (-self.config.bound, self.config.bound)
+
     def forward(self, x: Sequences) -> Float[Tensor, "B"]:
         if len(x) == 0:
             return torch.zeros(0, device=x.tokens.device)

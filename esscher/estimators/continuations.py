@@ -23,8 +23,8 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, Space, unique_prompts
 from esscher.core.target import Tilted, flat
-from esscher.estimators.intervals import interval, log_mean
-from esscher.estimators.log_z import log_z
+from esscher.estimators.intervals import combined, interval, log_mean
+from esscher.estimators.log_z import log_mean_weight, log_z
 from esscher.estimators.reliability import TOO_FEW
 from esscher.exact.enumeration import enumerate_points
 from esscher.samplers.importance import Importance
@@ -56,7 +56,10 @@ def prefix_log_probs(target: Tilted, x: Sequences, draws: int, *, confidence: fl
     log_before, log_after = drawn.log_weight.cpu().double(), _continuation_log_weights(target, x, draws, rng)
     if bool((log_before == -torch.inf).all(-1).any()):
         raise ValueError(f"The energy forbids all {draws} draws after a prompt. Nothing was estimated; raise draws.")
-    floor, method = (1 - confidence) / 2, f"{draws} draws after each prompt and each row"
+    method, complete = f"{draws} draws after each prompt and each row", is_complete(x, target.space).cpu()
+
+    def normaliser_of(log_weight: Float[Tensor, "N"]) -> Estimate:
+        return log_mean_weight(log_weight, method=method, confidence=confidence)
 
     def log_p(rows: Int[Tensor, "K"]) -> Estimate:
         """The sum of log p over these rows."""
@@ -64,13 +67,12 @@ def prefix_log_probs(target: Tilted, x: Sequences, draws: int, *, confidence: fl
         base, before, after = log_base[rows], log_before[chosen], log_after[rows]
         if not bool((base > -torch.inf).all() & (after > -torch.inf).any(-1).all()):
             return Estimate(-torch.inf, -torch.inf, -torch.inf, confidence, draws, f"{method}, all forbidden", "nats")
-
-        def total(count_before: Tensor, count_after: Tensor) -> Tensor:
-            each = log_mean(count_after, after, floor=floor) - log_mean(count_before, before, floor=floor)[place]
-            return (base + each).sum()
-
-        sources = [(len(before), draws), (len(after), draws)]
-        return interval(total, sources, confidence=confidence, n=draws, method=method, unit="nats")
+        times = place.bincount(minlength=len(before)).tolist()
+        parts = [(-float(count), normaliser_of(row)) for count, row in zip(times, before, strict=True)]
+        parts += [(1.0, normaliser_of(row)) for row, whole in zip(after, complete[rows], strict=True) if not whole]
+        log_z_before, log_z_after = (log_mean(torch.ones_like(side), side) for side in (before, after))
+        value = float((base + log_z_after - log_z_before[place]).sum())
+        return combined(value, parts, n=draws, method=method)
 
     normaliser = log_z(drawn, prompts="same" if len(prompts) == 1 else "fixed", confidence=confidence)
     rows = torch.arange(len(x))

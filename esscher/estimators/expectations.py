@@ -10,10 +10,13 @@
 ways, Jensen-Shannon (nats) and total variation (at most 1). KL is infinite where a draw has probability 0 under its second
 distribution only. Draws of the target itself (SIR, Rejection, Metropolis) serve only as far as the target covers the other
 distribution. Letters: P prompts, N or n draws of each, F features.
+
+Intervals from independent draws reach as far as a few more draws of each prompt, like its draw of largest weight, would move
+the estimate (`UNSEEN_DRAWS`): what was not drawn may weigh as much.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -24,14 +27,16 @@ from torch.nn.functional import softplus
 
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
-from esscher.core.target import Base, Tilted
-from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
+from esscher.core.target import Base, Tilted, flat
+from esscher.estimators.intervals import Scale, Statistic, hall_quantiles, interval, log_mean, ratio, unseen_draws
 from esscher.samplers.scoring import log_prob, log_weight
 
 Prompts = Literal["same", "fixed", "sample"]
 PerPrompt = Callable[..., Tensor]
 """`statistic(count [P, n], *columns [P, n]) -> [P]`; its bias is a function of the columns."""
 Columns = Float[Tensor, "P n"]
+UnseenColumns = Callable[[list[Tensor], Tensor], list[list[Tensor]]]
+"""`unseen(columns [P, n], top [P, 1]) -> alternatives`: what a draw that was not drawn may have in each column [P, 1]."""
 METHOD = "weighted draws, skewness-corrected infinitesimal jackknife"
 DEPENDENT = (
     "The {n} draws of each prompt depend on each other (particles of one run), so their spread does not show their error, and "
@@ -54,21 +59,28 @@ def estimate_from_draws(
     columns: list[Tensor],
     *,
     bias: PerPrompt | None = None,
+    unseen: UnseenColumns | None = None,
+    monotone: bool = True,
+    scale: Scale = "linear",
+    limits: tuple[float, float] = (-math.inf, math.inf),
     prompts: Prompts,
     confidence: float,
     method: str,
     unit: str = "",
 ) -> Estimate:
     """One number from a per-prompt statistic of columns [P, N], with the replicates that `prompts` names. `bias` is the
-    first-order bias of the statistic; it is subtracted where draws are independent."""
+    first-order bias of the statistic; it is subtracted where draws are independent. A draw that was not drawn is taken to be
+    like the one of largest weight unless `unseen` says otherwise. A statistic that is not `monotone` in how often large weights
+    occur may have its largest or least value at what was drawn, where its derivative is 0."""
     if prompts not in get_args(Prompts):
         raise ValueError(f"Unknown prompts={prompts!r}; known: {', '.join(get_args(Prompts))}.")
     require_weights(draws)
     p, n = draws.log_weight.shape
-    columns = [column.detach().cpu().double() for column in columns]
+    columns = [column.detach().cpu().double() for column in (*columns, draws.log_weight)]
     if prompts == "same":
         require_one_prompt(draws)
         columns = [column.reshape(1, p * n) for column in columns]
+    *columns, log_weight = columns
     if not draws.independent and (prompts == "fixed" or (prompts == "same" and p < 2)):
         raise ValueError(DEPENDENT.format(p=p, n=n))
     offset = bias(*columns) if bias is not None and draws.independent else 0.0
@@ -89,7 +101,47 @@ def estimate_from_draws(
     else:
         total, shape = ratio(each(torch.ones(p, n, dtype=torch.float64))), (1, p)
         method += f"; {p} prompts as a sample, {n} draws each"
-    return interval(total, [shape], confidence=confidence, n=p * n, method=method, unit=unit)
+    reach, beyond = (math.inf, -math.inf), (0.0, 0.0)
+    if draws.independent:
+        more = unseen_draws(len(log_weight))
+        beyond = _moved_by_unseen(statistic, columns, log_weight, unseen, more)
+        if not monotone and len(log_weight) == 1:
+            reach = _reach(statistic, columns, log_weight, confidence)
+    scale = scale if len(log_weight) == 1 else "linear"
+    return interval(
+        total, [shape], confidence=confidence, n=p * n, method=method, unit=unit, scale=scale, reach=reach, unseen=beyond,
+        limits=limits,
+    )  # fmt: skip
+
+
+def _moved_by_unseen(
+    statistic: PerPrompt, columns: list[Tensor], log_weight: Columns, unseen: UnseenColumns | None, more: float
+) -> tuple[float, float]:
+    """How far down and up `more` draws of each prompt that were not drawn may move the mean of the statistic."""
+    top = log_weight.argmax(-1, keepdim=True)
+    alternatives = [[column.gather(1, top) for column in columns]] if unseen is None else unseen(columns, top)
+    once = torch.ones_like(log_weight)
+    counts = torch.cat([once, torch.full_like(once[:, :1], more)], 1)
+    before = statistic(once, *columns)
+    moved = [
+        float((statistic(counts, *(torch.cat(pair, 1) for pair in zip(columns, values, strict=True))) - before).mean())
+        for values in alternatives
+    ]
+    return max(0.0, -min(moved)), max(0.0, *moved)
+
+
+def _reach(statistic: PerPrompt, columns: list[Tensor], log_weight: Columns, confidence: float) -> tuple[float, float]:
+    """The least and the largest value of the statistic while the mean weight moves through its own interval."""
+    n, share = log_weight.shape[1], torch.softmax(log_weight, -1)
+    move = (share - 1 / n) * math.sqrt(n / (n - 1))
+    error = float(move.square().sum().sqrt())
+    if error < 1e-12:
+        return math.inf, -math.inf
+    direction, steps = move / error, torch.linspace(0.25, 1, 4, dtype=torch.float64)
+    ends = hall_quantiles(direction, confidence)
+    values = [statistic((1 - float(x) * end * direction).clamp(min=0), *columns) for end in ends for x in steps]
+    finite = [float(value) for value in values if bool(value.isfinite())]
+    return min(finite, default=math.inf), max(finite, default=-math.inf)
 
 
 def require_one_prompt(draws: Draws) -> None:
@@ -141,12 +193,28 @@ def moments(
             weighted_mean,
             [draws.log_weight, features[..., feature]],
             bias=bias_of_weighted_mean,
+            unseen=_unseen_feature,
+            limits=_feature_limits(features[..., feature]),
             prompts=prompts,
             confidence=confidence,
             method="self-normalised mean, skewness-corrected infinitesimal jackknife",
         )
         for feature in range(features.shape[-1])
     ]
+
+
+def _feature_limits(values: Tensor) -> tuple[float, float]:
+    """[0, 1] where all values are 0 or 1: the mean is then taken for a probability."""
+    return (0.0, 1.0) if bool(((values == 0) | (values == 1)).all()) else (-math.inf, math.inf)
+
+
+def _unseen_feature(columns: list[Tensor], top: Tensor) -> list[list[Tensor]]:
+    """A draw of the largest weight whose feature has the least or the largest value that was seen; 0 or 1, if all have."""
+    log_weight, values = columns
+    weight, seen = log_weight.gather(1, top), values[log_weight > -torch.inf]
+    low, high = _feature_limits(seen)
+    ends = (low, high) if math.isfinite(low) else (float(seen.min()), float(seen.max()))
+    return [[weight, torch.full_like(weight, end)] for end in ends]
 
 
 def weighted_mean(count: Columns, log_weight: Columns, values: Columns) -> Float[Tensor, "P"]:
@@ -197,12 +265,24 @@ def jensen_shannon(count: Columns, first: Columns, second: Columns) -> Float[Ten
     return ((to_mixture(log_p, log_q) + to_mixture(log_q, log_p)) / 2).clamp(0, math.log(2))
 
 
-DIVERGENCES: dict[str, tuple[PerPrompt, PerPrompt | None, str]] = {  # statistic, bias, unit
-    "kl": (kullback_leibler, bias_of_kullback_leibler, "nats"),
-    "reverse_kl": (kullback_leibler, bias_of_kullback_leibler, "nats"),
-    "tv": (total_variation, None, ""),
-    "js": (jensen_shannon, None, "nats"),
+DIVERGENCES: dict[str, tuple[PerPrompt, PerPrompt | None, str, float]] = {  # statistic, bias, unit, largest value
+    "kl": (kullback_leibler, bias_of_kullback_leibler, "nats", math.inf),
+    "reverse_kl": (kullback_leibler, bias_of_kullback_leibler, "nats", math.inf),
+    "tv": (total_variation, None, "", 1.0),
+    "js": (jensen_shannon, None, "nats", math.log(2)),
 }
+
+
+def _unseen_above(name: str) -> UnseenColumns:
+    """A draw that was not drawn, whose weight is e times the largest: KL depends on log weights themselves, not on means of
+    weights only. The first distribution is in the first column, or in the second for `reverse_kl`."""
+
+    def unseen(columns: list[Tensor], top: Tensor) -> list[list[Tensor]]:
+        values = [column.gather(1, top) for column in columns]
+        values[name == "reverse_kl"] = values[name == "reverse_kl"] + 1
+        return [values]
+
+    return unseen
 
 
 def divergences(
@@ -222,16 +302,34 @@ def divergences(
             )
         base = torch.zeros_like(base)
     second = base if other is None else base + log_prob(other, draws.x).view(shape) - draws.log_base.cpu().double()
+    equal = target.energy is flat and other is None
+    return divergences_of_densities(draws, first, second, prompts=prompts, confidence=confidence, equal=equal)
+
+
+def divergences_of_densities(
+    draws: Draws,
+    first: Columns,
+    second: Columns,
+    *,
+    names: Collection[str] = tuple(DIVERGENCES),
+    prompts: Prompts = "same",
+    confidence: float = 0.95,
+    equal: bool = False,
+) -> dict[str, Estimate]:
+    """The named divergences between two distributions, from their log densities relative to the law of the draws, each up to a
+    constant. Distributions that are known to be `equal` are so where nothing was drawn, too."""
     estimates = {}
-    for name, (statistic, bias, unit) in DIVERGENCES.items():
+    for name in names:
+        statistic, bias, unit, largest = DIVERGENCES[name]
         left, right = (second, first) if name == "reverse_kl" else (first, second)
         if bias is not None and bool(((right == -torch.inf) & (left > -torch.inf)).any()):
             method = "one distribution forbids a draw that the other allows"
             estimates[name] = Estimate(math.inf, math.inf, math.inf, confidence, first.numel(), method, unit)
         else:
             estimates[name] = estimate_from_draws(
-                draws, statistic, [left, right], bias=bias, prompts=prompts, confidence=confidence, method=METHOD, unit=unit
-            )
+                draws, statistic, [left, right], bias=bias, unseen=None if equal else _unseen_above(name), monotone=False,
+                limits=(0.0, largest), prompts=prompts, confidence=confidence, method=METHOD, unit=unit,
+            )  # fmt: skip
     return estimates
 
 
@@ -251,7 +349,7 @@ def quasi_rejection_gap(
     sizes = [row.shape[1] for row in rows]
 
     def estimate(name: str) -> Estimate:
-        statistic, bias, unit = DIVERGENCES[name]
+        statistic, bias, unit, largest = DIVERGENCES[name]
         pairs = [(row, row.clamp(max=log_bound)) for row in rows]
         if name == "reverse_kl":
             pairs = [(second, first) for first, second in pairs]
@@ -267,6 +365,9 @@ def quasi_rejection_gap(
             sources, method = [(1, len(sizes))], f"{METHOD}, {len(sizes)} prompts as a sample"
         else:
             mean, sources, method = (lambda *counts: each(*counts).mean()), [(1, size) for size in sizes], METHOD
-        return interval(mean, sources, confidence=confidence, n=sum(sizes), method=method, unit=unit, counted="candidates")
+        return interval(
+            mean, sources, confidence=confidence, n=sum(sizes), method=method, unit=unit, counted="candidates",
+            limits=(0.0, largest),
+        )  # fmt: skip
 
     return {name: estimate(name) for name in DIVERGENCES}

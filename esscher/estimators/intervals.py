@@ -1,22 +1,25 @@
 """Confidence intervals for functions of independent replicates.
 
-`interval` is the skewness-corrected infinitesimal jackknife behind almost every estimate. A statistic is a function of how
-often each replicate occurs, `statistic(*counts)`, evaluated at counts of 1. Its derivative with respect to a count is the
-*effect* of that replicate; with d the effects over their root sum of squares,
+A statistic is a function of how often each replicate occurs, `statistic(*counts)`, evaluated at counts of 1. Its derivative
+with respect to a count is the *effect* of that replicate (the infinitesimal jackknife). A replicate with a share h of the
+denominator (a text with a share h of all tokens) pulls the statistic towards itself, which hides a part of its effect; with
+d = effect / sqrt(1 - h) over the standard error,
 
-    standard error        sqrt(sum effect^2)        Efron (1982), the infinitesimal jackknife
-    skewness              sum d^3                   removed by Hall's cubic transformation (J. R. Stat. Soc. B, 1992)
-    degrees of freedom    2 / (sum d^4 - 1 / n)     of the standard error, for Student's quantile
+    standard error        sqrt(sum effect^2 / (1 - h))      Bell and McCaffrey (Survey Methodology, 2002)
+    degrees of freedom    theirs, from the shares, or 2 / (sum d^4 - 1 / n), whichever is smaller, for Student's quantile
+    skewness              sum d^3, removed by Hall's cubic transformation (J. R. Stat. Soc. B, 1992)
 
-The ends of the interval are the statistic at counts moved along d: the ends for log Z are the logarithms of the ends for Z.
-Counts come in *sources* of independent chance, each a table [strata, n]; replicates of a stratum are drawn alike (the draws of
-one prompt, the sequences of a test set). The caller decides what a replicate is. Measured coverage: `docs/why/intervals.md`,
-`docs/why/streams.md`. Left out: the bias of a statistic, which vanishes faster than its error.
+The ends are closed forms on the `Scale` of the statistic. What was not drawn has no effect: estimates from weighted draws reach
+as far as `UNSEEN_DRAWS` more draws like the one of largest weight would move them (`unseen`). Counts come in *sources* of
+independent chance, each a table [strata, n]; replicates of a stratum are drawn alike (the draws of one prompt, the sequences of
+a test set). The caller decides what a replicate is. Measured coverage: `docs/why/intervals.md`, `docs/why/streams.md`. Left
+out: the bias of a statistic, which vanishes faster than its error.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -25,9 +28,13 @@ from torch import Tensor
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 
+Scale = Literal["linear", "positive", "log mean"]
+"""Where the error of a statistic is symmetric but for its skewness: as it is; for a quantity above 0, in its logarithm; for the
+log of a mean, in the mean."""
 Statistic = Callable[..., Tensor]
 """`statistic(*counts) -> scalar`: one table of counts [strata, n] for each source, unchanged when a stratum is scaled."""
 
+UNSEEN_DRAWS = 3.0  # with probability 95 % an event that 1 draw in n / 3 shows is among n draws
 ROUNDING = 1e-18  # a variance that counts as 0
 MAX_COUNTS = 2**22  # bootstrap counts held at a time
 BLOCKS = (40, 20, 10)
@@ -42,9 +49,16 @@ def interval(
     method: str,
     unit: str = "",
     counted: str = "draws",
+    scale: Scale = "linear",
+    leverage: Float[Tensor, "n"] | None = None,
+    reach: tuple[float, float] = (math.inf, -math.inf),
+    unseen: tuple[float, float] = (0.0, 0.0),
+    limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
     """The statistic at counts of 1, with an interval that covers its true value at the rate `confidence`. `sources` are the
-    shapes [strata, replicates] of the counts; `n`, `counted`, `method` and `unit` go into the `Estimate`."""
+    shapes [strata, replicates] of the counts; `leverage` the shares of the replicates of the first source, of one stratum, in
+    a denominator, by default equal. The interval holds at least `reach`, goes on by what was not drawn may move the statistic
+    down and up (`unseen`), and stays within `limits`. `n`, `counted`, `method` and `unit` go into the `Estimate`."""
     from scipy.special import stdtrit
 
     check_confidence(confidence)
@@ -55,19 +69,56 @@ def interval(
             f"give more prompts or test sequences."
         )
     value, effects = _effects(statistic, sources)
-    moves = [_scaled(effect) for effect in effects]
+    shares = [torch.full((size,), 1 / size, dtype=torch.float64) for _, size in sources]
+    if leverage is not None:
+        shares[0] = leverage.double() / leverage.double().sum()
+    moves = [_scaled(effect, share) for effect, share in zip(effects, shares, strict=True)]
     error = math.sqrt(sum(float(move.square().sum()) for move in moves))
-    if error == 0:
-        return Estimate(value, value, value, confidence, n, method, unit, counted)
-    directions = [move / error for move in moves]
-    skewness = sum(float(direction.pow(3).sum()) for direction in directions)
-    quantile = float(stdtrit(_degrees_of_freedom(directions), (1 + confidence) / 2))
-    with torch.no_grad():
-        ends = [
-            float(statistic(*[1 - _unskewed(x, skewness) * _scaled(direction) for direction in directions]))
-            for x in (quantile, -quantile)
-        ]
-    return Estimate(value, min(value, *ends), max(value, *ends), confidence, n, method, unit, counted)
+    down, up = value, value
+    if max(float(share.max()) for share in shares) > 1 - 1e-9:  # all others are empty: a single replicate
+        down, up = limits
+    elif error > 0:
+        directions = [move / error for move in moves]
+        quantile = float(stdtrit(_degrees_of_freedom(directions, shares), (1 + confidence) / 2))
+        skewness = sum(float(direction.pow(3).sum()) for direction in directions)
+        down, up = _ends(value, error, quantile, skewness, scale, (1 - confidence) / 2)
+    low, high = max(min(down, reach[0]) - unseen[0], limits[0]), min(max(up, reach[1]) + unseen[1], limits[1])
+    return Estimate(value, min(value, low), max(value, high), confidence, n, method, unit, counted)
+
+
+def _ends(value: float, error: float, quantile: float, skewness: float, scale: Scale, floor: float) -> tuple[float, float]:
+    """Both ends on the scale of the statistic, infinite where they overflow; a log mean falls by at most -log(floor)."""
+    if scale == "positive" and value > 0:
+        width = min(quantile * error / value, 700.0)
+        return value * math.exp(-width), value * math.exp(width) if width < 700 else math.inf
+    low, high = (-_unskewed(x, skewness) * error for x in (quantile, -quantile))
+    if scale == "log mean":
+        low, high = math.log(max(1 + low, floor)), math.log1p(high)
+    return value + low, value + high
+
+
+def one_replicate(
+    value: float, *, confidence: float, n: int, method: str, unit: str = "", counted: str, limits: tuple[float, float]
+) -> Estimate:
+    """A value from a single replicate, which says nothing of its own error: the interval is all that is possible."""
+    return Estimate(value, *limits, confidence, n, f"{method}; one replicate, too few for an interval", unit, counted)
+
+
+def combined(
+    value: float, parts: Sequence[tuple[float, Estimate]], *, n: int, method: str, limits: tuple[float, float] | None = None
+) -> Estimate:
+    """An estimate that is, but for constants, a sum of factors times independent parts, of which each has an interval: the
+    distances from the value to the ends, by Pythagoras, which keeps the asymmetry of each part (Zou and Donner, Statistics in
+    Medicine, 2008). Confidence and unit are those of the first part."""
+    low, high = 0.0, 0.0
+    for factor, part in parts:
+        below, above = part.value - part.low, part.high - part.value
+        below, above = (below, above) if factor >= 0 else (above, below)
+        low, high = low + (factor * below) ** 2, high + (factor * above) ** 2
+    least, most = (-math.inf, math.inf) if limits is None else limits
+    ends = max(value - math.sqrt(low), min(value, least)), min(value + math.sqrt(high), max(value, most))
+    first = parts[0][1]
+    return replace(first, value=value, low=ends[0], high=ends[1], n=n, method=method)
 
 
 def ratio(above: Float[Tensor, "n"], below: Float[Tensor, "n"] | None = None) -> Statistic:
@@ -79,14 +130,24 @@ def ratio(above: Float[Tensor, "n"], below: Float[Tensor, "n"] | None = None) ->
     return statistic
 
 
-def log_mean(count: Float[Tensor, "*S n"], log_weight: Float[Tensor, "*S n"], *, floor: float = 0.0) -> Float[Tensor, "*S"]:
-    """log of the mean weight, with each draw counted `count` times. Counts may be negative at the low end of an interval, so
-    the mean is at least `floor` times that at counts of 1: the true mean is lower with probability at most `floor` (Markov)."""
+def log_mean(count: Float[Tensor, "*S n"], log_weight: Float[Tensor, "*S n"]) -> Float[Tensor, "*S"]:
+    """log of the mean weight, with each draw counted `count` times."""
     log_weight = log_weight.double()
     top = log_weight.amax(-1, keepdim=True)
     weight = (log_weight - top).exp()
-    mean = (count * weight).sum(-1) / count.sum(-1)
-    return top[..., 0] + torch.maximum(mean, floor * weight.mean(-1)).log()
+    return top[..., 0] + ((count * weight).sum(-1) / count.sum(-1)).log()
+
+
+def unseen_draws(prompts: int) -> float:
+    """So many draws may be missing for each prompt: `UNSEEN_DRAWS` of one, and of several together, at least 1 of each, because
+    heavy weights lower every log Z."""
+    return max(1.0, UNSEEN_DRAWS / prompts)
+
+
+def raised_by_unseen(log_weight: Float[Tensor, "*S n"], prompts: int) -> Float[Tensor, "*S"]:
+    """By how much `unseen_draws(prompts)` more draws like the largest raise each log mean."""
+    n, more = log_weight.shape[-1], unseen_draws(prompts)
+    return torch.log1p((torch.softmax(log_weight.double(), -1).amax(-1) - 1 / n) * (more * n / (n + more)))
 
 
 def check_confidence(confidence: float, outcome: str = "Nothing was estimated") -> None:
@@ -106,21 +167,32 @@ def _effects(statistic: Statistic, sources: Sequence[tuple[int, int]]) -> tuple[
     return float(value.detach()), [effect.detach() for effect in effects]
 
 
-def _scaled(effect: Float[Tensor, "G n"]) -> Float[Tensor, "G n"]:
-    """Effects centred in each stratum and enlarged by sqrt(n / (n - 1)), as in the unbiased variance."""
-    n = effect.shape[1]
-    return (effect - effect.mean(-1, keepdim=True)) * math.sqrt(n / (n - 1))
+def _scaled(effect: Float[Tensor, "G n"], share: Float[Tensor, "n"]) -> Float[Tensor, "G n"]:
+    """Effects centred in each stratum, without the part that a replicate hides by its share."""
+    return (effect - effect.mean(-1, keepdim=True)) / (1 - share).clamp(min=1e-12).sqrt()
 
 
-def _degrees_of_freedom(directions: Sequence[Tensor]) -> float:
-    """Satterthwaite's degrees of freedom of a sum of squares: from its fourth moments, at most those of its sizes."""
+def _degrees_of_freedom(directions: Sequence[Tensor], shares: Sequence[Tensor]) -> float:
+    """Satterthwaite's degrees of freedom of a sum of squares: from its fourth moments, at most those of its shares, where the
+    variance of a replicate grows like its share (n - 1 for equal shares)."""
     spread, sizes = 0.0, 0.0
-    for direction in directions:
-        n = direction.shape[1]
-        variance = direction.square().sum(-1)
-        spread += float((direction.pow(4).sum(-1) - variance.square() / n).sum()) / 2
-        sizes += float(variance.square().sum()) / (n - 1)
+    for direction, share in zip(directions, shares, strict=True):
+        variance, cross = direction.square().sum(-1), share.square() / (1 - share).clamp(min=1e-12)
+        spread += float((direction.pow(4).sum(-1) - variance.square() / len(share)).sum()) / 2
+        each = float(share.square().sum() + cross.sum() ** 2 - cross.square().sum())
+        sizes += float(variance.square().sum()) * each
     return 1 / max(spread, sizes)
+
+
+def hall_quantiles(direction: Float[Tensor, "1 n"], confidence: float) -> tuple[float, float]:
+    """The studentised deviations at both ends of an interval for a mean of equal shares, of which `direction` has the effects
+    over their root sum of squares."""
+    from scipy.special import stdtrit
+
+    size = direction.shape[1]
+    dof = _degrees_of_freedom([direction], [torch.full((size,), 1 / size, dtype=torch.float64)])
+    quantile, skewness = float(stdtrit(dof, (1 + confidence) / 2)), float(direction.pow(3).sum())
+    return _unskewed(quantile, skewness), _unskewed(-quantile, skewness)
 
 
 def _unskewed(x: float, skewness: float) -> float:
@@ -216,9 +288,11 @@ def ratio_of_sums(
     blocks = choose_blocks(total, size)
     above, below, n = block_sums(total, blocks), block_sums(size, blocks), len(total)
     if len(above) < 2:
-        value, method = float(above.sum() / below.sum()), "one block: no interval"
-        return Estimate(value, -math.inf, math.inf, confidence, n, method, unit, counted)
+        value, method = float(above.sum() / below.sum()), "one block"
+        limits = (-math.inf, math.inf)
+        return one_replicate(value, confidence=confidence, n=n, method=method, unit=unit, counted=counted, limits=limits)
     method = f"{len(above)} blocks of {n // len(above):,} {counted}"
     return interval(
-        ratio(above, below), [(1, len(above))], confidence=confidence, n=n, method=method, unit=unit, counted=counted
-    )
+        ratio(above, below), [(1, len(above))], confidence=confidence, n=n, method=method, unit=unit, counted=counted,
+        leverage=below,
+    )  # fmt: skip

@@ -16,11 +16,10 @@ for all draws (AM-GM inequality):
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from esscher.core.draws import Draws
@@ -32,24 +31,59 @@ from esscher.estimators.expectations import (
     estimate_from_draws,
     independent_log_weights,
 )
-from esscher.estimators.intervals import interval, log_mean
+from esscher.estimators.intervals import interval, log_mean, raised_by_unseen
 
 METHOD = "log of the mean weight, skewness-corrected infinitesimal jackknife"
+EQUAL = "all weights are equal, so the draws say nothing of what they did not show"
+Bounds = tuple[float, float]
+"""The least and the largest log weight of all points, drawn or not."""
 
 
-def log_z(draws: Draws, *, prompts: Prompts = "same", confidence: float = 0.95) -> Estimate:
-    """log Z of one prompt, or its mean over prompts, in nats; `prompts` as in `esscher.estimators.expectations`."""
+def log_z(draws: Draws, *, prompts: Prompts = "same", bounds: Bounds | None = None, confidence: float = 0.95) -> Estimate:
+    """log Z of one prompt, or its mean over prompts, in nats; `prompts` as in `esscher.estimators.expectations`, `bounds` as in
+    `log_mean_weight`."""
     draws.log_z()  # raises where the sampler discards its normaliser
-    return estimate_from_draws(
-        draws,
-        partial(log_mean, floor=(1 - confidence) / 2),
-        [draws.log_weight],
-        bias=None if prompts == "same" else bias_of_log_mean,
-        prompts=prompts,
-        confidence=confidence,
-        method=METHOD,
+    estimate = estimate_from_draws(
+        draws, log_mean, [draws.log_weight], bias=None if prompts == "same" else bias_of_log_mean, scale="log mean",
+        limits=(-math.inf, math.inf) if bounds is None else bounds, prompts=prompts, confidence=confidence, method=METHOD,
         unit="nats",
-    )
+    )  # fmt: skip
+    return _or_of_equal_weights(estimate, draws.log_weight.detach().cpu().double(), bounds, draws.independent)
+
+
+def log_mean_weight(
+    log_weight: Float[Tensor, "n"], *, method: str, bounds: Bounds | None = None, confidence: float, independent: bool = True
+) -> Estimate:
+    """The log of the mean weight of replicates: independent draws, or runs of dependent ones. Where all weights are equal the
+    interval is that of the guarantee (`betting_log_z`) if the `bounds` of log weights are known, and else unbounded above."""
+    log_weight, n = log_weight.double(), len(log_weight)
+    estimate = interval(
+        lambda count: log_mean(count[0], log_weight), [(1, n)], confidence=confidence, n=n, method=method, unit="nats",
+        scale="log mean", unseen=(0.0, float(raised_by_unseen(log_weight, 1)) if independent else 0.0),
+        limits=(-math.inf, math.inf) if bounds is None else bounds,
+    )  # fmt: skip
+    return _or_of_equal_weights(estimate, log_weight[None], bounds, independent)
+
+
+def equal_weights(log_weight: Float[Tensor, "P N"]) -> Bool[Tensor, "P"]:
+    """Whether all draws of a prompt have the same weight, but for rounding."""
+    return log_weight.amax(-1) - log_weight.amin(-1) < 1e-6 * (1 + log_weight.amax(-1).abs())
+
+
+def _or_of_equal_weights(
+    estimate: Estimate, log_weight: Float[Tensor, "P N"], bounds: Bounds | None, independent: bool
+) -> Estimate:
+    """The estimate, unless all weights are equal: then an interval that does not rest on their spread."""
+    known = bounds is not None and bounds[0] == bounds[1]
+    if known or not independent or not bool(equal_weights(log_weight).all()):
+        return estimate
+    if bounds is not None and bool((log_weight - log_weight[0, 0]).abs().max() < 1e-6):
+        guaranteed = _betting_interval(log_weight.reshape(-1), *bounds, estimate.confidence)
+        return replace(estimate, low=guaranteed.low, high=guaranteed.high, method=f"{EQUAL}; {guaranteed.method}")
+    missing = min(0.99, -math.log((1 - estimate.confidence) / 2) / log_weight.numel())  # a share that the draws may miss
+    low, high = estimate.value + math.log1p(-missing), math.inf if bounds is None else bounds[1]
+    method = f"{EQUAL}: unbounded above" if bounds is None else EQUAL
+    return replace(estimate, low=min(low, estimate.low), high=max(high, estimate.high), method=method)
 
 
 def log_z_std(draws: Draws, *, confidence: float = 0.95) -> Estimate:
@@ -86,7 +120,7 @@ def log_z_bounds(draws: Draws, *, confidence: float = 0.95) -> LogZBounds:
 
     def bound(shift: Tensor, method: str) -> Estimate:
         def statistic(count: Tensor) -> Tensor:
-            return log_mean(count, log_weight, floor=(1 - confidence) / 2).mean() + shift.mean()
+            return log_mean(count, log_weight).mean() + shift.mean()
 
         return interval(statistic, [(p, n)], confidence=confidence, n=p * n, method=method, unit="nats")
 

@@ -24,7 +24,7 @@ from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, point_values, refuse_foreign, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.estimators.expectations import bias_of_log_mean, independent_log_weights
-from esscher.estimators.intervals import interval, log_mean
+from esscher.estimators.intervals import interval, log_mean, raised_by_unseen
 from esscher.estimators.log_z import LogZBounds, leave_one_out_bounds
 from esscher.estimators.perplexity import TestSetMode, check_test, nonnegative
 from esscher.samplers.ancestral import rows_at_once
@@ -89,12 +89,18 @@ class _LogContinuation:
     drawn: Int[Tensor, "K"]
     log_weight: Float[Tensor, "K N"]
 
-    def at(self, count: Float[Tensor, "K N"] | None = None, *, floor: float = 0.0) -> Float[Tensor, "B"]:
+    def at(self, count: Float[Tensor, "K N"] | None = None) -> Float[Tensor, "B"]:
         """Bias-corrected log means, with each draw counted `count` times."""
         if len(self.drawn) == 0:
             return self.known
         count = torch.ones_like(self.log_weight) if count is None else count
-        return self._filled(log_mean(count, self.log_weight, floor=floor) - bias_of_log_mean(self.log_weight))
+        return self._filled(log_mean(count, self.log_weight) - bias_of_log_mean(self.log_weight))
+
+    def raised(self) -> Float[Tensor, "B"]:
+        """By how much draws that were not drawn may raise R of each row."""
+        if len(self.drawn) == 0:
+            return torch.zeros_like(self.known)
+        return torch.zeros_like(self.known).index_put((self.drawn,), raised_by_unseen(self.log_weight, len(self.drawn)))
 
     def lower_and_upper(self) -> tuple[Float[Tensor, "B"], Float[Tensor, "B"]]:
         """The bounds of the residual paper; both are equal where R is exact."""
@@ -223,16 +229,16 @@ class _Position:
         if self._exact:
             return Estimate.exact(float(lost.mean()), method=method, unit=UNIT)
         sides = [side for side in (self.before, self.after) if len(side.drawn)]
-        floor = (1 - self.confidence) / 2
 
         def mean(*counts: Tensor) -> Tensor:
             by_side = dict(zip(map(id, sides), counts, strict=True))
-            before, after = (side.at(by_side.get(id(side)), floor=floor) for side in (self.before, self.after))
+            before, after = (side.at(by_side.get(id(side))) for side in (self.before, self.after))
             return self._change(before, after).mean()
 
         shapes = [(side.log_weight.shape[0], side.log_weight.shape[1]) for side in sides]
         total = sum(side.log_weight.numel() for side in sides)
-        return interval(mean, shapes, confidence=self.confidence, n=total, method=method, unit=UNIT)
+        unseen = float(self.after.raised()[self.here].mean()), float(self.before.raised()[self.here].mean())
+        return interval(mean, shapes, confidence=self.confidence, n=total, method=method, unit=UNIT, unseen=unseen)
 
     def _infinite(self) -> Estimate:
         method = "no bound: one draw has all the weight after some prefix, or the energy forbids a test sequence"

@@ -27,16 +27,18 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted, flat
+from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import DEPENDENT, bias_of_log_mean, check_independent, require_weights
-from esscher.estimators.intervals import Statistic, interval, log_mean, ratio
-from esscher.estimators.log_z import betting_mean_log_z, leave_one_out_bounds, log_z, log_z_std
-from esscher.estimators.reliability import Reliability, reliability
+from esscher.estimators.intervals import combined, interval, log_mean, one_replicate, raised_by_unseen, ratio
+from esscher.estimators.log_z import Bounds, betting_mean_log_z, leave_one_out_bounds, log_mean_weight, log_z, log_z_std
+from esscher.estimators.reliability import Reliability, Verdict, mean_reliability, reliability
 from esscher.samplers.scoring import log_prob, log_weight
 
 TestSetMode = Literal["sample", "fixed"]
 Units = Mapping[str, Int[Tensor, "B"]]
 """For each kind of unit, its number in every test sequence."""
 
+FEW_TEXTS = 10  # replicates below which an interval is mostly the quantile of its degrees of freedom
 COUNTING_NOTE = "end symbols counted, prompts not"
 
 
@@ -138,69 +140,97 @@ def base_cross_entropy(
 ) -> dict[str, Estimate]:
     """`cross_entropy` of a base, from log-probabilities of the test sequences."""
     check_test(test)
-    nll, n, estimates = -log_base, len(log_base), {}
+    nll, estimates = -log_base, {}
     for name, count in units.items():
         size, unit = count.double(), f"nats per {name}"
         if test == "fixed":
             method = f"exact, fixed test set, {COUNTING_NOTE}"
             estimates[name] = Estimate.exact(float(nll.sum() / size.sum()), method=method, unit=unit)
         else:
-            method, counted = f"infinitesimal jackknife, {COUNTING_NOTE}", "test sequences"
-            statistic, sources = ratio(nll, size), [(1, n)]
-            estimate = interval(statistic, sources, confidence=confidence, n=n, method=method, unit=unit, counted=counted)
-            estimates[name] = nonnegative(estimate)
+            estimates[name] = _over_texts(nll, size, unit, COUNTING_NOTE, confidence, positive=True)
     return estimates
 
 
-def tilted_cross_entropy(score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float) -> dict[str, Estimate]:
-    """`cross_entropy` of a tilted model, from scores of the test sequences."""
-    nats = _tilted_nats(score, score.nll, units, test, confidence)
-    return {name: nonnegative(estimate) for name, estimate in nats.items()}
+def _over_texts(
+    nats: Float[Tensor, "B"], size: Float[Tensor, "B"], unit: str, method: str, confidence: float, *, positive: bool,
+    raised: float = 0.0, n: int | None = None, counted: str = "test sequences",
+) -> Estimate:  # fmt: skip
+    """sum(nats) / sum(size) for all texts like these; a quantity that is `positive` has its interval on the log scale. What was
+    not drawn may raise it by `raised`."""
+    limits, n = (0.0 if positive else -math.inf, math.inf), len(nats) if n is None else n
+    if len(nats) < 2:
+        value = float(nats.sum() / size.sum())
+        limits = min(limits[0], value), math.inf
+        return one_replicate(value, confidence=confidence, n=n, method=method, unit=unit, counted=counted, limits=limits)
+    return interval(
+        ratio(nats, size), [(1, len(nats))], confidence=confidence, n=n, method=f"ratio over texts, {method}", unit=unit,
+        counted=counted, leverage=size, scale="positive" if positive else "linear", unseen=(0.0, raised), limits=limits,
+    )  # fmt: skip
+
+
+def tilted_cross_entropy(
+    score: SequenceScores, units: Units, *, test: TestSetMode, bounds: Bounds | None = None, confidence: float
+) -> dict[str, Estimate]:
+    """`cross_entropy` of a tilted model, from scores of the test sequences; `bounds` of log weights as in `log_z`."""
+    return _tilted_nats(score, score.nll, units, test, bounds, confidence, positive=True)
 
 
 def cross_entropy_reduction(
-    score: SequenceScores, units: Units, *, test: TestSetMode, confidence: float
+    score: SequenceScores, units: Units, *, test: TestSetMode, bounds: Bounds | None = None, confidence: float
 ) -> dict[str, Estimate]:
     """Nats per unit by which tilting lowers the cross-entropy of the base on the same sequences."""
-    return {name: -nats for name, nats in _tilted_nats(score, -score.log_weight, units, test, confidence).items()}
+    nats = _tilted_nats(score, -score.log_weight, units, test, bounds, confidence, positive=False)
+    return {name: -estimate for name, estimate in nats.items()}
 
 
 def _tilted_nats(
-    score: SequenceScores, nll: Float[Tensor, "B"], units: Units, test: TestSetMode, confidence: float
-) -> dict[str, Estimate]:
+    score: SequenceScores, nll: Float[Tensor, "B"], units: Units, test: TestSetMode, bounds: Bounds | None, confidence: float,
+    *, positive: bool,
+) -> dict[str, Estimate]:  # fmt: skip
     """(sum of `nll` and log Z of its context) / units; the replicates of log Z are draws, or runs of dependent draws."""
     check_test(test)
     contexts, each = score.drawn.shape
-    replicates = each if score.independent else score.runs
-    bias, method = torch.zeros(contexts, dtype=torch.float64), f"{each} draws each"
-    if not score.independent:
-        method = f"{score.runs} runs of {each // score.runs} dependent draws each"
-    elif contexts > 1:
-        bias, method = bias_of_log_mean(score.drawn), f"{method}, bias of each log Z corrected"
-    if replicates < 2 and not score.independent and (test == "fixed" or contexts == 1):
+    runs = score.drawn.view(contexts, score.runs, -1)
+    replicates = score.drawn if score.independent else torch.logsumexp(runs, -1) - math.log(runs.shape[2])
+    method = f"{each} draws each" if score.independent else f"{score.runs} runs of {runs.shape[2]} dependent draws each"
+    bias = bias_of_log_mean(score.drawn) if score.independent and contexts > 1 else torch.zeros(contexts, dtype=torch.float64)
+    method += ", bias of each log Z corrected" if score.independent and contexts > 1 else ""
+    if replicates.shape[1] < 2 and (not score.independent) and (test == "fixed" or contexts == 1):
         raise ValueError(DEPENDENT.format(p=contexts, n=each))
     prompts = "1 prompt" if contexts == 1 else f"{contexts} prompts"
-    method = f"{len(nll)} test sequences ({test}) after {prompts}, {method}, {COUNTING_NOTE}"
+    method, n = f"{len(nll)} test sequences ({test}) after {prompts}, {method}, {COUNTING_NOTE}", score.drawn.numel()
+    known = log_mean(torch.ones_like(replicates), replicates) - bias
+    texts = score.context.bincount(minlength=contexts).double()
+    raised = raised_by_unseen(score.drawn, contexts) if score.independent else torch.zeros(contexts, dtype=torch.float64)
+    total = nll + known[score.context]
 
-    def log_z(count: Float[Tensor, "C R"]) -> Float[Tensor, "C"]:
-        every = count.repeat_interleave(each // count.shape[1], 1)
-        return log_mean(every, score.drawn, floor=(1 - confidence) / 2) - bias
+    def by_context(values: Float[Tensor, "B"]) -> Float[Tensor, "C"]:
+        return torch.zeros(contexts, dtype=torch.float64).index_add(0, score.context, values.double())
 
     def estimate(name: str, size: Float[Tensor, "B"]) -> Estimate:
-        def nats(sequences: Tensor, log_z: Tensor) -> Tensor:
-            return (sequences * (nll + log_z[score.context])).sum() / (sequences * size).sum()
+        unit, up = f"nats per {name}", float(texts @ raised / size.sum())
+        if test == "sample" and contexts > 1:
+            above, below = by_context(total), by_context(size)
+            return _over_texts(above, below, unit, method, confidence, positive=positive, raised=up, n=n, counted="draws")
+        limits = (0.0 if positive else -math.inf, math.inf)
+        if contexts == 1:
+            factor, value = len(nll) / float(size.sum()), float(total.sum() / size.sum())
+            normaliser = log_mean_weight(
+                replicates[0], method=method, bounds=bounds, confidence=confidence, independent=score.independent
+            )
+            parts = [(factor, replace(normaliser, unit=unit))]
+            if test == "sample":
+                over_texts = _over_texts(total, size, unit, method, confidence, positive=positive, counted="draws")
+                parts.insert(0, (1.0, over_texts))
+            return combined(value, parts, n=n, method=method, limits=limits)
 
-        statistic: Statistic
-        if test == "fixed":
-            once = torch.ones_like(size)
-            statistic, sources = (lambda count: nats(once, log_z(count))), [(contexts, replicates)]
-        elif contexts == 1:
-            statistic, sources = (lambda test, count: nats(test[0], log_z(count))), [(1, len(size)), (1, replicates)]
-        else:
-            known = log_z(torch.ones(contexts, replicates, dtype=torch.float64))
-            statistic, sources = (lambda count: nats(count[0][score.context], known)), [(1, contexts)]
-        unit = f"nats per {name}"
-        return interval(statistic, sources, confidence=confidence, n=score.drawn.numel(), method=method, unit=unit)
+        def fixed(count: Float[Tensor, "C R"]) -> Tensor:
+            return (nll.sum() + texts @ (log_mean(count, replicates) - bias)) / size.sum()
+
+        return interval(
+            fixed, [(contexts, replicates.shape[1])], confidence=confidence, n=n, method=method, unit=unit, unseen=(0.0, up),
+            limits=limits,
+        )  # fmt: skip
 
     return {name: estimate(name, count.double()) for name, count in units.items()}
 
@@ -245,7 +275,7 @@ def bounded_cross_entropy(score: SequenceScores, units: Units) -> dict[str, Esti
 
 
 def guaranteed_cross_entropy(
-    score: SequenceScores, units: Units, *, bounds: tuple[float, float], confidence: float = 0.95
+    score: SequenceScores, units: Units, *, bounds: Bounds, confidence: float = 0.95
 ) -> dict[str, Estimate]:
     """Nats per unit, where the log weights of all points lie within `bounds`."""
     check_independent("The guarantee", score.independent, score.drawn.shape[1], fewest=1)
@@ -274,17 +304,24 @@ class Measurement:
     bounds: Mapping[str, Estimate] | None = None
     guaranteed: Mapping[str, Estimate] | None = None
     log_z_std: Estimate | None = None  # over several prompts
+    texts: int | None = None  # test sequences that stand for all like them; None: the test set is fixed
+
+    @property
+    def verdict(self) -> tuple[Verdict, str]:
+        """The verdict on the intervals of the tilted model, and advice; that of a base, without draws, is good."""
+        if self.draws is None:
+            return "good", "no draws"
+        return mean_reliability(self.reliability, self.draws.log_weight.shape[1])
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about prompts whose weights are not reliable."""
-        verdicts = [row.verdict for row in self.reliability]
-        counts = {word: verdicts.count(word) for word in ("unreliable", "doubtful") if word in verdicts}
-        if not counts:
-            return []
-        words = " and ".join(f"{count} {word}" for word, count in counts.items())
-        advice = self.reliability[self.worst(1)[0]].advice
-        return [f"{words} of {len(verdicts)} prompts, by their weights. The worst: {advice}"]
+        """Warnings: weights that are not reliable, and a test set too small to say much."""
+        word, advice = self.verdict
+        warnings = [] if word == "good" else [f"The intervals of the tilted model are {word}: {advice}"]
+        if self.texts is not None and self.texts < FEW_TEXTS:
+            what = "1 test sequence says nothing of others" if self.texts == 1 else f"{self.texts} test sequences are few"
+            warnings.append(f"{what}: intervals for all text like it are wide, or absent. Measure on more.")
+        return warnings
 
     def perplexities(self) -> list[dict[str, Any]]:
         """A table with a row for each model, method and unit."""
@@ -314,17 +351,20 @@ def measure(
     draws: int,
     *,
     units: Units | None = None,
-    bounds: tuple[float, float] | None = None,
+    bounds: Bounds | None = None,
+    stored: Estimate | None = None,
     test: TestSetMode = "sample",
     confidence: float = 0.95,
     rng: Rng,
 ) -> Measurement:
-    """Measure on test sequences `x`, with `draws` for each different prompt; `bounds` bound -E(x) over all points."""
+    """Measure on test sequences `x`, with `draws` for each different prompt. `bounds` bound -E(x) over all points, by default
+    as the energy says; `stored` is another log Z of the same prompt, to compare."""
     if target.energy is flat:
-        return Measurement(cross_entropy(Tilted(target.base), x, units=units, test=test, confidence=confidence))
+        base = cross_entropy(Tilted(target.base), x, units=units, test=test, confidence=confidence)
+        return Measurement(base, texts=len(x) if test == "sample" else None)
     first = torch.tensor(list({key: row for row, key in reversed(list(enumerate(x.prompt_keys())))}.values()))
     drawn = sampler(target, x.prompts().rows(first), draws, rng=rng)
-    return measure_with_draws(drawn, target, x, units=units, bounds=bounds, test=test, confidence=confidence)
+    return measure_with_draws(drawn, target, x, units=units, bounds=bounds, stored=stored, test=test, confidence=confidence)
 
 
 def measure_with_draws(
@@ -333,19 +373,22 @@ def measure_with_draws(
     x: Sequences,
     *,
     units: Units | None = None,
-    bounds: tuple[float, float] | None = None,
+    bounds: Bounds | None = None,
+    stored: Estimate | None = None,
     test: TestSetMode = "sample",
     confidence: float = 0.95,
 ) -> Measurement:
     """`measure` with existing draws of each different prompt of `x`."""
     counts, score = unit_counts(x, units), score_sequences(target, x, drawn)
+    bounds = log_weight_bounds(target.energy) if bounds is None else bounds
     several, enough = score.contexts > 1, drawn.independent and drawn.log_weight.shape[1] > 1
     return Measurement(
         base=base_cross_entropy(score.log_base, counts, test=test, confidence=confidence),
-        tilted=tilted_cross_entropy(score, counts, test=test, confidence=confidence),
-        reduction=cross_entropy_reduction(score, counts, test=test, confidence=confidence),
-        log_z=log_z(drawn, prompts=test if several else "same", confidence=confidence),
-        reliability=tuple(reliability(drawn)),
+        tilted=tilted_cross_entropy(score, counts, test=test, bounds=bounds, confidence=confidence),
+        reduction=cross_entropy_reduction(score, counts, test=test, bounds=bounds, confidence=confidence),
+        log_z=log_z(drawn, prompts=test if several else "same", bounds=bounds, confidence=confidence),
+        reliability=tuple(reliability(drawn, energy=target.energy, bounds=bounds, stored=stored)),
+        texts=score.contexts if several and test == "sample" else len(x) if test == "sample" else None,
         draws=drawn,
         bounds=bounded_cross_entropy(score, counts) if enough else None,
         guaranteed=guaranteed_cross_entropy(score, counts, bounds=bounds, confidence=confidence) if enough and bounds else None,

@@ -107,7 +107,7 @@ class Explorer:
     @torch.no_grad()
     def _view(self, text: str, target: Tilted, prompt: Sequences, selection: CandidateSelection, pool: int) -> CandidatesView:
         (rows,) = weighted_candidates([selection], target, self.model.tokenizer)
-        (pool_row,) = pool_rows([text], [selection])
+        (pool_row,) = pool_rows([text], [selection], target.energy)
         parts: list[Mapping[str, float]] = [{} for _ in rows]
         if isinstance(target.energy, Decomposable):
             x = on_device_of(_sequences_after(prompt, [row.point for row in rows]), target)

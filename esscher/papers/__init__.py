@@ -84,6 +84,8 @@ RECIPES = {
                "classification from few labels beside a generator", single_process_reason=WHOLE_BATCHES),
         Recipe("coverage", "laboratory.coverage:run", "Residual energy-based models (Bakhtin et al., 2021)",
                "do the intervals cover the exact value?"),
+        Recipe("intervals", "laboratory.interval_laws:run", "Residual energy-based models (Bakhtin et al., 2021)",
+               "do the intervals cover on 40 laws of weights and texts, and does the verdict tell when?"),
     )
 }  # fmt: skip
 

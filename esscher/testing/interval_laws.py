@@ -190,10 +190,11 @@ HELD_BACK_WEIGHT_LAWS: Mapping[str, WeightLaw] = _weight_laws(held_back=True)
 
 @dataclass(frozen=True)
 class TextLaw:
-    """A distribution of texts: `draw(rng, shape)` gives lengths and nats; `rate` is E[nats] / E[length]."""
+    """A distribution of texts: `draw(rng, shape)` gives lengths and nats; `rate` is E[nats] / E[length], `length` E[length]."""
 
     draw: Callable[["Generator", tuple[int, ...]], tuple[Floats, Floats]]
     rate: float
+    length: float
 
 
 def _sums_of_exponentials(rng: "Generator", length: Floats, mean: float = 2.0) -> Floats:
@@ -218,7 +219,7 @@ def _uniform(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
 
 def _topics(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
     """Each text has a difficulty of its own, which most of the spread is."""
-    length = 1.0 + rng.poisson(30, shape)
+    length = (1 + rng.poisson(30, shape)).astype(np.float64)
     return length, length * 2 * np.exp(0.3 * rng.standard_normal(shape) - 0.045)
 
 
@@ -228,13 +229,13 @@ def _equal_topics(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Flo
 
 
 def _log_normal_lengths(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    length = np.ceil(10 * np.exp(0.7 * rng.standard_normal(shape)))
+    length: Floats = np.ceil(10 * np.exp(0.7 * rng.standard_normal(shape))).astype(np.float64)
     return length, _sums_of_exponentials(rng, length)
 
 
 def _constant_part(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
     """Short texts are harder by token: 4 nats for the first, 1 for each further one."""
-    length = 1.0 + rng.poisson(8, shape)
+    length = (1 + rng.poisson(8, shape)).astype(np.float64)
     return length, _sums_of_exponentials(rng, length - 1 + 1e-9, 1.0) + 4 * rng.standard_exponential(shape)
 
 
@@ -259,17 +260,17 @@ def _topics_uniform(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, F
 
 
 TEXT_LAWS: Mapping[str, TextLaw] = {
-    "equal": TextLaw(_equal, 2.0),
-    "equal, topics": TextLaw(_equal_topics, 2.0),
-    "uniform": TextLaw(_uniform, 2.0),
-    "geometric": TextLaw(_geometric, 2.0),
-    "log-normal": TextLaw(_log_normal_lengths, 2.0),
-    "topics": TextLaw(_topics, 2.0),
+    "equal": TextLaw(_equal, 2.0, 20.0),
+    "equal, topics": TextLaw(_equal_topics, 2.0, 12.0),
+    "uniform": TextLaw(_uniform, 2.0, 20.5),
+    "geometric": TextLaw(_geometric, 2.0, 10.0),
+    "log-normal": TextLaw(_log_normal_lengths, 2.0, 13.276223),
+    "topics": TextLaw(_topics, 2.0, 31.0),
 }
 HELD_BACK_TEXT_LAWS: Mapping[str, TextLaw] = {
-    "constant part": TextLaw(_constant_part, 12 / 9),
-    "short and long": TextLaw(_short_and_long, 2.0),
-    "equal, skewed": TextLaw(_equal_skewed, 2.0),
-    "equal, two kinds": TextLaw(_equal_two_kinds, 1.6),
-    "topics, uniform": TextLaw(_topics_uniform, 2.0),
+    "constant part": TextLaw(_constant_part, 12 / 9, 9.0),
+    "short and long": TextLaw(_short_and_long, 2.0, 16.0),
+    "equal, skewed": TextLaw(_equal_skewed, 2.0, 10.0),
+    "equal, two kinds": TextLaw(_equal_two_kinds, 1.6, 10.0),
+    "topics, uniform": TextLaw(_topics_uniform, 2.0, 32.0),
 }

@@ -115,12 +115,15 @@ def assert_draws_follow(
     return float(z[worst])
 
 
-def assert_covers(hits: int, replications: int, confidence: float, *, false_alarm: float = 1e-3) -> float:
-    """Assert that an interval that held the truth `hits` times of `replications` covers at the rate `confidence`; return the
-    observed rate. Fails with probability at most `false_alarm` if the rate is true (exact two-sided binomial test)."""
+def assert_covers(
+    hits: int, replications: int, confidence: float, *, at_least: bool = False, false_alarm: float = 1e-3
+) -> float:
+    """Assert that an interval that held the truth `hits` times of `replications` covers at the rate `confidence`, or `at_least`
+    at that rate; return the observed rate. Fails with probability at most `false_alarm` if the rate is true (exact binomial
+    test, two-sided or one-sided)."""
     from scipy.stats import binomtest
 
-    p = binomtest(hits, replications, confidence).pvalue
+    p = binomtest(hits, replications, confidence, "less" if at_least else "two-sided").pvalue
     assert p > false_alarm, (
         f"the interval held the truth {hits} of {replications} times; stated rate {confidence:.0%} (p = {p:.1g})"
     )

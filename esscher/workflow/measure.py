@@ -24,7 +24,6 @@ from esscher.core.space import unique_prompts
 from esscher.core.storage import digest, module_tensors, write_json
 from esscher.data.splits import evenly_spaced
 from esscher.data.text import TextStream
-from esscher.energies.network import NetworkEnergy
 from esscher.estimators.long_context import SEGMENT, WARM, stream_cross_entropy, stream_log_probs, stream_warnings
 from esscher.estimators.per_position import PositionEstimates, per_position
 from esscher.estimators.perplexity import Measurement, TestSetMode, as_bits, as_perplexity, measure
@@ -40,7 +39,7 @@ from esscher.workflow.run_folder import stream_settings, trained_chunking
 
 DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
 MAX_SEQUENCES = 500  # test sequences with prompts of their own
-WORST_PROMPTS, RELIABILITY_COLUMNS = 8, ("ess", "max_share", "pareto_k", "verdict")
+WORST_PROMPTS, RELIABILITY_COLUMNS = 8, ("ess", "max_share", "spread", "verdict")
 MEASURED = "measured"  # folder of the report, in that of the energy or the base, where `out` is None
 TOKENS_PER_COLUMN, MAX_COLUMNS = 20 * WARM, 16
 DRAWS_CLAIM = "measuring.json"  # what the draws in a folder belong to
@@ -195,11 +194,10 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
     folder = None if settings.out is None else Path(settings.out)
     if folder is not None and model.is_tilted:
         claim_draws_folder(folder, model, settings, draws)
-    say, energy = current_progress().say, model.target.energy
-    bound = energy.config.bound if isinstance(energy, NetworkEnergy) else None
+    say, stored = current_progress().say, model.stored_log_z if one_prompt else None
     estimates = measure(
         model.target, sequences.x, ResumableByPrompts(Importance(), folder, say=say), draws, units=sequences.units,
-        bounds=None if bound is None else (-bound, bound), test=settings.test, confidence=settings.confidence,
+        stored=stored, test=settings.test, confidence=settings.confidence,
         rng=SeededRng(settings.seed),
     )  # fmt: skip
     positions: list[PositionEstimates] = []
@@ -228,7 +226,8 @@ def tilt_facts(estimates: Measurement) -> dict[str, Any]:
     counts = {word: verdicts.count(word) for word in ("good", "doubtful", "unreliable") if word in verdicts}
     facts: dict[str, Any] = {"saved_by_tilting": next(iter((estimates.reduction or {}).values())), "log_z": estimates.log_z}
     facts |= {} if estimates.log_z_std is None else {"log_z_std": estimates.log_z_std}
-    facts["reliability"] = verdicts[0] if len(verdicts) == 1 else ", ".join(f"{n} {word}" for word, n in counts.items())
+    words = ", ".join(f"{n} {word}" for word, n in counts.items())
+    facts["reliability"] = verdicts[0] if len(verdicts) == 1 else f"{estimates.verdict[0]} ({words} by prompt)"
     return facts
 
 

@@ -21,6 +21,7 @@ from esscher.core.chunking import Chunking
 from esscher.core.config import DtypeName, check_choices, load_object, takes
 from esscher.core.device import place, resolve_device, resolve_dtype
 from esscher.core.distributed import world_size
+from esscher.core.estimate import Estimate
 from esscher.core.target import Tilted, flat
 from esscher.data.config import DataConfig, SourceConfig
 from esscher.data.images import load_codec
@@ -108,6 +109,11 @@ class Model:
     def name(self) -> str:
         """What to call the model in reports and errors: its folder."""
         return "the model" if self.folder is None else str(self.folder)
+
+    @property
+    def stored_log_z(self) -> Estimate | None:
+        """log Z without a prompt as the folder of a log-linear energy holds it."""
+        return self.energy.log_z if isinstance(self.energy, SavedLogLinear) else None
 
     @property
     def energy_name(self) -> str | None:

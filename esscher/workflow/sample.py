@@ -21,9 +21,10 @@ from esscher.core.draws import Draws, Sampler
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, sequences
-from esscher.core.target import Tilted
+from esscher.core.target import Energy, Tilted
 from esscher.data.sources import read_lines
 from esscher.data.tokenizers import Tokenizer
+from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import per_prompt
 from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import reliability
@@ -113,7 +114,7 @@ def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleCo
     samples = sample_rows(model, prompts.labels, draws, target)
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
-    pools = pool_rows(prompts.labels, selections)
+    pools = pool_rows(prompts.labels, selections, model.target.energy)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
     return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
@@ -209,16 +210,16 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
     return sorted(candidates, key=lambda candidate: -candidate.share)
 
 
-def pool_rows(labels: Sequence[Any], selections: Sequence[CandidateSelection]) -> list[dict[str, Any]]:
+def pool_rows(labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy) -> list[dict[str, Any]]:
     """For each prompt: the number of candidates, their effective sample size, log Z and its reliability. log Z is None where it
     has no interval: particles depend on each other, and one candidate has no spread."""
     rows = []
     for prompt, draws, _, large_enough in _by_prompt(selections):
-        (entry,), count = reliability(draws), draws.log_weight.shape[1]
+        (entry,), count = reliability(draws, energy=energy), draws.log_weight.shape[1]
         rows.append({
             "prompt": labels[prompt], "candidates": count, "ess": entry.ess,
             "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()), "large_enough": large_enough,
-            "log_z": log_z(draws) if draws.independent and count > 1 else None,
+            "log_z": log_z(draws, bounds=log_weight_bounds(energy)) if draws.independent and count > 1 else None,
             "verdict": entry.verdict, "advice": entry.advice,
         })  # fmt: skip
     return rows

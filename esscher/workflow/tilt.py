@@ -26,7 +26,7 @@ from esscher.data.config import DataConfig
 from esscher.data.splits import evenly_spaced, evenly_spaced_rows
 from esscher.energies.config import EnergyConfig
 from esscher.energies.declared_features import features_from_specs
-from esscher.energies.features import Feature, LogLinear, feature_values
+from esscher.energies.features import Feature, LogLinear, feature_values, log_weight_bounds
 from esscher.energies.network import NetworkEnergy, build_energy
 from esscher.energies.serialization import Origin, SavedLogLinear, load_energy, save_energy, save_network_energy
 from esscher.estimators.expectations import divergences, moments
@@ -174,7 +174,8 @@ def fit_feature_weights(
     target = Tilted(base, LogLinear(features, fit.tensor()))
     fresh = ResumableByDraws(Importance(), say=say)(target, prompt, config.draws, rng=rng.stream("judge"))
     under = moments(fresh, feature_values(features, fresh.x).view(1, config.draws, len(names)))
-    return FitResult(target, fit, tuple(under), log_z(fresh), divergences(target, fresh), reliability(fresh)[0], fresh)
+    normaliser, (trust,) = log_z(fresh, bounds=log_weight_bounds(target.energy)), reliability(fresh, energy=target.energy)
+    return FitResult(target, fit, tuple(under), normaliser, divergences(target, fresh), trust, fresh)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
-from esscher.estimators.intervals import interval, log_mean
+from esscher.estimators.intervals import combined, interval, log_mean, ratio
 from esscher.testing import assert_covers
+from esscher.testing.interval_laws import TEXT_LAWS
 
 
 def mean_of(values):
@@ -40,10 +43,11 @@ def test_skewed_data_move_both_ends_towards_the_tail():
     assert (mirrored.low, mirrored.high) == pytest.approx((-estimate.high, -estimate.low))
 
 
-def test_ends_respect_the_curvature_of_the_statistic():
-    """The interval of the log of a mean is the log of the interval of the mean."""
+def test_the_interval_of_the_log_of_a_mean_is_the_log_of_that_of_the_mean():
     log_weight = normal(2, 1, 100)
-    of_log = interval(lambda count: log_mean(count, log_weight)[0], [(1, 100)], confidence=0.9, n=100, method="")
+    of_log = interval(
+        lambda count: log_mean(count, log_weight)[0], [(1, 100)], confidence=0.9, n=100, method="", scale="log mean"
+    )
     of_mean = found(log_weight.exp(), confidence=0.9)
     assert (of_log.low, of_log.high) == pytest.approx((math.log(of_mean.low), math.log(of_mean.high)))
 
@@ -67,11 +71,67 @@ def test_few_sequences_are_not_hidden_behind_many_draws():
     assert both.high - both.low == pytest.approx(alone.high - alone.low, rel=1e-3)
 
 
-def test_the_mean_weight_is_held_above_its_floor():
-    log_weight = torch.tensor([[0.0, 8.0]])
-    negative = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
-    expected = math.log((1 + math.exp(8)) / 2) + math.log(0.025)
-    assert float(log_mean(negative, log_weight, floor=0.025)) == pytest.approx(expected)
+def test_a_quantity_above_0_has_an_interval_above_0():
+    values = normal(9, 1, 3).exp()
+    plain = found(values)
+    positive = interval(mean_of(values), [values.shape], confidence=0.95, n=3, method="", scale="positive")
+    assert plain.low < 0 < positive.low < positive.value < positive.high
+    assert positive.value**2 == pytest.approx(positive.low * positive.high)
+
+
+def test_what_was_not_drawn_and_the_range_move_the_ends():
+    values = normal(10, 1, 50)
+    plain = found(values)
+    moved = interval(mean_of(values), [values.shape], confidence=0.95, n=50, method="", unseen=(0.1, 0.2), limits=(-9, 0.3))
+    assert moved.low == pytest.approx(plain.low - 0.1) and moved.high == min(0.3, plain.high + 0.2)
+    reached = interval(mean_of(values), [values.shape], confidence=0.95, n=50, method="", reach=(-3.0, 4.0))
+    assert (reached.low, reached.high) == (-3.0, 4.0)
+
+
+def test_a_text_that_is_nearly_all_of_the_test_set_is_one_replicate():
+    """Two texts, of which one has nearly all tokens: the degrees of freedom are those of one, so the interval is huge; equal
+    texts have Student's interval."""
+    nats, size = torch.tensor([20.0, 2.5], dtype=torch.float64), torch.tensor([10.0, 1e-6], dtype=torch.float64)
+
+    def over(size):
+        return interval(ratio(nats, size), [(1, 2)], confidence=0.95, n=2, method="", leverage=size)
+
+    assert over(size).high - over(size).low > 1000
+    even = over(torch.ones(2, dtype=torch.float64))
+    assert (even.low, even.high) == pytest.approx(stats.t.interval(0.95, 1, 11.25, 8.75))
+    whole = over(torch.tensor([10.0, 0.0], dtype=torch.float64))
+    assert (whole.low, whole.high) == (-math.inf, math.inf)
+
+
+def test_parts_add_by_pythagoras():
+    first, second = Estimate(1.0, 0.0, 4.0, 0.9, 5, "a"), Estimate(2.0, -2.0, 2.5, 0.9, 7, "b")
+    total = combined(3.0, [(1.0, first), (2.0, second)], n=12, method="both")
+    assert (total.low, total.high) == pytest.approx((3 - math.sqrt(1 + 64), 3 + math.sqrt(9 + 1)))
+    lowered = combined(-1.0, [(1.0, first), (-1.0, second)], n=12, method="both", limits=(-2.0, 9.0))
+    assert (lowered.low, lowered.high) == pytest.approx((-2.0, -1 + math.sqrt(9 + 16)))
+
+
+@pytest.mark.parametrize("law", ["equal", "geometric", "topics"])
+@pytest.mark.parametrize("texts", [2, 5, 20])
+def test_few_texts_are_covered_and_the_textbook_ratio_is_not(law, texts):
+    """Nats per token: the rate 95 % is allowed to be 2 % off. The textbook's ratio with Student's quantile, on the scale of the
+    ratio, covers too seldom for lengths that vary."""
+    rng, replications = np.random.default_rng(4), 600
+    length, nats = TEXT_LAWS[law].draw(rng, (replications, texts))
+    hits = sum(
+        interval(
+            ratio(y, x), [(1, texts)], confidence=0.95, n=texts, method="", leverage=x, scale="positive"
+        ).covers(TEXT_LAWS[law].rate)
+        for x, y in zip(torch.from_numpy(length), torch.from_numpy(nats), strict=True)
+    )  # fmt: skip
+    assert 0.92 * replications - 3.1 * math.sqrt(replications * 0.05 * 0.95) <= hits <= replications * 0.995
+    if (law, texts) == ("geometric", 5):
+        rate = nats.sum(1) / length.sum(1)
+        rest = nats - rate[:, None] * length
+        error = np.sqrt((rest**2).sum(1) * texts / (texts - 1)) / length.sum(1)
+        textbook = int((abs(rate - 2.0) < stats.t.ppf(0.975, texts - 1) * error).sum())
+        with pytest.raises(AssertionError, match="stated rate 95%"):
+            assert_covers(textbook, replications, 0.95)
 
 
 def test_no_spread_no_width():
@@ -98,7 +158,8 @@ def test_coverage_for_heavy_tails_and_the_naive_interval_that_fails():
     """False-alarm rate 1e-3 for an interval that covers at 95 %; the naive one covers at 90 %."""
 
     def ours(values):
-        estimate = interval(lambda c: log_mean(c, values.log(), floor=0.025)[0], [(1, 200)], confidence=0.95, n=200, method="")
+        statistic = lambda count: log_mean(count, values.log())[0]  # noqa: E731
+        estimate = interval(statistic, [(1, 200)], confidence=0.95, n=200, method="", scale="log mean")
         return math.exp(estimate.low), math.exp(estimate.high)
 
     def naive(values):

@@ -13,6 +13,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.core.target import Tilted
 from esscher.estimators.expectations import bias_of_log_mean, per_prompt
+from esscher.estimators.intervals import interval, log_mean
 from esscher.estimators.log_z import (
     LARGEST_STAKE,
     _log_capital,
@@ -178,9 +179,28 @@ def test_impossible_intervals_are_refused():
 # weights at the edge
 
 
-def test_equal_weights_leave_no_doubt():
-    estimate = log_z(weighted(torch.full((1, 10), -3.0)))
-    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((-3.0, -3.0, -3.0))
+def test_equal_weights_say_nothing_of_what_was_not_drawn():
+    draws = weighted(torch.full((1, 1000), -3.0))
+    unknown, bounded = log_z(draws), log_z(draws, bounds=(-3.0, 1.0))
+    assert unknown.value == -3.0 and unknown.high == math.inf and -3.01 < unknown.low < -3.0
+    assert "unbounded" in unknown.method and "unbounded" in str(unknown)
+    (guaranteed,) = betting_log_z(draws, low=-3.0, high=1.0)
+    assert (bounded.low, bounded.high) == (guaranteed.low, guaranteed.high) and -2.9 < bounded.high < 1.0
+    constant = log_z(draws, bounds=(-3.0, -3.0))
+    assert (constant.value, constant.low, constant.high) == (-3.0, -3.0, -3.0)
+
+
+def test_three_more_draws_like_the_largest_are_inside():
+    log_weight = torch.randn(1, 300, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    actual = log_z(weighted(log_weight))
+    top = log_weight.max()
+    more = torch.logsumexp(torch.cat([log_weight, top.view(1, 1).expand(1, 3)], 1), -1) - math.log(303)
+    assert float(more) < actual.high
+    plain = interval(
+        lambda count: log_mean(count[0], log_weight[0]), [(1, 300)], confidence=0.95, n=300, method="", scale="log mean"
+    )
+    assert actual.high - plain.high == pytest.approx(float(more) - actual.value)
+    assert actual.low == pytest.approx(plain.low)
 
 
 def test_forbidden_draws_count_as_zero():
@@ -203,15 +223,17 @@ def test_one_dominant_weight_gives_a_finite_interval():
 # the guarantee
 
 
-def test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails():
-    """Rare large weights, 20 draws: most samples hold none of them, and only the guarantee knows that they may exist."""
+def test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_is_unbounded():
+    """Rare large weights, 20 draws: most samples hold none of them, and only the guarantee knows how large they may be."""
     large = torch.rand(150, 20, generator=torch.Generator().manual_seed(9)) < 0.02
     draws = weighted(torch.where(large, 3.0, 0.0))
     exact = math.log(0.98 + 0.02 * math.exp(3))
     promised = sum(e.covers(exact) for e in betting_log_z(draws, low=0.0, high=3.0))
-    believed = sum(log_z(item).covers(exact) for item in per_prompt(draws))
+    intervals = [log_z(item) for item in per_prompt(draws)]
     assert promised >= 0.95 * 150
-    assert believed < 0.5 * 150
+    assert sum(item.high == math.inf for item in intervals) > 0.5 * 150
+    assert sum(item.covers(exact) for item in intervals) >= 0.95 * 150
+    assert sum(log_z(item, bounds=(0.0, 3.0)).covers(exact) for item in per_prompt(draws)) >= 0.95 * 150
 
 
 @pytest.mark.parametrize("mean", [0.1, 0.5, 0.8])

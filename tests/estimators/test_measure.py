@@ -232,30 +232,39 @@ def test_one_call_hands_on_what_it_was_told(test):
     assert result.log_z == log_z(result.draws, prompts=test, confidence=0.8) and result.log_z_std == log_z_std(
         result.draws, confidence=0.8
     )
-    assert [item.advice for item in result.reliability] == [item.advice for item in reliability(result.draws)]
+    expected = reliability(result.draws, energy=TARGET.energy, bounds=BOUNDS)
+    assert [item.advice for item in result.reliability] == [item.advice for item in expected]
 
 
 def test_a_base_needs_no_draws():
     result = measure(Tilted(TARGET.base), X, Importance(), 5, test="fixed", units={"word": X.lengths}, rng=SeededRng(0))
-    assert result == Measurement(cross_entropy(Tilted(TARGET.base), X, test="fixed", units={"word": X.lengths}))
+    assert result == Measurement(cross_entropy(Tilted(TARGET.base), X, test="fixed", units={"word": X.lengths}), texts=None)
     assert result.warnings == [] and result.worst(3) == []
     sampled = measure(Tilted(TARGET.base), X, Importance(), 5, confidence=0.8, rng=SeededRng(0))
     assert sampled.base == cross_entropy(Tilted(TARGET.base), X, confidence=0.8)
 
 
 def judged(verdict: str, ess: float) -> Reliability:
-    return Reliability(ess, 0.1, 0.0, 99.0, verdict, f"{verdict} {ess:g}.")
+    return Reliability(ess, 0.1, 0.0, 0.3, verdict, f"{verdict} {ess:g}.")
 
 
 def test_the_worst_are_told_and_the_good_are_not():
     rows = [("good", 2.0), ("doubtful", 9.0), ("unreliable", 8.0), ("doubtful", 3.0), ("unreliable", 4.0)]
-    measurement = Measurement({}, reliability=tuple(judged(*row) for row in rows))
+    drawn = Importance()(TARGET, X.prompts().rows(slice(0, 5)), 50, rng=SeededRng(0))
+    measurement = Measurement({}, reliability=tuple(judged(*row) for row in rows), draws=drawn)
     assert measurement.worst(9) == [4, 2, 3, 1] and measurement.worst(2) == [4, 2]
-    assert measurement.warnings == ["2 unreliable and 2 doubtful of 5 prompts, by their weights. The worst: unreliable 4."]
-    assert Measurement({}, reliability=measurement.reliability[:2]).warnings == [
-        "1 doubtful of 2 prompts, by their weights. The worst: doubtful 9."
-    ]
-    assert Measurement({}, reliability=measurement.reliability[:1]).warnings == []
+    (warning,) = measurement.warnings
+    assert "doubtful: 50 draws for each of 5 prompts, of which 40% are unreliable" in warning
+    assert replace(measurement, reliability=measurement.reliability[:2]).warnings == []  # a mean over good and doubtful ones
+    assert "doubtful 9." in replace(measurement, reliability=measurement.reliability[1:2]).warnings[0]
+    assert replace(measurement, reliability=measurement.reliability[:1]).warnings == []
+
+
+def test_a_small_test_set_is_told():
+    few = measure(Tilted(TARGET.base), X.rows(slice(0, 3)), Importance(), 5, rng=SeededRng(0))
+    assert few.warnings == ["3 test sequences are few: intervals for all text like it are wide, or absent. Measure on more."]
+    one = measure(Tilted(TARGET.base), X.rows(slice(0, 1)), Importance(), 5, rng=SeededRng(0))
+    assert one.base["token"].high == math.inf and one.base["token"].value > 0 and "says nothing of others" in one.warnings[0]
 
 
 def test_rows_of_perplexities():

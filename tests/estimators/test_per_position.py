@@ -122,7 +122,7 @@ def test_intervals_cover_every_position(test, sequences):
     """80 replications; a right estimator fails once in a thousand at each position."""
     hits = torch.tensor([covered(seed, test, sequences) for seed in range(80)]).sum(0).tolist()
     for reached in hits[:2] if test == "fixed" else hits:
-        assert_covers(reached, 80, 0.95)
+        assert_covers(reached, 80, 0.95, at_least=test == "fixed")  # what was not drawn may be large
     assert test == "sample" or hits[2] == 80  # exact
 
 
@@ -131,6 +131,9 @@ def test_without_the_correction_they_do_not(monkeypatch):
     """The bias cancels between two neighbours that are both drawn; it is seen where one of them is exact."""
     monkeypatch.setattr(
         per_position_module, "bias_of_log_mean", lambda log_weight: torch.zeros(len(log_weight), dtype=torch.float64)
+    )
+    monkeypatch.setattr(
+        per_position_module, "raised_by_unseen", lambda log_weight, _: torch.zeros(len(log_weight), dtype=torch.float64)
     )
     wrong = sum(covered(seed, "fixed", 300)[1] for seed in range(30))
     with pytest.raises(AssertionError, match="stated rate"):

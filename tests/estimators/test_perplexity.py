@@ -1,7 +1,6 @@
 """Perplexity of bases and tilted models: the count of symbols, both sources of chance, and every shape of test set."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -112,7 +111,7 @@ def test_tilted_interval_covers_and_ignoring_a_source_does_not(sequences, draws)
             rest = -TARGET.log_score(x) + float(drawn.log_z()[0]) - actual.value * x.lengths
             error = float(rest.std()) / math.sqrt(sequences) / float(x.lengths.double().mean())
             wrong += abs(actual.value - truth) < 1.96 * error
-    assert_covers(hits, 250, 0.95)
+    assert_covers(hits, 250, 0.95, at_least=True)
     with pytest.raises(AssertionError, match="stated rate"):
         assert_covers(wrong, 250, 0.95)
 
@@ -132,14 +131,15 @@ def test_fixed_prompts_with_few_draws_each_cover_thanks_to_the_correction():
     x, _ = draw(TARGET.base, prompts, 1, rng=SeededRng(3))
     exact = Exhaustive()(TARGET, prompts, 0, rng=SeededRng(0)).log_z()
     truth = float((exact - TARGET.log_score(x)).sum() / x.lengths.sum())
-    corrected, plain = 0, 0
+    corrected, corrected_only, plain = 0, 0, 0
     for seed in range(120):
         draws = Importance()(TARGET, prompts, 24, rng=SeededRng(seed, "few"))
         actual = cross_entropy(TARGET, x, draws=draws, test="fixed")["token"]
         corrected += actual.covers(truth)
         shift = actual.value - float((draws.log_z() - TARGET.log_score(x)).sum() / x.lengths.sum())
-        plain += replace(actual, value=actual.value - shift, low=actual.low - shift, high=actual.high - shift).covers(truth)
-    assert corrected > 0.9 * 120
+        plain += abs(actual.value - shift - truth) <= actual.value - actual.low
+        corrected_only += actual.low <= truth <= actual.value + (actual.value - actual.low)  # without what was not drawn
+    assert corrected > 0.9 * 120 and corrected_only > 0.85 * 120
     assert plain < 0.8 * 120
 
 
@@ -170,8 +170,8 @@ def test_bad_input():
         perplexity(Tilted(TARGET.base), x, units={"word": torch.zeros(5, dtype=torch.long)})
     with pytest.raises(ValueError, match="test set is empty"):
         perplexity(Tilted(TARGET.base), x.rows(slice(0, 0)))
-    with pytest.raises(ValueError, match="at least 2 independent replicates and has 1"):
-        perplexity(Tilted(TARGET.base), x.rows(slice(0, 1)))
+    one = perplexity(Tilted(TARGET.base), x.rows(slice(0, 1)))["token"]
+    assert (one.low, one.high) == (1.0, math.inf) and "too few for an interval" in one.method and "unbounded" in str(one)
 
 
 def test_a_batch_of_batches_is_the_batch():
@@ -182,7 +182,7 @@ def test_a_batch_of_batches_is_the_batch():
 def test_few_sequences_never_promise_a_perplexity_below_one():
     base = random_target(Space(3, 4, eos=0)).base
     x = sequences([[0], [1, 1, 2, 2], [2, 0]])
-    assert cross_entropy(Tilted(base), x, confidence=0.999)["token"].low == 0
+    assert 0 <= cross_entropy(Tilted(base), x, confidence=0.999)["token"].low < 1e-6
 
 
 def saved(x: Sequences, draws: Draws) -> Estimate:

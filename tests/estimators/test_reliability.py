@@ -3,14 +3,22 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-from scipy import stats
+from random_targets import random_target
 
 from esscher.core.draws import Draws
+from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
-from esscher.core.space import empty_prompts
-from esscher.estimators.reliability import _judged, pareto_k, reliability
+from esscher.core.space import Space, empty_prompts
+from esscher.core.target import Tilted, flat
+from esscher.energies.features import LogLinear, contains, length
+from esscher.estimators.log_z import log_z
+from esscher.estimators.reliability import mean_reliability, pareto_k, reliability
+from esscher.samplers.importance import Importance
+from esscher.testing import assert_covers
+from esscher.testing.interval_laws import WEIGHT_LAWS
 
 
 def weighted(log_weight) -> Draws:
@@ -33,43 +41,107 @@ def test_index_of_pareto_weights_is_found(k):
     assert float(pareto_k(log_weight).mean()) == pytest.approx(k, abs=0.07)
 
 
-def verdicts(log_weight):
-    return [row.verdict for row in reliability(weighted(log_weight))]
+def verdicts(log_weight, **knowledge):
+    return [row.verdict for row in reliability(weighted(log_weight), **knowledge)]
 
 
 def test_mild_weights_are_good():
     assert verdicts(0.5 * normal(1, 50, 1000)).count("good") == 50
 
 
-@pytest.mark.parametrize("draws", [200, 1000, pytest.param(5000, marks=pytest.mark.slow)])
-def test_heavy_weights_warn(draws):
-    """Log-normal with deviation 1.5: no more than 2 of 40 samples fail to warn."""
-    assert verdicts(1.5 * normal(2, 40, draws)).count("good") <= 2
+@pytest.mark.parametrize(("deviation", "draws"), [(3.0, 200), (3.0, 1000), (2.0, 50), (1.5, 50)])
+def test_heavy_weights_warn(deviation, draws):
+    assert verdicts(deviation * normal(2, 40, draws)).count("good") <= 1
 
 
-def test_weights_without_a_mean_are_unreliable():
-    assert verdicts(-1.2 * uniform(3, 50, 1000).log()).count("unreliable") >= 45
+def test_samples_that_missed_the_tail_are_judged_like_those_that_did_not():
+    """Log-normal weights of deviation 3: the tenth with the largest effective sample sizes has missed the tail, and looks
+    best by them."""
+    rows = reliability(weighted(3.0 * normal(12, 300, 200)))
+    lucky = sorted(rows, key=lambda row: -row.ess)[:30]
+    assert all(row.verdict != "good" for row in lucky) and min(row.ess for row in lucky) > 12
+
+
+def test_weights_without_a_mean_are_not_good():
+    assert verdicts(-1.5 * uniform(3, 50, 1000).log()).count("good") <= 5
 
 
 def test_one_draw_that_rules_is_unreliable():
     (row,) = reliability(weighted(torch.tensor([[50.0, *[0.0] * 999]])))
     assert row.verdict == "unreliable" and row.ess == pytest.approx(1)
-    assert "a handful of draws decides everything" in row.advice
+    assert "one draw holds 100% of the weight" in row.advice
 
 
-def test_no_tail_no_doubt():
+def test_equal_weights_are_never_good_unless_no_others_are_possible():
     equal = weighted(torch.zeros(1, 100))
     (row,) = reliability(equal)
-    assert (row.verdict, row.pareto_k, row.ess) == ("good", -math.inf, pytest.approx(100))
-    (row,) = reliability(weighted(torch.tensor([[0.0, -torch.inf] * 200])))  # half forbidden, half equal
-    assert (row.verdict, row.pareto_k) == ("good", -math.inf)
-    (row,) = reliability(replace(equal, independent=False))
+    assert (row.verdict, row.pareto_k, row.ess) == ("unreliable", -math.inf, pytest.approx(100))
+    assert "all weights are equal" in row.advice
+    assert verdicts(torch.zeros(1, 100), bounds=(0.0, 0.0)) == ["good"] == verdicts(torch.zeros(1, 100), energy=flat)
+    assert verdicts(torch.zeros(1, 100), bounds=(-1.0, 2.0)) == ["unreliable"]
+
+
+def test_weights_of_few_values_are_good_only_up_to_their_bound():
+    half_forbidden = torch.tensor([[0.0, -torch.inf] * 200])
+    assert verdicts(half_forbidden, bounds=(-math.inf, 0.0)) == ["good"]
+    assert verdicts(half_forbidden) == ["doubtful"] and verdicts(half_forbidden, bounds=(-math.inf, 5.0)) == ["doubtful"]
+    assert verdicts(half_forbidden.repeat(1, 50), bounds=(-math.inf, 1.0)) == ["good"]  # what may hide is negligible
+    (row,) = reliability(weighted(half_forbidden), bounds=(-math.inf, 5.0))
+    assert "up to 5 nats more" in row.advice
+
+
+def test_a_feature_with_a_weight_that_no_draw_shows_is_told():
+    """A weight of 40 on a motif that no draw has; the other feature spreads the weights, so they look well."""
+    base = random_target(Space(3, 4, eos=0)).base
+    energy = LogLinear([contains([2, 2, 2], name="twos"), length()], torch.tensor([40.0, 0.2]))
+    drawn = Importance()(Tilted(base, energy), empty_prompts(1), 60, rng=SeededRng(1))
+    x = drawn.x
+    keep = energy.features[0].of(x) == 0
+    shown = replace(drawn, x=x.rows(keep), log_weight=drawn.log_weight[:, keep], log_base=drawn.log_base[:, keep])
+    (row,) = reliability(shown, energy=energy)
+    assert row.verdict == "unreliable" and "no draw shows 'twos'" in row.advice
+    assert "no draw shows" not in reliability(shown, energy=LogLinear(energy.features, torch.tensor([0.0, 0.2])))[0].advice
+
+
+def test_a_stored_log_z_must_agree():
+    log_weight = 0.5 * normal(7, 1, 1000)
+    value = float(torch.logsumexp(log_weight, -1)) - math.log(1000)
+    for stored, verdict in ((value, "good"), (value + 0.05, "good"), (value + 1.0, "doubtful")):
+        estimate = Estimate(stored, stored - 0.02, stored + 0.02, 0.95, 4000, "stored")
+        assert verdicts(log_weight, stored=estimate) == [verdict]
+
+
+def test_dependent_draws_are_doubtful():
+    (row,) = reliability(replace(weighted(0.3 * normal(8, 1, 200)), independent=False))
     assert row.verdict == "doubtful" and "compare several runs" in row.advice
 
 
 def test_few_draws_are_never_good():
     for draws in (1, 2, 5, 15):
         assert verdicts(0.1 * normal(4, 20, draws)).count("good") == 0
+    assert verdicts(0.1 * normal(4, 20, 50)).count("good") == 20 and verdicts(1.0 * normal(4, 20, 50)).count("good") == 0
+
+
+def test_the_verdict_on_a_mean_over_prompts_is_not_that_on_the_worst_prompt():
+    """50 prompts with 50 draws of deviation 1: each by itself is doubtful, the mean is not; with deviation 2.5 it is, too."""
+    each = reliability(weighted(normal(9, 50, 50)))
+    assert {row.verdict for row in each} == {"doubtful"} and mean_reliability(each, 50)[0] == "good"
+    assert mean_reliability(reliability(weighted(2.5 * normal(9, 50, 50))), 50)[0] == "unreliable"
+    assert mean_reliability(each[:1], 50) == (each[0].verdict, each[0].advice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WEIGHT_LAWS)
+def test_good_intervals_cover_on_every_registered_law(name):
+    """300 replications at 50 and 1,000 draws: among those judged good the interval of log Z covers at 93 % or more, but for
+    chance (once in a thousand)."""
+    law, rng = WEIGHT_LAWS[name], np.random.default_rng(11)
+    for draws in (50, 1000):
+        log_weight = torch.from_numpy(law.log_weights(rng, (300, draws)))
+        rows = [row[None] for row in log_weight if bool((row > -torch.inf).any())]
+        good = [row for row in rows if reliability(weighted(row), bounds=law.bounds)[0].verdict == "good"]
+        hits = sum(log_z(weighted(row), bounds=law.bounds).covers(law.log_z) for row in good)
+        assert_covers(hits, len(good), 0.93, at_least=True) if good else None
 
 
 def test_forbidden_everywhere_is_an_error():
@@ -103,45 +175,7 @@ def test_a_tail_of_few_draws_is_not_seen():
     assert math.isfinite(float(pareto_k(spread[None])))
 
 
-def test_a_largest_weight_ends_the_tail_once_it_was_drawn_ten_times():
+def test_a_largest_weight_ends_the_tail_once_it_was_drawn_often():
     spread = torch.linspace(-2.0, -0.01, 400, dtype=torch.float64)
-    actual = [float(pareto_k(torch.cat([spread, torch.zeros(times)])[None].double())) for times in (9, 10)]
+    actual = [float(pareto_k(torch.cat([spread, torch.zeros(times)])[None].double())) for times in (4, 5)]
     assert math.isfinite(actual[0]) and actual[1] == -math.inf
-
-
-def test_degrees_are_those_of_the_kurtosis():
-    log_weight = 0.8 * normal(5, 3, 60)
-    actual = [row.dof for row in reliability(weighted(log_weight))]
-    assert actual == pytest.approx([min(2 * 60 / (stats.kurtosis(row, fisher=False) - 1), 59) for row in log_weight.exp()])
-    two = reliability(weighted(torch.tensor([[0.0, 1.0] * 30], dtype=torch.float64)))[0]
-    assert two.dof == 59 and two.max_share == pytest.approx(math.e / 30 / (1 + math.e))
-
-
-@pytest.mark.parametrize(
-    ("draws", "ess", "k", "degrees", "verdict"),
-    [
-        (1000, 9.9, 0.0, 500, "unreliable"),
-        (1000, 10.0, 0.0, 500, "good"),
-        (1000, 500, 0.49, 500, "good"),
-        (1000, 500, 0.5, 500, "doubtful"),
-        (1000, 500, 0.66, 500, "doubtful"),
-        (1000, 500, 0.67, 500, "unreliable"),  # 1 - 1 / log10(n)
-        (100, 50, 0.49, 50, "good"),
-        (100, 50, 0.5, 50, "unreliable"),
-        (20, 15, 0.45, 50, "good"),
-        (10**6, 10**5, 0.69, 500, "doubtful"),
-        (10**6, 10**5, 0.7, 500, "unreliable"),
-        (1000, 334, 0.0, 29, "doubtful"),
-        (1000, 334, 0.0, 30, "good"),
-        (1000, 333, 0.0, 199, "doubtful"),
-        (1000, 333, 0.0, 200, "good"),
-        (1000, 500, math.nan, 500, "doubtful"),
-    ],
-)
-def test_where_one_verdict_ends_and_the_next_begins(draws, ess, k, degrees, verdict):
-    actual = _judged(draws, ess, 0.1, k, degrees, independent=True)
-    assert actual.verdict == verdict
-    assert (actual.ess, actual.max_share, actual.dof) == (ess, 0.1, degrees)
-    assert actual.advice.startswith(f"{ess:.1f} of {draws} draws are effective, tail index {k:.2f}: ")
-    dependent = _judged(draws, ess, 0.1, k, degrees, independent=False).verdict
-    assert dependent == ("unreliable" if verdict == "unreliable" else "doubtful")

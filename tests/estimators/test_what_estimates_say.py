@@ -148,7 +148,7 @@ CASES = {  # the estimate, its sample, its unit, and the end of its method
         lambda: cross_entropy(ALONE, X, confidence=CONFIDENCE)["token"],
         "3 test sequences",
         "nats per token",
-        f"infinitesimal jackknife, {COUNTED}",
+        f"ratio over texts, {COUNTED}",
     ),
     "base, words": (
         lambda: cross_entropy(ALONE, X, units=WORDS, confidence=CONFIDENCE)["word"],
@@ -269,7 +269,7 @@ CASES = {  # the estimate, its sample, its unit, and the end of its method
         lambda: ratio_of_sums(torch.ones(1), torch.ones(1), confidence=CONFIDENCE, unit="m"),
         "1 tokens",
         "m",
-        "one block: no interval",
+        "one block; one replicate, too few for an interval",
     ),
     "stream": (
         lambda: stream_cross_entropy(-SERIES.abs(), {"byte": torch.ones(90)}, confidence=CONFIDENCE)["byte"],

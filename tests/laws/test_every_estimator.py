@@ -36,7 +36,7 @@ SHOWN = {  # where coverage is asserted
     "estimators.exposure_of": "estimators/test_exposure_bias.py::test_intervals_cover_the_exact_bound",
     "estimators.ratio_of": "estimators/test_exposure_ratio.py::test_tokens_as_replicates_cover_too_seldom",
     "estimators.betting_log_z": (
-        "estimators/test_log_z.py::test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_fails"
+        "estimators/test_log_z.py::test_guarantee_covers_at_small_numbers_of_draws_where_the_interval_is_unbounded"
     ),
     "estimators.betting_mean_log_z": "estimators/test_measure.py::test_the_guarantee_for_a_mean_keeps_its_word",
     "estimators.guaranteed_cross_entropy": "estimators/test_measure.py::test_the_guarantee_of_a_perplexity_covers",
@@ -76,6 +76,10 @@ APART = {
     "estimators.as_perplexity": "is another unit",
     "estimators.as_bits": "is another unit",
     "estimators.nonnegative": "is another end of the interval",
+    "estimators.combined": "is `interval` of parts: test_perplexity.py, where both chances are covered",
+    "estimators.one_replicate": "has all that is possible as its interval",
+    "estimators.divergences_of_densities": "is `divergences` of densities at hand",
+    "estimators.log_mean_weight": "is `log_z` of weights at hand",
     "estimators.base_cross_entropy": "is `cross_entropy` of scores at hand",
     "estimators.tilted_cross_entropy": "is `cross_entropy` of scores at hand",
     "estimators.log_prob_spectrum": "is `mean_divergence`, and the shares beside it",

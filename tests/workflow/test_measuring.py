@@ -134,8 +134,8 @@ def test_a_base_with_an_energy_by_every_method(capsys, folders, tmp_path):
     assert tilted["bounds of the paper"]["low"] < middle < tilted["bounds of the paper"]["high"]
     assert tilted["bounds of the paper"]["confidence"] is None
     worst = actual["worst_prompts"]
-    assert worst and {"prompt_ends_with", "ess", "max_share", "pareto_k", "verdict"} == set(worst[0])
-    assert any("of 12 prompts" in note for note in actual["notes"])
+    assert worst and {"prompt_ends_with", "ess", "max_share", "spread", "verdict"} == set(worst[0])
+    assert actual["reliability"].endswith("by prompt)")
 
 
 def test_kept_draws_are_used_again_and_belong_to_one_model(folders, tmp_path):
