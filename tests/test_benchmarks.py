@@ -5,10 +5,12 @@ import inspect
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _runner
 from benchmarks.__main__ import main
 from benchmarks._page import BUSY, format_cell, page
 from benchmarks._runner import PAGE, benchmark_docs, run, write_page
@@ -48,12 +50,26 @@ def toys(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def in_this_process(monkeypatch):
+    """The toys are imported anew for each run, which else a new process does."""
+
+    def import_and_call(function, module, repeats):
+        sys.modules.pop(module, None)
+        importlib.invalidate_caches()
+        with warnings.catch_warnings():
+            return function(module, repeats)
+
+    monkeypatch.setattr(_runner, "in_new_process", import_and_call)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a toy that changes within a second keeps its time and size
+
+
 def sections(folder: Path) -> dict[str, str]:
     head, *rest = (folder / PAGE).read_text().split("\n## ")
     return {"": head} | {text.splitlines()[0]: text for text in rest}
 
 
-def test_a_run_renders_all_and_a_failure_loses_nothing(toys):
+def test_a_run_renders_all_and_a_failure_loses_nothing(toys, in_this_process):
     assert not run(toys, list(benchmark_docs(toys)), None, 1, "python -m toys")
     actual = sections(toys)
     assert list(actual) == ["", "broken", "lacking", "later", "quick"]
@@ -69,7 +85,7 @@ def test_a_run_renders_all_and_a_failure_loses_nothing(toys):
     )
 
 
-def test_one_section_is_replaced_and_the_rest_stays(toys):
+def test_one_section_is_replaced_and_the_rest_stays(toys, in_this_process):
     assert run(toys, ["quick", "later"], 1, 1, "first")
     before = sections(toys)
     (toys / "quick.py").write_text(QUICK.replace("SIDE", "hare"))
@@ -85,6 +101,7 @@ def test_one_section_is_replaced_and_the_rest_stays(toys):
 
 
 def test_a_part_that_the_machine_lacks_is_no_failure(toys):
+    """Each in a process of its own."""
     assert run(toys, ["lacking", "quick"], 1, 1, "python -m toys")
     record = json.loads((toys / "results" / "quick.json").read_text())
     assert "tables" in record and record["run"]["device"] == "cpu" and "torch build" in record["run"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from interrupted import Killed, killed_once
+from marks import slow
 from seq2seq_models import BART, FAMILIES, SHARING, SOURCES, TOKENS, tiny_base, tiny_model
 from small_networks import check_padding
 from torch.nn.functional import log_softmax
@@ -33,7 +34,7 @@ def test_what_it_has_and_shares(family):
     assert isinstance(base, LogitBase) and isinstance(base, LogsumexpBase) and base._shares_source == (family in SHARING)
 
 
-@pytest.mark.parametrize("family", ["t5", "bart", "marian"])
+@pytest.mark.parametrize("family", ["t5", slow("bart"), slow("marian")])
 def test_laws_without_sharing(family):
     """The cache of `transformers`, on which the other families step."""
     base = tiny_base(family)
@@ -194,7 +195,7 @@ def test_each_source_of_a_batch_is_encoded_once():
     assert rows == [2]
 
 
-@pytest.mark.parametrize("family", ["t5", "marian", "led"])
+@pytest.mark.parametrize("family", ["t5", slow("marian"), slow("led")])
 @pytest.mark.parametrize("eos", [0, None], ids=["end symbol", "fixed length"])
 def test_draws_follow_the_base_and_know_their_scores(family, eos):
     """False-alarm rate 1e-6 for each of the six."""

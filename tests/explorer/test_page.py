@@ -55,6 +55,7 @@ def called(client, name, *values):
     return json.loads([line for line in lines if line.startswith("data: ")][-1].removeprefix("data: "))
 
 
+@pytest.mark.slow
 def test_the_page_is_served_to_those_who_know_the_token(address):
     assert address.startswith("http://127.0.0.1:")
     settings = ("sir", 64, 1.0, 0, 0)
@@ -70,6 +71,7 @@ def test_the_page_is_served_to_those_who_know_the_token(address):
         assert "joint / base" in called(client, "tokens", "a", *settings)[0]
 
 
+@pytest.mark.slow
 def test_it_listens_on_loopback_only(address):
     port = int(address.rstrip("/").rsplit(":", 1)[1])
     drawn = socket.gethostbyname(socket.gethostname())

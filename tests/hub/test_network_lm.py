@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from laws.parts import one_of_each
+from marks import slow_except
 from safetensors.torch import load_file, save_file
 from small_networks import CONFIGS, lively
 from transformers import (
@@ -52,7 +54,10 @@ def model_of(base) -> NetworkLM:
     return esscher.hub.auto.network_lm(base)
 
 
-@pytest.mark.parametrize("kind", [kind for kind, config in CONFIGS.items() if config.modality == "text"])
+TEXT = [kind for kind, config in CONFIGS.items() if config.modality == "text"]
+
+
+@pytest.mark.parametrize("kind", slow_except(one_of_each(TEXT), TEXT))
 def test_a_folder_of_ours_is_a_model_of_theirs(tmp_path, kind):
     """The same logits after a begin symbol that their tokenizer puts, whichever side is padded, and written or not."""
     base = base_of(kind)

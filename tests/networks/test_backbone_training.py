@@ -1,8 +1,10 @@
 """ENAS cells, TrellisNets and DEQ-Transformers learn from streams and lines, and a killed run goes on to the same weights."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
+from marks import slow
 
 from esscher.core.storage import digest, module_tensors
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
@@ -24,8 +26,12 @@ CHOICES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("kind", CHOICES)
+FAST = [("enas", True), ("trellisnet", False), ("deq", True)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream"), [case if case in FAST else slow(*case) for case in product(CHOICES, (True, False))]
+)
 @pytest.mark.filterwarnings("ignore:The fixed point of")
 def test_killed_and_resumed_is_never_killed(kind, stream, tmp_path, monkeypatch):
     """Dropout, penalties and memories too, to the bit."""

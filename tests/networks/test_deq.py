@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from small_networks import lively
 
 from esscher.bases.network import build_base, with_attention_span, with_unrolled_layers
@@ -126,6 +127,7 @@ WRONG_LAYERS = {
 kv = deq._DeqLayer.kv
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", WRONG_LAYERS)
 def test_wrong_layers_are_caught(wrong, monkeypatch):
     monkeypatch.setattr(deq._DeqLayer, "kv", WRONG_LAYERS[wrong])
@@ -233,7 +235,7 @@ def loosely(ctx, slope):
 backward = deq._Implicit.backward
 
 
-@pytest.mark.parametrize("wrong", [no_solve, not_transposed, loosely])
+@pytest.mark.parametrize("wrong", [no_solve, slow(not_transposed), slow(loosely)])
 def test_wrong_adjoints_are_caught(wrong, monkeypatch):
     monkeypatch.setattr(deq._Implicit, "backward", staticmethod(wrong))
     with pytest.raises(AssertionError):

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from small_networks import CONFIGS, lively
 from torch import nn
 
@@ -40,7 +41,7 @@ def rows(length: int, count: int = 3, seed: int = 0) -> Sequences:
     return Sequences(tokens, torch.zeros(count, dtype=torch.long), torch.full((count,), length))
 
 
-@pytest.mark.parametrize("pieces", [(40,), (1,) * 40, (7, 1, 12, 20), (13, 0, 27)])
+@pytest.mark.parametrize("pieces", [slow((40,)), slow((1,) * 40), (7, 1, 12, 20), (13, 0, 27)])
 def test_a_stream_is_one_long_row_however_it_is_cut(config, pieces):
     base, x = lively(config, SPACE), rows(40)
     memory, actual, done = base.init_memory(3), [], 0

@@ -188,9 +188,8 @@ def gradient(base, loss: Loss) -> torch.Tensor:
     return torch.cat([slope.flatten() for slope in slopes if slope is not None])
 
 
-@pytest.mark.parametrize(
-    ("config", "space"), [pytest.param("lstm", "fixed length", marks=pytest.mark.slow), ("transformer", "end symbol")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "space"), [("lstm", "fixed length"), ("transformer", "end symbol")])
 def test_draws_have_the_exact_gradient_on_average(config, space):
     """The mean of the stochastic gradient over 120 batches of 200 draws: within 4.5 standard errors in 40 directions by chance,
     which a right one leaves once in 3,000 runs; batches of 200 leave a bias of self-normalising below the error. The exact

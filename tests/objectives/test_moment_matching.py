@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from marks import slow
 from objectives.moments import MOMENTS, NAMES, TRUE, VALUES, Samples, samples, star
 from scipy import stats
 
@@ -53,13 +54,13 @@ def test_exact_weights_are_the_true_ones():
     ("fit", "size", "drawn"),
     [
         (from_data, 400, 2000),
-        (from_data, 4000, 400),
-        (from_data, 60, 2000),
-        (from_data, 200, 200),
-        (from_proposal, 4000, 1000),
+        slow(from_data, 4000, 400),
+        slow(from_data, 60, 2000),
+        slow(from_data, 200, 200),
+        slow(from_proposal, 4000, 1000),
         (from_proposal, 300, 300),
         (from_given, 2, 400),
-        (from_given, 2, 2000),
+        slow(from_given, 2, 2000),
         (from_some_given, 200, 1000),
         (given_and_proposed, 2, 400),
     ],
@@ -68,6 +69,7 @@ def test_intervals_cover_the_exact_weights(fit, size, drawn):
     check_coverage(fit, size, drawn)
 
 
+@pytest.mark.slow
 def test_exact_weights_lie_within_three_standard_errors():
     """At the rate of three standard errors of a normal law, 99.73 %."""
     check_coverage(from_data, 500, 1500, confidence=0.9973)
@@ -101,7 +103,7 @@ def with_a_strong_prior(s: Samples, **settings) -> MomentFit:
     ("wrong", "size", "drawn"),
     [
         (without_the_data_error, 300, 2000),
-        (without_the_base_error, 4000, 400),
+        slow(without_the_base_error, 4000, 400),
         (with_the_wrong_sign, 300, 300),
         (without_weights, 300, 300),
         (with_inverted_weights, 300, 300),

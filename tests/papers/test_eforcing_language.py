@@ -76,6 +76,7 @@ def test_a_late_rise_is_told(tmp_path):
     assert with_validation(context, row) == {**row, "least validation": 2.5, "at step": 4, "late rise": 0.25}
 
 
+@pytest.mark.slow
 def test_the_smallest_run(tmp_path, monkeypatch):
     text = tmp_path / "lines.txt"
     text.write_text("".join(f"{n % 11} men and {n % 13} cats saw {n % 7} dogs\n" for n in range(500)))

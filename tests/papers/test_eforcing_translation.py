@@ -56,6 +56,7 @@ def test_numbers_in_words(number, words):
     assert number_words(number) == words
 
 
+@pytest.mark.slow
 def test_the_smallest_run(tmp_path, monkeypatch):
     whole = studies._smoke(tmp_path)
     systems = {name: whole.models[name] for name in (PLAIN, SMOOTH, list(whole.models)[-1])}

@@ -100,6 +100,7 @@ def test_the_smallest_run(few, tmp_path):
     assert context.row(few.name, NO_PRETRAINING, 1, make) == actual["rows"][2]
 
 
+@pytest.mark.slow
 def test_the_smallest_run_of_local_attention(few, tmp_path):
     actual = run_local(StudyContext(scale="smoke", out=tmp_path, seeds=1))
     assert [row["pretrained"] for row in actual["rows"]] == [PERMUTED, LOCAL]

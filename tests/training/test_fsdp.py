@@ -8,6 +8,7 @@ import pytest
 import torch
 from distributed_runs import together
 from fsdp_runs import asked, draws, furthest, learn, learn_stream, verb, verbs
+from marks import slow, slow_except
 
 from esscher.bases.fsdp import shard
 from esscher.core.storage import read_tensors
@@ -18,8 +19,7 @@ from esscher.workflow.config.translate import TranslateConfig
 from esscher.workflow.model import Model
 from esscher.workflow.translate import translate_model
 
-KINDS = ["transformer-xl", "llama"]
-MORE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("transformer", "lstm", "encoder-decoder", "xlnet")]
+KINDS = slow_except(["transformer-xl"], ["transformer-xl", "llama", "transformer", "lstm", "encoder-decoder", "xlnet"])
 SHARDED = {"fsdp": True}
 
 
@@ -35,7 +35,7 @@ def whole(tmp_path_factory):
     return learnt
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *MORE])
+@pytest.mark.parametrize("kind", KINDS)
 def test_they_learn_what_whole_weights_do(kind, whole):
     """Losses, evaluations, lengths of the gradient and weights, with accumulation, weight decay, clipping and averaging."""
     expected, _ = whole(kind)
@@ -47,7 +47,8 @@ def test_they_learn_what_whole_weights_do(kind, whole):
     assert furthest(expected[0]["weights"], together(learn, kind, None, {"steps": 1}, processes=1)[0]["weights"]) > 0.01
 
 
-@pytest.mark.parametrize("kind", ["lstm", pytest.param("transformer-xl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["lstm", "transformer-xl"])
 def test_they_learn_from_a_stream_with_its_memory(kind):
     for part, whole in zip(*(together(learn_stream, kind, settings) for settings in (SHARDED, {})), strict=True):
         assert furthest(part[0], whole[0]) < 1e-9 and furthest(part[1], whole[1]) < 1e-9
@@ -59,7 +60,7 @@ def test_gradients_that_are_averaged_are_caught(whole):
     assert furthest(actual["numbers"], whole("transformer-xl")[0][0]["numbers"]) > 1e-3
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *MORE])
+@pytest.mark.parametrize("kind", KINDS)
 def test_they_draw_what_whole_weights_do(kind):
     """The processes draw after other prompts, other numbers of points and other lengths, and none waits in vain."""
     for actual, expected in zip(together(draws, kind, True), together(draws, kind, False), strict=True):
@@ -74,7 +75,7 @@ def test_without_turns_processes_that_draw_unequally_fail():
         together(draws, "transformer-xl", True, "nobody waits for others", seconds=20)
 
 
-@pytest.mark.parametrize("before", [{}, SHARDED])
+@pytest.mark.parametrize("before", [{}, slow(SHARDED)], ids=["whole", "sharded"])
 def test_a_run_goes_on_whole_or_shared_out_from_the_same_files(before, whole, tmp_path):
     expected, folder = whole("transformer-xl")
     if before == SHARDED:
@@ -91,6 +92,7 @@ def test_a_run_goes_on_whole_or_shared_out_from_the_same_files(before, whole, tm
         assert furthest(item["numbers"], expected[0]["numbers"]) < 1e-9
 
 
+@pytest.mark.slow
 def test_layers_computed_anew_while_shared_out(whole):
     actual, _ = together(learn, "transformer-xl", None, {**SHARDED, "gradient_checkpointing": True})
     assert furthest(actual["weights"], whole("transformer-xl")[0][0]["weights"]) < 1e-9
@@ -125,7 +127,7 @@ def test_what_is_made_is_said_by_the_first_process(tmp_path):
     assert together(asked, str(tmp_path)) == [[True, False]] * 2
 
 
-@pytest.mark.parametrize("name", ["laboratory", pytest.param("quickstart", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["laboratory", slow("quickstart")])
 def test_processes_share_a_recipe_and_leave_the_files_of_one(name, tmp_path):
     output = {}
     for processes in (1, 2):

@@ -101,7 +101,7 @@ def test_a_student_is_a_model_like_any_other(model, tmp_path):
     tilt(model, TiltRun(out=energy, want=("starts-with:0=0.9",), fit=FIT))
     run = DistilRun(
         str(tmp_path / "student"),
-        distil=DistilConfig(draws=1500, candidates=3000, evaluation_draws=2000),
+        distil=DistilConfig(draws=600, candidates=1200, evaluation_draws=800),
         training=DistilTraining(epochs=6, batch_size=50, learning_rate=0.03),
     )
     result = distil(model, energy, run)
@@ -111,11 +111,11 @@ def test_a_student_is_a_model_like_any_other(model, tmp_path):
     assert tokenizer is not None
     x, _ = draw(student, empty_prompts(1), 2000, rng=SeededRng(1))
     assert abs(float((x.tokens[:, 0] == 0).double().mean()) - 0.9) < 0.06
-    assert json.loads((tmp_path / "student" / "results.json").read_text())["drawn"] == 3000
+    assert json.loads((tmp_path / "student" / "results.json").read_text())["drawn"] == 1200
     assert "tilted model to student" in (tmp_path / "student" / "README.md").read_text()
     with pytest.raises(FileExistsError, match=r"already holds a distillation.*--resume"):
         distil(model, energy, run)
-    with pytest.raises(ValueError, match=r"started with distil.draws = 1500, and is resumed with distil.draws = 10"):
+    with pytest.raises(ValueError, match=r"started with distil.draws = 600, and is resumed with distil.draws = 10"):
         distil(model, energy, replace(run, distil=replace(run.distil, draws=10)), resume=True)
     assert distil(model, energy, run, resume=True).rows == result.rows
 
