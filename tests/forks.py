@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 LOADED = [
-    "torch._dynamo", "accelerate", "transformers", "matplotlib.figure", "scipy.stats", "rich.console", "esscher.cli",
-    "esscher.bases.fsdp", "esscher.data.splits", "esscher.hub.auto", "esscher.workflow.tilt",
-    "esscher.workflow.train", "esscher.workflow.tilt",
+    "torch._dynamo", "accelerate", "datasets", "transformers", "matplotlib.backends.backend_agg", "matplotlib.figure",
+    "scipy.stats", "rich.console", "esscher.cli", "esscher.bases.fsdp", "esscher.data.splits", "esscher.hub.auto",
+    "esscher.reports.document", "esscher.workflow.tilt", "esscher.workflow.train",
 ]  # fmt: skip
 MEANS_MORE = set("|&;<>()$`\\*?[]{}~!#")  # to a shell, outside of quotes
 
