@@ -8,7 +8,7 @@ import pytest
 import torch
 from docstring_parser.attrdoc import AttributeDocstrings
 from heads_on_networks import CASES, DEEPER, ENDING, FAST, FIXED, HEADS, PROMPTS, base_of, config_of
-from marks import slow_except
+from marks import slow, slow_except
 from torch.nn.functional import linear
 
 from esscher.bases.logits import log_probs_and_logsumexp
@@ -82,7 +82,9 @@ def test_every_setting_has_a_help_text(kind):
 
 
 @pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("network", ["gru", "awd-lstm", "enas", "trellisnet", "transformer, learned", "full, post-norm"])
+@pytest.mark.parametrize(
+    "network", ["gru", "transformer, learned", *map(slow, ("awd-lstm", "enas", "trellisnet", "full, post-norm"))]
+)
 def test_draws_over_every_outcome(network, head):
     """No statistics: the outcomes of the dice are all the points, each once and with the probability of its score."""
     space = Space(4, 2, eos=0)

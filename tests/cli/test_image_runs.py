@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cli_calls import answer, call
+from marks import slow_except
 from PIL import Image
 
 from esscher.bases.network import NetworkBase
@@ -45,7 +46,7 @@ def gated(tmp_path_factory):
     return train_base(run_of(tmp_path_factory.mktemp("images") / "gated", "gated-pixelcnn"))
 
 
-@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("kind", slow_except(["gated-pixelcnn", "transformer"], TINY))
 def test_every_kind_learns_and_its_folder_is_the_same_model(tmp_path, kind):
     result = train_base(run_of(tmp_path, kind, objective=EForcingConfig(after_steps=10)))
     assert result.measured["bits per dimension"].value < 2.0

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from marks import slow
 from scipy.stats import chi2
 
 from esscher.core import randomness
@@ -61,7 +62,7 @@ def drawn(log_weight: torch.Tensor, count: int, how: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("how", ["rows", "one row"])
 @pytest.mark.parametrize("kind", ["plain", "holes", "huge", "steep"])
-@pytest.mark.parametrize("width", [2, 3, 64, 65, 300, 10_007])
+@pytest.mark.parametrize("width", [2, 3, 64, 65, 300, slow(10_007)])
 def test_frequencies(width, kind, how):
     if width == 2 and kind == "holes":
         kind = "plain"

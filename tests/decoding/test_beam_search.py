@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import slow
 from random_targets import random_automaton
 from seq2seq_models import tiny_model
 from small_networks import CONFIGS, lively
@@ -58,7 +59,7 @@ def test_a_narrow_beam_takes_the_likeliest_token(space):
 
 
 @pytest.mark.parametrize("kind", ["encoder-decoder", "attentive-lstm", "lstm, tied"])
-@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("width", [slow(1), 2, slow(3)])
 def test_a_batch_is_one_by_one_and_cached_is_not_cached(kind, width):
     base = lively(CONFIGS[kind], Space(3, 6, eos=0)).double()
     together = beam_search(base, PROMPTS, width)

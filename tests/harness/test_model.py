@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from causal_models import tiny_model
+from marks import slow
 from small_networks import CONFIGS, lively
 
 pytest.importorskip("lm_eval", reason="the extra `harness` is not installed")
@@ -130,7 +131,7 @@ def check(found, model):
     assert found["local_choice"]["acc,none"] == ((best[0] == 0) + (best[1] == 1)) / 2
 
 
-@pytest.mark.parametrize("tilted", [True, False], ids=["tilted", "base"])
+@pytest.mark.parametrize("tilted", [True, slow(False)], ids=["tilted", "base"])
 def test_local_tasks_run_offline(folders, task, tilted):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from causal_models import tiny_model
+from marks import slow
 from random_targets import taste
 from small_networks import CONFIGS, lively
 from transformers import AutoTokenizer, StoppingCriteria, StoppingCriteriaList, pipeline
@@ -63,7 +64,7 @@ def generate(model, way: TiltedGenerate, ids: list[int], **settings):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", slow("llama")])
 def test_draws_follow_the_tilted_model(family):
     """False alarms: two in a million. No energy, a small pool and a cut, such as `generate` makes by default, are caught."""
     model, prompt = tiny_model(family), [2, 1]

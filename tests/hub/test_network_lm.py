@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from laws.parts import one_of_each
-from marks import slow_except
+from marks import slow, slow_except
 from safetensors.torch import load_file, save_file
 from small_networks import CONFIGS, lively
 from transformers import (
@@ -94,7 +94,9 @@ EVERY_HEAD = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["lstm, tied", "gru, one-hot", "transformer, rotary", "transformer, learned", *EVERY_HEAD])
+@pytest.mark.parametrize(
+    "kind", ["lstm, tied", "transformer, rotary", *EVERY_HEAD, slow("gru, one-hot"), slow("transformer, learned")]
+)
 def test_there_and_back(tmp_path, kind):
     base = base_of(kind)
     model, tokenizer = read(save_base(tmp_path / "ours", base, TOKENIZER))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from transformers import XLNetConfig as TheirConfig
 from transformers import XLNetLMHeadModel
 
@@ -65,8 +66,8 @@ def gap(base: NetworkBase, model: XLNetLMHeadModel, *, with_segments: bool = Tru
     "settings",
     [
         {},
-        {"ff_activation": "relu"},
-        {"ff_activation": "gelu_new"},
+        slow({"ff_activation": "relu"}),
+        slow({"ff_activation": "gelu_new"}),
         {"clamp_len": 3},
         {"mem_len": 30},
         {"tie_word_embeddings": False},

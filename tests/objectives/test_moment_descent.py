@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from marks import slow
 from objectives.moments import BASE, FEATURES, LOG_BASE, MOMENTS, NAMES, TRUE, VALUES, samples
 
 from esscher.core.randomness import SeededRng
@@ -29,7 +30,7 @@ def near(found: torch.Tensor, exact: torch.Tensor) -> bool:
     return bool(((found.mean(0) - exact).abs() < 8 * error + 0.03).all())
 
 
-@pytest.mark.parametrize("regime", ["rs", "snis"])
+@pytest.mark.parametrize("regime", ["rs", slow("snis")])
 def test_weights_are_near_the_exact_ones(regime):
     runs = [
         MomentDescent(regime)(NAMES, table_source(seed), wanted=GIVEN, bounds=BOUNDS, rng=SeededRng(seed)) for seed in range(6)
@@ -40,7 +41,7 @@ def test_weights_are_near_the_exact_ones(regime):
         assert not near(wrong, TRUE)
 
 
-@pytest.mark.parametrize("regime", ["rs", "snis"])
+@pytest.mark.parametrize("regime", [slow("rs"), "snis"])
 def test_the_interval_holds_the_exact_weights_of_data(regime):
     """Wider than Newton's at 99.9 %: 10 runs, three weights each, two misses have probability 5e-4."""
     misses = 0

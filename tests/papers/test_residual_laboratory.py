@@ -70,6 +70,7 @@ def test_a_study_in_small_has_all_its_rows(known):
     assert all(row["replications"] == 3 for row in rows)
 
 
+@pytest.mark.slow
 def test_pools_come_nearer_as_they_grow(known):
     """False alarm below 1e-6: Pool(256) follows the joint where Pool(1), which is the base, does not."""
     actual = [laboratory.pool_row(known, size, 3000) for size in (1, 256)]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import slow_except
 from random_targets import PROMPTS, random_automaton, random_target
 from small_networks import CONFIGS, lively
 
@@ -46,7 +47,7 @@ class Rated:
         return torch.stack(every, 1) + (ratio.cumsum(1) - ratio)[..., None]
 
 
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("space", slow_except(["end symbol"], SPACES))
 def test_particles_with_it_follow_the_target(space):
     """Against enumeration, with 64 events at a false-alarm rate of one in a million."""
     target, prompts = lively_level(SPACES[space]), prompts_of([PROMPTS[row % 4] for row in range(1000)])

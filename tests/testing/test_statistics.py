@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from random_targets import random_target
 
 from esscher.core.randomness import SeededRng
@@ -35,7 +36,9 @@ def knows_nothing(x):
     return torch.zeros(len(x))
 
 
-@pytest.mark.parametrize("sampler", [Importance(), Particles(knows_nothing, threshold=0.9)], ids=["independent", "dependent"])
+@pytest.mark.parametrize(
+    "sampler", [slow(Importance()), Particles(knows_nothing, threshold=0.9)], ids=["independent", "dependent"]
+)
 def test_false_alarms_are_as_rare_as_stated(sampler):
     """Nominal 10 % over 200 repetitions: Bonferroni over related events gives fewer, never more than 36 (1 in 10,000)."""
     alarms = 0

@@ -10,6 +10,7 @@ import interrupted
 import pytest
 import torch
 from killable_run import Events, outcome, start
+from marks import slow
 from stream_run import SETTINGS, SPACE, new_base, run, text
 from tiny_run import fingerprint
 
@@ -205,7 +206,7 @@ def undisturbed(tmp_path_factory):
     return whole
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, slow(2)])
 def test_a_kill_changes_no_bit_of_a_run_on_a_stream(undisturbed, tmp_path, processes):
     whole = undisturbed(processes)
     place = whole["events"] // 2 + int(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from marks import slow
 from random_targets import random_automaton, taste
 
 from esscher.bases.network import build_base
@@ -91,7 +92,7 @@ def test_prompts_are_kept():
     assert exact_kl(base, prompts) < 0.05 < before
 
 
-@pytest.mark.parametrize("method", ["cyclical", "policy-gradient"])
+@pytest.mark.parametrize("method", ["cyclical", slow("policy-gradient")])
 def test_a_broken_distillation_ends_with_the_same_weights(method, tmp_path, monkeypatch):
     config = replace(DRAWN, method=method, draws=300, candidates=900, evaluation_draws=100)
     learn = replace(LEARN, epochs=3)

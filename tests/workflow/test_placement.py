@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from marks import slow
 from small_networks import lively
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -52,7 +53,9 @@ def llama_folder(folder, dtype):
     return str(save_base(folder, place(base, "cpu", dtype), tokenizer))
 
 
-@pytest.mark.parametrize(("fitted", "used"), [("float32", "bfloat16"), ("bfloat16", "float32"), ("float16", "bfloat16")])
+@pytest.mark.parametrize(
+    ("fitted", "used"), [("bfloat16", "float32"), slow("float32", "bfloat16"), slow("float16", "bfloat16")]
+)
 def test_an_energy_of_one_dtype_tilts_the_base_in_another(tmp_path, texts, fitted, used):
     folder = network_folder(tmp_path / "base")
     tilted = esscher.load(folder, device="cpu", dtype=fitted).tilt(data=texts, out=str(tmp_path / "energy"), **ENERGY)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from marks import slow
 
 from esscher.core.config import from_dict
 from esscher.core.storage import digest, module_tensors
@@ -140,15 +141,15 @@ def test_bad_sources(tmp_path, text):
         train_base(TrainRun(str(tmp_path), data=DataConfig(str(text)), tokenizer=TokenizerConfig("words")))
 
 
+E_FORCING = EForcingConfig(after_epochs=1, weight=0.5, negatives=12, max_weight=5.0)
+SCHEDULED = ScheduledSamplingConfig(after_steps=1, share=0.5)
+
+
 @pytest.mark.parametrize(
-    "objective",
-    [
-        EForcingConfig(after_epochs=1, weight=0.5, negatives=12, max_weight=5.0),
-        ScheduledSamplingConfig(after_steps=1, share=0.5),
-    ],
-    ids=["eforcing", "scheduled sampling"],
+    ("objective", "stream"),
+    [(E_FORCING, True), slow(E_FORCING, False), slow(SCHEDULED, True), (SCHEDULED, False)],
+    ids=["eforcing-stream", "eforcing-points", "scheduled sampling-stream", "scheduled sampling-points"],
 )
-@pytest.mark.parametrize("stream", [False, True], ids=["points", "stream"])
 def test_other_objectives_begin_as_likelihood_and_resume_to_the_bit(tmp_path, text, objective, stream):
     text.write_text("".join(text.read_text().splitlines(keepends=True)[:240]))
     length = LengthConfig(16, stream=True) if stream else LengthConfig(32)
