@@ -27,7 +27,8 @@ from torch.nn.functional import softplus
 
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
-from esscher.core.target import Base, Tilted, flat
+from esscher.core.target import Base, Tilted
+from esscher.energies.features import log_weight_bounds
 from esscher.estimators.intervals import Scale, Statistic, hall_quantiles, interval, log_mean, ratio, unseen_draws
 from esscher.samplers.scoring import log_prob, log_weight
 
@@ -273,13 +274,13 @@ DIVERGENCES: dict[str, tuple[PerPrompt, PerPrompt | None, str, float]] = {  # st
 }
 
 
-def _unseen_above(name: str) -> UnseenColumns:
-    """A draw that was not drawn, whose weight is e times the largest: KL depends on log weights themselves, not on means of
-    weights only. The first distribution is in the first column, or in the second for `reverse_kl`."""
+def _unseen_above(name: str, nats: float) -> UnseenColumns:
+    """A draw that was not drawn, whose log weight is so much above the largest. The first distribution is in the first column,
+    or in the second for `reverse_kl`."""
 
     def unseen(columns: list[Tensor], top: Tensor) -> list[list[Tensor]]:
         values = [column.gather(1, top) for column in columns]
-        values[name == "reverse_kl"] = values[name == "reverse_kl"] + 1
+        values[name == "reverse_kl"] = values[name == "reverse_kl"] + nats
         return [values]
 
     return unseen
@@ -302,8 +303,9 @@ def divergences(
             )
         base = torch.zeros_like(base)
     second = base if other is None else base + log_prob(other, draws.x).view(shape) - draws.log_base.cpu().double()
-    equal = target.energy is flat and other is None
-    return divergences_of_densities(draws, first, second, prompts=prompts, confidence=confidence, equal=equal)
+    bounds = log_weight_bounds(target.energy) if bool((base.abs() < 1e-3).all()) else None  # proposed by the base
+    above = 1.0 if bounds is None else min(1.0, max(0.0, bounds[1] - float(first.max())))
+    return divergences_of_densities(draws, first, second, prompts=prompts, confidence=confidence, unseen_above=above)
 
 
 def divergences_of_densities(
@@ -314,10 +316,11 @@ def divergences_of_densities(
     names: Collection[str] = tuple(DIVERGENCES),
     prompts: Prompts = "same",
     confidence: float = 0.95,
-    equal: bool = False,
+    unseen_above: float = 1.0,
 ) -> dict[str, Estimate]:
     """The named divergences between two distributions, from their log densities relative to the law of the draws, each up to a
-    constant. Distributions that are known to be `equal` are so where nothing was drawn, too."""
+    constant. Draws that were not drawn may have a density of the first that is `unseen_above` nats above the largest seen: KL
+    depends on log weights themselves, not on means of weights only."""
     estimates = {}
     for name in names:
         statistic, bias, unit, largest = DIVERGENCES[name]
@@ -327,7 +330,7 @@ def divergences_of_densities(
             estimates[name] = Estimate(math.inf, math.inf, math.inf, confidence, first.numel(), method, unit)
         else:
             estimates[name] = estimate_from_draws(
-                draws, statistic, [left, right], bias=bias, unseen=None if equal else _unseen_above(name), monotone=False,
+                draws, statistic, [left, right], bias=bias, unseen=_unseen_above(name, unseen_above), monotone=False,
                 limits=(0.0, largest), prompts=prompts, confidence=confidence, method=METHOD, unit=unit,
             )  # fmt: skip
     return estimates

@@ -274,3 +274,33 @@ HELD_BACK_TEXT_LAWS: Mapping[str, TextLaw] = {
     "equal, two kinds": TextLaw(_equal_two_kinds, 1.6, 10.0),
     "topics, uniform": TextLaw(_topics_uniform, 2.0, 32.0),
 }
+
+
+def log_z_coverage(
+    estimate: Callable[[Floats], tuple[float, float]], law: WeightLaw, draws: int, *, replications: int = 1000, seed: int = 0
+) -> float:
+    """The share of replications in which the interval `estimate(log_weights)` covers log Z of a law; samples without any weight
+    are left out."""
+    rng, hits, tried = np.random.default_rng(seed), 0, 0
+    for _ in range(replications):
+        log_weight = law.log_weights(rng, (draws,))
+        if np.isfinite(log_weight).any():
+            low, high = estimate(log_weight)
+            hits, tried = hits + (low <= law.log_z <= high), tried + 1
+    return hits / max(1, tried)
+
+
+def rate_coverage(
+    estimate: Callable[[Floats, Floats], tuple[float, float]],
+    law: TextLaw,
+    texts: int,
+    *,
+    replications: int = 1000,
+    seed: int = 0,
+) -> float:
+    """The share of replications in which the interval `estimate(lengths, nats)` covers the nats per token of a law."""
+    rng, hits = np.random.default_rng(seed), 0
+    for _ in range(replications):
+        low, high = estimate(*law.draw(rng, (texts,)))
+        hits += low <= law.rate <= high
+    return hits / replications

@@ -4,6 +4,7 @@ An item uses its own random stream, so its result does not depend on the process
 divide the missing items, and all return all results; without a folder they exchange the bytes of the files.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,8 @@ def _running_log_z(parts: Sequence[Draws]) -> str:
     if len(parts[0].log_weight) > 1 or not all(part.estimates_z and part.independent for part in parts):
         return ""
     estimate = log_z(Draws.cat(parts, 1))
+    if estimate.high == math.inf:  # all weights are equal
+        return ""
     return f"  log Z so far {estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
 
 

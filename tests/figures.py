@@ -1,0 +1,132 @@
+"""Figures in README and docs: rendered from what their command printed, so that none is typed by hand.
+
+    python tests/figures.py record quickstart runs/quickstart     # after the command that docs/figures/quickstart.json names
+    python tests/figures.py render                                # into the pages
+
+A page has `<!-- figures: NAME.BLOCK -->` before a rendered block and `<!-- end of figures -->` after it. The fast tests fail
+where a page is not what its figures render to; a slow test runs the quick start again and compares (`test_figures.py`).
+"""
+
+import json
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "docs" / "figures"
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+BLOCK = re.compile(r"(<!-- figures: (\w+)\.(\w+) -->)(.*?)(<!-- end of figures -->)", re.S)
+COMMANDS = {
+    "quickstart": "esscher reproduce quickstart --scale small --out runs/quickstart",
+    "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
+}
+
+
+def record(name: str, folder: Path) -> None:
+    """Keep the figures of a run, and its picture."""
+    FIGURES.mkdir(exist_ok=True)
+    figures = {"quickstart": quickstart_figures, "intervals": interval_figures}[name](folder)
+    content = {"command": COMMANDS[name], "figures": figures}
+    (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+    picture = folder / f"{name}.png"
+    if picture.exists():
+        (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
+
+
+def quickstart_figures(folder: Path) -> dict[str, float]:
+    """Nats per symbol of the strings, to four decimals."""
+    rows = json.loads((folder / "results.json").read_text())["rows"]
+    return {row["model"]: round(row["nats per token"]["value"], 4) for row in rows if row["data"] == "motif strings"}
+
+
+def interval_figures(folder: Path) -> list[dict[str, object]]:
+    """The rows of the study, without what is not shown."""
+    rows = json.loads((folder / "intervals.json").read_text())["rows"]
+    shown = ("law", "held_back", "draws", "texts", "prompts", "quantity", "replications", "coverage", "good")
+    return [{key: row[key] for key in (*shown, "coverage_given_good") if key in row} for row in rows]
+
+
+def caption(figures: dict[str, float]) -> str:
+    base, tilted, student, entropy = (figures[name] for name in ("base", "tilted", "distilled", "entropy"))
+    return (
+        f"\n*The quick start: a base trained briefly (25 epochs) on 500 strings with a hidden motif has {base:.4f} nats per "
+        f"symbol, tilted by a few features of the whole string {tilted:.4f}, and distilled into a plain model again "
+        f"{student:.4f}; the exact entropy is {entropy:.4f}.*\n"
+    )
+
+
+def student(figures: dict[str, float]) -> str:
+    return f"{figures['distilled'] - figures['tilted']:.3f}"
+
+
+def weights_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
+    """A line for each law: coverage and share of good verdicts by number of draws."""
+    by_law: dict[str, dict[tuple[object, object], dict[str, object]]] = defaultdict(dict)
+    for row in rows:
+        if "draws" in row and row["held_back"] == held_back:
+            by_law[str(row["law"])][row["draws"], row["quantity"]] = row
+    draws = sorted({count for law in by_law.values() for count, _ in law})
+    head = [f"{quantity}, {count:,}" for quantity in ("log Z", "KL") for count in draws] + ["moments", "good", "given good"]
+    lines = ["| law | " + " | ".join(head) + " |", "| --- |" + " --- |" * len(head)]
+    for name, law in by_law.items():
+        cells = [percent(law[count, quantity]["coverage"]) for quantity in ("log Z", "kl") for count in draws]
+        moments = [float(row["coverage"]) for (_, quantity), row in law.items() if quantity in ("large", "coin")]
+        cells.append(f"{100 * min(moments):.0f}-{100 * max(moments):.0f}")
+        cells.append(" ".join(percent(law[count, "log Z"]["good"]) for count in draws))
+        given = [row for row in law.values() if row["coverage_given_good"] is not None]
+        weight = sum(row["good"] * row["replications"] for row in given)
+        hits = sum(row["coverage_given_good"] * row["good"] * row["replications"] for row in given)
+        cells.append(f"{100 * hits / weight:.1f}" if weight else "-")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def texts_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
+    """A line for each law: the least and the largest coverage over quantities, by number of texts."""
+    by_law: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if "texts" in row and row["held_back"] == held_back:
+            by_law[str(row["law"])][row["texts"]].append(100 * float(row["coverage"]))
+    counts = sorted({count for law in by_law.values() for count in law})
+    lines = ["| law | " + " | ".join(f"{count} texts" for count in counts) + " |", "| --- |" + " --- |" * len(counts)]
+    for name, law in by_law.items():
+        lines.append(f"| {name} | " + " | ".join(f"{min(law[n]):.1f}-{max(law[n]):.1f}" for n in counts) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def percent(share: object) -> str:
+    return f"{100 * float(share):.0f}"
+
+
+BLOCKS = {
+    ("quickstart", "caption"): caption,
+    ("quickstart", "student"): student,
+    ("quickstart", "distilled"): lambda figures: f"{figures['distilled']:.4f}",
+    ("intervals", "weights"): lambda rows: weights_table(rows, held_back=False),
+    ("intervals", "held_back_weights"): lambda rows: weights_table(rows, held_back=True),
+    ("intervals", "texts"): lambda rows: texts_table(rows, held_back=False),
+    ("intervals", "held_back_texts"): lambda rows: texts_table(rows, held_back=True),
+}
+
+
+def rendered(page: str) -> str:
+    """The text of a page with its figures."""
+
+    def fill(match: re.Match[str]) -> str:
+        name, block = match[2], match[3]
+        figures = json.loads((FIGURES / f"{name}.json").read_text(encoding="utf8"))["figures"]
+        return f"{match[1]}{BLOCKS[name, block](figures)}{match[5]}"
+
+    return BLOCK.sub(fill, page)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "record":
+        record(sys.argv[2], Path(sys.argv[3]))
+    for path in PAGES:
+        before = path.read_text(encoding="utf8")
+        after = rendered(before)
+        if after != before:
+            path.write_text(after, encoding="utf8")
+            print(path.relative_to(ROOT))

@@ -1,0 +1,31 @@
+"""Figures in README and docs are what their command printed."""
+
+import json
+import subprocess
+import sys
+
+import figures
+import pytest
+
+
+@pytest.mark.parametrize("page", figures.PAGES, ids=lambda page: str(page.relative_to(figures.ROOT)))
+def test_pages_show_the_figures_that_were_recorded(page):
+    text = page.read_text(encoding="utf8")
+    assert figures.rendered(text) == text, "stale: run `python tests/figures.py render`"
+
+
+def test_a_changed_figure_makes_its_pages_stale(tmp_path, monkeypatch):
+    recorded = json.loads((figures.FIGURES / "quickstart.json").read_text())
+    recorded["figures"]["tilted"] += 0.001
+    (tmp_path / "quickstart.json").write_text(json.dumps(recorded))
+    monkeypatch.setattr(figures, "FIGURES", tmp_path)
+    readme = (figures.ROOT / "README.md").read_text(encoding="utf8")
+    assert figures.rendered(readme) != readme
+
+
+@pytest.mark.slow
+def test_the_quick_start_gives_the_recorded_figures(tmp_path):
+    command = [sys.executable, "-m", "esscher", "reproduce", "quickstart", "--scale", "small", "--out", str(tmp_path / "run")]
+    subprocess.run(command, check=True, capture_output=True)
+    recorded = json.loads((figures.FIGURES / "quickstart.json").read_text())["figures"]
+    assert figures.quickstart_figures(tmp_path / "run") == pytest.approx(recorded, abs=2e-3)  # another machine rounds otherwise
