@@ -36,7 +36,7 @@ def record(name: str, folder: Path) -> None:
 
 def quickstart_figures(folder: Path) -> dict[str, float]:
     """Nats per symbol of the strings, to four decimals."""
-    rows = json.loads((folder / "results.json").read_text())["rows"]
+    rows = json.loads((folder / "result.json").read_text())["rows"]
     return {row["model"]: round(row["nats per token"]["value"], 4) for row in rows if row["data"] == "motif strings"}
 
 
@@ -48,7 +48,7 @@ def interval_figures(folder: Path) -> list[dict[str, object]]:
 
 
 def caption(figures: dict[str, float]) -> str:
-    base, tilted, student, entropy = (figures[name] for name in ("base", "tilted", "distilled", "entropy"))
+    base, tilted, student, entropy = (figures[name] for name in ("base", "tilted", "distilled", "entropy of the process"))
     return (
         f"\n*The quick start: a base trained briefly (25 epochs) on 500 strings with a hidden motif has {base:.4f} nats per "
         f"symbol, tilted by a few features of the whole string {tilted:.4f}, and distilled into a plain model again "
