@@ -210,6 +210,7 @@ APART = {
     "bases.with_max_length": "gives a WithMaxLength, or the base",
     "bases.truncated": "gives a Truncated, or the base",
     "exact.normalise": "gives a NormalisedAutomaton",
+    "objectives.require_any_order": "gives the base it was given",
     "training.require_network_base": "gives the base it was given",
     "papers.random_process": "gives an Automaton",
     "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
