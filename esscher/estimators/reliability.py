@@ -5,7 +5,7 @@ tail index) picks out the lucky ones. The verdict therefore looks at the bulk of
 s their root mean square above the median, log-normal weights of that spread have exp(s^2) draws for each effective one, and
 `DRAWS_PER_EFFECTIVE` times as many are required. It looks at what cannot have been drawn: weights that are all alike, a feature
 with a weight that no draw shows, weights of few values below the bound of the energy. And it asks whether one draw holds more
-than half of all weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024), and
+than a third of all weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024), and
 whether log Z agrees with one that was stored. Calibration: docs/why/intervals.md. A mode that nothing hints at no diagnostic
 sees."""
 
@@ -29,7 +29,7 @@ TOO_FEW = 10  # effective draws below which a table of shares says little
 DRAWS_PER_EFFECTIVE = 2.0
 FEWEST_DRAWS = 20
 FEW_DRAWS, NARROW = 100, 0.5  # fewer draws do not tell a heavy tail from a light one, unless log weights spread less than this
-LARGEST_SHARE = 0.5
+LARGEST_SHARE = 1 / 3
 NO_MEAN, TAIL_SHARE = 1.0, 0.1  # a Pareto index from which weights have no mean, where the largest has such a share
 SMALLEST_TAIL = 5
 SEEN_OFTEN = 5  # draws of the largest weight that make it the end of the tail, as far as draws can tell

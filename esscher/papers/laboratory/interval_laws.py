@@ -200,7 +200,7 @@ def _scored_texts(law: TextLaw, texts: int, most: int, rng: np.random.Generator)
         torch.from_numpy(-nats), torch.from_numpy(gain), torch.from_numpy(context), torch.from_numpy(drawn), 1, True
     )
     words = 1 + rng.binomial((length - 1).astype(int), WORD_STARTS)
-    return score, {"token": torch.from_numpy(length), "word": torch.from_numpy(words)}
+    return score, {"token": torch.from_numpy(length).long(), "word": torch.from_numpy(words)}
 
 
 def _draws(log_weight: Tensor) -> Draws:
