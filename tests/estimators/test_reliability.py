@@ -125,7 +125,7 @@ def test_few_draws_are_never_good():
 def test_the_verdict_on_a_mean_over_prompts_is_not_that_on_the_worst_prompt():
     """50 prompts with 50 draws of deviation 1: each by itself is doubtful, the mean is not; with deviation 2.5 it is, too."""
     each = reliability(weighted(normal(9, 50, 50)))
-    assert {row.verdict for row in each} == {"doubtful"} and mean_reliability(each, 50)[0] == "good"
+    assert all(row.verdict != "good" for row in each) and mean_reliability(each, 50)[0] == "good"
     assert mean_reliability(reliability(weighted(2.5 * normal(9, 50, 50))), 50)[0] == "unreliable"
     assert mean_reliability(each[:1], 50) == (each[0].verdict, each[0].advice)
 
