@@ -5,9 +5,9 @@ tail index) picks out the lucky ones. The verdict therefore looks at the bulk of
 s their root mean square above the median, log-normal weights of that spread have exp(s^2) draws for each effective one, and
 `DRAWS_PER_EFFECTIVE` times as many are required. It looks at what cannot have been drawn: weights that are all alike, a feature
 with a weight that no draw shows, weights of few values below the bound of the energy. And it asks whether one draw holds more
-than a third of all weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024), and
-whether log Z agrees with one that was stored. Calibration: docs/why/intervals.md. A mode that nothing hints at no diagnostic
-sees."""
+than a third of the weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024),
+and whether log Z agrees with one that was stored. Calibration: docs/why/intervals.md. A mode that nothing hints at no
+diagnostic sees."""
 
 import math
 from collections.abc import Sequence
