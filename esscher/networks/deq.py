@@ -4,7 +4,8 @@ The input is added to the queries, keys and values of f; layer norms have no wei
 the fixed point, or, in training, z and the projection of the input. With `unrolled`, the network is that many tied layers with
 the same weights, each with its own memory. Each position mixes its own iterates (Anderson acceleration) and stops as soon as it
 and everything it can depend on change by less than the tolerance: its result is a function of the inputs up to there, to the
-last bit. Scores and samples are solved more precisely than training passes, so that steps, segments and rows give one
+last bit. A layer may have several fixed points. Scores and samples are of the one that a step finds: from 0, with all earlier
+positions at their own (`solve_in_order`), and more precisely than in training, so that steps, segments and rows give one
 distribution. A solve that does not converge warns once per kind. The gradient is implicit: with g that of z, the gradient of
 the parameters is that of f at w, where w = g + (df/dz)^T w is solved in the same way, backwards in time.
 
@@ -35,7 +36,15 @@ NORM_EPS = 1e-5
 MIN_TOLERANCE_EPS = 8  # the smallest tolerance, in units of the machine epsilon
 RIDGE = 1e-2  # keeps coefficients small where iterates are nearly equal, or other positions still change
 
-Dependence = Literal["before", "after", "all"]
+BLOCK = 32  # positions that `solve_in_order` solves together
+SAME = 10  # solutions of a position are one if they differ by at most so many tolerances
+
+LIMITS = {  # settings that limit the iterations of each kind of solve
+    "a score": "exact_iterations", "a step": "exact_iterations", "a training pass": "iterations",
+    "a gradient": "adjoint_iterations",
+}  # fmt: skip
+
+Dependence = Literal["itself", "before", "after", "all"]
 """The positions of its row that a position can depend on."""
 
 
@@ -47,10 +56,15 @@ class SolverConfig:
     limit: int
     anderson_history: int = 6
 
+    def reachable_tolerance(self, dtype: torch.dtype) -> float:
+        """The tolerance, or what rounding leaves if that is more."""
+        return max(self.tolerance, MIN_TOLERANCE_EPS * torch.finfo(dtype).eps)
+
 
 @dataclass(frozen=True)
 class SolverResult:
-    """How often the map was applied, the largest relative change of the last application, and whether it is small enough."""
+    """How often the map was applied at most, the largest relative change that a position was left with, and whether that is
+    small enough."""
 
     iterations: int
     change: float
@@ -65,20 +79,75 @@ def fixed_point(
     inside: Bool[Tensor, "B T"] | None = None,
 ) -> tuple[Float[Tensor, "B T W"], SolverResult]:
     """The fixed point of a map, which returns a new tensor; positions that are not `inside` need not converge."""
+    point, change, number = _iterate(apply, start, solver, order, inside)
+    return point, _summary(number, change, solver)
+
+
+def _summary(iterations: int, change: Float[Tensor, "B T"], solver: SolverConfig) -> SolverResult:
+    largest = float(change.max()) if change.numel() else 0.0
+    return SolverResult(iterations, largest, largest <= solver.reachable_tolerance(change.dtype))
+
+
+def _iterate(
+    apply: Callable[[Tensor], Tensor],
+    start: Float[Tensor, "B T W"],
+    solver: SolverConfig,
+    order: Dependence,
+    inside: Bool[Tensor, "B T"] | None = None,
+) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B T"], int]:
+    """The last iterate, the relative change of each position and what it depends on when it stopped, and the number of
+    iterations."""
     at, past = start, list[tuple[Tensor, Tensor]]()  # iterates, and the changes the map makes to them
-    tolerance = max(solver.tolerance, MIN_TOLERANCE_EPS * torch.finfo(start.dtype).eps)
-    change, done = start.new_zeros(()), None
+    tolerance, left = solver.reachable_tolerance(start.dtype), start.new_full(start.shape[:2], torch.inf)
     for number in range(1, solver.limit + 1):
         output = apply(at)
         step = output - at
         size = step.norm(dim=-1) / output.norm(dim=-1).clamp(min=torch.finfo(start.dtype).tiny)
         change = _max_dependent_change(size if inside is None else size * inside, order)
-        done = change <= tolerance if done is None else done | (change <= tolerance)
+        left = torch.where(left <= tolerance, left, change)
+        done = left <= tolerance
         if bool(done.all()):
-            return at, SolverResult(number, float(change.max()) if change.numel() else 0.0, True)
+            return at, left, number
         past = [*past, (at, step)][-solver.anderson_history :]
         at = torch.where(done[..., None], at, _anderson_step(past))
-    return at, SolverResult(solver.limit, float(change.max()), False)
+    return at, left, solver.limit
+
+
+def solve_in_order(
+    apply: "_LayerMap", start: Float[Tensor, "B T W"], solver: SolverConfig
+) -> tuple[Float[Tensor, "B T W"], SolverResult]:
+    """The fixed point of each position from its start, with all positions before it at theirs: what single steps find."""
+    points, changes, iterations, before = list[Tensor](), list[Tensor](), 0, apply.before
+    for first in range(0, start.shape[1], BLOCK):
+        block = apply.narrow(first, min(first + BLOCK, start.shape[1]), before)
+        point, change, number = _solve_block(block, start[:, first : first + BLOCK], solver)
+        points.append(point)
+        changes.append(change)
+        iterations, before = max(iterations, number), block.kv(point)
+    return torch.cat(points, 1), _summary(iterations, torch.cat(changes, 1), solver)
+
+
+def _solve_block(
+    apply: "_LayerMap", start: Float[Tensor, "B T W"], solver: SolverConfig
+) -> tuple[Float[Tensor, "B T W"], Float[Tensor, "B T"], int]:
+    """Solve all positions together, then each alone with the others where they were found. Up to the first position that is
+    found elsewhere, this is what steps find; those after it are solved one by one."""
+    together, change, iterations = _iterate(apply, start, solver, "before")
+    if start.shape[1] < 2:
+        return together, change, iterations
+    point, change, iterations = _iterate(apply.alone(together), start, solver, "itself")
+    apart = SAME * solver.reachable_tolerance(start.dtype)
+    differs = (point - together).norm(dim=-1) > apart * point.norm(dim=-1)
+    known = differs.long().cumsum(1).cumsum(1) <= 1  # up to the first that differs
+    first, point = int(known.all(0).sum()), point.clone()
+    before = apply.narrow(0, first, apply.before).kv(point[:, :first]) if first < start.shape[1] else None
+    for column in range(first, start.shape[1]):
+        here, one = slice(column, column + 1), apply.narrow(column, column + 1, before)
+        alone, left, number = _iterate(one, start[:, here], solver, "itself")
+        point[:, here] = torch.where(known[:, here, None], point[:, here], alone)
+        change[:, here] = torch.where(known[:, here], change[:, here], left)
+        iterations, before = max(iterations, number), one.kv(point[:, here])
+    return point, change, iterations
 
 
 def implicit_gradient(
@@ -113,7 +182,7 @@ class _Implicit(torch.autograd.Function):
 
 def _max_dependent_change(change: Float[Tensor, "B T"], order: Dependence) -> Float[Tensor, "B T"]:
     """The largest change of all positions that a position can depend on."""
-    if change.numel() == 0:
+    if change.numel() == 0 or order == "itself":
         return change
     if order == "all":
         return change.amax(1, keepdim=True).expand_as(change)
@@ -176,12 +245,34 @@ class _LayerMap:
 
     def __call__(self, z: Float[Tensor, "B T W"], *, twice: bool = False) -> Float[Tensor, "B T W"]:
         """f(z); with `twice` its gradient is differentiable."""
-        layer, (attention_mask, mixed_mask, inner_mask, output_mask) = self.layer, self.masks
-        heads = layer.mixer.heads
-        query = (layer.mixer.q_proj(z) + self.query_input).unflatten(-1, (heads, -1)).permute(2, 0, 1, 3)
-        key, value = self.kv(z)
+        query, (key, value) = self._query(z), self.kv(z)
         attend = twice_differentiable_attention if twice else relative_attention
-        attended = attend(query, key, value, self.rel_pos, self.biases, self.mask, attention_mask)
+        return self._output(z, attend(query, key, value, self.rel_pos, self.biases, self.mask, self.masks[0]))
+
+    def alone(self, known: Float[Tensor, "B T W"]) -> Callable[[Tensor], Tensor]:
+        """The same map of each position by itself, with all positions before it at `known`; without dropout."""
+        kv = self.kv(known)
+
+        def apply(z: Float[Tensor, "B T W"]) -> Float[Tensor, "B T W"]:
+            own = self.layer.kv(z, self.kv_input)
+            return self._output(z, attention_beside(self._query(z), kv, own, self.rel_pos, self.biases, self.mask))
+
+        return apply
+
+    def narrow(self, first: int, end: int, before: Float[Tensor, "2 H B M D"] | None) -> "_LayerMap":
+        """The map of some of the positions, after keys and values of all before them."""
+        keys = end if self.before is None else self.before.shape[3] + end
+        query_input, kv_input = (part[:, first:end] for part in (self.query_input, self.kv_input))
+        rel_pos, mask = self.rel_pos[:, self.rel_pos.shape[1] - keys :], self.mask
+        mask = None if mask is None else mask[:, first:end, :keys]
+        return _LayerMap(self.layer, query_input, kv_input, before, rel_pos, self.biases, mask, self.masks)
+
+    def _query(self, z: Float[Tensor, "B T W"]) -> Float[Tensor, "H B T D"]:
+        query = self.layer.mixer.q_proj(z) + self.query_input
+        return query.unflatten(-1, (self.layer.mixer.heads, -1)).permute(2, 0, 1, 3)
+
+    def _output(self, z: Float[Tensor, "B T W"], attended: Float[Tensor, "H B T D"]) -> Float[Tensor, "B T W"]:
+        layer, (_, mixed_mask, inner_mask, output_mask) = self.layer, self.masks
         x = _layer_norm(z + _apply_mask(layer.mixer.o_proj(attended.permute(1, 2, 0, 3).flatten(2)), mixed_mask))
         return _layer_norm(x + _apply_mask(layer.down_proj(_apply_mask(relu(layer.up_proj(x)), inner_mask)), output_mask))
 
@@ -276,7 +367,10 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         solver = self._solver(training=context.training)
         order: Dependence = "before" if context.causal else "all"
         with torch.no_grad():
-            point, self.last_solve = fixed_point(apply, start, solver, order, context.inside)
+            if context.training or not context.causal:
+                point, self.last_solve = fixed_point(apply, start, solver, order, context.inside)
+            else:
+                point, self.last_solve = solve_in_order(apply, start, solver)
         self._warn_unconverged("a training pass" if context.training else "a score", self.last_solve)
         if not torch.is_grad_enabled():
             return point, apply(point)
@@ -320,10 +414,12 @@ class DeqNetwork(PenalizedTraining, TransformerXLNetwork):
         if result.converged or what in self._warned:
             return
         self._warned.add(what)
+        draws = " Log-probabilities of draws can differ from their scores." if what in ("a score", "a step") else ""
         warnings.warn(
             f"The fixed point of {what} did not converge: after {result.iterations} iterations the layer still changes a "
-            f"position by {result.change:.2g} of its norm. The last iterate was used, and further warnings of this kind are "
-            f"suppressed; raise the limit of iterations, train with a Jacobian penalty, or begin with unrolled layers.",
+            f"position by {result.change:.2g} of its norm.{draws} The last iterate was used, and further warnings of this kind "
+            f"are suppressed; raise {LIMITS[what]} (of a trained model, in its config.json), train with a Jacobian penalty, or "
+            f"begin with unrolled layers.",
             stacklevel=3,
         )
 
@@ -354,13 +450,35 @@ def twice_differentiable_attention(
     keep: Tensor | None = None,
 ) -> Float[Tensor, "H B T D"]:
     """`relative_attention` with a differentiable gradient, which costs more memory."""
+    score = _attention_scores(query, key, rel_pos, biases)
+    share = (score if mask is None else score.masked_fill(mask, -torch.inf)).softmax(-1)
+    return (share if keep is None else share * keep) @ value
+
+
+def attention_beside(
+    query: Float[Tensor, "H B T D"],
+    kv: Float[Tensor, "2 H B K D"],
+    own: Float[Tensor, "2 H B T D"],
+    rel_pos: Float[Tensor, "H R D"],
+    biases: Float[Tensor, "2 H D"],
+    mask: Tensor | None,
+) -> Float[Tensor, "H B T D"]:
+    """`relative_attention` in which each query sees its `own` key and value in place of those that `kv` has there."""
+    (key, value), beyond = kv, kv.shape[3] - query.shape[2]
+    other_key, other_value = own - kv[..., beyond:, :]
+    score = _attention_scores(query, key, rel_pos, biases)
+    here = score.diagonal(beyond, 2, 3)
+    here += ((query + biases[0, :, None, None]) * other_key).sum(-1) * query.shape[3] ** -0.5
+    share = (score if mask is None else score.masked_fill(mask, -torch.inf)).softmax(-1)
+    return share @ value + share.diagonal(beyond, 2, 3)[..., None] * other_value
+
+
+def _attention_scores(query: Tensor, key: Tensor, rel_pos: Tensor, biases: Tensor) -> Float[Tensor, "H B T K"]:
     queries, keys = query.shape[2], key.shape[2]
     row = torch.arange(queries - 1, -1, -1, device=query.device)[:, None] + torch.arange(keys, device=query.device)
     by_distance = (query + biases[1, :, None, None]) @ rel_pos[:, None].mT
     score = by_distance.gather(3, row.clamp(max=rel_pos.shape[1] - 1).expand(*query.shape[:2], -1, -1))
-    score = (score + (query + biases[0, :, None, None]) @ key.mT) * query.shape[3] ** -0.5
-    share = (score if mask is None else score.masked_fill(mask, -torch.inf)).softmax(-1)
-    return (share if keep is None else share * keep) @ value
+    return (score + (query + biases[0, :, None, None]) @ key.mT) * query.shape[3] ** -0.5
 
 
 def _inject_input(step: BlockStep, injected: Float[Tensor, "B X"]) -> BlockStep:

@@ -179,9 +179,10 @@ class DeqConfig(RelativeAttentionConfig):
     adjoint_iterations: int = 13
     """Largest number of iterations of the backward solve of a training pass."""
     exact_tolerance: float = 1e-6
-    """Relative change at which a position has converged outside training."""
+    """Relative change at which a position has converged outside training. Log-probabilities of draws equal their scores to some
+    ten times as much, if all positions converge; otherwise there is a warning."""
     exact_iterations: int = 200
-    """Largest number of iterations outside training."""
+    """Largest number of iterations of a position outside training."""
     jacobian_weight: float = 2.0
     """Weight of the Jacobian penalty: the mean square of the layer's derivatives at the fixed point."""
     jacobian_probability: float = 0.4

@@ -16,7 +16,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, sequences
 from esscher.core.target import Tilted
 from esscher.networks import deq
-from esscher.networks.deq import DeqNetwork, SolverConfig, jacobian_penalty, twice_differentiable_attention
+from esscher.networks.deq import DeqNetwork, SolverConfig, attention_beside, jacobian_penalty, twice_differentiable_attention
 from esscher.networks.network import PenalizedNetwork, StreamingNetwork
 from esscher.networks.registry import NETWORKS
 from esscher.networks.relative_attention_ops import relative_attention
@@ -276,6 +276,84 @@ def test_plain_attention_is_relative_attention(causal):
     distance = torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
     mask = (distance < 0)[None] if causal else None
     assert torch.allclose(twice_differentiable_attention(*inputs, mask, keep), relative_attention(*inputs, mask, keep))
+
+
+def test_attention_beside_is_relative_attention_with_one_key_changed():
+    make = torch.Generator().manual_seed(0)
+    queries, keys = 3, 7
+    shapes = [(2, 4, queries, 5), (2, 2, 4, keys, 5), (2, 2, 4, queries, 5), (2, keys, 5), (2, 2, 5)]
+    query, kv, own, places, biases = (torch.randn(*shape, dtype=torch.double, generator=make) for shape in shapes)
+    mask = (torch.arange(keys - queries, keys)[:, None] < torch.arange(keys))[None]
+    actual = attention_beside(query, kv, own, places, biases, mask)
+    for t in range(queries):
+        changed = kv.clone()
+        changed[:, :, :, keys - queries + t] = own[:, :, :, t]
+        expected = relative_attention(query, *changed, places, biases, mask)
+        assert torch.allclose(actual[:, :, t], expected[:, :, t], atol=1e-12)
+
+
+def several_fixed_points(seed, **more):
+    """A base whose layer has several fixed points at some positions."""
+    config = DeqConfig(8, 2, 32, dropout=0.0, memory=40, exact_tolerance=1e-13, **more)
+    base = build_base(config, SPACE, rng=SeededRng(seed)).eval().double()
+    with SeededRng(seed + 1).fork_torch_rng(), torch.no_grad():
+        for weight in base.parameters():
+            weight.copy_(torch.randn(weight.shape) * 0.4)
+    return base
+
+
+def together(apply, start, solver):
+    return deq.fixed_point(apply, start, solver, "before")
+
+
+@torch.no_grad()
+def largest_gap(base, x):
+    """Between the log-probabilities of steps and of scores."""
+    actual, state = base.begin(x.prompts())
+    scores, gap = base.log_probs(x), 0.0
+    for t in range(x.tokens.shape[1]):
+        gap = max(gap, float((actual.gather(1, x.tokens[:, t : t + 1])[:, 0] - scores[:, t]).abs().max()))
+        if t + 1 < x.tokens.shape[1]:
+            actual, state = base.advance(state, x.tokens[:, t])
+    return gap
+
+
+@pytest.mark.parametrize("seed", [11, 22])
+def test_scores_are_of_the_fixed_points_that_steps_find(seed, monkeypatch):
+    """Also in pieces, in blocks of any size, and whatever other rows there are. All positions solved together settle too, and
+    elsewhere."""
+    base, x = several_fixed_points(seed, exact_iterations=400), rows(12)
+    assert largest_gap(base, x) < 1e-10
+    whole, memory, pieces = base.log_probs(x).detach(), base.init_memory(2), []
+    for piece in torch.split(x.tokens, 5, 1):
+        score, memory = base.read(memory, piece)
+        pieces.append(score.detach())
+    assert torch.allclose(torch.cat(pieces, 1), whole, atol=1e-10)
+    alone = base.log_probs(Sequences(x.tokens[1:], x.start[1:], x.stop[1:])).detach()
+    assert torch.allclose(alone, whole[1:], atol=1e-10)
+    monkeypatch.setattr(deq, "BLOCK", 5)
+    assert torch.allclose(base.log_probs(x).detach(), whole, atol=1e-10)
+    monkeypatch.setattr(deq, "solve_in_order", together)
+    assert largest_gap(base, x) > 0.1 and base.network.last_solve.converged
+
+
+def test_more_iterations_make_steps_scores_and_too_few_are_told():
+    """In single precision, to the tolerance that the settings state."""
+    x = rows(12)
+    for iterations in (6, 200):
+        base = lively(replace(SMALL, exact_tolerance=1e-6, exact_iterations=iterations), SPACE)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gap = largest_gap(base, x)
+        told = sorted(str(item.message) for item in caught)
+        if iterations == 200:
+            assert gap < 2e-5 and not told
+        else:
+            assert [message.split(" did not")[0] for message in told] == [
+                "The fixed point of a score",
+                "The fixed point of a step",
+            ]
+            assert all("draws can differ from their scores" in item and "raise exact_iterations" in item for item in told)
 
 
 def test_the_jacobian_penalty_is_the_mean_square_of_derivatives():
