@@ -85,6 +85,7 @@ def test_a_run_renders_all_and_a_failure_loses_nothing(toys, in_this_process):
     )
 
 
+@pytest.mark.slow
 def test_one_section_is_replaced_and_the_rest_stays(toys, in_this_process):
     assert run(toys, ["quick", "later"], 1, 1, "first")
     before = sections(toys)

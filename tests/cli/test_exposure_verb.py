@@ -44,6 +44,7 @@ def folder(tmp_path_factory):
     return root
 
 
+@pytest.mark.slow
 def test_texts_against_a_baseline(capsys, folder, tmp_path):
     plot = tmp_path / "exposure.png"
     names = (str(folder / "one"), "--against", str(folder / "two"), "--data", str(folder / "bits.txt"))

@@ -52,6 +52,7 @@ def draws_as_replicates(found):
     return replace(found, base=base, sources=(*found.sources, (1, len(each))))
 
 
+@pytest.mark.slow
 def test_intervals_cover_after_many_prompts():
     """False alarm 1e-3 for each of five numbers; draws taken for replicates are caught."""
     table = tabulate(TARGET, PROMPTS)

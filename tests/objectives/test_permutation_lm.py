@@ -247,6 +247,7 @@ def test_hidden_tokens_are_restored_from_the_others_alone():
     assert fates["blank"] > 110 and fates["kept"] > 2 and fates["another"] > 2  # of 180
 
 
+@pytest.mark.slow
 def test_filling_a_gap_from_both_sides_beats_left_to_right():
     """The middle token is the one after it, which nothing on its left tells; both objectives learn that."""
     ends = torch.randint(4, (200, 2), generator=torch.Generator().manual_seed(0))

@@ -136,6 +136,7 @@ def test_training_ends_where_newton_ends():
     assert torch.allclose(newton.tensor(), star, atol=0.1)
 
 
+@pytest.mark.slow
 def test_weights_of_a_prompt_are_found():
     """Each prompt asks for its own moments: the network's weights equal the exact ones, prompt by prompt."""
     base, prompts = random_automaton(SPACE), [[], [1], [2, 1, 1], [1, 2]]

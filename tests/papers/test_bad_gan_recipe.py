@@ -10,6 +10,7 @@ from esscher.papers.bad_gan.recipe import errors_saved, few_label_studies, make_
 from esscher.papers.study import StudyContext
 
 
+@pytest.mark.slow
 def test_smoke(tmp_path: Path, monkeypatch):
     result = find_recipe("bad-gan").run(scale="smoke", out=tmp_path, seeds=1)
     models = [(study.name, model) for study in few_label_studies("smoke")[0] for model in study.models]

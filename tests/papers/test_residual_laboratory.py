@@ -25,6 +25,7 @@ def known():
         return laboratory.train_energy(1, "BiT", scale)
 
 
+@pytest.mark.slow
 def test_a_kept_energy_is_not_trained_again(known, tmp_path, monkeypatch):
     scale = replace(laboratory.SCALES["smoke"], steps=2)
     first = laboratory.train_energy(1, "UniT", scale, tmp_path)

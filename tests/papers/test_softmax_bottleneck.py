@@ -53,6 +53,7 @@ def test_words_have_a_perplexity():
     assert rows[0]["perplexity"] == Estimate(8.0, 4.0, 16.0, 0.95, 9, "told", "per token") and "perplexity" not in rows[1]
 
 
+@pytest.mark.slow
 def test_a_stage_starts_from_its_model_and_ranks_are_found_once(tmp_path, monkeypatch):
     """Two updates of networks on a few lines: a softmax is of the rank of its width, a mixture may be of more."""
     text = tmp_path / "lines.txt"

@@ -35,7 +35,9 @@ def whole(tmp_path_factory):
     return learnt
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "transformer-xl" else kind for kind in KINDS]
+)
 def test_they_learn_what_whole_weights_do(kind, whole):
     """Losses, evaluations, lengths of the gradient and weights, with accumulation, weight decay, clipping and averaging."""
     expected, _ = whole(kind)

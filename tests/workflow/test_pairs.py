@@ -99,6 +99,7 @@ def test_a_causal_base_goes_on_from_its_sources(pairs, tmp_path):
         model.data.encode(["ab"])
 
 
+@pytest.mark.slow
 def test_a_translator_is_measured_on_pairs(pairs, tmp_path, capsys):
     train_base(run_of(tmp_path / "run", pairs, SMALL["encoder-decoder"], 6))
     data = ("--data", str(pairs), "--data.target", "2")
