@@ -101,6 +101,7 @@ def test_one_section_is_replaced_and_the_rest_stays(toys, in_this_process):
     assert (toys / PAGE).read_text() == written
 
 
+@pytest.mark.slow
 def test_a_part_that_the_machine_lacks_is_no_failure(toys):
     """Each in a process of its own."""
     assert run(toys, ["lacking", "quick"], 1, 1, "python -m toys")

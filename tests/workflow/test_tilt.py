@@ -96,6 +96,7 @@ def test_bad_input_is_refused_with_advice(model, tmp_path):
         FitConfig("rs", ridge=1.0)
 
 
+@pytest.mark.slow
 def test_a_student_is_a_model_like_any_other(model, tmp_path):
     energy = str(tmp_path / "energy")
     tilt(model, TiltRun(out=energy, want=("starts-with:0=0.9",), fit=FIT))
