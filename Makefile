@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help venv quickstart test slow coverage lint mutants bench docs clean
+.PHONY: help venv quickstart test slow coverage lint mutants faults bench docs clean
 
 help:
 	@echo "make quickstart   set up, then train, tilt, measure, sample and report on embedded data (about 5 minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make coverage     which lines the fast tests run"
 	@echo "make lint         ruff, mypy and the layer contract"
 	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about 15 minutes)"
+	@echo "make faults      kills, damaged files, hostile folders, bad requests, misuse: what became of each (under 20 minutes)"
 	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 
@@ -50,6 +51,9 @@ lint: $(READY)
 mutants: $(READY)
 	@$(RUN) tests/mutants.py run
 	@$(RUN) tests/mutants.py table
+
+faults: $(READY)
+	@$(RUN) tests/faults/run.py --json docs/figures/faults.json
 
 bench: $(READY)
 	$(RUN) -m benchmarks
