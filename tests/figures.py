@@ -95,6 +95,15 @@ def texts_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def faults_table(rows: list[dict[str, object]]) -> str:
+    """A line for each family of faults: what was tried, and what happened."""
+    lines = ["| what was tried | cases | what happened | seconds |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        happened = ", ".join(f"{count} {fault}" for fault, count in row["faults"].items())
+        lines.append(f"| {row['what']} | {row['cases']:,} | {happened} | {row['seconds']} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
 def percent(share: object) -> str:
     return f"{100 * float(share):.0f}"
 
@@ -103,6 +112,7 @@ BLOCKS = {
     ("quickstart", "caption"): caption,
     ("quickstart", "student"): student,
     ("quickstart", "distilled"): lambda figures: f"{figures['distilled']:.4f}",
+    ("faults", "table"): faults_table,
     ("intervals", "weights"): lambda rows: weights_table(rows, held_back=False),
     ("intervals", "held_back_weights"): lambda rows: weights_table(rows, held_back=True),
     ("intervals", "texts"): lambda rows: texts_table(rows, held_back=False),

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from esscher.bases.logits import check_length
-from esscher.core.config import CompileSteps
+from esscher.core.config import CompileSteps, to_dict
 from esscher.core.device import device_of
+from esscher.core.memory import check_settings_fit, numbers_in
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, Space
@@ -42,6 +43,11 @@ class NetworkBase(nn.Module):
     def max_positions(self) -> int | None:
         """The length of the longest sequence it can read; None is no limit."""
         return self.network.max_positions
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        """How many tokens a prompt may have; networks of images read classes there, too."""
+        return int(getattr(self.network, "prompt_vocab_size", self.space.vocab_size))
 
     def logits(self, x: Sequences) -> Float[Tensor, "B T V"]:
         """Logits of all tokens at position t given the tokens before t; 0 in columns that are padding in all rows."""
@@ -267,5 +273,7 @@ def build_base(config: NetworkConfig, space: Space, *, rng: Rng) -> NetworkBase:
 
 
 def build_network(config: NetworkConfig, vocab_size: int) -> Any:
-    """A network with initial weights from the global generator of torch."""
+    """A network with initial weights from the global generator of torch; refused if the machine has no memory for them."""
+    what, numbers = f"A network of kind {NETWORKS.kind_of(config)}", [vocab_size, *numbers_in(to_dict(config))]
+    check_settings_fit(what, config, numbers, lambda settings: NETWORKS.build(settings, vocab_size))
     return NETWORKS.build(config, vocab_size)

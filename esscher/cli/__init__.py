@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,9 @@ from cyclopts.config import Dict
 from esscher.cli.binding import chosen_kind, expand_groups
 from esscher.cli.commands import COMMANDS, GROUPS, command_app
 from esscher.core.config import load_object
+from esscher.core.console import console, write_line
+from esscher.core.interruption import Interrupted, handled_signals
+from esscher.core.reading import read_yaml_mapping
 
 EXAMPLE = "Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first"
 
@@ -29,6 +33,8 @@ def build_app(tokens: Sequence[str], file_settings: Mapping[str, Any] | None = N
         help_format="plaintext",
         result_action="return_value",
         suppress_keyboard_interrupt=False,  # `main` says what became of the work
+        console=console(),
+        error_console=console(error=True),
     )
     called, groups = _called(tokens), {"": app}
     for place, (path, command) in enumerate(COMMANDS.items()):
@@ -71,25 +77,23 @@ def run(
             stack.enter_context(progress_as("quiet" if quiet else "json-lines"))
         result = app(_expanded(tokens))
         if result is not None:
-            print_report(result if isinstance(result, Report) else result.report, as_json=json_)
+            report = result if isinstance(result, Report) else result.report
+            print_report(report, as_json=json_)
+            if report.failed:
+                sys.exit(1)
 
 
 def read_settings(file: Path) -> dict[str, Any]:
     """The settings in a YAML file."""
-    import yaml
-
-    try:
-        settings = yaml.safe_load(file.read_text(encoding="utf8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not valid YAML: {error}. Nothing was done; correct the file.") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"{file} holds no settings: it must be a mapping of keys to values. Nothing was done.")
-    return settings
+    return read_yaml_mapping(file, then="Nothing was done; correct the file.")
 
 
 def _meta() -> App:
     """The app of the options that all verbs share."""
-    meta = App(name="esscher", help_flags=(), version_flags=(), result_action="return_value", suppress_keyboard_interrupt=False)
+    meta = App(
+        name="esscher", help_flags=(), version_flags=(), result_action="return_value", suppress_keyboard_interrupt=False,
+        console=console(), error_console=console(error=True),
+    )  # fmt: skip
     meta.default(run)
     return meta
 
@@ -111,12 +115,12 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
-        if not flags or {"--help", "-h", "--version"} & set(flags):
-            build_app(arguments)(arguments)
-        else:
-            _meta()(arguments)
-    except KeyboardInterrupt:
-        _fail("Stopped by the keyboard. What was saved is kept; training continues with --resume.", arguments, 130)
+        with handled_signals():
+            _call(arguments, flags)
+    except Interrupted as stop:
+        _fail(str(stop) if stop.saved else f"{stop} What was saved is kept; {_how_to_go_on(flags)}.", arguments, stop.exit_code)
+    except KeyboardInterrupt:  # not of a signal that is handled here
+        _fail(f"Stopped by the keyboard. What was saved is kept; {_how_to_go_on(flags)}.", arguments, 130)
     except (ValueError, OSError, RuntimeError, ImportError) as error:
         if os.environ.get("ESSCHER_DEBUG"):
             raise
@@ -126,8 +130,24 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(message, arguments, 1)
 
 
+def _call(arguments: list[str], flags: Sequence[str]) -> None:
+    """Run the command line, or show help."""
+    if not flags or {"--help", "-h", "--version"} & set(flags):
+        build_app(arguments)(arguments)
+    else:
+        _meta()(arguments)
+
+
+def _how_to_go_on(flags: Sequence[str]) -> str:
+    """What to do after a stop: to resume, if the verb can."""
+    called = _called(flags)
+    settings = None if called is None else load_object(COMMANDS[called].call.settings)
+    resumes = settings is not None and "resume" in {field.name for field in fields(settings)}
+    return "the same command with --resume goes on" if resumes else "the same command starts again"
+
+
 def _fail(message: str, arguments: Sequence[str], code: int) -> None:
-    print(f"esscher: {message}", file=sys.stderr)
+    write_line(f"esscher: {message}", error=True)
     if "--json" in arguments:
-        print(json.dumps({"error": message}))
+        write_line(json.dumps({"error": message}))
     sys.exit(code)

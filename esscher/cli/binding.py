@@ -7,11 +7,12 @@ names. Settings that are declared beside torch code (samplers, objectives) are r
 import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
+from fractions import Fraction
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from esscher.core.config import Registry, dataclass_of, load_object, registry_of
 
@@ -57,6 +58,9 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
                 absent = entry.default is None
                 value = {"default": None} if absent else _default(entry, bound)
                 changed[name] = (bound | None if absent else bound), field(**value, kw_only=entry.kw_only)
+        elif hint in (int, int | None):
+            parameter = Parameter(converter=_whole_number)
+            changed[name] = Annotated[hint, parameter], field(**_default(entry, None), kw_only=entry.kw_only)
     if not changed and prefix:
         return cls
     namespace: dict[str, Any] = {
@@ -70,6 +74,20 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
     result.__dataclass_fields__ = dict(positional_first)  # the parser reads positions in this order
     setattr(result, TARGET, cls)
     return cast(type, result)
+
+
+def _whole_number(kind: Any, tokens: Sequence[Token]) -> int | None:
+    """The number that a flag has, such as 64 or 1e6; 1.5 is refused, not rounded."""
+    text = tokens[0].value
+    if text.lower() in ("none", "null") and kind is not int:
+        return None
+    try:
+        number = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        number = Fraction(1, 2)
+    if number.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number.")
+    return int(number)
 
 
 def expand_groups(cls: type, tokens: Sequence[str]) -> list[str]:

@@ -137,12 +137,39 @@ def from_dict(cls: type[C], values: Mapping[str, Any], prefix: str = "") -> C:
 
 
 def _typed(value: Any, annotation: Any, prefix: str) -> Any:
+    if not _fits(value, annotation):
+        wanted = getattr(annotation, "__name__", None) if isinstance(annotation, type) else str(annotation)
+        raise ValueError(f"The key {prefix.removesuffix('.')!r} is {value!r}, of type {type(value).__name__}, not {wanted}.")
     if isinstance(value, Mapping):
         registry, cls = registry_of(annotation), dataclass_of(annotation)
         if registry is not None:
             return registry.from_dict(value, prefix)
         return value if cls is None else from_dict(cls, value, prefix)
     return tuple(value) if isinstance(value, list) else value
+
+
+PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), NoneType: (NoneType,), Path: (str, Path)}
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a plain value can be that of a field with this annotation; words of a `Literal` are left to the settings."""
+    if registry_of(annotation) is not None and not (isinstance(value, Mapping) or is_dataclass(value)):
+        return value is None and NoneType in get_args(annotation)
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _fits(value, parts[0])
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is tuple:
+        items = parts[:1] if Ellipsis in parts else parts
+        return isinstance(value, list | tuple) and all(any(_fits(item, part) for part in items) for item in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping)
+    if annotation is bool or isinstance(value, bool):
+        return isinstance(value, bool) and annotation not in PLAIN
+    if annotation in PLAIN:
+        return isinstance(value, PLAIN[annotation])
+    return dataclass_of(annotation) is None or isinstance(value, Mapping | annotation)
 
 
 def check_choices(config: Any) -> None:
@@ -187,9 +214,12 @@ def refuse_change(what: str, old: Any, new: Any) -> None:
 
 
 def check_at_least(config: Any, least: float, *names: str, note: str = "") -> None:
-    """Refuse a number below `least`; None passes."""
+    """Refuse what is no number, or no whole number where the field is an int, or one below `least`; None passes."""
+    hints = get_type_hints(type(config))
     for name in names:
-        value = getattr(config, name)
+        value, whole = getattr(config, name), float not in (hints[name], *get_args(hints[name]))
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int if whole else int | float)):
+            raise TypeError(f"{name} is a {'whole ' if whole else ''}number, not {value!r}.{note}")
         if value is not None and not value >= least:
             raise ValueError(f"{name} is at least {least:g}, not {value}.{note}")
 

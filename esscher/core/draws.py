@@ -10,16 +10,18 @@ contract only in the limit (SIR with finitely many candidates, a finite chain) s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from functools import wraps
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from esscher.core.memory import machine_memory
 from esscher.core.randomness import Rng
-from esscher.core.space import Sequences, concatenate
+from esscher.core.space import Sequences, Space, concatenate, refuse_foreign_prompts
 from esscher.core.target import Tilted
 
 
@@ -96,3 +98,73 @@ class Sampler(Protocol):
     """A frozen dataclass of settings; calling it draws."""
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws: ...
+
+
+S = TypeVar("S", bound=type)
+BYTES_PER_NUMBER = 8
+FITS_ANYWHERE = 10**8  # bytes
+NUMBERS_PER_SEQUENCE = 4  # beside its tokens: where its point starts and stops, its weight, its log-probability
+
+
+def checked_sampler(cls: S) -> S:
+    """Decorator of the class of a sampler: what it is asked for is checked before anything is drawn (`check_request`)."""
+    for name in ("__call__", "choose"):
+        if name in vars(cls):
+            setattr(cls, name, _checked(vars(cls)[name]))
+    return cls
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: Any, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng | None = None) -> Any:
+        check_request(target, prompts, draws, rng)
+        return method(self, target, prompts, draws, rng=rng)
+
+    return call
+
+
+def check_request(target: object, prompts: Sequences, draws: object, rng: object) -> None:
+    """Refuse what no sampler can do: a model, prompts, draws or generator of a wrong kind, prompts with tokens that the base
+    does not have, and more draws than the memory of this machine holds."""
+    space = check_target(target, prompts)
+    if not isinstance(rng, Rng):
+        raise TypeError(f"A sampler needs a random number generator, not {rng!r}. Nothing was drawn; pass rng=SeededRng(seed).")
+    if isinstance(draws, bool) or not isinstance(draws, int):
+        raise TypeError(
+            f"The number of draws is a whole number, not {draws!r}. Nothing was drawn; pass an int, such as draws=64."
+        )
+    if draws < 1:
+        raise ValueError(f"A sampler makes at least 1 draw for each prompt, not {draws}. Nothing was drawn; ask for more.")
+    refuse_too_many(len(prompts) * draws, prompts.tokens.shape[1] + space.max_length)
+
+
+def check_target(target: object, prompts: Sequences) -> Space:
+    """The space of a tilted model; another model, or prompts that its base does not know, are refused."""
+    if not isinstance(target, Tilted):
+        raise TypeError(
+            f"A sampler draws from a Tilted model, not from a {type(target).__name__}. Nothing was drawn; pass Tilted(base) or "
+            f"Tilted(base, energy)."
+        )
+    refuse_foreign_prompts(prompts, target.space, prompt_vocab_size=target.prompt_vocab_size)
+    return target.space
+
+
+def refuse_too_many(count: int, width: int) -> None:
+    """Refuse sequences that do not fit into the memory of this machine, with what they cost."""
+    size = count * (width + NUMBERS_PER_SEQUENCE) * BYTES_PER_NUMBER
+    if size > FITS_ANYWHERE and size > (memory := machine_memory()):
+        raise ValueError(
+            f"{short_number(count)} sequences of up to {width:,} tokens take {gigabytes(size)} of memory, and "
+            f"this machine has {gigabytes(memory)}. Nothing was drawn; draw fewer, or a part at a time."
+        )
+
+
+def short_number(number: int) -> str:
+    """A whole number in digits, or as a power of 10 if it is a long one, too long for a float perhaps."""
+    digits = int(number.bit_length() * math.log10(2)) + 1
+    return f"{number:,}" if digits <= 15 else f"about 10^{digits - 1}"
+
+
+def gigabytes(size: int) -> str:
+    """A number of bytes in words."""
+    return f"{size / 10**9:.3g} GB" if size < 10**12 else f"{short_number(size // 10**9)} GB"

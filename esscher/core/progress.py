@@ -3,7 +3,6 @@ programs, or nothing. `progress_as` chooses the form; code that has something to
 
 import json
 import math
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from esscher.core.console import console, write_line
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 
@@ -80,8 +80,8 @@ def current_progress() -> Progress:
         return Progress()
     if _FORM.get() == "json-lines":
         return JsonLinesProgress()
-    console = Console(stderr=True)
-    return ProgressBar(console) if console.is_terminal else LineProgress()
+    terminal = console(error=True)
+    return ProgressBar(terminal) if terminal.is_terminal else LineProgress()
 
 
 class LineProgress(Progress):
@@ -107,7 +107,7 @@ class LineProgress(Progress):
         self.say(f"step {step}/{self.steps}{self.validation}{'  best so far' if best else ''}")
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        write_line(text, error=True)
 
 
 class JsonLinesProgress(LineProgress):
@@ -133,7 +133,7 @@ class JsonLinesProgress(LineProgress):
 
     def _write(self, event: str, **fields: Any) -> None:
         values = {name: _finite(value) for name, value in fields.items()}
-        print(json.dumps({"event": event, **values}, ensure_ascii=False), file=sys.stderr, flush=True)
+        write_line(json.dumps({"event": event, **values}), error=True)
 
 
 class ProgressBar(Progress):

@@ -28,10 +28,13 @@ class Space:
     eos: int | None = None
 
     def __post_init__(self) -> None:
+        numbers = [self.vocab_size, self.max_length, *([] if self.eos is None else [self.eos])]
+        if any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+            raise TypeError(f"The sizes and the end symbol of a space are whole numbers: {self}. Nothing was made.")
         if self.vocab_size < 1 or self.max_length < 1:
-            raise ValueError(f"A space needs at least one token and one position: {self}.")
+            raise ValueError(f"A space needs at least one token and one position: {self}. Nothing was made.")
         if self.eos is not None and not 0 <= self.eos < self.vocab_size:
-            raise ValueError(f"The end symbol {self.eos} is not one of the {self.vocab_size} tokens.")
+            raise ValueError(f"The end symbol {self.eos} is not one of the {self.vocab_size} tokens. Nothing was made.")
 
     def is_eos(self, token: Int[Tensor, "*S"]) -> Bool[Tensor, "*S"]:
         """True where a point stops with this token; never, when the space has no end symbol."""
@@ -116,6 +119,9 @@ def sequences(points: Sequence[Sequence[int]], prompts: Sequence[Sequence[int]] 
     rows = [[*prompt, *point] for prompt, point in zip(prompts, points, strict=True)]
     tokens = torch.zeros(len(rows), max(map(len, rows), default=0), dtype=torch.long)
     for row, filled in zip(tokens, rows, strict=True):
+        if not all(isinstance(token, int) for token in filled):
+            other = next(token for token in filled if not isinstance(token, int))
+            raise TypeError(f"Tokens are whole numbers, not {other!r}. Nothing was made; encode texts with a tokenizer first.")
         row[: len(filled)] = torch.tensor(filled, dtype=torch.long)
     start = torch.tensor([len(prompt) for prompt in prompts], dtype=torch.long)
     return Sequences(tokens, start, torch.tensor([len(row) for row in rows], dtype=torch.long))
@@ -140,8 +146,42 @@ def unique_prompts(x: Sequences) -> tuple[Sequences, Int[Tensor, "B"]]:
     return Sequences(distinct[:, 1:], distinct[:, 0], distinct[:, 0]), which
 
 
-def refuse_foreign(x: Sequences, space: Space, what: str = "sequences") -> None:
+def refuse_foreign_tokens(x: Sequences, space: Space, what: str = "sequences", prompt_vocab_size: int | None = None) -> None:
+    """Raise unless the rows have tokens of the space, and their prompts those below `prompt_vocab_size`, if it is given. Tokens
+    on an accelerator are not looked at: the host would wait."""
+    if not isinstance(x, Sequences):
+        raise TypeError(
+            f"{what.capitalize()} are Sequences, not a {type(x).__name__}. Nothing was computed; make them by "
+            f"`sequences([[3, 1, 0]])`, and prompts by `prompts_of([[3, 1], []])` or, for none, `empty_prompts(1)`."
+        )
+    rows = (len(x),)
+    if any(part.dtype != torch.long for part in (x.tokens, x.start, x.stop)) or {x.start.shape, x.stop.shape} != {rows}:
+        kinds = ", ".join(f"{part.dtype} {list(part.shape)}" for part in (x.tokens, x.start, x.stop))
+        raise TypeError(
+            f"Tokens, start and stop of {what} are torch.long, of shapes [B, T], [B] and [B], not {kinds}. Nothing was "
+            f"computed; make them by `sequences([[3, 1, 0]])`, or convert them by `.long()`."
+        )
+    if x.tokens.device.type != "cpu" or len(x) == 0:
+        return
+    if bool(((x.start < 0) | (x.start > x.stop) | (x.stop > x.tokens.shape[1])).any()):
+        raise ValueError(
+            f"Some of {len(x)} {what} start or stop outside their {x.tokens.shape[1]} columns. Nothing was computed; a row has "
+            f"0 <= start <= stop <= columns."
+        )
+    known = torch.where(x.counted, space.vocab_size, space.vocab_size if prompt_vocab_size is None else prompt_vocab_size)
+    wrong = x.inside & ((x.tokens < 0) | (x.tokens >= known))
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{int(wrong.any(-1).sum())} of {len(x)} {what} have tokens outside the vocabulary, the first "
+            f"{int(x.tokens[row, column])} in row {row}: the base knows 0 to {int(known[row, column]) - 1}. Nothing was "
+            f"computed; encode them with its tokenizer."
+        )
+
+
+def refuse_foreign(x: Sequences, space: Space, what: str = "sequences", prompt_vocab_size: int | None = None) -> None:
     """Raise if a row is not a point of the space, so that no base could draw it."""
+    refuse_foreign_tokens(x, space, what, prompt_vocab_size)
     ended, ends = space.ends_with_eos(x), (x.counted & space.is_eos(x.tokens)).sum(-1)
     whole = torch.where(ended, x.lengths <= space.max_length, x.lengths == space.max_length)
     wrong = (~whole | (ends != ended)).nonzero()[:, 0]
@@ -151,6 +191,18 @@ def refuse_foreign(x: Sequences, space: Space, what: str = "sequences") -> None:
             f"{len(wrong)} of {len(x)} {what} are no points of the base's space, the first in row {row} with "
             f"{int(x.lengths[row])} tokens: a point has {space.max_length}, or ends earlier with the end symbol ({space.eos}). "
             f"Nothing was computed; cut the data by the base's own rule."
+        )
+
+
+def refuse_foreign_prompts(prompts: Sequences, space: Space, prompt_vocab_size: int | None = None) -> None:
+    """Raise unless these are prompts: tokens that the base knows, and no points yet."""
+    refuse_foreign_tokens(prompts, space, "prompts", prompt_vocab_size)
+    if len(prompts) == 0:
+        raise ValueError("There is no prompt to draw after. Nothing was drawn; empty_prompts(1) is the unconditional case.")
+    if prompts.tokens.device.type == "cpu" and not torch.equal(prompts.start, prompts.stop):
+        raise ValueError(
+            f"{int((prompts.start != prompts.stop).sum())} of {len(prompts)} prompts have points already. Nothing was drawn; "
+            f"take `.prompts()` of the sequences, which leaves points out."
         )
 
 

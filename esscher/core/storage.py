@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from esscher.core.bounded_files import RefusedError
 from esscher.core.distributed import rank, world_size
 
 DIGEST = "digest"
@@ -51,17 +52,24 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file; a missing, truncated or changed file is an error that names it."""
+    with open_tensors(path) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        stated = (file.metadata() or {}).get(DIGEST)
+    if stated is not None and stated != digest(tensors):
+        raise ValueError(f"The file {path} is corrupted: its content has changed. Nothing was loaded; restore it.")
+    return tensors
+
+
+@contextlib.contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A file of tensors, which is open within the block; opening it reads and checks its header only."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}. Nothing was loaded; check the path, or train the model anew.")
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            stated = (file.metadata() or {}).get(DIGEST)
-    except SafetensorError as error:
-        raise ValueError(f"The file {path} is corrupted: {error}. Nothing was loaded; restore it from a copy.") from error
-    if stated is not None and stated != digest(tensors):
-        raise ValueError(f"The file {path} is corrupted: its content has changed. Nothing was loaded; restore it.")
-    return tensors
+            yield file
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise RefusedError(f"The file {path} is corrupted: {error}. Nothing was loaded; restore it from a copy.") from error
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -132,6 +140,14 @@ def load_module_tensors(module: nn.Module, tensors: Mapping[str, Tensor], source
             tensor.copy_(shard_like(tensor, tensors[name]))
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder and those above it, so that they survive a power cut."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        fsync_folder(folder.parent)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the renames inside a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
@@ -152,15 +168,17 @@ def saving_error(path: Path, error: Exception, size: int) -> SavingError:
 
 
 def _replace(path: Path, fill: Callable[[Path], object], size: int) -> None:
-    beside = path.with_name(f".{path.name}.{rank()}-{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{rank()}-{os.getpid()}.tmp")  # `folder_lock` removes those of killed processes
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         fill(beside)
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
         fsync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             beside.unlink()
-        raise saving_error(path, error, size) from error
+        if isinstance(error, OSError | SafetensorError):
+            raise saving_error(path, error, size) from error
+        raise

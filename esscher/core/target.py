@@ -2,7 +2,7 @@
 `Tilted` of both. What a base keeps between two tokens (a cache, a hidden state) is its `State`, opaque to all others."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -42,6 +42,11 @@ class Base(Protocol):
         ...
 
 
+def prompt_vocab_size(base: Base) -> int:
+    """How many tokens prompts of a base may have: those of its space, or more where it says so, such as classes of images."""
+    return int(getattr(base, "prompt_vocab_size", base.space.vocab_size))
+
+
 @dataclass(frozen=True)
 class BaseWrapper:
     """A base that passes every call to another one; its subclasses change some of them."""
@@ -51,6 +56,10 @@ class BaseWrapper:
     @property
     def space(self) -> Space:
         return self.base.space
+
+    @property
+    def prompt_vocab_size(self) -> int:
+        return prompt_vocab_size(self.base)
 
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         return self.base.log_probs(x)
@@ -68,6 +77,9 @@ class BaseWrapper:
 Energy = Callable[[Sequences], Tensor]
 """E(x | prompt) for each row: `Sequences -> Float[Tensor, "B"]`. Lower is likelier; +inf forbids. An energy
 with an embedding also states `vocab_size`, and is then refused on a base with another one."""
+
+ENERGY_TOLERANCE = 0.02  # nats, and share of |E|, by which two calls may differ: rounding in half precision stays below
+ENOUGH_ROWS = 4  # rows with different energies, among which a dependence on other rows shows
 
 
 def flat(x: Sequences) -> Float[Tensor, "B"]:
@@ -94,19 +106,104 @@ class Tilted:
     def space(self) -> Space:
         return self.base.space
 
+    @property
+    def prompt_vocab_size(self) -> int:
+        return prompt_vocab_size(self.base)
+
+    def energies(self, x: Sequences) -> Float[Tensor, "B"]:
+        """E(x); an energy that does not give one real number a row is an error. Once for each target, outside of training, the
+        rows with the least and the largest energy are computed again, each alone and without padding: an energy that is
+        random, depends on other rows or on padding, or writes into the tokens, is an error."""
+        due = self._compared_rows < min(len(x), ENOUGH_ROWS) and not torch.is_grad_enabled()
+        if not due or torch.compiler.is_compiling():
+            return require_one_number_a_row(self.energy(x), len(x), self.energy)
+        given = x.tokens.clone()
+        values = require_one_number_a_row(self.energy(x), len(x), self.energy)
+        if not torch.equal(x.tokens, given):
+            raise ValueError(
+                f"The energy {name_of(self.energy)} writes into the tokens that it is given. Nothing was kept; let it work on "
+                f"a copy, such as `x.tokens.clone()`."
+            )
+        _refuse_unstable(self.energy, x, values)
+        different = len(x) if bool((values != values[0]).any()) else 1
+        object.__setattr__(self, "_compared_rows", max(self._compared_rows, different))
+        return values
+
+    _compared_rows = 0  # rows of the largest batch in which energies were compared with those of single rows
+
+    def unchecked(self) -> "Tilted":
+        """The same target, whose energies are not computed twice: they are random while training, or were checked before."""
+        target = replace(self)
+        object.__setattr__(target, "_compared_rows", ENOUGH_ROWS)
+        return target
+
     def log_weight(self, x: Sequences) -> Float[Tensor, "B"]:
         """-E(x) on the device of x; an energy that is not a number, or -inf, is an error."""
-        log_weight = -self.energy(x).to(x.tokens.device)
+        log_weight = -self.energies(x).to(x.tokens.device)
         wrong = torch.isnan(log_weight) | (log_weight == torch.inf)
         if bool(wrong.any()):
             row = int(wrong.nonzero()[0, 0])
             raise ValueError(
-                f"The energy of {int(wrong.sum())} of {len(x)} sequences is {float(-log_weight[row])}, first in row "
-                f"{row}: {x.rows(slice(row, row + 1)).points()[0][:20]}. No draw of this batch was kept; correct the "
-                f"energy (a division by a length of 0, a logarithm of 0, training that diverged)."
+                f"The energy of {int(wrong.sum())} of {len(x)} sequences is {float(-log_weight[row])}, first in row {row}: "
+                f"{x.rows(slice(row, row + 1)).points()[0][:20]}. No draw of this batch was kept; correct the energy "
+                f"{name_of(self.energy)} (a division by a length of 0, a logarithm of 0, training that diverged)."
             )
         return log_weight
 
     def log_score(self, x: Sequences) -> Float[Tensor, "B"]:
         """log a(x) - E(x): log p(x) up to the unknown log Z."""
         return self.base.log_probs(x).sum(-1) + self.log_weight(x)
+
+
+def name_of(part: object) -> str:
+    """What errors call an energy or a base: the name of the function, or the class."""
+    part = getattr(part, "__wrapped__", part)
+    return getattr(part, "__qualname__", None) or type(part).__name__
+
+
+def require_one_number_a_row(values: object, rows: int, energy: Energy) -> Tensor:
+    """The energies, if they are one real number a row."""
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        kind = values.dtype if isinstance(values, Tensor) else type(values).__name__
+        raise TypeError(
+            f"The energy {name_of(energy)} gives {kind}, and an energy gives a tensor of real numbers, float32 or float64. "
+            f"Nothing was kept; convert it, for instance by `.double()`."
+        )
+    if values.shape != (rows,):
+        raise ValueError(
+            f"The energy {name_of(energy)} gives a tensor of shape {list(values.shape)} for {rows} sequences, and an energy "
+            f"gives one number a row, [{rows}]. Nothing was kept; sum over the tokens of a row (`.sum(-1)`), never over rows."
+        )
+    return values
+
+
+def _refuse_unstable(energy: Energy, x: Sequences, values: Float[Tensor, "B"]) -> None:
+    """Raise unless the rows with the least and the largest energy, and that with the largest of those with padding, have the
+    same energies again, alone and without padding."""
+    padded = (x.stop < x.tokens.shape[1]).to(values.device) & torch.isfinite(values)
+    largest = torch.where(padded, values.abs(), -1.0).argmax()
+    for row in sorted({int(values.argmin()), int(values.argmax()), int(largest)}):
+        one, before = x.rows(slice(row, row + 1)), values[row : row + 1]
+        alone = require_one_number_a_row(energy(one.without_padding()), 1, energy)
+        if _agree(alone, before):
+            continue
+        if not _agree(energy(x), values):
+            what, advice = "is random: it changes between two calls", "switch dropout off (`eval()`), or fix its random numbers"
+        elif not _agree(energy(one), before):
+            what, advice = "depends on the other rows of the batch", "compute each row by itself"
+        else:
+            what, advice = "depends on the padding", "leave out what is not `x.counted`"
+        raise ValueError(
+            f"The energy {name_of(energy)} {what}. E(x) was {float(before[0]):.6g} and then {float(alone[0]):.6g} for "
+            f"{one.points()[0][:20]}. Nothing was kept, because such weights belong to no distribution; {advice}."
+        )
+
+
+def _agree(one: Tensor, other: Tensor) -> bool:
+    """Whether two calls gave the same, but for rounding; what is not a number is refused elsewhere."""
+    if one.shape != other.shape:
+        return False
+    gap = (one.double() if one.device.type == "cpu" else one) - other
+    near = torch.isfinite(other) & (gap.abs() <= ENERGY_TOLERANCE * (1 + other.abs()))
+    close = near | (one == other) | torch.isnan(other)
+    return bool(close.all())

@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from esscher.core.reading import read_json
 from esscher.core.storage import SavingError, write_file
 from esscher.data.sources import Splits, Texts, split_by_hash
 
@@ -50,7 +51,7 @@ def _cached_docstrings(root: Path, files: Sequence[Path]) -> tuple[str, ...]:
     cache = folder / f"docstrings-{_digest(str(root))}.json"
     state = _digest(repr([(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in [Path(__file__), *files]]))
     try:
-        saved = json.loads(cache.read_text(encoding="utf8"))
+        saved = read_json(cache)
         if saved["state"] == state:
             return tuple(saved["docstrings"])
     except (OSError, ValueError, LookupError, TypeError):  # absent or damaged: it is made again

@@ -5,12 +5,12 @@ Examples with equal `group` stay in one part of a split, and are one replicate o
 """
 
 import csv
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from esscher.core.reading import read_json
 from esscher.data.sources import LOADER_BY_EXTENSION, file_extension, file_rows, find_files, hub_rows, split_indices
 
 TaskKind = Literal["classify", "regress", "choose", "extract", "rank"]
@@ -100,7 +100,7 @@ def _file(file: Path) -> Iterator[Row]:
         with file.open(encoding="utf8", newline="") as lines:
             yield from csv.DictReader(lines, delimiter=DELIMITERS[file_extension(file)])
     elif file_extension(file) == ".json":
-        yield from _nested(json.loads(file.read_text(encoding="utf8")), file)
+        yield from _nested(read_json(file, then="Nothing was read; correct the file."), file)
     elif LOADER_BY_EXTENSION.get(file_extension(file), "text") == "text":
         known = ", ".join((*DELIMITERS, ".json", *(ending for ending, kind in LOADER_BY_EXTENSION.items() if kind != "text")))
         raise ValueError(f"{file} has no columns by its extension; examples are read from {known}. Nothing was read.")

@@ -12,6 +12,7 @@ A source may have test images of its own. Letters: N images, H rows, W columns, 
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,10 +22,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from esscher.core.bounded_files import RefusedError, check_zip, read_bytes, refuse_expansion
+from esscher.core.config import from_dict
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import describing, read_json_object
 from esscher.core.space import Sequences, Space
 from esscher.data.config import DIGITS
-from esscher.data.sources import hub_rows, read_bytes, split_index
+from esscher.data.sources import hub_rows, split_index
 
 CODEC = "codec.json"
 Bytes = NDArray[np.uint8]
@@ -126,10 +130,9 @@ def load_codec(folder: str | Path) -> ImageCodec | None:
     file = Path(folder) / CODEC
     if not file.is_file():
         return None
-    try:
-        return ImageCodec(**json.loads(file.read_text(encoding="utf8")))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe images: {error}. Nothing was loaded; restore the file.") from error
+    values = read_json_object(file)
+    with describing(file, "images"):
+        return from_dict(ImageCodec, values)
 
 
 def read_images(source: str) -> tuple[ImageArray, ImageArray | None]:
@@ -192,8 +195,10 @@ def _idx(file: Path) -> Bytes:
     content = read_bytes(file)
     if content[:3] != b"\0\0\x08":
         raise ValueError(f"{file} is no idx file of bytes: it begins with {content[:4]!r}. Nothing was read.")
-    dimensions = content[3]
-    shape = np.frombuffer(content, ">u4", dimensions, 4).astype(int)
+    dimensions = content[3] if len(content) > 3 else 0
+    if not 1 <= dimensions <= 4 or len(content) < 4 + 4 * dimensions:
+        raise ValueError(f"{file} is no idx file of bytes: it states {dimensions} dimensions. Nothing was read.")
+    shape = tuple(map(int, np.frombuffer(content, ">u4", dimensions, 4)))
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if values.size != math.prod(shape):
         raise ValueError(f"{file} holds {values.size:,} values, not {math.prod(shape):,}: it is cut off. Nothing was read.")
@@ -201,12 +206,30 @@ def _idx(file: Path) -> Bytes:
 
 
 def _arrays(file: Path) -> tuple[ImageArray, ImageArray | None]:
-    with np.load(file, allow_pickle=False) as whole:
-        arrays: dict[str, Any] = {name.lower(): whole[name] for name in whole.files}
+    check_zip(file)
+    try:
+        with np.load(file, allow_pickle=False) as whole:
+            arrays: dict[str, Any] = {name.lower(): whole[name] for name in whole.files if _fits(whole.zip, name)}
+    except RefusedError:
+        raise
+    except Exception as error:  # a pickled object, a broken header, a wrong checksum
+        raise ValueError(f"The file {file} has arrays that cannot be read: {error}. Nothing was read; restore it.") from error
     train = _of_arrays(arrays, "train", file) or _of_arrays(arrays, "", file)
     if train is None:
         raise ValueError(f"{file} has the arrays {', '.join(arrays)}, none of which is images. Nothing was read.")
     return train, _of_arrays(arrays, "test", file)
+
+
+def _fits(archive: Any, name: str) -> bool:
+    """True; an array that states a larger size than its file has is an error, before memory is taken for it."""
+    member = archive.getinfo(f"{name}.npy")
+    with archive.open(member) as content:
+        version = np.lib.format.read_magic(content)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(content)
+    if math.prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"the array {name} states a shape of {shape} and has {member.file_size:,} bytes")
+    return True
 
 
 def _of_arrays(arrays: Mapping[str, Any], part: str, file: Path) -> ImageArray | None:
@@ -229,8 +252,14 @@ def _sheets(files: list[Path]) -> ImageArray:
 
     rows = []
     for file in files:
-        with Image.open(file) as sheet:
-            values = np.asarray(sheet if sheet.mode in ("L", "RGB") else sheet.convert("RGB"), np.uint8)
+        try:
+            with warnings.catch_warnings(action="ignore"), Image.open(file) as sheet:  # the bound is ours
+                refuse_expansion(file, math.prod(sheet.size) * len(sheet.getbands()))
+                values = np.asarray(sheet if sheet.mode in ("L", "RGB") else sheet.convert("RGB"), np.uint8)
+        except RefusedError:
+            raise
+        except Exception as error:  # too many pixels, or no image at all
+            raise ValueError(f"The file {file} is no image that can be read: {error}. Nothing was read; restore it.") from error
         side = math.isqrt(values.shape[1])
         if side * side != values.shape[1]:
             raise ValueError(f"{file}: rows of {values.shape[1]} pixels are no square images. Nothing was read.")

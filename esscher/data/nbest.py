@@ -11,7 +11,7 @@ have several by name, "scores": {"acoustic": -1.5, "translation": -0.2}, or none
 computed. The form {"id", "ref", "hyps": [[score, text], ...]} is read, too.
 """
 
-import gzip
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from esscher.core.bounded_files import open_bytes
+from esscher.core.reading import parse_json
 from esscher.data.sources import unit_hash
 
 SCORE = "score"  # the name of the only score of candidates
@@ -110,18 +112,16 @@ def _lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, with their numbers."""
     if not file.is_file():
         raise FileNotFoundError(f"There is no file {file} with n-best lists. Nothing was read; check the path.")
-    with gzip.open(file, "rt", encoding="utf8") if file.suffix == ".gz" else file.open(encoding="utf8") as lines:
+    with open_bytes(file) as content:
         try:
+            lines = io.TextIOWrapper(content, encoding="utf8")
             yield from ((number, line) for number, line in enumerate(lines, 1) if line.strip())
-        except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-            raise ValueError(f"The file {file} is not UTF-8 text, or cut short: {error}. Nothing was read.") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"The file {file} is not UTF-8 text: {error}. Nothing was read.") from error
 
 
 def _parse(line: str, where: str) -> NBest:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{where} is not valid JSON: {error}. Nothing was read; correct the line.") from error
+    record = parse_json(line, where, then="Nothing was read; correct the line.")
     if not isinstance(record, dict):
         raise ValueError(f"{where} holds no list: it must be an object with {_listed(LIST_KEYS[:3])}. Nothing was read.")
     if "hyps" in record:

@@ -5,7 +5,6 @@ there. Files are text (lines, paragraphs, whole files, or parts between separato
 """
 
 import glob
-import gzip
 import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
+
+from esscher.core.bounded_files import (
+    RefusedError,
+    bounded_rows,
+    check_compressed,
+    check_json_lines,
+    read_bytes,
+    refuse_link_outside,
+)
 
 Unit = Literal["line", "paragraph", "document"]
 SPLIT_NAMES = ("train", "validation", "test")
@@ -82,6 +90,8 @@ def find_files(source: str) -> list[Path]:
         if not files:
             known = " ".join(ending for ending in LOADER_BY_EXTENSION if ending)
             raise FileNotFoundError(f"The folder {source} holds no file ending in {known}. Nothing was read.")
+        for file in files:
+            refuse_link_outside(file, path)
         return files
     return sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
 
@@ -92,11 +102,6 @@ def read_raw(source: str) -> bytes:
     if len(files) != 1:
         raise FileNotFoundError(f"{source!r} names {len(files)} files, and raw text is one. Nothing was read; name one file.")
     return read_bytes(files[0])
-
-
-def read_bytes(file: Path) -> bytes:
-    """The content of a file, decompressed if it ends in `.gz`."""
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
 
 
 def read_lines(file: Path) -> list[str]:
@@ -203,15 +208,21 @@ def file_rows(file: Path, kind: str, unit: Unit) -> Iterator[dict[str, Any]]:
     """Rows of one file, streamed, so that `datasets` makes no copy; its lock file goes to a temporary folder."""
     import datasets
 
-    options = {"sample_by": unit} if kind == "text" else {}
+    check_compressed(file)
+    if kind == "json":
+        check_json_lines(file)
+    all_options: dict[str, dict[str, Any]] = {"text": {"sample_by": unit}, "parquet": {"batch_size": 1000}}
+    options = all_options.get(kind, {})
+    name = glob.escape(str(file.absolute()))
     with tempfile.TemporaryDirectory() as cache, _quiet():
         try:
-            yield from datasets.load_dataset(
-                kind, data_files=[str(file)], split="train", streaming=True, cache_dir=cache, **options
-            )
+            rows = datasets.load_dataset(kind, data_files=[name], split="train", streaming=True, cache_dir=cache, **options)
+            yield from bounded_rows(rows, file)
+        except RefusedError:
+            raise
         except UnicodeDecodeError as error:
             raise ValueError(f"The file {file} is not UTF-8 text: {error}. Nothing was read; convert it first.") from error
-        except ValueError as error:
+        except (ValueError, RecursionError, datasets.exceptions.DatasetsError) as error:
             raise ValueError(f"The file {file} is not valid {kind}: {error}. Nothing was read; correct that line.") from error
 
 
@@ -236,6 +247,12 @@ def hub_rows(name: str, split: str = "train") -> Iterator[dict[str, Any]]:
     if looks_like_path:
         raise FileNotFoundError(f"There is no file, folder or pattern {name!r} here. Nothing was read; check the path.")
     path, config, split_in_name = (*name.split(":", 2), "", "")[:3]
+    if path in datasets.packaged_modules._PACKAGED_DATASETS_MODULES or Path(path).exists():
+        what = "is a folder or file here" if Path(path).exists() else "is the name of a reader, which reads all it finds here"
+        raise FileNotFoundError(
+            f"{name!r} names no data: {path!r} {what}. Nothing was read; name files by their path, such as ./{path}/train.txt, "
+            f"'./{path}/*.jsonl' or data.parquet, or a data set by owner/name."
+        )
     with _quiet():
         try:
             rows = datasets.load_dataset(path, config or None, split=split_in_name or split)

@@ -14,12 +14,16 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from esscher.core.bounded_files import RefusedError
+from esscher.core.manifest import check_manifest, write_manifest
+from esscher.core.reading import read_json_object
 from esscher.core.storage import write_file
 
 EOS_TOKEN = "<eos>"
 UNKNOWN_CHARACTER = "\ufffd"  # the Unicode replacement character
 UNKNOWN_WORD = "<unk>"
 NAME_KEY, SIZE_KEY = "esscher_name", "esscher_size"  # settings in the folders of tokenizers trained here
+TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json")
 TOKENIZER_KINDS = ("character", "byte", "word", "bpe")
 
 
@@ -59,7 +63,9 @@ class Tokenizer:
         try:
             encodings = self.backend.encode_batch(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises no narrower class
-            raise ValueError(f"{self!r} cannot read a text: {error}. Nothing was encoded; use its own alphabet.") from error
+            raise ValueError(
+                f"{self!r} cannot read a text: {error}. Nothing was encoded; use its alphabet, or restore its tokenizer.json."
+            ) from error
         return [Encoding(encoding.ids, [end for _, end in encoding.offsets]) for encoding in encodings]
 
     def decode(self, points: Sequence[Sequence[int]]) -> list[str]:
@@ -83,6 +89,7 @@ class Tokenizer:
         """Write the files, which `load_tokenizer` and Hugging Face's `AutoTokenizer` read."""
         for name, content in self.files().items():
             write_file(Path(folder) / name, content)
+        write_manifest(Path(folder), self.files())
 
 
 def train_tokenizer(kind: str, texts: Iterable[str], *, vocab_size: int = 1000, min_frequency: int = 1) -> Tokenizer:
@@ -120,6 +127,7 @@ def load_tokenizer(
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder} to load a tokenizer from. Nothing was loaded; check the path.")
+    check_manifest(folder, TOKENIZER_FILES)
     settings = {**_settings(folder / "special_tokens_map.json"), **_settings(folder / "tokenizer_config.json")}
     backend = _backend(folder)
     stated = settings.get("eos_token")
@@ -147,12 +155,7 @@ def load_tokenizer(
 
 
 def _settings(file: Path) -> dict[str, object]:
-    if not file.is_file():
-        return {}
-    try:
-        return json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"The file {file} is not valid JSON: {error}. Nothing was loaded; restore it.") from error
+    return read_json_object(file) if file.is_file() else {}
 
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
@@ -163,10 +166,12 @@ def _backend(folder: Path) -> tokenizers.Tokenizer:
             return tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"The file {file} is no tokenizer: {error}. Nothing was loaded; restore it.") from error
-    from transformers import AutoTokenizer
+    from esscher.core.model_folder import load_pretrained
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
+        return load_pretrained("AutoTokenizer", folder).backend_tokenizer
+    except RefusedError:
+        raise
     except Exception as error:  # files missing, of an unknown class, or not convertible
         raise FileNotFoundError(f"The folder {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
+from esscher.core.reading import read_yaml
 
 WORD = re.compile(r"\w+(?:['\u2019]\w+)*")  # with straight or curly apostrophes inside
 
@@ -218,12 +218,7 @@ def parse_features(forms: Sequence[str | Mapping[str, Any] | FeatureSpec]) -> tu
 
 def read_features(file: str | Path) -> tuple[FeatureSpec, ...]:
     """The features of a YAML file: a list of short or long forms, or a mapping with such a list under `features`."""
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf8"))
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"There is no file {file} to read features from. Nothing was done; check the path.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no YAML file: {error}. Nothing was done; quote values with special signs.") from error
+    content = read_yaml(Path(file), then="Nothing was done; check the path, and quote values with special signs.")
     forms = content.get("features") if isinstance(content, Mapping) and set(content) == {"features"} else content
     if not isinstance(forms, list) or not all(isinstance(form, str | Mapping) for form in forms):
         raise ValueError(f"{file} holds no list of features (or a mapping with just the key 'features'). Nothing was done.")

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from esscher.core.device import place, widest
+from esscher.core.device import on_device_of, place, widest
 from esscher.core.randomness import Rng, require_seeded
 from esscher.core.space import Sequences, unique_prompts
 from esscher.core.target import Energy, flat
@@ -371,3 +371,20 @@ class Sum(nn.Module):
 
     def parts(self, x: Sequences) -> dict[str, Float[Tensor, "B"]]:
         return {name: -self.scales[name] * widest(place(term(x), x.tokens.device)) for name, term in self.terms.items()}
+
+
+def weighted_features(energy: Energy, prompts: Sequences) -> list[tuple[Feature, Float[Tensor, "P"]]]:
+    """The features that an energy is known to weigh, each with its weight in -E after each prompt; those of the parts of a sum
+    are among them."""
+    energy = getattr(energy, "__wrapped__", energy)
+    if isinstance(energy, Sum):
+        parts = [(energy.scales[name], weighted_features(term, prompts)) for name, term in energy.terms.items()]
+        return [(feature, scale * weights) for scale, features in parts for feature, weights in features]
+    if isinstance(energy, LogLinear):
+        weights = energy.weights.detach().cpu().expand(len(prompts), -1)
+    elif isinstance(energy, ConditionalLogLinear):
+        with torch.no_grad():
+            weights = energy.weights(on_device_of(prompts, energy)).cpu()
+    else:
+        return []
+    return list(zip(energy.features, weights.unbind(-1), strict=True))

@@ -1,8 +1,5 @@
 """Hugging Face folders, local files only: weights, tokenizer, maximum length; LoRA adapters by `peft`, which is optional."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -11,17 +8,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from esscher.core.bounded_files import RefusedError
+from esscher.core.model_folder import load_pretrained
+
 UNBOUNDED = 10**6  # tokenizers state more than this if they have no maximum length
 
 
 def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
     """The model of a folder by this class of transformers, in float32, and the names of the weights it lacks."""
     try:
-        with quiet_transformers():
-            model, report = getattr(import_module("transformers"), auto).from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-    except (OSError, ValueError, KeyError) as error:
+        model, report = load_pretrained(auto, folder, dtype=torch.float32, output_loading_info=True)
+    except RefusedError:
+        raise
+    except Exception as error:  # of many classes: an unknown type, missing or truncated files, wrong shapes
         raise ValueError(
             f"{folder} holds no readable {what} with safetensors: {error}. Nothing was loaded; use save_pretrained."
         ) from error
@@ -30,10 +29,10 @@ def read_weights(folder: Path, auto: str, what: str) -> tuple[Any, list[str]]:
 
 def read_tokenizer(folder: Path, what: str) -> Any:
     """The tokenizer of a folder; `what` names the model in the error."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return load_pretrained("AutoTokenizer", folder)
+    except RefusedError:
+        raise
     except Exception as error:  # files missing, of an unknown class, or not convertible
         raise ValueError(f"The {what} in {folder} has no readable tokenizer: {error}. Nothing was loaded.") from error
 
@@ -44,23 +43,6 @@ def max_tokens_of(model: Any, tokenizer: Any | None) -> int | None:
     positions = getattr(model.config, "max_position_embeddings", None)
     longest = min(stated, UNBOUNDED if positions is None else positions)
     return None if longest >= UNBOUNDED else int(longest)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Suppress the progress bars, logs and warnings of transformers."""
-    logging: Any = import_module("transformers.utils.logging")
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def add_lora(model: nn.Module, rank: int) -> nn.Module:

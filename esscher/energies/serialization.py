@@ -9,7 +9,6 @@ An energy refuses a base whose digest of weights and space differs. Files that f
 holds their paths and digests, and a changed file is refused.
 """
 
-import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,10 +16,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
+from esscher.core.bounded_files import RefusedError
 from esscher.core.chunking import Chunking
 from esscher.core.config import from_dict, to_dict
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import check_manifest, write_manifest
+from esscher.core.model_folder import check_folder, load_pretrained, model_from_config
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import describing, read_json_object
 from esscher.core.space import Space
 from esscher.core.storage import (
     digest,
@@ -38,7 +41,7 @@ from esscher.energies.encoders import NetworkEncoder, PretrainedEncoder, SharedE
 from esscher.energies.feature_spec import FeatureSpec, spec_from_dict, spec_to_dict
 from esscher.energies.features import Decode, LogLinear
 from esscher.energies.network import AnyEncoder, NetworkEnergy, network_encoder
-from esscher.energies.pretrained import merge_lora, quiet_transformers, read_tokenizer
+from esscher.energies.pretrained import merge_lora, read_tokenizer
 from esscher.energies.self_energy import SavedSelfEnergy, is_self_energy
 from esscher.energies.text_scorers import with_digest
 from esscher.networks.registry import NetworkConfig
@@ -92,13 +95,11 @@ def empty_encoder(
 
 def _empty_model(folder: Path) -> nn.Module:
     """The Hugging Face model of a config, with the shapes of the saved weights."""
-    from transformers import AutoConfig, AutoModel
-
     try:
-        with quiet_transformers():
-            settings: Any = AutoConfig.from_pretrained(str(folder), local_files_only=True)
-            return AutoModel.from_config(settings)  # type: ignore[no-untyped-call]
-    except (OSError, ValueError, KeyError) as error:
+        return model_from_config("AutoModel", load_pretrained("AutoConfig", folder), folder.parent)
+    except RefusedError:
+        raise
+    except Exception as error:  # of many classes: an unknown type, a missing file, settings that do not fit together
         raise ValueError(f"{folder} does not describe a network: {error}. Nothing was loaded; restore the folder.") from error
 
 
@@ -180,8 +181,9 @@ class SavedLogLinear:
 
 
 def save_network_energy(folder: str | Path, energy: NetworkEnergy, origin: Origin) -> Path:
-    """Write the folder; config.json last, so that a folder with one is complete."""
+    """Write the folder; config.json and the manifest last, so that a folder with them is complete."""
     folder, config, encoder = Path(folder), energy.config, energy.encoder
+    (folder / CONFIG_FILE).unlink(missing_ok=True)  # of other weights
     write_tensors(folder / WEIGHTS_FILE, save_encoder(folder, energy))
     network = type(encoder.network if isinstance(encoder, NetworkEncoder) else getattr(encoder, "model", None)).__name__
     description = (
@@ -197,11 +199,12 @@ def save_network_energy(folder: str | Path, energy: NetworkEnergy, origin: Origi
     _write_card(folder, model_type, f"An energy: {config.kind}", description, origin.base, origin.log_z, usage)
     sizes = {"vocab_size": getattr(energy, "vocab_size", None), "bos": getattr(encoder, "bos", None)}
     write_json(folder / CONFIG_FILE, {"model_type": model_type, "energy": to_dict(config), **sizes, **asdict(origin)})
+    write_manifest(folder)
     return folder
 
 
 def save_energy(folder: str | Path, saved: SavedLogLinear) -> Path:
-    """Write the folder; config.json last, so that a folder with one is complete."""
+    """Write the folder; config.json and the manifest last, so that a folder with them is complete."""
     folder, saved = Path(folder), replace(saved, features=tuple(with_digest(spec) for spec in saved.features))
     pairs = zip(saved.features, saved.weights, strict=True)
     table = [
@@ -213,6 +216,7 @@ def save_energy(folder: str | Path, saved: SavedLogLinear) -> Path:
     _write_card(folder, LOG_LINEAR_TYPE, "A log-linear energy", description, saved.base, saved.log_z, "\n".join(table))
     features = [spec_to_dict(spec) for spec in saved.features]
     write_json(folder / CONFIG_FILE, {"model_type": LOG_LINEAR_TYPE, **asdict(saved), "features": features})
+    write_manifest(folder)
     return folder
 
 
@@ -234,35 +238,39 @@ def load_energy(folder: str | Path) -> SavedLogLinear | SavedNetworkEnergy | Sav
     file = Path(folder) / CONFIG_FILE
     if not file.is_file():
         raise FileNotFoundError(f"There is no energy in {folder}: {file} is missing. Nothing was loaded; check the path.")
-    try:
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf8"))
-        model_type = config.pop("model_type")
-    except (ValueError, KeyError, AttributeError) as error:
-        raise ValueError(f"{file} does not describe an energy: {error}. Nothing was loaded; restore the file.") from error
+    check_folder(file.parent)
+    check_manifest(Path(folder))
+    config = read_json_object(file)
+    model_type = config.pop("model_type", None)
     if model_type not in (LOG_LINEAR_TYPE, *NETWORK_TYPES):
         types = ", ".join([LOG_LINEAR_TYPE, *NETWORK_TYPES])
-        raise ValueError(f"{folder} holds a model of type {model_type!r}, not an energy ({types}). Nothing was loaded.")
+        raise ValueError(f"{file} holds a model of type {model_type!r}, not an energy ({types}). Nothing was loaded.")
     own = ("energy", "vocab_size", "bos") if model_type in NETWORK_TYPES else ("features", "weights")
     known = {*own, *(field_.name for field_ in fields(Origin))}
     if set(config) != known:
         raise ValueError(f"{file} has keys {sorted(config)}; an energy of this type has {sorted(known)}. Nothing was loaded.")
-    return (_read_network if model_type in NETWORK_TYPES else _read_log_linear)(file, config)
+    with describing(file, "an energy"):
+        return (_read_network if model_type in NETWORK_TYPES else _read_log_linear)(file, config)
 
 
 def _read_network(file: Path, config: dict[str, Any]) -> SavedNetworkEnergy:
-    try:
-        settings = from_dict(EnergyConfig, config.pop("energy"), "energy.")
-        vocab_size, bos = config.pop("vocab_size"), config.pop("bos")
-        return SavedNetworkEnergy(file.parent, settings, from_dict(Origin, config), vocab_size, bos)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} does not describe an energy: {error} Nothing was loaded; restore the file.") from error
+    settings = from_dict(EnergyConfig, config.pop("energy"), "energy.")
+    sizes = config.pop("vocab_size"), config.pop("bos")
+    if not all(isinstance(size, int | None) for size in sizes):
+        raise ValueError(f"vocab_size and bos are {sizes}")
+    return SavedNetworkEnergy(file.parent, settings, from_dict(Origin, config), *sizes)
 
 
 def _read_log_linear(file: Path, config: dict[str, Any]) -> SavedLogLinear:
-    try:
-        features = tuple(spec_from_dict(values) for values in config.pop("features"))
-    except ValueError as error:
-        raise ValueError(f"{file} has a feature that cannot be used: {error} Nothing was loaded; restore the file.") from error
-    weights = tuple(Estimate(**values) for values in config.pop("weights"))
-    log_z, chunking = Estimate(**config.pop("log_z")), Chunking(**config.pop("chunking"))
-    return SavedLogLinear(features, weights, log_z=log_z, chunking=chunking, **config)
+    features = tuple(spec_from_dict(values) for values in config.pop("features"))
+    unknown = next((spec for spec in features if spec.source and not spec.digest), None)
+    if unknown is not None:
+        raise RefusedError(
+            f"{file} has the feature {unknown.title!r}, which reads {unknown.source} without stating its digest, so any file "
+            f"could be there. Nothing was loaded; save the energy anew."
+        )
+    weights = tuple(from_dict(Estimate, values, "weights.") for values in config.pop("weights"))
+    if len(features) != len(weights):
+        raise ValueError(f"it has {len(features)} features and {len(weights)} weights")
+    origin = from_dict(Origin, config)
+    return SavedLogLinear(features, weights, **{field_.name: getattr(origin, field_.name) for field_ in fields(Origin)})

@@ -2,6 +2,9 @@
 
 A word is letters, digits and apostrophes, and case is ignored; n-grams of a reference do not cross an empty line. A text
 without words, or with fewer than n, has share 0. Files are identified by a digest of their content; a changed one is refused.
+
+Patterns are those of `re`, and are searched for by the package `regex`, which has a time limit and lets other threads run. Its
+tables of characters are its own: combining marks belong to a word (\\w), superscripts and fractions such as ² do not.
 """
 
 import hashlib
@@ -12,8 +15,12 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import regex
+
 from esscher.energies.feature_spec import DEFAULT_N, WORD, FeatureSpec, list_words, token_numbers
 
+PATTERN_SECONDS = 1.0  # for one pattern on one text
+REGEX_ONLY = re.compile(r"\\N\{[^}]*\}|\\.|\{(?!\d*,?\d*\})|\[\^?:", re.DOTALL)  # escapes, plain braces, [:
 HASHED_SUFFIXES = (".json", ".safetensors", ".bin", ".txt", ".model")
 
 
@@ -76,14 +83,14 @@ def text_scorer(spec: FeatureSpec) -> Callable[[str], float]:
         of_units = _unit_scorer(spec)
         return lambda text: of_units(words(text))
     value = spec.value
-    pattern = re.compile(value) if spec.kind == "matches" else re.compile("")
+    if spec.kind == "matches":
+        return pattern_scorer(value)
     scorers: dict[str, Callable[[str], float]] = {
         "contains": lambda text: float(value in text),
         "lacks": lambda text: float(value not in text),
         "count": lambda text: float(text.count(value)),
         "starts-with": lambda text: float(text.startswith(value)),
         "ends-with": lambda text: float(text.endswith(value)),
-        "matches": lambda text: float(pattern.search(text) is not None),
         "characters": lambda text: float(len(text)),
         "words": lambda text: float(len(text.split())),
     }
@@ -93,9 +100,37 @@ def text_scorer(spec: FeatureSpec) -> Callable[[str], float]:
 def token_scorer(spec: FeatureSpec) -> Callable[[list[int]], float]:
     """The score of a list of tokens, for regular expressions (of the ids, separated by spaces), word lists and n-grams."""
     if spec.kind == "matches":
-        pattern = re.compile(spec.value)
-        return lambda point: float(pattern.search(" ".join(map(str, point))) is not None)
+        of_text = pattern_scorer(spec.value)
+        return lambda point: of_text(" ".join(map(str, point)))
     return _unit_scorer(spec)
+
+
+class PatternTimeoutError(ValueError):
+    """A pattern took longer than `PATTERN_SECONDS` on one text."""
+
+
+def pattern_scorer(pattern: str) -> Callable[[str], float]:
+    """1 where a regular expression of `re` is found in a text, else 0; takes `PATTERN_SECONDS` a text at most."""
+    re.compile(pattern)  # `regex` knows more than `re`: what `re` refuses is refused
+    compiled = regex.compile(REGEX_ONLY.sub(lambda part: _escaped(part[0]), pattern), regex.VERSION0)
+
+    def score(text: str) -> float:
+        try:
+            return float(compiled.search(text, timeout=PATTERN_SECONDS) is not None)
+        except TimeoutError as error:
+            raise PatternTimeoutError(
+                f"The pattern {pattern!r} took more than {PATTERN_SECONDS:g} s on a text of {len(text):,} characters: it "
+                f"backtracks. Nothing was computed; write it without repeats inside repeats, or alternatives that overlap."
+            ) from error
+
+    return score
+
+
+def _escaped(part: str) -> str:
+    """What `re` reads as plain characters and `regex` does not (fuzzy matching, classes of POSIX), escaped for it."""
+    if part[0] == "\\":
+        return part
+    return "\\{" if part == "{" else part[:-1] + "\\:"
 
 
 def words(text: str) -> list[str]:

@@ -63,7 +63,7 @@ def per_position(
     check_test(test)
     if len(x) == 0:
         raise ValueError("The test set is empty. Nothing was measured.")
-    refuse_foreign(x, target.space, "test sequences")
+    refuse_foreign(x, target.space, "test sequences", prompt_vocab_size=target.prompt_vocab_size)
     prefixes = _Prefixes(target, x, sampler, draws, enumerate_last, log_weight(target, x), rng)
     nll = -_log_probs(target.base, x)
     context = unique_prompts(x)[1].cpu()

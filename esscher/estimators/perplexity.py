@@ -25,7 +25,7 @@ from torch import Tensor
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
-from esscher.core.space import Sequences
+from esscher.core.space import Sequences, refuse_foreign
 from esscher.core.target import Tilted, flat
 from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import DEPENDENT, bias_of_log_mean, check_independent, require_weights
@@ -66,6 +66,7 @@ class SequenceScores:
 
 def score_sequences(target: Tilted, x: Sequences, draws: Draws) -> SequenceScores:
     """Score the test sequences `x`; `draws` are of the same prompts, in any order."""
+    refuse_foreign(x, target.space, "test sequences", prompt_vocab_size=target.prompt_vocab_size)
     draws.log_z()  # raises where the sampler discards its normaliser
     require_weights(draws)
     test, drawn = x.prompt_keys(), draws.prompts().prompt_keys()
@@ -127,6 +128,7 @@ def cross_entropy(
     `draws` estimate log Z of every prompt of the test set, in any order, as from `sampler(target, x.prompts(), ...)`; rows with
     equal prompts are pooled. A base needs none.
     """
+    refuse_foreign(x, target.space, "test sequences", prompt_vocab_size=target.prompt_vocab_size)
     counts = unit_counts(x, units)
     if target.energy is flat:
         return base_cross_entropy(log_prob(target.base, x), counts, test=test, confidence=confidence)

@@ -4,7 +4,8 @@ Samples that missed the large weights look best, so a verdict by the weights tha
 tail index) picks out the lucky ones. The verdict therefore looks at the bulk of the log weights, which luck hardly moves: with
 s their root mean square above the median, log-normal weights of that spread have exp(s^2) draws for each effective one, and
 `DRAWS_PER_EFFECTIVE` times as many are required. It looks at what cannot have been drawn: weights that are all alike, a feature
-with a weight that no draw shows, weights of few values below the bound of the energy. And it asks whether one draw holds more
+with a weight that no draw shows, weights of few values below the bound of the energy. (Equal weights are good only where the
+form of the energy says that no others exist: `flat`, weights of 0, equal bounds.) And it asks whether one draw holds more
 than a third of the weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024),
 and whether log Z agrees with one that was stored. Calibration: docs/why/intervals.md. A mode that nothing hints at no
 diagnostic sees."""
@@ -21,14 +22,13 @@ from torch import Tensor
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.target import Energy
-from esscher.energies.features import LogLinear, feature_values, log_weight_bounds
+from esscher.energies.features import feature_values, log_weight_bounds, weighted_features
 from esscher.estimators.expectations import require_weights
 from esscher.estimators.log_z import Bounds, equal_weights
 
 TOO_FEW = 10  # effective draws below which a table of shares says little
 DRAWS_PER_EFFECTIVE = 2.0
-FEWEST_DRAWS = 20
-FEW_DRAWS, NARROW = 100, 0.5  # fewer draws do not tell a heavy tail from a light one, unless log weights spread less than this
+FEW_DRAWS = 100  # fewer draws neither show a mode that one in thirty has nor tell a heavy tail from a light one
 LARGEST_SHARE = 1 / 3
 NO_MEAN, TAIL_SHARE = 1.0, 0.1  # a Pareto index from which weights have no mean, where the largest has such a share
 SMALLEST_TAIL = 5
@@ -59,14 +59,16 @@ def reliability(
     require_weights(draws)
     log_weight = draws.log_weight.detach().cpu().double()
     bounds = log_weight_bounds(energy) if bounds is None and energy is not None else bounds
-    if bounds is not None and bool((log_weight > bounds[1] + 1e-5 * (1 + abs(bounds[1]))).any()):
+    if bounds is not None and bool(((log_weight > _widened(bounds[1], 1)) | (log_weight < _widened(bounds[0], -1))).any()):
         bounds = None  # those of the energy, and the draws were proposed by something other than the base
     unseen = _unseen_features(draws, energy)
     symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), upper_spread(log_weight)
     rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)
     judged = []
-    for values, (ess, share, k, spread) in zip(log_weight, rows, strict=True):
-        word, advice = _verdict(values, share, k, spread, bounds, unseen, stored, independent=draws.independent)
+    for values, hidden, (ess, share, k, spread) in zip(log_weight, unseen, rows, strict=True):
+        word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
+        if stored is not None and (other := _disagreement(values, stored)):
+            word, advice = ("doubtful", other) if word == "good" else (word, f"{advice}; {other}")
         seen = f"{ess:.1f} of {len(values)} draws are effective, their log weights spread by {spread:.2g} nats"
         judged.append(Reliability(ess, share, k, spread, word, f"{seen}: {advice}."))
     return judged
@@ -79,7 +81,6 @@ def _verdict(
     spread: float,
     bounds: Bounds | None,
     unseen: Sequence[str],
-    stored: Estimate | None,
     *,
     independent: bool,
 ) -> tuple[Verdict, str]:
@@ -90,16 +91,13 @@ def _verdict(
     reached = bounds is not None and top >= bounds[1] - 1e-6 * (1 + abs(bounds[1]))
     needed = DRAWS_PER_EFFECTIVE * math.exp(min(spread**2, 700.0))
     if unseen:
-        names = ", ".join(unseen)
-        return "unreliable", f"no draw shows {names}, which the energy weighs; draw more, or from a base that shows it"
+        return "unreliable", f"{', '.join(unseen)}; draw more, or from a base that shows what the energy weighs"
     if not constant and bool(equal_weights(log_weight[None])):
         return "unreliable", "all weights are equal, so nothing is known of what was not drawn; draw more, or state bounds"
     if max_share > LARGEST_SHARE and n > 1:
         return "unreliable", f"one draw holds {max_share:.0%} of the weight; {more}"
     if not independent:
         return "doubtful", "the draws depend on each other, which their weights do not show; compare several runs"
-    if stored is not None and not (stored.low <= value <= stored.high) and not _agrees(log_weight, stored):
-        return "doubtful", f"log Z is {value:.4g} by these draws and {stored.value:.4g} as stored; draw more"
     if constant or reached or hidden < NEGLIGIBLE:
         return "good", "nothing speaks against the interval"
     if int((log_weight > top - 1e-9).sum()) >= SEEN_OFTEN:
@@ -110,7 +108,7 @@ def _verdict(
     if n < needed:
         word: Verdict = "unreliable" if n * DRAWS_PER_EFFECTIVE < needed else "doubtful"
         return word, f"so wide a spread needs about {needed:,.0f} draws; {more}"
-    if n < FEWEST_DRAWS or (n < FEW_DRAWS and spread > NARROW):
+    if n < FEW_DRAWS:
         return "doubtful", f"fewer than {FEW_DRAWS} draws do not tell a heavy tail from a light one; {more}"
     return "good", "nothing speaks against the interval"
 
@@ -128,28 +126,47 @@ def mean_reliability(rows: Sequence[Reliability], draws: int) -> tuple[Verdict, 
         return "unreliable", f"{seen}: a spread of {spread:.2g} nats needs about {needed:,.0f} draws for each."
     if poor > BULK:
         return "doubtful", f"{seen}: draw more for each."
-    if draws * len(rows) < FEW_DRAWS and spread > NARROW:
+    if draws * len(rows) < FEW_DRAWS:
         return "doubtful", f"{seen}: too few to tell a heavy tail from a light one."
     return "good", f"{seen}: nothing speaks against the interval."
 
 
-def _agrees(log_weight: Float[Tensor, "n"], stored: Estimate) -> bool:
-    """Whether an interval of these draws, a rough one, holds the stored value."""
-    share = torch.softmax(log_weight, -1)
-    n = len(share)
+def _widened(bound: float, direction: int) -> float:
+    """A bound with room for rounding."""
+    return bound + direction * 1e-5 * (1 + abs(bound)) if math.isfinite(bound) else bound
+
+
+def _disagreement(log_weight: Float[Tensor, "n"], stored: Estimate) -> str:
+    """What to say where log Z of these draws is outside the stored interval, and the stored log Z outside a rough interval of
+    these draws; else nothing."""
+    share, n = torch.softmax(log_weight, -1), len(log_weight)
     error = 4 * float((share - 1 / n).square().sum().sqrt()) + 3 * float(share.max() - 1 / n)
     value = float(torch.logsumexp(log_weight, -1)) - math.log(n)
-    return abs(stored.value - value) <= math.log1p(error)
+    if stored.low <= value <= stored.high or abs(stored.value - value) <= math.log1p(error):
+        return ""
+    return f"log Z is {value:.4g} by these draws and {stored.value:.4g} as stored with the energy; draw more"
 
 
-def _unseen_features(draws: Draws, energy: Energy | None) -> list[str]:
-    """Features with a weight that are 0 in all draws."""
-    if not isinstance(energy, LogLinear):
-        return []
-    shown = (feature_values(energy.features, draws.x) != 0).any(0).cpu()
-    weights = energy.weights.detach().cpu()
-    return [f"{feature.name!r}" for feature, some, weight in zip(energy.features, shown, weights, strict=True)
-            if not some and float(weight) != 0]  # fmt: skip
+def _unseen_features(draws: Draws, energy: Energy | None) -> list[list[str]]:
+    """For each prompt, what its draws do not show of the features that the energy weighs: those that are 0 in all draws of all
+    prompts; and those that are the same in all draws of this one, where other values weigh so much more that it matters."""
+    prompts, n = draws.log_weight.shape
+    unseen: list[list[str]] = [[] for _ in range(prompts)]
+    weighted = [] if energy is None else weighted_features(energy, draws.prompts())
+    columns = feature_values([feature for feature, _ in weighted], draws.x).cpu().view(prompts, n, -1)
+    for (feature, weights), values in zip(weighted, columns.unbind(-1), strict=True):
+        shown = bool((values != 0).any())
+        ends = feature.bounds or (float(values.min()), float(values.max()))
+        same = (values == values[:, :1]).all(-1) & (weights != 0)
+        for row in same.nonzero()[:, 0].tolist():
+            value, weight = float(values[row, 0]), float(weights[row])
+            heavier = max(weight * (end - value) for end in ends)
+            if value == 0 and not shown:
+                unseen[row].append(f"no draw shows {feature.name!r}, which the energy weighs")
+            elif MISSED / n * math.expm1(min(heavier, 700.0)) >= NEGLIGIBLE:
+                more = f"and other values weigh up to {heavier:.3g} nats more"
+                unseen[row].append(f"all draws have {feature.name!r} = {value:g}, {more}")
+    return unseen
 
 
 def upper_spread(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:

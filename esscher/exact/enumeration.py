@@ -11,11 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.core.device import on_device_of
+from esscher.core.draws import BYTES_PER_NUMBER, gigabytes, short_number
 from esscher.core.space import Sequences, Space, empty_prompts
 from esscher.core.target import Tilted
 
 MAX_ROWS = 2**20
 ROWS_PER_BATCH = 8192
+LARGEST_POWER = 10_000  # bits of a number of points that is still counted
 
 
 def count_points(space: Space) -> int:
@@ -29,12 +31,8 @@ def enumerate_points(space: Space, prompts: Sequences | None = None) -> Sequence
     """All points after each prompt (by default one empty prompt), prompt-major, in the same order for each: first those with an
     end symbol, by length; then those of `max_length` tokens without one."""
     prompts = empty_prompts(1) if prompts is None else prompts
+    refuse_large(space, len(prompts))
     count = count_points(space)
-    if count * len(prompts) > MAX_ROWS:
-        raise ValueError(
-            f"The space has {count:,} points after each of {len(prompts)} prompts; enumeration stops at {MAX_ROWS:,} rows. "
-            f"Nothing was enumerated; use fewer prompts, a shorter max_length, or an automaton (`esscher.exact.automaton`)."
-        )
     device = prompts.tokens.device
     points, lengths = (part.to(device) for part in _all_points(space))
     rows = prompts.repeat(count)
@@ -45,6 +43,22 @@ def enumerate_points(space: Space, prompts: Sequences | None = None) -> Sequence
     row, column = (position < lengths[:, None]).nonzero(as_tuple=True)
     tokens[row, rows.start[row] + column] = points[row, column]
     return Sequences(tokens, rows.start, rows.start + lengths)
+
+
+def refuse_large(space: Space, prompts: int = 1) -> None:
+    """Refuse to enumerate more than `MAX_ROWS` sequences, with what all would cost."""
+    symbols = max(1, space.vocab_size - (space.eos is not None))
+    countable = space.max_length * math.log2(symbols) < LARGEST_POWER
+    rows = count_points(space) * prompts if countable else 0
+    if countable and rows <= MAX_ROWS:
+        return
+    count = short_number(rows) if countable else f"about 10^{space.max_length * math.log10(symbols):.0f}"
+    cost = gigabytes(rows * space.max_length * BYTES_PER_NUMBER) if countable else "more memory than there is"
+    raise ValueError(
+        f"All points after {prompts} prompts are {count} sequences of up to {space.max_length:,} tokens, {cost}; enumeration "
+        f"stops at {MAX_ROWS:,}. Nothing was enumerated; use fewer prompts, a shorter max_length, or an automaton "
+        f"(`esscher.exact.automaton`)."
+    )
 
 
 def _all_points(space: Space) -> tuple[Int[Tensor, "K L"], Int[Tensor, "K"]]:

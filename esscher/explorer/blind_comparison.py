@@ -17,12 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from esscher.core.config import from_dict
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import describing, read_json_lines
 from esscher.core.space import prompts_of
 from esscher.core.storage import write_file
 from esscher.estimators.preference import Choice, Vote, attention, preference
 from esscher.explorer import markup
-from esscher.explorer.config import CompareConfig, launch, load_gradio
+from esscher.explorer.config import CompareConfig, load_gradio
+from esscher.explorer.page_app import launch
 from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.sir import AdaptiveSIR
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 PAIRS, VOTES = "pairs.jsonl", "votes.jsonl"
 PAIRS_PER_CHECK = 10  # pairs per attention check
+MAX_NAME, MAX_RATERS = 64, 1_000  # characters of a rater's name, and raters of a comparison
 OTHER = {"a": "b", "b": "a"}
 QUESTION = "Which text is the more reasonable continuation? Do not mind if one or both end abruptly."
 
@@ -78,8 +82,9 @@ class ComparisonStore:
 
     def __init__(self, folder: Path, *, seed: int = 0):
         self.folder, self.seed, self._lock = folder, seed, threading.Lock()
-        lines = (folder / PAIRS).read_text(encoding="utf8").splitlines()
-        self.pairs = {pair.id: pair for pair in (Pair(**json.loads(line)) for line in lines)}
+        rows = read_json_lines(folder / PAIRS)
+        with describing(folder / PAIRS, "pairs"):
+            self.pairs = {pair.id: pair for pair in (from_dict(Pair, row) for row in rows)}
         votes = folder / VOTES
         if votes.is_file():
             complete, _, truncated = votes.read_bytes().rpartition(b"\n")
@@ -106,11 +111,23 @@ class ComparisonStore:
 
     def votes(self) -> list[Vote]:
         file = self.folder / VOTES
-        lines = file.read_text(encoding="utf8").split("\n")[:-1] if file.is_file() else []
-        return [Vote(entry["pair"], entry["rater"], entry["choice"]) for entry in map(json.loads, lines)]
+        entries = read_json_lines(file) if file.is_file() else []
+        with describing(file, "votes"):
+            return [Vote(entry["pair"], entry["rater"], entry["choice"]) for entry in entries]
+
+    def check_rater(self, rater: str) -> None:
+        """Refuse a name that is empty, too long or not printable, and a new rater when there are `MAX_RATERS`."""
+        if not rater.strip():
+            raise ValueError("A vote needs the rater's name. Nothing was recorded.")
+        if len(rater) > MAX_NAME or not rater.isprintable():
+            raise ValueError(f"A name has at most {MAX_NAME} printable characters, not {len(rater)}. Nothing was recorded.")
+        raters = {vote.rater for vote in self.votes()}
+        if rater not in raters and len(raters) >= MAX_RATERS:
+            raise ValueError(f"There are {len(raters):,} raters already, the most accepted. Nothing was recorded.")
 
     def next(self, rater: str) -> Pair | None:
         """The next pair in this rater's order; None when all are judged."""
+        self.check_rater(rater)
         done = {vote.pair for vote in self.votes() if vote.rater == rater}
         names = list(self.pairs)
         order = SeededRng(self.seed).stream("order", rater).permutation(len(names)).tolist()
@@ -122,8 +139,7 @@ class ComparisonStore:
 
     def vote(self, rater: str, pair: Pair, side: str) -> None:
         """Record "left", "right" or "equal", synced to disk on return; a second vote on the same pair is ignored."""
-        if not rater.strip():
-            raise ValueError("A vote needs the rater's name. Nothing was recorded.")
+        self.check_rater(rater)
         left_model = self.left_model(rater, pair)
         choices = {"left": left_model, "right": OTHER[left_model], "equal": "equal"}
         if side not in choices:
@@ -172,10 +188,13 @@ class ComparisonHandlers:
         self.store = store
 
     def show(self, name: str) -> tuple[str, tuple[str, str] | None]:
-        rater = (name or "").strip()
+        rater = str(name or "").strip()
         if not rater:
             return markup.render("error", "Please type your name first."), None
-        pair = self.store.next(rater)
+        try:
+            pair = self.store.next(rater)
+        except ValueError as error:
+            return markup.render("error", str(error)), None
         if pair is None:
             return markup.render("waiting", "All pairs are judged. Thank you."), None
         left_model = self.store.left_model(rater, pair)

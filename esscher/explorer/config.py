@@ -2,16 +2,11 @@
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from esscher.core.auth import ServerConfig, token_matches
 from esscher.core.chunking import Chunking
 from esscher.workflow.config.load import LoadConfig, PlacementConfig
-
-if TYPE_CHECKING:
-    from gradio import Blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +23,19 @@ class PageServerConfig(ServerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreConfig(PageServerConfig):
-    """What the page shows beside the model, and its address."""
+    """What the page shows beside the model, its time limit, and its address."""
 
     student: str | None = None
     """Folder of a distilled model to show beside; by default `student` in the base's folder, if there is one."""
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
     """Prompts to pick from; by default beginnings of the model's own texts. May be given several times."""
+    timeout: float = 300.0
+    """Seconds that one computation of the page may take; a slower one is given up."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.timeout > 0:
+            raise ValueError(f"timeout must be above 0, not {self.timeout}. Nothing is served.")
 
 
 @dataclass(frozen=True)
@@ -95,26 +97,3 @@ def load_gradio() -> ModuleType:
             f"The page needs gradio, which is not installed ({error}). Nothing was served; run: pip install 'esscher[ui]'."
         ) from error
     return gradio
-
-
-def launch(page: "Blocks", serving: PageServerConfig, *, wait: bool = True) -> str:
-    """Serve the page and return its address; with `wait`, block until Ctrl-C."""
-    gradio = load_gradio()
-    ports: dict[str, Any] = {} if serving.port is None else {"server_port": serving.port}
-    _, address, _ = page.queue(default_concurrency_limit=1).launch(
-        server_name=serving.host,
-        auth=None if serving.token is None else serving.authenticate,
-        auth_message="Any name will do; the password is the token.",
-        theme=gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        css=Path(__file__).with_name("style.css").read_text(encoding="utf8"),
-        share=False,
-        quiet=True,
-        ssr_mode=False,
-        footer_links=[],
-        prevent_thread_lock=True,
-        **ports,
-    )
-    print(f"{address}  (stop with Ctrl-C)", flush=True)
-    if wait:
-        page.block_thread()
-    return str(address)

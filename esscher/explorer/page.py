@@ -1,5 +1,6 @@
 """The explorer's page in gradio: controls, and the views of `esscher.explorer.views` in tabs; `explore_model` serves it."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import empty_prompts
+from esscher.core.time_limit import call_within
 from esscher.explorer import markup
-from esscher.explorer.config import ExploreConfig, ExploreRun, launch, load_gradio
+from esscher.explorer.config import ExploreConfig, ExploreRun, load_gradio
+from esscher.explorer.page_app import launch
 from esscher.explorer.views import SAMPLERS, CandidatesView, Controls, Explorer
 from esscher.hub.folder import CONFIG
 from esscher.samplers.ancestral import draw
@@ -29,7 +32,7 @@ def explore_folder(settings: ExploreRun) -> None:
 
 def explore_model(model: Model, settings: ExploreConfig) -> None:
     """Serve a page to look at a model of text, until Ctrl-C; one without a tokenizer is refused."""
-    launch(build_explorer_page(open_explorer(model, settings)), settings)
+    launch(build_explorer_page(open_explorer(model, settings), timeout=settings.timeout), settings)
 
 
 def open_explorer(model: Model, settings: ExploreConfig) -> Explorer:
@@ -47,9 +50,9 @@ def _inside(folder: str | Path, name: str) -> str | None:
     return str(path) if (path / CONFIG).is_file() else None
 
 
-def build_explorer_page(explorer: Explorer) -> "Blocks":
+def build_explorer_page(explorer: Explorer, *, timeout: float = ExploreConfig.timeout) -> "Blocks":
     """The page of one model. One computation runs at a time; candidates appear while drawing, and the page stays responsive."""
-    gr, handlers = load_gradio(), ExplorerHandlers(explorer)
+    gr, handlers = load_gradio(), ExplorerHandlers(explorer, timeout=timeout)
     source = "Source" if explorer.model.is_translator else "Prompt"
     with gr.Blocks(title="Esscher explorer", analytics_enabled=False) as page:
         tilt = f", tilted by {explorer.model.energy_name}" if explorer.model.is_tilted else ""
@@ -107,10 +110,10 @@ def build_explorer_page(explorer: Explorer) -> "Blocks":
 
 
 class ExplorerHandlers:
-    """The callbacks of the page: each returns a view as HTML, or an error message as HTML."""
+    """The callbacks of the page: each returns a view as HTML, or an error message as HTML, within `timeout` seconds."""
 
-    def __init__(self, explorer: Explorer):
-        self.explorer = explorer
+    def __init__(self, explorer: Explorer, *, timeout: float = ExploreConfig.timeout):
+        self.explorer, self.timeout = explorer, timeout
 
     def about(self) -> str:
         model, student = self.explorer.model, self.explorer.student
@@ -129,17 +132,22 @@ class ExplorerHandlers:
         self, prompt: str, sampler: str, pool: float, temperature: float, top_k: float, seed: float
     ) -> Iterator[tuple[str, str, str, str, CandidatesView | None]]:
         """Verdict, candidates, energies, draws by model, and the view itself, each time the pool has grown."""
+        end = time.monotonic() + self.timeout
         try:
-            controls = parse_controls(sampler, pool, temperature, top_k, seed)
-            for view in self.explorer.draw(prompt or "", controls):
-                verdict = markup.verdict(view, tilted=self.explorer.model.is_tilted)
-                energies, sides = "", ""
-                if view.complete:
-                    energies = markup.pool_energies(view) if self.explorer.model.is_tilted else ""
-                    sides = markup.render("sides", self.explorer.draws_by_model(view, controls))
-                yield verdict, markup.render("candidates", view, MAX_ROWS), energies, sides, view
-        except ValueError as error:
-            yield markup.render("error", str(error)), "", "", "", None
+            outputs = self._outputs(prompt or "", parse_controls(sampler, pool, temperature, top_k, seed))
+            while (output := call_within(end - time.monotonic(), lambda: next(outputs, None))) is not None:
+                yield output
+        except (ValueError, OSError) as error:
+            yield markup.render("error", self._message(error)), "", "", "", None
+
+    def _outputs(self, prompt: str, controls: Controls) -> Iterator[tuple[str, str, str, str, CandidatesView | None]]:
+        for view in self.explorer.draw(prompt, controls):
+            verdict = markup.verdict(view, tilted=self.explorer.model.is_tilted)
+            energies, sides = "", ""
+            if view.complete:
+                energies = markup.pool_energies(view) if self.explorer.model.is_tilted else ""
+                sides = markup.render("sides", self.explorer.draws_by_model(view, controls))
+            yield verdict, markup.render("candidates", view, MAX_ROWS), energies, sides, view
 
     def tokens(self, prompt: str, *settings: Any) -> str:
         return self._or_error_html(
@@ -158,11 +166,18 @@ class ExplorerHandlers:
 
     def _or_error_html(self, make: Callable[[], str]) -> str:
         try:
-            return make()
-        except (ValueError, OSError) as error:
-            return markup.render("error", str(error))
+            return call_within(self.timeout, make)
+        except (ValueError, OverflowError, OSError) as error:
+            return markup.render("error", self._message(error))
+
+    def _message(self, error: Exception) -> str:
+        late = f"This took longer than {self.timeout:g} s and was given up; take a smaller pool, or a longer --timeout."
+        return late if isinstance(error, TimeoutError) else str(error)
 
 
 def parse_controls(sampler: str, pool: float, temperature: float, top_k: float, seed: float) -> Controls:
     """The values of the sliders and fields, converted to `Controls`."""
-    return Controls(sampler, int(pool), float(temperature), int(top_k), seed=int(seed or 0))
+    try:
+        return Controls(sampler, int(pool), float(temperature), int(top_k), seed=int(seed or 0))
+    except (TypeError, OverflowError) as error:  # what the page itself never sends
+        raise ValueError(f"A control has no number: {error}. Nothing was drawn.") from error

@@ -37,6 +37,7 @@ from esscher.workflow.tilt import energy_data
 SAMPLERS = ("sir", "adaptive-sir", "particles")
 FIRST_CANDIDATES = 16  # candidates in the first view
 DATA, DATA_DRAWS = 100, 16  # data sequences whose energies are compared, and base draws per sequence
+MAX_POOL, MIN_TEMPERATURE = 4_096, 0.01
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,12 @@ class Controls:
     def __post_init__(self) -> None:
         if self.sampler not in SAMPLERS:
             raise ValueError(f"No sampler named {self.sampler!r}. Nothing was drawn; choose from: {', '.join(SAMPLERS)}.")
-        if self.pool < 2 or self.draws < 1 or self.top_k < 0 or not self.temperature > 0:
-            raise ValueError(f"{self} is out of range: pool >= 2, draws >= 1, top_k >= 0, temperature > 0. Nothing was drawn.")
+        in_range = 2 <= self.pool <= MAX_POOL and self.draws >= 1 and self.top_k >= 0 and abs(self.seed) < 2**63
+        if not in_range or not MIN_TEMPERATURE <= self.temperature <= 100:
+            raise ValueError(
+                f"{self} is out of range: pool from 2 to {MAX_POOL:,}, draws >= 1, top_k >= 0, temperature from "
+                f"{MIN_TEMPERATURE} to 100, a seed of 64 bits. Nothing was drawn."
+            )
 
     def target(self, target: Tilted) -> Tilted:
         return Tilted(truncated(target.base, top_k=self.top_k or None, temperature=self.temperature), target.energy)

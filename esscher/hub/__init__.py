@@ -7,8 +7,9 @@
     generation_config.json    plain sampling, top_k 0: the default of `generate` would truncate to 50 tokens
     README.md                 the model card
     esscher.json              for models of `transformers`: the space and the BOS token
+    esscher-manifest.json     sizes and digests of all these, which are checked on loading (`esscher.core.manifest`)
 
-Each file is replaced atomically, config.json last. `transformers` loads networks of esscher after `import esscher.hub.auto`.
+Each file is replaced atomically, the manifest last. `transformers` loads networks of esscher after `import esscher.hub.auto`.
 """
 
 from dataclasses import replace
@@ -21,6 +22,7 @@ from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM
 from esscher.core.config import DtypeName
 from esscher.core.device import place, resolve_device, resolve_dtype
+from esscher.core.manifest import check_manifest
 from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config
@@ -77,6 +79,7 @@ def read_base(
 ) -> tuple[SavedBase, Tokenizer | None]:
     """The same on the CPU, in the dtype of the files."""
     folder = Path(folder)
+    check_manifest(folder)
     config = read_config(folder)
     base: SavedBase
     if str(config.get("model_type", "")).startswith(PREFIX):
@@ -93,6 +96,12 @@ def read_base(
         base, tokenizer = load_transformers_base(folder, config, eos=eos)
     if max_length is not None:
         base.space = replace(base.space, max_length=max_length)
+    if base.max_positions is not None and base.space.max_length > base.max_positions:
+        where = folder / CONFIG if max_length is None else "the settings"
+        raise ValueError(
+            f"max_length in {where} is {base.space.max_length}, and the weights in {folder} have {base.max_positions} "
+            f"positions. Nothing was loaded; restore max_length, or give one of at most {base.max_positions}."
+        )
     if chunks:
         base.space = replace(base.space, eos=None)
     return base.eval(), tokenizer

@@ -34,6 +34,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from esscher.bases.causal_lm import IGNORE_INDEX
 from esscher.bases.logits import check_length
 from esscher.bases.network import NetworkBase, build_network
+from esscher.core.manifest import MANIFEST
 from esscher.core.space import Sequences, Space
 from esscher.hub.folder import CARD, PREFIX, ModelCard, generation_settings
 from esscher.hub.network_cache import NetworkCacheLayer, cache_layer_of, unpadded_rows
@@ -197,7 +198,9 @@ class NetworkLM(PreTrainedModel, GenerationMixin):  # type: ignore[no-untyped-ca
         )
 
     def save_pretrained(self, save_directory: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
-        """Write a folder that `esscher.hub.load_base` reads, too; an existing model card stays."""
+        """Write a folder that `esscher.hub.load_base` reads, too; an existing model card stays, a manifest does not, because
+        `transformers` writes the files of a folder one by one."""
+        (Path(save_directory) / MANIFEST).unlink(missing_ok=True)
         super().save_pretrained(save_directory, *args, **kwargs)
         if not (Path(save_directory) / CARD).exists():
             write_model_card(Path(save_directory), self.base, ModelCard("A base model"))

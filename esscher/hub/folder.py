@@ -1,6 +1,5 @@
 """The files that all model folders share: names, config, tokenizer, generation config, and the model card (README.md)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ import yaml
 from torch import nn
 
 from esscher.core.estimate import Estimate
+from esscher.core.model_folder import check_folder
+from esscher.core.reading import read_json_object
 from esscher.core.space import Space
 from esscher.core.storage import write_file
 from esscher.data.images import ImageCodec
@@ -27,18 +28,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     if not file.is_file():
         raise FileNotFoundError(f"The folder {folder} holds no {CONFIG}: it is no model, or its training has not ended.")
-    return read_json(file)
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        values = json.loads(file.read_text())
-    except ValueError as error:
-        raise ValueError(f"{file} is not valid JSON: {error}. Nothing was loaded; restore the file.") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{file} holds no JSON object. Nothing was loaded; restore the file.")
-    return values
+    check_folder(folder)
+    return read_json_object(file)
 
 
 def generation_settings(

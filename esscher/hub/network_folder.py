@@ -14,7 +14,10 @@ from typing import Any
 import tokenizers
 
 from esscher.bases.network import NetworkBase, build_base
+from esscher.core.config import from_dict
+from esscher.core.manifest import write_manifest
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import describing
 from esscher.core.space import Space
 from esscher.core.storage import load_module_tensors, module_tensors, read_tensors, write_json, write_tensors
 from esscher.data.images import ImageCodec
@@ -69,13 +72,14 @@ def with_bos(tokenizer: Tokenizer, space: Space) -> Tokenizer:
 
 
 def save_network(folder: Path, base: NetworkBase, tokenizer: Tokenizer | ImageCodec | None, card: ModelCard) -> None:
-    """Write the files of a folder, config.json last."""
+    """Write the files of a folder, config.json and the manifest last."""
     write_tokenizer(folder, with_bos(tokenizer, base.space) if isinstance(tokenizer, Tokenizer) else tokenizer)
     write_tensors(folder / WEIGHTS, module_tensors(base))
     bos = bos_id(base.space)
     write_json(folder / GENERATION, generation_settings(base.space, bos=bos, pad=bos))
     write_model_card(folder, base, card)
     write_json(folder / CONFIG, hf_config_of(base))
+    write_manifest(folder)
 
 
 def hf_model_name(kind: str) -> str | None:
@@ -104,11 +108,13 @@ def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tok
     unknown = [key for key in config if key not in CONFIG_KEYS]
     if unknown:
         raise ValueError(f"{folder / CONFIG} has an unknown key {unknown[0]!r}; the known keys are {', '.join(CONFIG_KEYS)}.")
-    try:
-        settings, space = NETWORKS.from_dict(config["base"]), Space(**config["space"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / CONFIG} does not describe a base: {error}. Nothing was loaded; restore it.") from error
-    base = build_base(settings, space, rng=SeededRng(0))
+    with describing(folder / CONFIG, "a base"):
+        space = from_dict(Space, config["space"], "space.")
+        base = build_base(NETWORKS.from_dict(config["base"], "base."), space, rng=SeededRng(0))
+        for key in ("vocab_size", "bos_token_id", "eos_token_id", "pad_token_id"):
+            stated, expected = config.get(key), hf_config_of(base)[key]
+            if key in config and stated != expected and (key, stated) != ("vocab_size", space.vocab_size):  # of older folders
+                raise ValueError(f"{key} is {stated}, and by its {space} it is {expected}")
     load_module_tensors(base, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     if not (folder / "tokenizer.json").is_file():
         return base, None
@@ -116,7 +122,12 @@ def load_network(folder: Path, config: dict[str, Any]) -> tuple[NetworkBase, Tok
     if tokenizer.vocab_size != space.vocab_size:
         raise ValueError(
             f"The tokenizer in {folder} has {tokenizer.vocab_size} tokens and the base has {space.vocab_size}: one of them was "
-            f"replaced. Nothing was loaded; restore the tokenizer the base was trained on."
+            f"replaced. Nothing was loaded; restore the tokenizer.json and tokenizer_config.json the base was trained on."
+        )
+    if space.eos is not None and tokenizer.eos != space.eos:
+        raise ValueError(
+            f"The eos_token in {folder / 'tokenizer_config.json'} is token {tokenizer.eos}, and space.eos in {folder / CONFIG} "
+            f"is {space.eos}: texts would not end where they did in training. Nothing was loaded; restore these files."
         )
     return base, tokenizer
 

@@ -14,30 +14,33 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from esscher.bases.causal_lm import CausalLM, causal_lm, special_token_ids, text_config
 from esscher.bases.network import NetworkBase
 from esscher.bases.seq2seq_lm import Seq2SeqLM, check_steps_match_scores, seq2seq_lm
+from esscher.core.bounded_files import RefusedError
+from esscher.core.config import from_dict
+from esscher.core.manifest import write_manifest
+from esscher.core.model_folder import load_pretrained, quiet_transformers
+from esscher.core.reading import describing, read_json_object
 from esscher.core.space import Space
 from esscher.core.storage import fsync_folder, saving_error, write_json
 from esscher.data.tokenizers import Tokenizer, load_tokenizer
-from esscher.energies.pretrained import quiet_transformers
-from esscher.hub.folder import CONFIG, GENERATION, ModelCard, generation_settings, read_json, write_card, write_tokenizer
+from esscher.hub.folder import CONFIG, GENERATION, ModelCard, generation_settings, write_card, write_tokenizer
 
 SIDECAR = "esscher.json"
 SIDECAR_KEYS = ("space", "bos", "esscher_version")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 SEPARATE_TOKENIZER_FILES = ("source.spm", "target.spm")
 AUTO_CLASSES = {
-    "causal": (AutoModelForCausalLM, "a causal language model"),
-    "seq2seq": (AutoModelForSeq2SeqLM, "an encoder-decoder model"),
+    "causal": ("AutoModelForCausalLM", "a causal language model"),
+    "seq2seq": ("AutoModelForSeq2SeqLM", "an encoder-decoder model"),
 }
 
 
 def save_transformers_base(folder: Path, base: CausalLM | Seq2SeqLM, tokenizer: Tokenizer | None, card: ModelCard) -> None:
     """Write the folder of a base."""
-    auto = AUTO_CLASSES["causal" if isinstance(base, CausalLM) else "seq2seq"][0].__name__
+    auto = AUTO_CLASSES["causal" if isinstance(base, CausalLM) else "seq2seq"][0]
     write_transformers_folder(folder, base, base.model, base.bos, tokenizer, generation_settings_of(base), card, auto)
 
 
@@ -45,7 +48,7 @@ def write_transformers_folder(
     folder: Path, base: CausalLM | Seq2SeqLM | NetworkBase, model: Any, bos: int, tokenizer: Tokenizer | None,
     generation: dict[str, Any], card: ModelCard, auto: str,
 ) -> None:  # fmt: skip
-    """Write a base as a model of `transformers` with all files beside it, config.json last; the class `auto` loads it."""
+    """Write a base as a `transformers` model with all files, config.json and the manifest last; the class `auto` loads it."""
     kind = str(model.config.model_type)
     write_tokenizer(folder, tokenizer)
     _save_pretrained_model(folder, model)
@@ -54,6 +57,7 @@ def write_transformers_folder(
     write_json(folder / SIDECAR, {"space": asdict(base.space), "bos": bos, "esscher_version": version("esscher")})
     os.replace(folder / f".{CONFIG}", folder / CONFIG)
     fsync_folder(folder)
+    write_manifest(folder)
 
 
 def generation_settings_of(base: CausalLM | Seq2SeqLM) -> dict[str, Any]:
@@ -65,18 +69,15 @@ def generation_settings_of(base: CausalLM | Seq2SeqLM) -> dict[str, Any]:
 
 def load_pretrained_model(folder: Path, config: dict[str, Any], kind: str) -> Any:
     """The model of a folder with this config as one of `AUTO_CLASSES`, in the dtype of its files."""
-    _refuse_pickle(folder)
     auto, what = AUTO_CLASSES[kind]
     try:
-        with quiet_transformers():
-            loaded: Any = auto.from_pretrained(
-                str(folder), local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype="auto",
-                output_loading_info=True,
-            )  # fmt: skip
+        loaded: Any = load_pretrained(auto, folder, dtype="auto", output_loading_info=True)
+    except (RefusedError, FileNotFoundError):
+        raise
     except Exception as error:  # of many classes: an unknown type, missing or truncated files, wrong shapes
         raise ValueError(
-            f"{folder} holds a model of type {config.get('model_type', '')!r}, which transformers {transformers.__version__} "
-            f"does not load as {what}: {error} Nothing was loaded."
+            f"{folder / CONFIG} describes a model of type {config.get('model_type', '')!r}, which transformers "
+            f"{transformers.__version__} does not load as {what}: {error} Nothing was loaded."
         ) from error
     model, info = loaded
     missing = sorted(info["missing_keys"]) or sorted(str(key) for key in info["mismatched_keys"])
@@ -95,13 +96,18 @@ def load_space_and_tokenizer(
     model's number of tokens, `ends` are its EOS tokens; `eos` names another EOS token."""
     sidecar = _load_sidecar(folder)
     if sidecar is not None:
-        size, ends = sidecar[0].vocab_size, [] if sidecar[0].eos is None else [sidecar[0].eos]
+        size, stated, ends = sidecar[0].vocab_size, ends, [] if sidecar[0].eos is None else [sidecar[0].eos]
     tokenizer = None
     if any((folder / name).is_file() for name in TOKENIZER_FILES):
         with quiet_transformers():
             tokenizer = load_tokenizer(folder, eos=eos, ends=ends if eos is None else (), size=size)
     elif eos is not None:
         raise ValueError(f"{folder} has no tokenizer, so there is no EOS token {eos!r}. Nothing was loaded; leave eos out.")
+    if sidecar is not None and eos is None and (end := sidecar[0].eos) is not None and end not in stated:
+        raise ValueError(
+            f"space.eos in {folder / SIDECAR} is {end}, and eos_token_id in {GENERATION} or {CONFIG} is {stated}. Nothing was "
+            f"loaded; restore these files."
+        )
     if sidecar is not None and eos is not None and tokenizer is not None:
         sidecar = replace(sidecar[0], eos=tokenizer.eos), sidecar[1]
     return sidecar, tokenizer
@@ -112,23 +118,14 @@ def _load_sidecar(folder: Path) -> tuple[Space, int] | None:
     file = folder / SIDECAR
     if not file.is_file():
         return None
-    sidecar, names = read_json(file), {field.name for field in fields(Space)}
+    sidecar, names = read_json_object(file), {field.name for field in fields(Space)}
     space = sidecar.get("space")
     if set(sidecar) != set(SIDECAR_KEYS) or not isinstance(space, dict) or set(space) != names:
         raise ValueError(f"{file} does not state {', '.join(SIDECAR_KEYS)}. Nothing was loaded; restore or remove it.")
-    return Space(**space), sidecar["bos"]
-
-
-def _refuse_pickle(folder: Path) -> None:
-    if any(folder.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
-    if pickled:
-        raise ValueError(
-            f"The weights in {folder} are pickled ({pickled[0]}), and reading a pickle runs the code in it. Nothing was "
-            f"loaded; if you trust the file, convert it with transformers: from_pretrained, then save_pretrained."
-        )
-    raise FileNotFoundError(f"The folder {folder} holds no *.safetensors file: it has no weights. Nothing was loaded.")
+    with describing(file, "a space and a BOS token"):
+        if not isinstance(sidecar["bos"], int):
+            raise ValueError(f"bos is {sidecar['bos']!r}")
+        return from_dict(Space, space, "space."), sidecar["bos"]
 
 
 def _save_pretrained_model(folder: Path, model: Any) -> None:
@@ -160,10 +157,10 @@ def load_transformers_base(
     sidecar, tokenizer = load_space_and_tokenizer(folder, int(text_config(model).vocab_size), ends, eos)
     if sidecar is None:
         return (seq2seq_lm if seq2seq else causal_lm)(model, eos="model" if tokenizer is None else tokenizer.eos), tokenizer
-    if not seq2seq:
-        return CausalLM(model, *sidecar), tokenizer
-    base = Seq2SeqLM(model, *sidecar)
-    check_steps_match_scores(base)
+    with describing(folder / SIDECAR, "the space of this model"):
+        base = (Seq2SeqLM if seq2seq else CausalLM)(model, *sidecar)
+    if isinstance(base, Seq2SeqLM):
+        check_steps_match_scores(base)
     return base, tokenizer
 
 

@@ -93,6 +93,10 @@ class PixelNetwork(NetworkWithHead, ABC):
         """The number of symbols before the first pixel: 1 with classes, else 0."""
         return min(1, self.config.classes)
 
+    @property
+    def prompt_vocab_size(self) -> int:
+        return self.vocab_size + self.config.classes
+
     def hidden(self, x: Sequences) -> Float[Tensor, "B T D"]:
         length = x.tokens.shape[1]
         rows = max(1, -(-(length - self.prompt_length) // (self.columns * self.channels)))

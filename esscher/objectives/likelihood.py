@@ -93,7 +93,7 @@ class TiltedLikelihood:
         if len(data) == 0:
             raise ValueError("There is no sequence to learn from. Nothing was computed; give some data.")
         prompts, which = unique_prompts(data)
-        drawn = self.sampler(target, prompts, self.draws, rng=rng)
+        drawn = self.sampler(target.unchecked(), prompts, self.draws, rng=rng)  # dropout may be on
         log_z = self._log_z(target, drawn)[which]
         log_score = self._log_score(target, data)
         value = (log_z - log_score).mean()

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from esscher.core.device import place, widest
-from esscher.core.draws import Draws, Sampler
+from esscher.core.draws import Draws, Sampler, checked_sampler
 from esscher.core.objective import Loss
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, Space, concatenate, refuse_foreign, unique_prompts
@@ -32,6 +32,7 @@ from esscher.energies.serialization import base_digest
 from esscher.samplers.ancestral import Ancestral, draw
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class StoredNegatives:
     """A sampler that picks from a table of draws of a base; `digest` is the hash of the base. Other prompts are refused."""
@@ -148,11 +149,11 @@ class NoiseContrast:
             raise ValueError("There is no sequence to learn from. Nothing was computed; give some data.")
         if self.prefixes:
             data = shorter_prompts(data, self.prefixes, target.space, rng=rng)
-        refuse_foreign(data, target.space)
+        refuse_foreign(data, target.space, prompt_vocab_size=target.prompt_vocab_size)
         noise = target.base if self.noise is None else self.noise
         drawn = self.sampler(Tilted(noise), data.prompts(), self.negatives, rng=rng)
         both = concatenate([data, drawn.x])
-        log_ratio = -widest(target.energy(both))
+        log_ratio = -widest(target.energies(both))
         energies = -log_ratio.detach()
         if self.noise is not None:
             with torch.no_grad():

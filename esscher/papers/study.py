@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor, nn
 
 from esscher.core.estimate import Estimate
+from esscher.core.reading import describing, read_json, read_json_lines
 from esscher.core.storage import write_file
 from esscher.estimators.intervals import interval, ratio
 from esscher.reports.document import Picture, Section, Table, write_report
@@ -92,9 +93,8 @@ def cached_json(file: Path, make: Callable[[], Any]) -> Any:
     """The content of a JSON file, which `make` returns if there is no file yet; estimates are restored."""
     if not exists_on_main_process(file):
         write_file(file, (json.dumps(make(), indent=2, ensure_ascii=False, default=Estimate.to_dict) + "\n").encode())
-    return json.loads(
-        file.read_text(encoding="utf8"), object_hook=lambda item: Estimate(**item) if set(item) == ESTIMATE_FIELDS else item
-    )
+    with describing(file, "results"):
+        return read_json(file, hook=lambda item: Estimate(**item) if set(item) == ESTIMATE_FIELDS else item)
 
 
 def run_with_seed(run: TrainRun, run_dir: Path, seed: int) -> TrainRun:
@@ -152,5 +152,5 @@ def select(rows: Rows, columns: Sequence[str]) -> list[Row]:
 
 def validation_history(run_dir: Path) -> list[tuple[int, float]]:
     """The step and the loss of every evaluation of a run, in order."""
-    entries = [json.loads(line) for line in (run_dir / "history.jsonl").read_text(encoding="utf8").splitlines()]
+    entries = read_json_lines(run_dir / "history.jsonl")
     return [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]

@@ -2,7 +2,6 @@
 escapes all text; `MEANINGS` explains the numbers of reports, each of which stands with its interval."""
 
 import io
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.estimate import Estimate
+from esscher.core.reading import read_json_lines
 from esscher.core.storage import write_file
 from esscher.reports.plots import curves, intervals
 from esscher.reports.report import PAGE, Report, compare_reports, flatten
@@ -117,8 +117,11 @@ def _render(part: Table | Picture | TextLines) -> dict[str, Any]:
 
 def figure_svg(figure: "Figure") -> str:
     """The figure as an SVG element for inclusion in HTML."""
+    from matplotlib import rc_context
+
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "esscher"}):  # the same names of shapes each time
+        figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
 
@@ -196,7 +199,7 @@ def _interval_figure(estimates: Mapping[str, Estimate], label: str) -> "Figure":
 
 def _history_section(folder: Path) -> list[Section]:
     file = folder / "history.jsonl"
-    history = [json.loads(line) for line in file.read_text().splitlines() if line] if file.is_file() else []
+    history = read_json_lines(file) if file.is_file() else []
     lines = {}
     for name in ("loss", "validation"):
         entries = [entry for entry in history if isinstance(entry.get(name), int | float)]

@@ -15,8 +15,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from esscher.core.config import from_dict
+from esscher.core.console import console, write_line
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import check_manifest, files_of, write_manifest
+from esscher.core.reading import describing, read_json_object
 
 ANSWER, PAGE = "answer.json", "report.html"
 PACKAGES = ("esscher", "torch", "transformers", "numpy")
@@ -35,6 +39,7 @@ class Report:
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     json_tables: Mapping[str, Any] | None = None
+    failed: bool = False  # whether the command ends with exit code 1
 
     def estimates(self) -> dict[str, Estimate]:
         """All estimates by names that runs of one command share: the name of the fact, or `table, words of the row: column`."""
@@ -59,12 +64,14 @@ class Report:
             write_json(folder / ANSWER, {name: to_json(getattr(saved, name)) for name in SAVED})
             if not own_page:
                 write_page(folder, saved)
+            is_model = (folder / "config.json").is_file()  # whose files were recorded when it was saved
+            write_manifest(folder, [ANSWER, PAGE] if is_model else files_of(folder))
         except OSError as error:
             return replace(self, notes=[*self.notes, f"No report was saved in {folder}: {error}. The numbers are complete."])
         return replace(saved, facts={**self.facts, "report": folder / PAGE})
 
 
-SAVED = [entry.name for entry in fields(Report) if entry.name != "json_tables"]
+SAVED = [entry.name for entry in fields(Report) if entry.name not in ("json_tables", "failed")]
 
 
 def print_report(report: Report, *, as_json: bool) -> None:
@@ -74,19 +81,17 @@ def print_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         tables = report.tables if report.json_tables is None else report.json_tables
         notes = {"notes": list(report.notes)} if report.notes else {}
-        print(json.dumps(to_json({**report.facts, **tables, **notes})))
+        write_line(json.dumps(to_json({**report.facts, **tables, **notes})))
         return
-    from rich.console import Console
-
     from esscher.reports.tables import rich_facts, rich_table
 
-    console = Console()
+    terminal = console()
     if report.facts:
-        console.print(rich_facts(report.title, report.facts))
+        terminal.print(rich_facts(report.title, report.facts))
     for name, rows in report.tables.items():
-        console.print(rich_table(name, rows))
+        terminal.print(rich_table(name, rows))
     for note in report.notes:
-        console.print(note, markup=False)
+        terminal.print(note, markup=False)
 
 
 def read_report(folder: Path) -> Report:
@@ -97,10 +102,12 @@ def read_report(folder: Path) -> Report:
             f"There is no {ANSWER} in {folder}, so no command finished there. Nothing was compared; name folders that train, "
             f"tilt, distil, measure or reproduce wrote."
         )
-    values = json.loads(file.read_text(encoding="utf8"))
+    values = read_json_object(file, then="Nothing was compared; restore the file.")
+    check_manifest(folder, [ANSWER])
     if set(values) != set(SAVED):
         raise ValueError(f"{file} has keys {sorted(values)}; a report has {sorted(SAVED)}. Nothing was compared.")
-    return Report(**{name: _restore_estimates(value) for name, value in values.items()})
+    with describing(file, "a report", then="Nothing was compared; restore the file."):
+        return from_dict(Report, {name: _restore_estimates(value) for name, value in values.items()})
 
 
 def compare_reports(reports: Mapping[str, Report]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

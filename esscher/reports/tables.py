@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from esscher.core.console import escaped
 from esscher.core.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def rich_table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         numeric = all(isinstance(row.get(key), int | float | Estimate | None) for row in rows)
         table.add_column(key.replace("_", " "), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(format_cell(row.get(key))) for key in column_names(rows)))
+        table.add_row(*(Text(escaped(format_cell(row.get(key)))) for key in column_names(rows)))
     return table
 
 
@@ -55,7 +56,7 @@ def rich_facts(title: str, facts: Mapping[str, Any]) -> Table:
     table.add_column(overflow="fold")
     for key, value in facts.items():
         shown = str(value) if isinstance(value, Estimate) and value.n else format_cell(value)
-        table.add_row(key.replace("_", " "), Text(shown))
+        table.add_row(key.replace("_", " "), Text(escaped(shown)))
     return table
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from esscher.core.draws import Draws
+from esscher.core.config import check_at_least
+from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Tilted
@@ -17,6 +18,7 @@ from esscher.samplers.importance import Importance
 MAX_CANDIDATES_PER_ROUND = 2**16
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class Rejection:
     """Exact draws, given a bound on the log weight; a larger weight is an error, never clamped."""
@@ -26,10 +28,15 @@ class Rejection:
     patience: int = 1_000_000
     """Candidates for each draw before giving up."""
 
+    def __post_init__(self) -> None:
+        check_at_least(self, -math.inf, "log_bound", note=" Nothing was drawn.")
+        check_at_least(self, 1, "patience", note=" Nothing was drawn.")
+
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         return _reject(target, prompts, draws, self.log_bound, self.patience, strict=True, rng=rng)
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class QuasiRejection:
     """Approximate draws with any bound: a higher one costs more and is less biased, by an amount that can be estimated."""
@@ -38,6 +45,10 @@ class QuasiRejection:
     """Weights above exp of this are treated as exp of this."""
     patience: int = 1_000_000
     """Candidates for each draw before giving up."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, -math.inf, "log_bound", note=" Nothing was drawn.")
+        check_at_least(self, 1, "patience", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         return _reject(target, prompts, draws, self.log_bound, self.patience, strict=False, rng=rng)
@@ -82,12 +93,16 @@ def _reject(
     return Draws(x, torch.zeros_like(log_base), log_base, estimates_z=False, independent=True, cost=proposed, info=info)
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class Metropolis:
     """Independence Metropolis-Hastings: the last state of one chain for each draw, biased until the chain forgets its start."""
 
     steps: int = 100
     """Proposals of each chain."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "steps", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         length = self.steps + 1

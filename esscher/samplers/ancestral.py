@@ -9,13 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.config import check_at_least
 from esscher.core.device import on_device_of, widest_float
-from esscher.core.draws import Draws
+from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import STEPS_PER_BLOCK, Rng
 from esscher.core.space import Sequences, Space, concatenate
-from esscher.core.target import Base, State, Tilted, flat
+from esscher.core.target import Base, State, Tilted, flat, name_of
 
 COMPACT_BELOW = 0.75  # drop finished rows when the open ones are fewer than this share: dropping copies the state
+UNNORMALISED = 0.05  # nats by which rounding may move the log-sum of a step
 SHARE_BELOW = 0.5  # draws share states while different prefixes are fewer than this share of them
 
 
@@ -39,12 +41,23 @@ def draw(
     parts = []
     for group in prompts.split(prompts_at_once):
         log_prob, state = base.begin(group)
+        _refuse_other_shape(base, log_prob, len(group))
         every = torch.arange(len(group), device=log_prob.device)
         for number, size in enumerate(sizes):
             own_state = state if number + 1 == len(sizes) else base.select(state, every)
             parts.append(_continue(base, group, size, length, log_prob, own_state, rng))
     log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]).to(device), log_base
+
+
+def _refuse_other_shape(base: Base, log_prob: Tensor, rows: int) -> None:
+    shape = (rows, base.space.vocab_size)
+    if log_prob.shape != shape or not log_prob.is_floating_point():
+        raise ValueError(
+            f"The base {name_of(base)} begins with log-probabilities of shape {list(log_prob.shape)} and {log_prob.dtype}, and "
+            f"a step gives every token of the space a real number, {list(shape)}. Nothing was drawn; see "
+            f"`esscher.testing.check_base`."
+        )
 
 
 def steps_between_checks(device: torch.device) -> int:
@@ -69,7 +82,7 @@ def _continue(
     alive = torch.arange(len(rows), device=device)  # open rows, and finished ones that are not dropped yet
     place = None if draws == 1 else alive // draws
     open_ = torch.ones_like(alive, dtype=torch.bool)
-    choices = rng.tokens(len(rows), device)
+    choices, first_total = rng.tokens(len(rows), device), log_prob.logsumexp(-1)
     steps: list[_Step] = []
     for t in range(length):
         row_log_prob = log_prob if place is None else log_prob[place]
@@ -90,7 +103,13 @@ def _continue(
         state, token, place = _branch(base, state, len(log_prob), token, place)
         log_prob, state = base.advance(state, token)
     x, log_base = _assemble(space, rows, steps)
-    wrong = int((~torch.isfinite(log_base)).sum())
+    wrong, unnormalised = torch.stack([(~torch.isfinite(log_base)).sum(), (first_total.abs() > UNNORMALISED).sum()]).tolist()
+    if unnormalised:
+        raise ValueError(
+            f"The base {name_of(base)} gives probabilities that do not sum to 1 after {unnormalised} of {len(prompts)} "
+            f"prompts: their log-sum is {float(first_total.abs().max()):.4g}, not 0. The draws were dropped; "
+            f"normalise what `begin` and `advance` give, for instance by `log_softmax(-1)`."
+        )
     if wrong:
         raise ValueError(
             f"The base gave no probability to {wrong} of {len(log_base)} draws: its log-probabilities are not finite. "
@@ -134,6 +153,7 @@ def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequen
     return Sequences(padded[:, : int(stop.max())], rows.start, stop), log_base
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class Ancestral:
     """Exact draws of a base, token by token; the target must not be tilted."""
@@ -142,8 +162,7 @@ class Ancestral:
     """Stop each draw after so many tokens; by default at the end symbol or the length limit of the base."""
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ValueError(f"A draw has at least one token, not max_new_tokens = {self.max_new_tokens}.")
+        check_at_least(self, 1, "max_new_tokens", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         if target.energy is not flat:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from esscher.core.draws import Draws
+from esscher.core.draws import Draws, check_target, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
@@ -15,6 +15,7 @@ from esscher.samplers.ancestral import draw
 from esscher.samplers.scoring import log_prob, log_weight
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class Importance:
     """Independent weighted draws, whose weights average to Z."""
@@ -25,6 +26,11 @@ class Importance:
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         proposal = target.base if self.proposal is None else self.proposal
+        if proposal.space != target.space:
+            raise ValueError(
+                f"The proposal draws from {proposal.space}, and the target is over {target.space}. Nothing was drawn; propose "
+                f"from a base with the same tokens, end symbol and max_length."
+            )
         x, log_proposal = draw(proposal, prompts, draws, rng=rng)
         log_base = log_proposal if self.proposal is None else log_prob(target.base, x).view(log_proposal.shape)
         log_tilt = log_weight(target, x).view(log_proposal.shape) + log_base - log_proposal
@@ -37,7 +43,7 @@ class Exhaustive:
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        x = enumerate_points(target.space, prompts)
+        x = enumerate_points(check_target(target, prompts), prompts)
         log_base = log_prob(target.base, x).view(len(prompts), -1)
         log_tilt = log_base + log_weight(target, x).view(len(prompts), -1) + math.log(log_base.shape[1])
         return Draws(x, log_tilt, log_base, estimates_z=True, independent=False, cost=len(x))

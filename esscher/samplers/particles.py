@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from esscher.core.config import check_at_least
 from esscher.core.device import on_device_of, widest_float
-from esscher.core.draws import Draws, ess
+from esscher.core.draws import Draws, checked_sampler, ess, refuse_too_many
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Tilted
@@ -53,6 +54,7 @@ def resample(draws: Draws, count: int, *, rng: Rng) -> Sequences:
     return draws.x.rows((first + column).view(-1).to(draws.x.tokens.device))
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class Particles:
     """Weighted draws by sequential Monte Carlo, dependent within a prompt; a pruned prefix counts in `cost` as far as drawn."""
@@ -68,12 +70,13 @@ class Particles:
     """Start with 2^this times as many prefixes, and keep half of them after each block."""
 
     def __post_init__(self) -> None:
-        if self.block < 1 or self.pruning_rounds < 0:
-            raise ValueError(f"A block has at least 1 token, and prefixes are halved 0 times or more: {self}.")
+        check_at_least(self, 1, "block", note=" Nothing was drawn.")
+        check_at_least(self, 0, "pruning_rounds", "threshold", note=" Nothing was drawn.")
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         device, prompts = prompts.tokens.device, on_device_of(prompts, target.base, target.energy)
+        refuse_too_many(len(prompts) * draws << self.pruning_rounds, prompts.tokens.shape[1] + target.space.max_length)
         together = max(1, rows_at_once(target.space) // (draws * 2**self.pruning_rounds))
         drawn = Draws.cat([self._run(target, group, draws, rng) for group in prompts.split(together)], 0)
         return replace(drawn, x=drawn.x.to(device))

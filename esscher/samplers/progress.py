@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -28,13 +29,14 @@ class ProgressCounter:
 def with_progress(target: Tilted, tally: ProgressCounter) -> Tilted:
     """The same target, whose base and energy count their calls."""
 
+    @wraps(target.energy, updated=())
     def energy(x: Sequences) -> Tensor:
-        value = target.energy(x)
+        value = target.energies(x)
         tally.add(weighed=len(x))
         return value
 
     counting = CountingTwistedEnergy(target.energy, energy) if isinstance(target.energy, HasTwist) else energy
-    return Tilted(CountingBase(target.base, tally), flat if target.energy is flat else counting)
+    return Tilted(CountingBase(target.base, tally), flat if target.energy is flat else counting).unchecked()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from esscher.core.draws import Draws, Sampler, ess
+from esscher.core.config import check_at_least
+from esscher.core.draws import Draws, Sampler, checked_sampler, ess
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Tilted
@@ -29,6 +30,7 @@ class CandidateSelection:
     independent: bool  # whether the draws are independent, given the prompt
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class SIR:
     """SIR with a fixed number of candidates: biased towards the base, less so as `num_candidates` grows."""
@@ -42,8 +44,7 @@ class SIR:
     draws are independent only given the candidates."""
 
     def __post_init__(self) -> None:
-        if self.num_candidates < 1:
-            raise ValueError(f"num_candidates is at least one candidate, not {self.num_candidates}.")
+        check_at_least(self, 1, "num_candidates", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         return selected_draws(self.choose(target, prompts, draws, rng=rng))
@@ -66,6 +67,7 @@ class SIR:
         return [CandidateSelection(every, candidates, column, self.num_candidates, ess_of_draw, enough, independent)]
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class AdaptiveSIR:
     """SIR with as many candidates as each prompt needs, found by a pilot run.
@@ -85,11 +87,17 @@ class AdaptiveSIR:
     """Choose all draws of a prompt from the same candidates."""
 
     def __post_init__(self) -> None:
+        check_at_least(self, 1, "min_ess", "min_candidates", "max_candidates", note=" Nothing was drawn.")
         least, most = self.min_candidates, self.max_candidates
         if not 1 <= least <= most:
-            raise ValueError(f"Candidates grow from min_candidates >= 1 to max_candidates, not from {least} to {most}.")
+            raise ValueError(
+                f"Candidates grow from min_candidates >= 1 to max_candidates, not from {least} to {most}. Nothing was drawn."
+            )
         if not 1 <= self.min_ess <= most:
-            raise ValueError(f"min_ess lies between 1 and max_candidates = {most}: no {most} candidates have {self.min_ess}.")
+            raise ValueError(
+                f"min_ess lies between 1 and max_candidates = {most}: no {most} candidates have {self.min_ess}. Nothing was "
+                f"drawn."
+            )
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         return selected_draws(self.choose(target, prompts, draws, rng=rng))

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from esscher.core.config import check_at_least
 from esscher.core.device import on_device_of
-from esscher.core.draws import Draws
+from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Energy, Tilted
@@ -58,6 +59,7 @@ class PrefixEnergy:
         return guess + self.offset.cpu()[length]
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class FittedParticles:
     """Particles with a twist fitted on pilot draws of the base, which count in the cost and are dropped."""
@@ -70,6 +72,7 @@ class FittedParticles:
     """Draws of the base, over all prompts, to fit the twist on."""
 
     def __post_init__(self) -> None:
+        check_at_least(self, 1, "pilot", note=" Nothing was drawn.")
         Particles(block=self.block, pruning_rounds=self.pruning_rounds)  # refuses impossible settings
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
@@ -80,6 +83,7 @@ class FittedParticles:
         return replace(drawn, cost=drawn.cost + each * len(pilot_prompts))
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class ParticleSIR:
     """SIR among the particles of one sequential Monte Carlo run for each prompt, with a fitted twist."""

@@ -12,8 +12,6 @@ class ServeConfig(ServerConfig):
 
     port: int = 8000
     """Port to listen on."""
-    max_body_bytes: int = 65_536
-    """Largest request, in bytes."""
     max_prompts: int = 8
     """Prompts per request."""
     max_prompt_tokens: int = 1_024
@@ -27,7 +25,7 @@ class ServeConfig(ServerConfig):
     max_queued: int = 32
     """Requests that may wait; more are refused."""
     timeout: float = 60.0
-    """Seconds from a request's first byte to its answer."""
+    """Seconds from a request, once it is here, to its answer."""
 
     def __post_init__(self) -> None:
         limits = {name: value for name, value in vars(self).items() if name.startswith("max_") and name != "max_queued"}

@@ -15,6 +15,7 @@ from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of
 from esscher.core.target import Tilted, flat
+from esscher.energies.text_scorers import PatternTimeoutError
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.sir import SIR
@@ -23,6 +24,7 @@ from esscher.serving.requests import CompletionRequest, RefusedError
 from esscher.workflow.model import Model
 
 PROGRESS_SECONDS = 0.5  # between two progress messages
+LATE = "The time limit was reached before all was drawn; lower n, num_candidates or max_tokens."
 
 
 class GenerationCancelledError(Exception):
@@ -36,11 +38,15 @@ class RequestMonitor(ProgressCounter):
         super().__init__(say, pause=PROGRESS_SECONDS)
         self.deadline, self.cancelled = time.monotonic() + seconds, threading.Event()
 
+    @property
+    def seconds_left(self) -> float:
+        return self.deadline - time.monotonic()
+
     def add(self, *, tokens: int = 0, weighed: int = 0) -> None:
         if self.cancelled.is_set():
             raise GenerationCancelledError
-        if time.monotonic() > self.deadline:
-            raise RefusedError(408, "The time limit was reached before all was drawn; lower n, num_candidates or max_tokens.")
+        if self.seconds_left <= 0:
+            raise RefusedError(408, LATE)
         super().add(tokens=tokens, weighed=weighed)
 
 
@@ -60,13 +66,20 @@ class Engine:
     @torch.no_grad()
     def draw(self, request: CompletionRequest, monitor: RequestMonitor) -> dict[str, Any]:
         """Choices and usage in the format of OpenAI, with the base's log-probability and the ESS of the candidates."""
-        tokens, target = self.model.data.encode_prompts(list(request.prompts)), with_progress(self.target(request), monitor)
+        monitor.add()  # a request that waited too long is not begun
+        try:
+            tokens = self.model.data.encode_prompts(list(request.prompts))
+        except ValueError as error:  # for example, a letter outside the alphabet
+            raise RefusedError(400, str(error)) from error
+        target = with_progress(self.target(request), monitor)
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")
         sampler = Ancestral() if target.energy is flat else SIR(request.num_candidates, shared=False)
         try:
             drawn = sampler(target, prompts_of(tokens), request.draws, rng=SeededRng(request.seed))
+        except PatternTimeoutError as error:
+            raise RefusedError(408, str(error)) from error
         except ValueError as error:  # for example, all candidates have weight 0
             raise RefusedError(400, str(error)) from error
         points, eos = drawn.x.points(), target.space.eos
@@ -85,22 +98,19 @@ class Engine:
         ]
         read, written = sum(map(len, tokens)), sum(map(len, points))
         usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-        return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}}
+        return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}, "seed": request.seed}
 
 
 def serve_model(model: Model, config: ServeConfig) -> None:
     """Serve a model of text, tilted or not; one without a tokenizer is refused."""
     try:
-        import uvicorn
-
+        from esscher.core.http_server import address_of, listen, run
         from esscher.serving.server import create_app
     except ImportError as error:
         raise ImportError("Serving needs uvicorn and starlette. Nothing is served; pip install 'esscher[serve]'.") from error
     model.tokenizer  # noqa: B018 (refuses a model without text)
+    listener = listen(config.host, range(config.port, config.port + 1))
     current_progress().say(
-        f"{model.name} on {device_of(model.base)} at http://{config.host}:{config.port}/v1/completions; Ctrl-C ends it."
+        f"{model.name} on {device_of(model.base)} at {address_of(listener, config)}/v1/completions; Ctrl-C ends it."
     )
-    uvicorn.run(
-        create_app(Engine(model, config)), host=config.host, port=config.port, log_level="warning", access_log=False,
-        timeout_keep_alive=5, limit_concurrency=None, h11_max_incomplete_event_size=65_536,
-    )  # fmt: skip
+    run(create_app(Engine(model, config)), config, listener)

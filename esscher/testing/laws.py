@@ -64,15 +64,23 @@ def check_base(base: Base, prompts: list[list[int]], *, tolerance: float = 1e-5)
 
 @torch.no_grad()
 def check_energy(energy: Energy, x: Sequences, *, tolerance: float = 1e-5) -> None:
-    """Check an energy: one reproducible number a row, independent of padding and of other rows of the batch."""
-    together = energy(x)
-    assert together.shape == (len(x),), f"an energy gives one number a row: expected {(len(x),)}, got {tuple(together.shape)}"
+    """Check an energy: one reproducible real number a row, independent of padding and of other rows of the batch. The rows
+    should differ in energy and length, as draws of the base do."""
+    given = x.tokens.clone()
+    together = _one_number_a_row(energy(x), len(x))
+    assert torch.equal(x.tokens, given), "an energy must not write into the tokens that it is given"
     wrong = torch.isnan(together) | (together == -torch.inf)
     assert not bool(wrong.any()), f"an energy must be a number, or +inf to forbid; {int(wrong.sum())} of {len(x)} are not"
     assert_equal(energy(x), together, tolerance, "an energy must be the same twice (is dropout on? call eval())")
     assert_equal(energy(_padded(x)), together, tolerance, "padding must not change an energy")
-    alone = torch.cat([energy(_alone(x, row)) for row in range(len(x))])
+    alone = torch.cat([_one_number_a_row(energy(_alone(x, row)), 1) for row in range(len(x))])
     assert_equal(alone, together, tolerance, "an energy must not depend on the other rows of the batch")
+
+
+def _one_number_a_row(values: Tensor, rows: int) -> Tensor:
+    assert values.is_floating_point(), f"an energy gives real numbers, float32 or float64, not {values.dtype}"
+    assert values.shape == (rows,), f"an energy gives one number a row: expected {(rows,)}, got {tuple(values.shape)}"
+    return values
 
 
 def check_objective(

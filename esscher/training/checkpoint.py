@@ -6,16 +6,16 @@
         weights.safetensors       parameters and buffers of every module
         optimizer.safetensors     tensors of every optimizer
         extra.safetensors         other tensors, if there are any: memories of streams, averaged weights
-        state.json                the rest: step, best evaluation, settings, versions, optimizers' plain values
+        state.json                the rest: step, best evaluation, history, settings, versions, optimizers' plain values
         manifest.json             size and SHA-256 of these files
 
 A checkpoint is renamed from a temporary folder, so it is complete or absent. The last two and the best are kept. What it leaves
 out: random state, because random numbers are a function of (seed, step, rank).
 """
 
-import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,11 +26,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from esscher.core.manifest import CHECKPOINT_MANIFEST, compare_with_manifest, write_manifest
+from esscher.core.reading import read_json_object
 from esscher.core.storage import (
     SavingError,
     fsync_folder,
     full_tensor,
     load_module_tensors,
+    make_folder,
     module_tensors,
     read_tensors,
     saving_error,
@@ -41,7 +44,9 @@ from esscher.core.storage import (
 )
 
 WEIGHTS, OPTIMIZER, EXTRA = "weights.safetensors", "optimizer.safetensors", "extra.safetensors"
-STATE, MANIFEST, CURRENT = "state.json", "manifest.json", "current.json"
+STATE, MANIFEST, CURRENT = "state.json", CHECKPOINT_MANIFEST, "current.json"
+STEP = re.compile(r"step-\d{8,}")
+RESTORE_BEST = "restore it from a copy, or train anew in another folder"
 KEEP_LAST = 2  # checkpoints that are kept besides the best
 
 
@@ -63,40 +68,52 @@ class CheckpointManager:
 
     def save(self, step: int, saved: CheckpointData, *, best: bool) -> Path:
         """Write the checkpoint of a step, mark it as the last one, and as the best if it is; then delete old ones."""
-        place = self.folder / f"step-{step:08d}"
-        beside = self.folder / f".writing-{place.name}-{os.getpid()}"
+        place = self.at(step)
+        beside = self.folder / f".writing-{place.name}-{os.getpid()}"  # `folder_lock` removes those of killed processes
         try:
-            for leftover in self.folder.glob(".writing-*"):  # of a process that was killed
-                shutil.rmtree(leftover, ignore_errors=True)
-            beside.mkdir(parents=True)
+            make_folder(self.folder)
+            beside.mkdir()
             write_tensors(beside / WEIGHTS, saved.weights)
             write_tensors(beside / OPTIMIZER, saved.optimizers)
             if saved.extra:
                 write_tensors(beside / EXTRA, saved.extra)
             write_json(beside / STATE, saved.state)
             written = [name for name in (WEIGHTS, OPTIMIZER, EXTRA, STATE) if (beside / name).is_file()]
-            write_json(beside / MANIFEST, {name: _checksum(beside / name) for name in written})
+            write_manifest(beside, written, manifest=MANIFEST)
             fsync_folder(beside)
             if place.exists():  # from a run that was killed between this rename and the next
                 shutil.rmtree(place)
             os.replace(beside, place)
             current = {"last": place.name, "best": place.name if best else self.current().get("best")}
             write_json(self.folder / CURRENT, current)
-        except (OSError, SafetensorError) as error:
+        except BaseException as error:
             shutil.rmtree(beside, ignore_errors=True)
+            if not isinstance(error, OSError | SafetensorError):
+                raise
             cause, last = saving_error(place, error, 0), self.last()
             earlier = "There was none before it" if last is None else f"The checkpoint {last.name} survives"
             what = f"Step {step} could not be saved, and training stopped. {cause.what}"
             raise SavingError(cause.errno or 0, what, f"{earlier} in {self.folder}; make room and resume.") from error
+        self.prune()
+        return place
+
+    def prune(self) -> None:
+        """Delete all but the last checkpoints and the best."""
+        current = self.current()
         for old in self._all()[:-KEEP_LAST]:
             if old.name not in current.values():
                 shutil.rmtree(old, ignore_errors=True)
-        return place
 
     def current(self) -> dict[str, Any]:
         """The names of the last and the best checkpoint; empty before the first."""
         file = self.folder / CURRENT
-        return json.loads(file.read_text()) if file.is_file() else {}
+        if not file.is_file():
+            return {}
+        then = f"Nothing was loaded; delete {CURRENT} and resume: training then goes on from the newest checkpoint."
+        names = read_json_object(file, then=then)
+        if set(names) != {"last", "best"} or not all(name is None or STEP.fullmatch(str(name)) for name in names.values()):
+            raise ValueError(f"{file} does not name the last and the best checkpoint. {then}")
+        return names
 
     def last(self) -> Path | None:
         """The folder of the last checkpoint, or of the newest one left if that was deleted."""
@@ -106,6 +123,10 @@ class CheckpointManager:
         """The folder of the checkpoint with the best evaluation."""
         return self._folder_of("best")
 
+    def at(self, step: int) -> Path:
+        """The folder of the checkpoint of a step, whether it is there or not."""
+        return self.folder / f"step-{step:08d}"
+
     def _folder_of(self, role: str) -> Path | None:
         name = self.current().get(role)
         return None if name is None or not (self.folder / name).is_dir() else self.folder / name
@@ -113,22 +134,24 @@ class CheckpointManager:
     def read(self, place: Path) -> CheckpointData:
         """Read a checkpoint, checking every file against the manifest."""
         try:
-            manifest = json.loads((place / MANIFEST).read_text())
-            for name, stamp in manifest.items():
-                if _checksum(place / name) != stamp:
-                    size = (place / name).stat().st_size
-                    raise ValueError(f"{name} is not what was written ({size:,} bytes now, {stamp['bytes']:,} then)")
-            state = json.loads((place / STATE).read_text())
-            extra = read_tensors(place / EXTRA) if EXTRA in manifest else {}
+            differences = compare_with_manifest(place, manifest=MANIFEST)
+            for names, how in (
+                (differences.missing, f"is missing, by {MANIFEST}"),
+                (differences.changed, f"is not what was written, by {MANIFEST}"),
+                (differences.added, f"is not in {MANIFEST}"),
+            ):
+                if names:
+                    raise ValueError(f"{names[0]} {how}")
+            state = read_json_object(place / STATE)
+            extra = read_tensors(place / EXTRA) if (place / EXTRA).is_file() else {}
             return CheckpointData(read_tensors(place / WEIGHTS), read_tensors(place / OPTIMIZER), state, extra)
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            missing = error.filename if isinstance(error, FileNotFoundError) else None
-            reason = f"{Path(missing).name} is missing" if missing else error
             others = [other for other in self._all() if other != place]
             then = f"training then goes on from {others[-1].name}" if others else "training then starts anew"
-            raise ValueError(
-                f"The checkpoint {place} is corrupted: {reason}. Nothing was loaded; delete that folder and resume: {then}."
-            ) from error
+            advice = f"delete that folder and resume: {then}"
+            if place == self.best() != self.last():
+                advice = f"it has the best weights: {RESTORE_BEST}"
+            raise ValueError(f"The checkpoint {place} is corrupted: {error}. Nothing was loaded; {advice}.") from error
 
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*")) if self.folder.is_dir() else []
@@ -184,11 +207,6 @@ def _entries_of(tensors: Mapping[str, Tensor], module: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _checksum(file: Path) -> dict[str, Any]:
-    with file.open("rb") as content:
-        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
-
-
 @dataclass
 class History:
     """Entries in order of step, in memory and, if there is a file, appended to it."""
@@ -196,13 +214,11 @@ class History:
     file: Path | None = None
     entries: list[dict[str, Any]] = field(default_factory=list)
 
-    def restore(self, step: int) -> None:
-        """Read the file up to a step; later or incomplete entries are dropped, because the run will write them again."""
-        if self.file is None or not self.file.is_file():
-            return
-        lines = [line for line in self.file.read_text().split("\n")[:-1] if line]
-        self.entries = [entry for entry in map(json.loads, lines) if entry["step"] <= step]
-        write_file(self.file, "".join(json.dumps(entry) + "\n" for entry in self.entries).encode())
+    def restore(self, entries: list[dict[str, Any]]) -> None:
+        """Take these entries, those of a checkpoint, in place of what is in the file: it may have later ones, or be damaged."""
+        self.entries = entries
+        if self.file is not None:
+            write_file(self.file, "".join(json.dumps(entry) + "\n" for entry in entries).encode())
 
     def add(self, entry: dict[str, Any]) -> None:
         self.entries.append(entry)

@@ -2,17 +2,19 @@
 proposes and the teacher weighs: this measures their divergence, and estimates log Z again."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
+from esscher.core.config import to_dict
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
+from esscher.core.folder_lock import locked_folder
 from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
@@ -23,11 +25,13 @@ from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.objectives.distil import PolicyGradient, ReweightedDistil
 from esscher.objectives.likelihood import Likelihood
+from esscher.objectives.noise_contrastive import base_fingerprint
 from esscher.samplers.accept_reject import QuasiRejection, Rejection
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import resample
 from esscher.training.config import DistilConfig, TrainingConfig
 from esscher.training.evaluation import HeldOut, mean_loss
+from esscher.training.made_with import claim_folder, draws_fingerprint, sequences_fingerprint, target_digests
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
 from esscher.training.trainer import Trainer, TrainingRecord
 
@@ -80,7 +84,25 @@ def distil(
     if len(prompts) == 0:
         raise ValueError("There is no prompt to distil for. Nothing was drawn; `empty_prompts(1)` is the unconditional case.")
     rng = SeededRng(training.seed).stream("distil")
-    run = _Distillation(teacher, student, prompts, config, training, None if folder is None else Path(folder), resume, rng)
+    place = None if folder is None else Path(folder)
+    with locked_folder(place):
+        made_with: dict[str, Any] = {}
+        if place is not None:
+            made_with = {
+                **target_digests(teacher),
+                "student": base_fingerprint(cast(Base, student)),
+                "prompts": sequences_fingerprint(prompts),
+                "candidates": None if candidates is None else draws_fingerprint(candidates),
+                "method": to_dict(config),
+                "seed": training.seed,
+            }
+            claim_folder(place, made_with, kept=("*/draws-*.safetensors", "*/checkpoints"))
+        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with)
+        return _distil(run, candidates)
+
+
+def _distil(run: "_Distillation", candidates: Draws | None) -> DistillationResult:
+    teacher, student, prompts, config, rng = run.teacher, run.student, run.prompts, run.config, run.rng
     methods: dict[str, Callable[[], list[Stage]]] = {
         "plain": run.plain,
         "importance": lambda: run.cycles(1, candidates),
@@ -96,7 +118,7 @@ def distil(
         stages,
         divergences(teacher, drawn, other=cast(Base, student), prompts=scope),
         log_z(drawn, prompts=scope),
-        min(reliability(drawn), key=lambda entry: entry.ess),
+        min(reliability(drawn, energy=teacher.energy), key=lambda entry: entry.ess),
         drawn,
     )
 
@@ -113,6 +135,7 @@ class _Distillation:
     folder: Path | None
     resume: bool
     rng: Rng
+    made_with: Mapping[str, Any]
 
     def plain(self) -> list[Stage]:
         """Draws of the teacher by rejection, then likelihood."""
@@ -207,7 +230,7 @@ class _Distillation:
 
     def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = ROWS_BY_DRAWS) -> Draws:
         folder, rng = None if self.folder is None else self.folder / name, self.rng.stream("draws", name)
-        collect = ResumableByDraws(sampler, folder, shard, current_progress().say)
+        collect = ResumableByDraws(sampler, folder, shard, current_progress().say, made_with=self.made_with)
         return collect(self.teacher, self.prompts, self._each(draws), rng=rng)
 
     def _each(self, total: int) -> int:

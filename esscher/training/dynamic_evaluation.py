@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from esscher.bases.network import NetworkBase
 from esscher.core.progress import Throttle
+from esscher.core.reading import parse_json
 from esscher.core.space import Sequences
 from esscher.core.storage import read_tensors, write_tensors
 from esscher.hub import SavedBase
@@ -79,7 +80,7 @@ def load_statistics(file: Path, claim: Mapping[str, Any]) -> tuple[GradientStati
     tensors = read_tensors(file)
     if METADATA not in tensors or BATCHES not in tensors:
         raise ValueError(f"{file} holds no statistics of gradients. Nothing was measured; move it away.")
-    stated = json.loads(bytes(tensors[METADATA].tolist()))
+    stated = parse_json(bytes(tensors[METADATA].tolist()), f"The claim in {file}")
     for key, value in claim.items():
         if stated.get(key) != value:
             raise ValueError(

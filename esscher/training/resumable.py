@@ -6,18 +6,20 @@ divide the missing items, and all return all results; without a folder they exch
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from esscher.bases.fsdp import gather_in_lockstep
 from esscher.core.distributed import rank, world_size
-from esscher.core.draws import Draws, Sampler
+from esscher.core.draws import Draws, Sampler, checked_sampler
+from esscher.core.folder_lock import locked_folder
+from esscher.core.interruption import Interrupted, stop_requested, stops_at_boundaries
 from esscher.core.progress import Throttle
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
@@ -25,6 +27,7 @@ from esscher.core.storage import digest, read_tensors, write_tensors
 from esscher.core.target import Tilted
 from esscher.estimators.log_z import log_z
 from esscher.training.collectives import all_gather_bytes, all_gather_objects, barrier, broadcast_object, init_process_group
+from esscher.training.made_with import claim_folder, sequences_fingerprint, target_digests
 
 Result = TypeVar("Result")
 
@@ -42,15 +45,36 @@ def run_resumable(
     work: Sequence[WorkItem[Result]],
     *,
     folder: Path | None,
+    made_with: Mapping[str, Any],
     read: Callable[[Path], Result],
     write: Callable[[Path, Result], None],
+    remake: bool = False,
     say: Callable[[str], None] = lambda text: None,
     what: str = "drawn",
     so_far: Callable[[Sequence[Result]], str] = lambda parts: "",
 ) -> list[Result]:
-    """The results of all items in order; items with a file in the folder are read, the others made. `so_far` is text about the
-    results that this process has made, for the progress report."""
+    """The results of all items in order; items with a file in the folder are read, the others made.
+
+    Args:
+        made_with: what the files belong to, by name; files of something else are refused, or made anew if `remake`.
+        so_far: text about the results that this process has made, for the progress report.
+    """
     init_process_group()
+    with locked_folder(folder), stops_at_boundaries(folder is not None):
+        if folder is not None:
+            claim_folder(folder, made_with, remake=remake, say=say)
+        return _run(work, folder, read, write, say, what, so_far)
+
+
+def _run(
+    work: Sequence[WorkItem[Result]],
+    folder: Path | None,
+    read: Callable[[Path], Result],
+    write: Callable[[Path, Result], None],
+    say: Callable[[str], None],
+    what: str,
+    so_far: Callable[[Sequence[Result]], str],
+) -> list[Result]:
     files = [None if folder is None else folder / f"{item.name}.safetensors" for item in work]
     missing = broadcast_object([number for number, file in enumerate(files) if file is None or not file.is_file()])
     total, to_make, done = sum(item.size for item in work), sum(work[number].size for number in missing), 0
@@ -67,6 +91,10 @@ def run_resumable(
                 rate, seconds = throttle.rate(done), throttle.seconds_left(done, to_make)
                 progress = f"{what} {total - left:,} of {total:,}  {rate:,.0f}/s  {seconds:,.0f} s left"
                 say(progress + so_far(list(results.values())))
+            if folder is not None and (signal := stop_requested()) is not None:
+                raise Interrupted(
+                    signal, f"{total - left:,} of {total:,} {what} are saved in {folder}; --resume goes on there."
+                )
     if folder is None:
         results |= _gather_results(results, read, write)
     else:
@@ -106,6 +134,7 @@ ROWS_BY_DRAWS = 4096  # rows per item, also what one pass of a small network hol
 ROWS_BY_PROMPTS = 1024  # rows per item: seconds or minutes of work
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class ResumableByDraws:
     """Draws of another sampler, some after all prompts per item; complete shards serve a later call for more draws, too."""
@@ -115,8 +144,13 @@ class ResumableByDraws:
     rows: int = ROWS_BY_DRAWS
     say: Callable[[str], None] = lambda text: None
     name: str = "draws"  # prefix of the file names
+    made_with: Mapping[str, Any] | None = None  # what the files belong to, as `target_digests` has it by default
+    remake: bool = False  # whether files of something else are made anew, instead of refused
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        made_with = self.made_with
+        if made_with is None and self.folder is not None:
+            made_with = {**target_digests(target), "prompts": sequences_fingerprint(prompts), "rng": repr(rng)}
         size = max(1, self.rows // len(prompts))
 
         def shard(number: int) -> WorkItem[Draws]:
@@ -126,7 +160,7 @@ class ResumableByDraws:
 
         work = [shard(number) for number in range(-(-draws // size))]
         shapes = [(len(prompts), item.size // len(prompts)) for item in work]
-        return Draws.cat(_run_draws(work, shapes, self.folder, self.say, so_far=_running_log_z), 1)
+        return Draws.cat(_run_draws(work, shapes, self.folder, made_with or {}, self.say, self.remake, _running_log_z), 1)
 
 
 def _running_log_z(parts: Sequence[Draws]) -> str:
@@ -139,21 +173,26 @@ def _running_log_z(parts: Sequence[Draws]) -> str:
     return f"  log Z so far {estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}]"
 
 
+@checked_sampler
 @dataclass(frozen=True)
 class ResumableByPrompts:
     """Draws of another sampler, after some of the prompts per item; many draws after a single prompt are divided, too. Files
-    are named by the prompts, the number of draws and the length of the points, not by the target or the sampler: use a folder
-    for each of these. `Draws.info` is dropped."""
+    are named by the prompts, the number of draws and the length of the points, and belong to one target: use a folder for each
+    sampler and seed. `Draws.info` is dropped."""
 
     sampler: Sampler
     folder: Path | None = None
     rows: int = ROWS_BY_PROMPTS
     say: Callable[[str], None] = lambda text: None
+    made_with: Mapping[str, Any] | None = None  # what the files belong to, as `target_digests` has it by default
+    remake: bool = False  # whether files of something else are made anew, instead of refused
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
+        made_with = {} if self.folder is None else target_digests(target) if self.made_with is None else self.made_with
         if len(prompts) == 1 and draws > self.rows:
             name = _name(prompts, draws, target)
-            return ResumableByDraws(self.sampler, self.folder, self.rows, self.say, name)(target, prompts, draws, rng=rng)
+            by_draws = ResumableByDraws(self.sampler, self.folder, self.rows, self.say, name, made_with, self.remake)
+            return by_draws(target, prompts, draws, rng=rng)
         size = max(1, self.rows // draws)
 
         def item(number: int) -> WorkItem[Draws]:
@@ -162,18 +201,23 @@ class ResumableByPrompts:
             return WorkItem(_name(some, draws, target), len(some) * draws, make)
 
         work = [item(number) for number in range(-(-len(prompts) // size))]
-        return Draws.cat(_run_draws(work, [(item.size // draws, draws) for item in work], self.folder, self.say), 0)
+        shapes = [(item.size // draws, draws) for item in work]
+        return Draws.cat(_run_draws(work, shapes, self.folder, made_with, self.say, self.remake), 0)
 
 
 def _run_draws(
     work: Sequence[WorkItem[Draws]],
     shapes: Sequence[tuple[int, int]],
     folder: Path | None,
+    made_with: Mapping[str, Any],
     say: Callable[[str], None],
+    remake: bool = False,
     so_far: Callable[[Sequence[Draws]], str] = lambda parts: "",
 ) -> list[Draws]:
     """The draws of all items; a file with draws of another shape, prompts and draws of each, is refused."""
-    parts = run_resumable(work, folder=folder, read=read_draws, write=write_draws, say=say, so_far=so_far)
+    parts = run_resumable(
+        work, folder=folder, made_with=made_with, read=read_draws, write=write_draws, remake=remake, say=say, so_far=so_far
+    )
     for item, shape, draws in zip(work, shapes, parts, strict=True):
         if draws.log_weight.shape != shape:
             raise ValueError(

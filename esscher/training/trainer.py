@@ -20,6 +20,8 @@ from esscher.bases.fsdp import gather_in_lockstep, shard
 from esscher.core.config import refuse_change
 from esscher.core.device import device_of, place
 from esscher.core.estimate import Estimate
+from esscher.core.folder_lock import locked_folder
+from esscher.core.interruption import Interrupted, stop_requested, stops_at_boundaries
 from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
@@ -27,7 +29,14 @@ from esscher.core.space import Sequences
 from esscher.core.storage import local_module_tensors
 from esscher.networks.gradient_checkpointing import enable_gradient_checkpointing
 from esscher.training.batches import RowData, ShuffledBatches
-from esscher.training.checkpoint import CheckpointManager, History, collect_state, restore_state, restore_weights
+from esscher.training.checkpoint import (
+    RESTORE_BEST,
+    CheckpointManager,
+    History,
+    collect_state,
+    restore_state,
+    restore_weights,
+)
 from esscher.training.collectives import all_gather_objects, broadcast_object, broadcast_parameters, make_accelerator
 from esscher.training.config import OptimizerConfig, TrainingConfig, learning_rate
 from esscher.training.evaluation import HeldOut, mean_loss
@@ -112,6 +121,7 @@ class TrainingLoop:
         self.checkpoints = None if folder is None else CheckpointManager(folder / "checkpoints")
         self.history = History(folder / "history.jsonl" if folder is not None and self.main else None)
         self.trainer_state = TrainerState()
+        self.saved_step: int | None = None  # of the last checkpoint that this process wrote
         self.best_weights: dict[str, dict[str, Tensor]] = {}  # where there is no folder
         if config.tracker is not None:
             plain = {key: v if isinstance(v, int | float | str | bool) else str(v) for key, v in asdict(config).items()}
@@ -143,10 +153,26 @@ class TrainingLoop:
         self.trainer_state = TrainerState.from_dict(saved.state["trainer_state"])
         if self.trainer_state.averaged_from is not None:
             self.weight_average.begin = self.trainer_state.averaged_from
-        self.history.restore(self.step)
+        self._refuse_lost_best()
+        self.history.restore(saved.state["history"])
+        if self.main:
+            self.checkpoints.prune()  # what a kill left of it
         if saved.state["versions"] != _versions():
             self.progress.say(f"Saved with {saved.state['versions']}, resumed with {_versions()}: bits may differ.")
         self.progress.say(f"Resumed at step {self.step} of {self.steps}.")
+
+    def _refuse_lost_best(self) -> None:
+        """Refuse to go on without the checkpoint that has the best weights, unless a later one will be made again."""
+        best_step, checkpoints = self.trainer_state.best_step, self.checkpoints
+        if not self.config.keep_best or checkpoints is None or best_step is None or best_step == self.step:
+            return
+        best = checkpoints.at(best_step)
+        if best.is_dir() or (checkpoints.current().get("best") or "") > checkpoints.at(self.step).name:
+            return
+        raise FileNotFoundError(
+            f"The best checkpoint {best} (validation {self.trainer_state.best}) is lost, and other steps have other weights. "
+            f"Nothing was trained or changed; {RESTORE_BEST}."
+        )
 
     def is_done(self) -> bool:
         return self.step >= self.steps or self._impatient()
@@ -193,8 +219,9 @@ class TrainingLoop:
     def finish(self) -> TrainingRecord:
         """Leave the modules in evaluation mode with the best, averaged or last weights, as the config says."""
         if self.config.keep_best and self.trainer_state.best_step not in (None, self.step):
-            best = None if self.checkpoints is None else self.checkpoints.best()
-            if self.checkpoints is not None and best is not None:
+            if self.checkpoints is not None and self.trainer_state.best_step is not None:
+                self._refuse_lost_best()
+                best = self.checkpoints.at(self.trainer_state.best_step)
                 saved = self.checkpoints.read(best)
                 restore_weights(saved, self.optimizers.modules, best)
                 self.weight_average.load_state_dict(saved.extra)
@@ -260,12 +287,28 @@ class TrainingLoop:
 
     def _save(self, better: bool) -> None:
         if self.checkpoints is not None:
-            state = {"trainer_state": asdict(self.trainer_state), "settings": self._settings(), "versions": _versions()}
+            state = {
+                "trainer_state": asdict(self.trainer_state), "history": self.history.entries, "settings": self._settings(),
+                "versions": _versions(),
+            }  # fmt: skip
             extra = {**self.batch_source.state_dict(), **self.weight_average.state_dict()}
             saved = collect_state(self.optimizers.modules, self.optimizers.optimizers, state, extra)
             if self.main:
                 self.checkpoints.save(self.step, saved, best=better)
             self.accelerator.wait_for_everyone()
+            self.saved_step = self.step
+
+    def stop_if_requested(self) -> None:
+        """Save and stop, on all processes at the same step, if a signal asked one of them to."""
+        if self.checkpoints is None:
+            return
+        numbers = [number for number in all_gather_objects(stop_requested()) if number is not None]
+        if not numbers:
+            return
+        if self.saved_step != self.step:
+            self._save(False)
+        folder = self.checkpoints.folder.parent
+        raise Interrupted(numbers[0], f"Step {self.step} of {self.steps} is saved in {folder}; --resume goes on from there.")
 
     def _settings(self) -> dict[str, Any]:
         """What must not change between a run and its resumption."""
@@ -319,13 +362,15 @@ class Trainer:
         if isinstance(validation, Sequences | TokenStream):
             validation = HeldOut(objective, validation)
         out = None if folder is None else Path(folder)
-        loop = TrainingLoop(self.config, objective, target, data, named, optimizer_configs or {}, validation, out)
-        loop.restore(resume)
-        loop.progress.begin(loop.step, loop.steps)
-        try:
-            while not loop.is_done():
-                loop.update()
-                loop.evaluate_and_save()
-            return loop.finish()
-        finally:
-            loop.progress.end()
+        with locked_folder(out), stops_at_boundaries(out is not None):
+            loop = TrainingLoop(self.config, objective, target, data, named, optimizer_configs or {}, validation, out)
+            loop.restore(resume)
+            loop.progress.begin(loop.step, loop.steps)
+            try:
+                while not loop.is_done():
+                    loop.update()
+                    loop.evaluate_and_save()
+                    loop.stop_if_requested()
+                return loop.finish()
+            finally:
+                loop.progress.end()

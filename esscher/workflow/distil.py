@@ -8,16 +8,18 @@ from typing import Any
 import torch
 
 from esscher.bases.network import NetworkBase, build_base
-from esscher.core.config import to_dict
+from esscher.core.folder_lock import locked_folder
+from esscher.core.manifest import check_manifest
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import read_text
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
-from esscher.core.storage import write_json
 from esscher.core.target import Base, Tilted
 from esscher.data.splits import evenly_spaced_rows
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
 from esscher.estimators.expectations import moments
 from esscher.hub import ModelCard, save_base
+from esscher.hub.folder import CARD
 from esscher.reports.report import Report, to_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.training.collectives import barrier
@@ -26,7 +28,7 @@ from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import ImageProcessor
-from esscher.workflow.run_folder import DISTIL_SETTINGS, RESULTS, refuse_other_settings, save_settings
+from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
 from esscher.workflow.tilt import energy_data
 
 
@@ -51,6 +53,11 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     folder = Path(run.out)
     if not model.is_tilted:
         raise ValueError(f"{model.name} is not tilted, so it is a plain model already. Nothing was drawn; name an energy.")
+    with locked_folder(folder):
+        return _distil(model, run, folder)
+
+
+def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     if run.resume:
         refuse_other_settings(folder / DISTIL_SETTINGS, run)
     elif (folder / DISTIL_SETTINGS).is_file():
@@ -74,7 +81,7 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
     save_base(folder, student, model.data.artifact, _card(model, run, result))
     results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
-    write_json(folder / RESULTS, to_json({"folder": folder, **results}))
+    write_results(folder, to_json({"folder": folder, **results}))
     facts = {
         **model.facts, "student": run.out, "method": run.distil.method, "drawn": result.cost,
         "ess": [round(stage.ess) for stage in result.stages], "log_z": result.log_z, "reliability": result.reliability.verdict,
@@ -83,18 +90,21 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
     notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
     report = Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
-    return DistilResult(folder, model.device, result, rows, report.save(folder, {"model": model.name, **to_dict(run)}))
+    return DistilResult(folder, model.device, result, rows, report.save(folder, {"model": model.name, **run_settings(run)}))
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:
-    folder = model.energy_folder
+    folder, notes = model.energy_folder, ""
+    if folder is not None:
+        check_manifest(folder, [CARD])
+        notes = read_text(folder / CARD).partition("# ")[2]
     energy = "its own logsumexp" if model.energy_name == SELF else "an energy" if folder is None else folder.name
     return ModelCard(
         title=f"{Path(model.name).name}, tilted by {energy}, distilled",
         data=f"{result.cost:,} sequences drawn by the method `{run.distil.method}`.",
-        training={"model": model.name, "energy": None if folder is None else str(folder), **to_dict(run)},
+        training={"model": model.name, "energy": None if folder is None else str(folder), **run_settings(run)},
         results=[(f"{name}, tilted model to student", value) for name, value in result.divergences.items()],
-        notes="" if folder is None else (folder / "README.md").read_text(encoding="utf8").partition("# ")[2],
+        notes=notes,
     )
 
 

@@ -15,12 +15,15 @@ from typing import Any
 import torch
 import yaml
 
-from esscher.core.config import from_dict, to_dict
+from esscher.core.config import from_dict
 from esscher.core.device import device_of, resolve_device
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
+from esscher.core.folder_lock import locked_folder
+from esscher.core.manifest import check_manifest, write_manifest
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import describing
 from esscher.core.storage import load_module_tensors, read_tensors, write_file, write_json, write_tensors
 from esscher.data.examples import ColumnNames, Example, Row, TaskKind, make_examples, read_rows, split_examples
 from esscher.data.pair_encoding import PairEncoder
@@ -43,7 +46,7 @@ from esscher.training.evaluation import HeldOut
 from esscher.training.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
-from esscher.workflow.run_folder import FINETUNE_SETTINGS, RESULTS, refuse_other_settings, save_settings
+from esscher.workflow.run_folder import FINETUNE_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
 
 KIND = "esscher-finetuned"
 EXAMPLES_PER_BATCH = 32  # examples of one forward pass
@@ -72,7 +75,7 @@ class FinetunedModel:
 
 
 def save_finetuned(folder: Path, model: FinetunedModel, card: str) -> None:
-    """Write the folder, config.json last, so that a folder with one is complete."""
+    """Write the folder, config.json and the manifest last, so that a folder with them is complete."""
     encoder, layout = model.task_model.encoder, model.layout
     write_tensors(folder / WEIGHTS, save_encoder(folder, model.task_model))
     write_tokenizer(folder, layout.tokenizer)
@@ -89,27 +92,34 @@ def save_finetuned(folder: Path, model: FinetunedModel, card: str) -> None:
         "eos": layout.tokenizer.backend.id_to_token(layout.tokenizer.eos),
     }  # fmt: skip
     write_json(folder / CONFIG, settings)
+    write_manifest(folder)
 
 
 def load_finetuned(folder: str | Path, device: str = "auto") -> FinetunedModel:
     """The model of a folder on a device, ready to predict."""
     folder = Path(folder)
+    check_manifest(folder)
     config = read_config(folder)
     if config.get("model_type") != KIND:
         raise ValueError(
             f"{folder} holds a model of type {config.get('model_type')!r}, which was not trained for a task. Nothing was "
             f"loaded; fine-tune it first: esscher finetune {folder} --out ... --data ..."
         )
+    with describing(folder / CONFIG, "a fine-tuned model"):
+        return _read_finetuned(folder, config, device)
+
+
+def _read_finetuned(folder: Path, config: dict[str, Any], device: str) -> FinetunedModel:
     saved = config["encoder"]
     network = None if saved["network"] is None else NETWORKS.from_dict(saved["network"])
     with SeededRng(0).fork_torch_rng():
         encoder = empty_encoder(folder, network, saved["vocab_size"], saved["bos"], bidirectional=saved["bidirectional"])
         assert encoder is not None
-        task_model = TaskModel(encoder, TaskHeadConfig(**config["head"]))
+        task_model = TaskModel(encoder, from_dict(TaskHeadConfig, config["head"]))
     load_module_tensors(task_model, read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     tokenizer = load_tokenizer(folder, eos=config["eos"])
     labelling = from_dict(FINETUNE_TASKS[config["task"]], config["labelling"])
-    layout, columns = PairEncoder(tokenizer, **config["layout"]), ColumnNames(**config["columns"])
+    layout, columns = PairEncoder(tokenizer, **config["layout"]), from_dict(ColumnNames, config["columns"])
     return FinetunedModel(task_model.to(resolve_device(device)).eval(), layout, config["task"], labelling, columns)
 
 
@@ -129,7 +139,7 @@ def model_card(model: FinetunedModel, run: FinetuneRun, measured: Mapping[str, E
             "## Measured on the test data\n\n| what | value | interval | method |\n| --- | --- | --- | --- |",
             *rows,
             "\n## Use\n\n```\nesscher predict path/of/this/folder --data new.jsonl\n```\n",
-            f"## Training\n\n```yaml\n{yaml.safe_dump(to_dict(run), sort_keys=False)}```\n",
+            f"## Training\n\n```yaml\n{yaml.safe_dump(run_settings(run), sort_keys=False)}```\n",
         ]
     )
 
@@ -150,6 +160,11 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
     """Train the model in the folder `run.model` for a task, and save it in `run.out`."""
     folder, device = Path(run.out), resolve_device(run.device)
     init_process_group(device)
+    with locked_folder(folder):
+        return _finetune(run, folder, device)
+
+
+def _finetune(run: FinetuneRun, folder: Path, device: torch.device) -> FinetuneResult:
     if run.resume:
         refuse_other_settings(folder / FINETUNE_SETTINGS, run)
     parts = read_examples(run)
@@ -177,12 +192,12 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
         save_finetuned(folder, model, model_card(model, run, measured))
         best = None if record.best is None else record.best.to_dict()
         numbers = {name: estimate.to_dict() for name, estimate in measured.items()}
-        write_json(folder / RESULTS, {**facts, "best_loss": best, "measured": numbers})
+        write_results(folder, {**facts, "best_loss": best, "measured": numbers})
     barrier()  # what the main process wrote is there for all
     rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = run.training.seed
     report = Report("esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
-    return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, to_dict(run)))
+    return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, run_settings(run)))
 
 
 def predict(settings: PredictConfig) -> Report:

@@ -7,21 +7,17 @@ A base that was trained on a stream reads all data as one text, with its memory,
 One column is exact; several are exact up to what the memory holds beyond the columns' warm-up.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from esscher.bases.network import NetworkBase
-from esscher.core.config import refuse_change, to_dict
+from esscher.core.config import to_dict
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import unique_prompts
-from esscher.core.storage import digest, module_tensors, write_json
 from esscher.data.splits import evenly_spaced
 from esscher.data.text import TextStream
 from esscher.estimators.long_context import SEGMENT, WARM, stream_cross_entropy, stream_log_probs, stream_warnings
@@ -30,6 +26,7 @@ from esscher.estimators.perplexity import Measurement, TestSetMode, as_bits, as_
 from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
 from esscher.reports.report import Report
 from esscher.samplers.importance import Importance
+from esscher.training.made_with import energy_fingerprint
 from esscher.training.resumable import ResumableByPrompts
 from esscher.workflow.config.measure import MeasureConfig, StreamConfig
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
@@ -42,7 +39,6 @@ MAX_SEQUENCES = 500  # test sequences with prompts of their own
 WORST_PROMPTS, RELIABILITY_COLUMNS = 8, ("ess", "max_share", "spread", "verdict")
 MEASURED = "measured"  # folder of the report, in that of the energy or the base, where `out` is None
 TOKENS_PER_COLUMN, MAX_COLUMNS = 20 * WARM, 16
-DRAWS_CLAIM = "measuring.json"  # what the draws in a folder belong to
 
 
 @dataclass(frozen=True)
@@ -187,24 +183,25 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
 
 def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConfig) -> SequenceMeasurement:
     """Estimates on test sequences, of which at most `settings.sequences` are taken, evenly spaced."""
-    one_prompt = len(unique_prompts(available.x)[0]) == 1
+    prompts, _ = unique_prompts(available.x)
+    one_prompt = len(prompts) == 1
     count = settings.sequences or (len(available) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
     draws = settings.draws or (DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT)
     sequences = available.rows(evenly_spaced(len(available), count))
     folder = None if settings.out is None else Path(settings.out)
-    if folder is not None and model.is_tilted:
-        claim_draws_folder(folder, model, settings, draws)
-    say, stored = current_progress().say, model.stored_log_z if one_prompt else None
+    made_with = {} if folder is None or not model.is_tilted else draws_record(model, settings, draws)
+    say, stored = current_progress().say, model.stored_log_z if one_prompt and int(prompts.start[0]) == 0 else None
+    sampler = ResumableByPrompts(Importance(), folder, say=say, made_with=made_with)
     estimates = measure(
-        model.target, sequences.x, ResumableByPrompts(Importance(), folder, say=say), draws, units=sequences.units,
-        stored=stored, test=settings.test, confidence=settings.confidence,
-        rng=SeededRng(settings.seed),
+        model.target, sequences.x, sampler, draws, units=sequences.units, stored=stored, test=settings.test,
+        confidence=settings.confidence, rng=SeededRng(settings.seed),
     )  # fmt: skip
     positions: list[PositionEstimates] = []
     if settings.positions and model.is_tilted:
         positions = per_position(
             model.target, sequences.rows(evenly_spaced(len(sequences), settings.positions)).x,
-            ResumableByPrompts(Importance(), None if folder is None else folder / "positions"), settings.position_draws,
+            ResumableByPrompts(Importance(), None if folder is None else folder / "positions", made_with=made_with),
+            settings.position_draws,
             enumerate_last=not settings.sample_last, test=settings.test, confidence=settings.confidence,
             rng=SeededRng(settings.seed, "steps"), say=say,
         )  # fmt: skip
@@ -249,18 +246,12 @@ def position_rows(positions: tuple[PositionEstimates, ...]) -> list[dict[str, An
     ]
 
 
-def claim_draws_folder(folder: Path, model: Model, settings: MeasureConfig, draws: int) -> None:
-    """Let a folder of draws belong to this model, seed and number of draws; refuse one that belongs to others."""
-    energy = model.target.energy
-    claim = {
+def draws_record(model: Model, settings: MeasureConfig, draws: int) -> dict[str, Any]:
+    """What the draws in a folder belong to: model, seed, number of draws."""
+    return {
         "base": model.base_digest,
-        "energy": digest(module_tensors(energy)) if isinstance(energy, nn.Module) else repr(model.energy),
+        "energy": energy_fingerprint(model.target.energy),
         "draws": draws,
         "position_draws": settings.position_draws,
         "seed": settings.seed,
     }
-    file = folder / DRAWS_CLAIM
-    if file.is_file():
-        refuse_change(f"The measurement in {folder}", json.loads(file.read_text()), claim)
-    else:
-        write_json(file, claim)

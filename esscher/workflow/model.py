@@ -112,8 +112,11 @@ class Model:
 
     @property
     def stored_log_z(self) -> Estimate | None:
-        """log Z without a prompt as the folder of a log-linear energy holds it."""
-        return self.energy.log_z if isinstance(self.energy, SavedLogLinear) else None
+        """log Z without a prompt as the folder of the energy holds it; None where it is a mean over prompts."""
+        if isinstance(self.energy, SavedLogLinear):
+            return self.energy.log_z
+        without_prompts = isinstance(self.processor, TextProcessor) and not self.is_translator and not self.prompt_tokens
+        return self.energy.log_z if isinstance(self.energy, SavedNetworkEnergy | Origin) and without_prompts else None
 
     @property
     def energy_name(self) -> str | None:

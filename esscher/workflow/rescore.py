@@ -11,7 +11,6 @@ first candidate, scores in the lists, base, energy; beside them the base alone, 
 tuned systems also score the number of words, because sums of log-probabilities prefer short texts.
 """
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from esscher.core.device import resolve_device
 from esscher.core.estimate import Estimate
 from esscher.core.progress import Throttle, current_progress
 from esscher.core.randomness import Rng, SeededRng
+from esscher.core.reading import read_json
 from esscher.core.space import Sequences
 from esscher.core.storage import saving_error, write_json
 from esscher.data.nbest import Candidate, NBest, read_nbest, split_by_id
@@ -113,7 +113,7 @@ def _read_lists(settings: RescoreConfig) -> tuple[tuple[NBest, ...], tuple[NBest
 
 def _read_weights(file: Path) -> dict[str, float]:
     try:
-        return {str(name): float(value) for name, value in json.loads(file.read_text(encoding="utf8")).items()}
+        return {str(name): float(value) for name, value in read_json(file).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f'{file} holds no weights, such as {{"score": 1, "log_base": 0.3}}: {error}. Nothing was done.'

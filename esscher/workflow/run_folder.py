@@ -8,7 +8,9 @@ import yaml
 from esscher.core.chunking import Chunking
 from esscher.core.config import from_dict, refuse_change, to_dict
 from esscher.core.distributed import is_main_process
-from esscher.core.storage import write_file
+from esscher.core.manifest import check_manifest, write_manifest
+from esscher.core.reading import describing, read_yaml_mapping
+from esscher.core.storage import write_file, write_json
 from esscher.data.config import DataConfig, LengthConfig
 from esscher.workflow.config.train import TrainRun
 
@@ -18,21 +20,32 @@ C = TypeVar("C")
 
 
 def save_settings(file: Path, settings: Any) -> None:
-    """Write the settings of a run, unless it has checkpoints: these belong to the settings that are there."""
-    if is_main_process() and not (file.parent / "checkpoints").is_dir():
-        write_file(file, yaml.safe_dump(_kept(settings), sort_keys=False).encode())
+    """Write the settings of a run; with checkpoints and not resumed it keeps those that are there, which these belong to."""
+    if is_main_process() and (settings.resume or not (file.parent / "checkpoints").is_dir()):
+        write_file(file, yaml.safe_dump(run_settings(settings), sort_keys=False).encode())
 
 
 def refuse_other_settings(file: Path, settings: Any) -> None:
     """Refuse to resume a run with other settings than it was started with; where the run folder stands may change."""
     if file.is_file():
-        old, new = yaml.safe_load(file.read_text()), yaml.safe_load(yaml.safe_dump(_kept(settings)))
-        refuse_change(f"The run in {file.parent}", {**old, "out": None}, {**new, "out": None})
+        old, new = read_yaml_mapping(file), run_settings(settings)
+        check_manifest(file.parent, [file.name])
+        refuse_change(f"By {file}, the run", {**old, "out": None}, {**new, "out": None})
 
 
 def read_settings(file: Path, cls: type[C]) -> C | None:
     """The settings that a run kept; None where there is no such file."""
-    return from_dict(cls, yaml.safe_load(file.read_text())) if file.is_file() else None
+    if not file.is_file():
+        return None
+    values = read_yaml_mapping(file)
+    with describing(file, "the settings of a run"):
+        return from_dict(cls, values)
+
+
+def write_results(folder: Path, results: Any) -> None:
+    """Write the results of a run into its finished folder."""
+    write_json(folder / RESULTS, results)
+    write_manifest(folder, [RESULTS])
 
 
 def trained_chunking(run: TrainRun | None) -> Chunking:
@@ -45,6 +58,6 @@ def stream_settings(run: TrainRun | None) -> tuple[DataConfig, LengthConfig]:
     return (DataConfig(), LengthConfig()) if run is None or not run.length.stream else (run.data, run.length)
 
 
-def _kept(settings: Any) -> dict[str, Any]:
-    """What of the settings belongs to the run: not whether it is resumed."""
-    return {key: value for key, value in to_dict(settings).items() if key != "resume"}
+def run_settings(settings: Any) -> dict[str, Any]:
+    """What of the settings belongs to the run: not whether it is resumed or replaces another."""
+    return {key: value for key, value in to_dict(settings).items() if key not in ("resume", "overwrite")}

@@ -18,6 +18,7 @@ from esscher.bases.network import NetworkBase, with_prompt_tokens
 from esscher.bases.truncated import truncated
 from esscher.core.distributed import is_main_process, rank, world_size
 from esscher.core.draws import Draws, Sampler
+from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, sequences
@@ -114,7 +115,8 @@ def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleCo
     samples = sample_rows(model, prompts.labels, draws, target)
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
-    pools = pool_rows(prompts.labels, selections, model.target.energy)
+    same_base = (settings.top_k, settings.top_p, settings.temperature) == (None, None, 1.0)
+    pools = pool_rows(prompts.labels, selections, model.target.energy, model.stored_log_z if same_base else None)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
     return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
@@ -210,12 +212,15 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
     return sorted(candidates, key=lambda candidate: -candidate.share)
 
 
-def pool_rows(labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy) -> list[dict[str, Any]]:
+def pool_rows(
+    labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy, stored: Estimate | None = None
+) -> list[dict[str, Any]]:
     """For each prompt: the number of candidates, their effective sample size, log Z and its reliability. log Z is None where it
-    has no interval: particles depend on each other, and one candidate has no spread."""
+    has no interval: particles depend on each other, and one candidate has no spread. `stored` is that of the empty prompt."""
     rows = []
     for prompt, draws, _, large_enough in _by_prompt(selections):
-        (entry,), count = reliability(draws, energy=energy), draws.log_weight.shape[1]
+        known = stored if int(draws.x.start[0]) == 0 else None
+        (entry,), count = reliability(draws, energy=energy, stored=known), draws.log_weight.shape[1]
         rows.append({
             "prompt": labels[prompt], "candidates": count, "ess": entry.ess,
             "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()), "large_enough": large_enough,

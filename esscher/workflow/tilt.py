@@ -6,6 +6,7 @@ step, or stored in the folder; those of the validation data are always stored, s
 """
 
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +16,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from esscher.core.config import to_dict
+from esscher.core.distributed import is_main_process
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
+from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
@@ -28,7 +30,16 @@ from esscher.energies.config import EnergyConfig
 from esscher.energies.declared_features import features_from_specs
 from esscher.energies.features import Feature, LogLinear, feature_values, log_weight_bounds
 from esscher.energies.network import NetworkEnergy, build_energy
-from esscher.energies.serialization import Origin, SavedLogLinear, load_energy, save_energy, save_network_energy
+from esscher.energies.serialization import (
+    CONFIG_FILE,
+    ENCODER_FOLDER,
+    WEIGHTS_FILE,
+    Origin,
+    SavedLogLinear,
+    load_energy,
+    save_energy,
+    save_network_energy,
+)
 from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import Measurement, measure
@@ -44,20 +55,23 @@ from esscher.objectives.noise_contrastive import (
     load_negatives,
     store_negatives,
 )
-from esscher.reports.report import Report
+from esscher.reports.report import ANSWER, PAGE, Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
 from esscher.training.collectives import barrier
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
+from esscher.training.made_with import RECORD, claim_folder, energy_fingerprint, sequences_fingerprint
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws, ResumableByPrompts, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
 from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
-from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, save_settings
+from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, run_settings, save_settings
 
+ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE)
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
+NEGATIVES, HELD_OUT, JUDGED = "negatives", "held-out", "judge"  # folders of draws that a run keeps
 DRAWS_PER_PROMPT = 64  # draws for each prompt in the end, where there are several
 
 
@@ -86,16 +100,18 @@ def train_energy(
     target, digest = Tilted(base, energy), base_fingerprint(base) if digest is None else digest
     train, held_out = evenly_spaced_rows(splits.train, config.sequences), evenly_spaced_rows(splits.validation, config.held_out)
     stored = partial(draw_negatives, base, folder=folder, digest=digest, rng=rng)
-    noise: Sampler = Ancestral() if config.stored is None else stored("negatives", train, config.stored)
+    noise: Sampler = Ancestral() if config.stored is None else stored(NEGATIVES, train, config.stored)
     objective = NoiseContrast(noise, config.negatives, config.form, config.prefixes)
-    judge = NoiseContrast(stored("held-out", held_out, config.negatives), config.negatives, config.form)
+    judge = NoiseContrast(stored(HELD_OUT, held_out, config.negatives), config.negatives, config.form)
     record = Trainer(training)(
         objective, target, train, modules=energy, validation=HeldOut(judge, held_out), folder=folder, resume=resume
     )
-    sampler = ResumableByPrompts(Importance(), None if folder is None else folder / "judge", say=current_progress().say)
+    judge_rng, judged = rng.stream("judge"), None if folder is None else folder / JUDGED
+    made_with = {"base": digest, "energy": energy_fingerprint(energy), "rng": repr(judge_rng)}
+    sampler = ResumableByPrompts(Importance(), judged, say=current_progress().say, made_with=made_with, remake=True)
     test, units = evaluation_subset(splits, config.draws)
     draws = config.draws if len(unique_prompts(test)[0]) == 1 else DRAWS_PER_PROMPT
-    return ContrastResult(target, record, measure(target, test, sampler, draws, units=units, rng=rng.stream("judge")))
+    return ContrastResult(target, record, measure(target, test, sampler, draws, units=units, rng=judge_rng))
 
 
 def evaluation_subset(splits: DataSplits, draws: int) -> tuple[Sequences, dict[str, Int[Tensor, "B"]]]:
@@ -123,6 +139,8 @@ def draw_negatives(
             for number, (part, count) in enumerate(pieces)
         ],
         folder=None if folder is None else folder / name,
+        made_with={"base": digest, "prompts": sequences_fingerprint(prompts), "each": each, "rng": repr(rng)},
+        remake=True,
         read=partial(load_negatives, base=base, known=digest),
         write=lambda file, table: table.save(file),
         say=current_progress().say,
@@ -193,9 +211,15 @@ def tilt_model(model: Model, run: TiltRun) -> TiltResult:
         tilted = replace(model, target=Tilted(model.base, run.energy), energy=None, energy_folder=None)
         return TiltResult(tilted, None, Report("esscher tilt", {"model": model.name}, {}))
     folder = None if run.out is None else Path(run.out)
-    details, saved, report = _fit(model, run, folder) if run.specs() else _learn(model, run.energy, run, folder)
-    if folder is not None:
-        report = report.save(folder, {"model": model.name, **to_dict(run)})
+    with locked_folder(folder):
+        if folder is not None and not run.resume and not run.overwrite and (folder / CONFIG_FILE).is_file():
+            raise FileExistsError(
+                f"{folder} already holds an energy. Nothing was changed; replace it with --overwrite, go on with --resume, or "
+                f"choose another --out."
+            )
+        details, saved, report = _fit(model, run, folder) if run.specs() else _learn(model, run.energy, run, folder)
+        if folder is not None:
+            report = report.save(folder, {"model": model.name, **run_settings(run)})
     return TiltResult(replace(model, target=details.target, energy=saved, energy_folder=folder), details, report)
 
 
@@ -213,6 +237,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
         specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking
     )
     if folder is not None:
+        remove_energy(folder)
         save_energy(folder, saved)
     facts = {
         "model": model.name, "energy": run.out, "device": model.placement, "regime": run.fit.regime,
@@ -237,9 +262,12 @@ def _learn(
     current_progress().say(f"{len(splits.train):,} sequences for training, {len(splits.validation):,} for validation.")
     energy = build_tilt_energy(model, config, run, int(splits.train.stop.max()))
     barrier()  # nobody writes before all have looked
-    if folder is not None:
-        save_settings(folder / TILT_SETTINGS, run)
     digest = model.base_digest
+    if folder is not None:
+        if run.overwrite:
+            remove_energy(folder)
+        save_settings(folder / TILT_SETTINGS, run)
+        claim_folder(folder, {"base": digest, **splits_digests(splits)}, kept=("checkpoints",))
     result = train_energy(
         model.base, energy, splits, run.contrast, run.training, folder=folder, resume=run.resume, digest=digest
     )
@@ -254,6 +282,23 @@ def _learn(
     }  # fmt: skip
     name, rows = model.data.rows({"base": measured.base, "tilted": measured.tilted})
     return result, saved, Report("esscher tilt", facts, {name: rows}, measured.warnings)
+
+
+def remove_energy(folder: Path) -> None:
+    """Remove the energy of a folder, first the file that makes it one, and all that its run kept."""
+    if is_main_process():
+        for name in (CONFIG_FILE, "checkpoints", NEGATIVES, HELD_OUT, JUDGED, TILT_SETTINGS, *ENERGY_FILES):
+            if (folder / name).is_dir():
+                shutil.rmtree(folder / name)
+            else:
+                (folder / name).unlink(missing_ok=True)
+    barrier()
+
+
+def splits_digests(splits: DataSplits) -> dict[str, str]:
+    """Digests of the data in three splits."""
+    names = ("train", "validation", "test")
+    return {name: sequences_fingerprint(getattr(splits, name)) for name in names}
 
 
 def build_tilt_energy(model: Model, config: EnergyConfig, run: TiltRun, longest: int) -> NetworkEnergy:

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from esscher.bases.network import NetworkBase, build_base, with_unrolled_layers
-from esscher.core.config import takes_settings, to_dict
+from esscher.core.config import takes_settings
 from esscher.core.device import resolve_device
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
+from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
-from esscher.core.storage import write_json
 from esscher.core.target import Tilted
 from esscher.data.images import ImageCodec
 from esscher.estimators.perplexity import cross_entropy
@@ -33,7 +35,7 @@ from esscher.workflow.config.train import DataRun, TrainRun
 from esscher.workflow.measure import measure_stream
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import DataSplits, StreamSplits, prepare_data, prepare_stream_data, with_image_shape
-from esscher.workflow.run_folder import RESULTS, TRAIN_SETTINGS, refuse_other_settings, save_settings
+from esscher.workflow.run_folder import TRAIN_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
 
 INIT_SEQUENCES = 128  # training sequences for networks whose initial scales depend on data
 
@@ -68,8 +70,14 @@ class TrainResult:
 
 def train_base(run: TrainRun) -> TrainResult:
     """Train a base as the settings say, and save it in `run.out`."""
-    folder, say, device = Path(run.out), current_progress().say, resolve_device(run.device)
+    folder, device = Path(run.out), resolve_device(run.device)
     init_process_group(device)
+    with locked_folder(folder):
+        return _train_base(run, folder, device)
+
+
+def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResult:
+    say = current_progress().say
     if run.resume:
         refuse_other_settings(folder / TRAIN_SETTINGS, run)
     splits = prepare_stream_data(run) if run.length.stream else prepare_data(run)
@@ -114,18 +122,18 @@ def train_base(run: TrainRun) -> TrainResult:
         card = ModelCard(
             title=f"{type(base.config).__name__.removesuffix('Config')} trained on {run.data.source}",
             data=splits.description,
-            training=to_dict(run),
+            training=run_settings(run),
             results=list(measured.items()),
         )
         save_base(folder, base, splits.processor.artifact, card)
-        write_json(folder / RESULTS, to_json({**facts, "measured": measured}))
+        write_results(folder, to_json({**facts, "measured": measured}))
     barrier()  # what the main process wrote is there for all
     for name, estimate in measured.items():
         say(f"{name}: {estimate}")
     rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = training.seed
     report = Report("esscher train", facts, {"measured": rows}, json_tables={"measured": measured})
-    return TrainResult(run, base, splits, record, measured, report.save(folder, to_dict(run)))
+    return TrainResult(run, base, splits, record, measured, report.save(folder, run_settings(run)))
 
 
 @takes_settings(TrainRun)

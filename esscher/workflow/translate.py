@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from esscher.bases.network import NetworkBase
+from esscher.core.console import write_data
 from esscher.core.distributed import world_size
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
@@ -171,7 +172,7 @@ def _output(out: str | None, done: Sequence[str]) -> Iterator[Callable[[str], ob
     if out is None:
         yield lambda line: None
     elif out == STANDARD:
-        yield lambda line: print(line, end="", flush=True)
+        yield write_data
     else:
         write_file(Path(out), "".join(f"{line}\n" for line in done).encode())  # complete or not at all: nothing done is lost
         with Path(out).open("a", encoding="utf8", buffering=1) as file:

@@ -178,7 +178,7 @@ def test_defaults_then_file_then_flags(capsys, tmp_path):
         ("trainin:\n  steps: 3\n", "trainin"),
         ("training:\n  steps: many\n", "many"),
         ("data: [x\n", "is not valid YAML"),
-        ("- x\n", "holds no settings"),
+        ("- x\n", "holds no mapping"),
     ],
 )
 def test_a_wrong_file_names_file_and_key(capsys, tmp_path, text, message):

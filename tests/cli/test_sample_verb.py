@@ -1,11 +1,13 @@
 """esscher sample and score on a tilted model: the candidates, what was chosen, what is written, and errors."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from cli_calls import answer, call
 
 from esscher.cli import main
+from esscher.core.estimate import Estimate
 from esscher.samplers.sir import SIR
 from esscher.workflow.model import load
 
@@ -43,6 +45,31 @@ def test_candidates_have_shares_and_the_chosen_are_marked(capsys, folders):
             if row["prompt"] == prompt:
                 assert row["log_base"] == pytest.approx(texts[row["text"]]["log_base"])
                 assert row["energy"] == pytest.approx(texts[row["text"]]["energy"])
+
+
+def test_a_log_z_that_the_folder_holds_must_agree(folders):
+    model = load(*folders)
+    settings = {"prompts": ["", "1"], "draws": 2, "sampler": SIR(2000)}
+    assert all("as stored" not in row["advice"] for row in model.sample(**settings).pools)
+    other = replace(model, energy=replace(model.energy, log_z=Estimate(9.0, 8.9, 9.1, 0.95, 500, "stored")))
+    empty, prompted = other.sample(**settings).pools
+    assert empty["verdict"] != "good" and "and 9 as stored with the energy" in empty["advice"]
+    assert "as stored" not in prompted["advice"]  # a log Z after another prompt
+    assert "as stored" not in other.sample(**settings, top_k=2).pools[0]["advice"]  # of another base
+
+
+@pytest.mark.parametrize(("draws", "message"), [
+    ("1.5", "'1.5' is not a whole number"), ("1e11", "100,000,000,000 sequences of up to 7 tokens take 8,800 GB"),
+    ("100000000000", "take 8,800 GB of memory"), ("three", "'three' is not a whole number"), ("nan", "not a whole number"),
+])  # fmt: skip
+def test_draws_are_whole_and_fit(capsys, folders, draws, message):
+    code, _, err = call(capsys, "sample", folders[0], "--draws", draws)
+    assert code in (1, 2) and message in " ".join(err.replace("│", " ").split())
+
+
+def test_exhaustive_draws_of_a_large_space_are_refused(capsys, folders):
+    code, _, err = call(capsys, "sample", folders[0], "--sampler.kind", "exhaustive", "--max-length", "40")
+    assert code == 1 and "sequences of up to 40 tokens" in err and "enumeration stops at" in err
 
 
 def test_top_k_joint_sampling(capsys, folders):
@@ -102,9 +129,9 @@ def test_the_table_shows_the_first_and_the_chosen(capsys, folders):
         (["--sampler.kind", "adaptive-sir", "--sampler.min-ess", "100", "--sampler.max-candidates", "50"],
          "no 50 candidates have 100.0"),
         (["--sampler.kind", "ancestral"], "cannot use an energy"),
-        (["--sampler.kind", "particles", "--sampler.block", "0"], "at least 1 token"),
+        (["--sampler.kind", "particles", "--sampler.block", "0"], "block is at least 1, not 0"),
         (["--top-k", "0"], "top_k keeps at least one token"),
-        (["--sampler.kind", "sir", "--sampler.num-candidates", "0"], "at least one candidate, not 0"),
+        (["--sampler.kind", "sir", "--sampler.num-candidates", "0"], "num_candidates is at least 1, not 0"),
         (["--images.rows", "3"], "no model of images"),
         (["--device", "hexagon"], "There is no device 'hexagon'"),
         (["--device", "cuda:99"], "There is no device 'cuda:99'"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from esscher.core.manifest import MANIFEST
 from esscher.data.tokenizers import TOKENIZER_KINDS, Tokenizer, character_tokenizer, load_tokenizer, train_tokenizer
 
 TEXTS = ["the cat sat on the mat", "a\tdog\nate <eos> the cat", "é 漢 \U0001f600", ""]
@@ -84,6 +85,9 @@ def test_bad_folders(tmp_path):
         load_tokenizer(tmp_path)
     made("byte").save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({}))
+    with pytest.raises(ValueError, match=r"tokenizer_config.json is not what was written"):
+        load_tokenizer(tmp_path)
+    (tmp_path / MANIFEST).unlink()
     with pytest.raises(ValueError, match="states no end symbol"):
         load_tokenizer(tmp_path)
     assert load_tokenizer(tmp_path, eos="<eos>").eos == 0

@@ -1,11 +1,14 @@
+import re
+
 import pytest
 import torch
 
 from esscher.core.space import Space, prompts_of, sequences
+from esscher.energies import text_scorers
 from esscher.energies.declared_features import EXACT, feature_from_spec, features_from_specs, tally_from_spec
 from esscher.energies.feature_spec import FeatureSpec, parse_feature
 from esscher.energies.features import LogLinear, feature_values
-from esscher.energies.text_scorers import text_scorer, words
+from esscher.energies.text_scorers import PatternTimeoutError, text_scorer, words
 from esscher.exact.enumeration import enumerate_points
 from esscher.testing import check_energy
 
@@ -167,3 +170,23 @@ def test_what_has_no_tally_or_no_text_says_so():
 def test_quick_start_declarations_mean_what_they_meant():
     judge = text_scorer(FeatureSpec("matches", r"\b(\w+) \1\b"))
     assert [judge(text) for text in ["the the cat", "the cat the"]] == [1, 0]
+
+
+@pytest.mark.parametrize("pattern", [r"(a|aa)+$", r"((a|aa)+)+\1$"])
+def test_a_pattern_that_backtracks_has_a_time_limit(monkeypatch, pattern):
+    monkeypatch.setattr(text_scorers, "PATTERN_SECONDS", 0.05)
+    with pytest.raises(PatternTimeoutError, match=r"took more than 0\.05 s on a text of 61 characters.*Nothing was computed"):
+        text_scorer(FeatureSpec("matches", pattern))("a" * 60 + "!")
+
+
+PATTERNS_OF_RE = (
+    r"a{2}", r"a{,2}b", r"a{e}", r"{a}", r"(?:ab){e<=1}", r"[[:alpha:]]", r"[^:a]", r"\{", r"\w+\b", r"(?i)AB",
+    r"(?P<x>a)(?P=x)", r"[a||b]", r"a*+b",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS_OF_RE)
+def test_patterns_are_read_as_re_reads_them(pattern):
+    texts = ["", "a", "b", "aa", "ab", "abb", "a{e}", "{a}", "ab{e<=1}", "[:l]", ":", "{", "AB", "|", "-", "ax", "h:", "aab"]
+    score, compiled = text_scorer(FeatureSpec("matches", pattern)), re.compile(pattern)
+    assert [score(text) for text in texts] == [float(compiled.search(text) is not None) for text in texts]

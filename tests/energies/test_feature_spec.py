@@ -107,7 +107,7 @@ def test_features_of_a_yaml_file(tmp_path):
         ("- starts-with:a\n- {kind: starts-with, value: 0101}\n", "features.yaml: .*65 was read as int; put it in quotes"),
         ("feature: [words]\n", "holds no list of features"),
         ("- [words]\n", "holds no list of features"),
-        ("- {kind: [\n", "is no YAML file"),
+        ("- {kind: [\n", "is not valid YAML"),
     ]:
         file.write_text(content)
         with pytest.raises(ValueError, match=message):

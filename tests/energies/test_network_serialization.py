@@ -10,6 +10,7 @@ from energies.encoders import MAKERS, built, decode, encoder_folder, own_base
 from energies.test_network import X
 
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import MANIFEST
 from esscher.core.randomness import SeededRng
 from esscher.energies.config import EnergyConfig
 from esscher.energies.network import build_energy
@@ -57,6 +58,7 @@ def test_what_an_energy_needs_is_named(tmp_path):
 def test_folders_that_were_changed(tmp_path):
     base = own_base("transformer, rotary")
     folder = save_network_energy(tmp_path, built(base), origin(base))
+    (folder / MANIFEST).unlink()
     config = folder / "config.json"
     text = config.read_text()
     for wrong, message in [

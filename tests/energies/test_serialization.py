@@ -8,6 +8,7 @@ from energies.classifiers import write_classifier
 
 from esscher.bases.network import build_base
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import MANIFEST
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, sequences
 from esscher.energies.feature_spec import FeatureSpec
@@ -45,10 +46,11 @@ def test_folders_that_hold_no_energy(tmp_path):
     with pytest.raises(FileNotFoundError, match="no energy in"):
         load_energy(tmp_path)
     folder = save_energy(tmp_path, some_energy())
+    (folder / MANIFEST).unlink()
     config = folder / "config.json"
     text = config.read_text()
     for wrong, message in [
-        (text[:40], "does not describe"),
+        (text[:40], "config.json is not valid JSON"),
         (text.replace("log-linear", "lstm"), "not an energy"),
         (text.replace('"seed"', '"sed"'), "has keys"),
     ]:
@@ -63,6 +65,7 @@ def test_folders_written_before_are_read_as_before(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert config["features"] == [features[0], {"kind": "characters"}]
     (folder / "config.json").write_text(json.dumps(config | {"features": features}))
+    (folder / MANIFEST).unlink()
     assert load_energy(folder) == some_energy()
 
 
@@ -112,5 +115,6 @@ def test_files_that_features_read_are_known_by_their_content(tmp_path, monkeypat
 def test_a_feature_that_cannot_be_used_names_the_file(tmp_path):
     config = save_energy(tmp_path, some_energy()) / "config.json"
     config.write_text(config.read_text().replace('"contains"', '"holds"'))
-    with pytest.raises(ValueError, match=r"config.json has a feature that cannot be used: No feature of kind 'holds'"):
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(ValueError, match=r"config.json does not describe an energy: No feature of kind 'holds'"):
         load_energy(tmp_path)

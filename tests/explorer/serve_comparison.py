@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 from esscher.explorer.blind_comparison import ComparisonStore, build_comparison_page, make_pairs
-from esscher.explorer.config import PageServerConfig, launch
+from esscher.explorer.config import PageServerConfig
+from esscher.explorer.page_app import launch
 
 if __name__ == "__main__":
     texts = [[f"{name} <b>wrote</b> text number {n} here" for n in range(4)] for name in ("first", "second")]

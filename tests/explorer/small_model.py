@@ -45,8 +45,9 @@ def last(found):
 if __name__ == "__main__":
     import sys
 
-    from esscher.explorer.config import PageServerConfig, launch
+    from esscher.explorer.config import PageServerConfig
     from esscher.explorer.page import build_explorer_page
+    from esscher.explorer.page_app import launch
 
     token, *slow = [*sys.argv[1:], ""][:2]
     energy = Slow(FEATURES, torch.tensor([1.5, -0.7])) if any(slow) else None

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from esscher.cli import main
+from esscher.explorer import blind_comparison
 from esscher.explorer.blind_comparison import VOTES, ComparisonHandlers, ComparisonStore, make_pairs
 
 EVIL = "<script>alert(1)</script> <img src=x onerror=alert(2)>"
@@ -61,6 +62,20 @@ def test_other_pairs_are_refused(store):
         store.vote("ann", store.next("ann"), "up")
     with pytest.raises(ValueError, match="name"):
         store.vote(" ", store.next("ann"), "left")
+
+
+def test_names_and_raters_are_bounded(store, monkeypatch):
+    pair = store.next("ann")
+    for wrong in ("a" * 65, "a\nb", "a\u202eb", "a\ud800"):
+        assert "printable" in ComparisonHandlers(store).show(wrong)[0]
+        with pytest.raises(ValueError, match="at most 64 printable"):
+            store.vote(wrong, pair, "left")
+    monkeypatch.setattr(blind_comparison, "MAX_RATERS", 1)
+    store.vote("ann", pair, "left")
+    with pytest.raises(ValueError, match="1 raters already"):
+        store.vote("bob", pair, "left")
+    store.vote("ann", store.next("ann"), "left")
+    assert len(store.votes()) == 2
 
 
 def test_texts_are_never_markup_and_the_page_does_not_tell_who_wrote(tmp_path):

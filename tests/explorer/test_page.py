@@ -1,5 +1,6 @@
 """The page served for real: who is let in, what its calls answer, and that it binds to this machine alone."""
 
+import asyncio
 import json
 import socket
 
@@ -10,8 +11,10 @@ from small_model import explorer
 httpx = pytest.importorskip("httpx", reason="the extra `ui` is not installed")
 pytest.importorskip("gradio", reason="the extra `ui` is not installed")
 
+from esscher.explorer.blind_comparison import ComparisonStore, build_comparison_page, make_pairs
 from esscher.explorer.config import PageServerConfig
-from esscher.explorer.page import ExplorerHandlers, parse_controls
+from esscher.explorer.page import ExplorerHandlers, build_explorer_page, parse_controls
+from esscher.explorer.page_app import MAX_QUEUED, MAX_SESSIONS, page_app
 
 TOKEN = "a long word"
 
@@ -40,6 +43,90 @@ def test_every_yield_of_drawing_is_a_whole_page():
     assert all("log Z" in said and "<tbody>" in table for said, table, *_ in actual)
     assert "<svg" in actual[-1][2] and "tilted" in actual[-1][3]
     assert parse_controls("sir", 64.0, 1, 0.0, 5.0).seed == 5
+
+
+class Loop:
+    """An energy that never returns."""
+
+    def __call__(self, x):
+        while True:
+            pass
+
+
+def test_a_computation_that_never_ends_is_given_up():
+    work = ExplorerHandlers(explorer(Loop()), timeout=0.2)
+    ((said, *rest),) = work.draw("ab", "sir", 16, 1.0, 0, 0)
+    assert "longer than 0.2 s and was given up" in said and rest == ["", "", "", None]
+    assert "given up" in work.tokens("ab", "sir", 16, 1.0, 0, 0)
+
+
+def built(make):
+    """A page and its application, built where there is an event loop: gradio leaves one of its own open otherwise."""
+
+    async def build():
+        page = make()
+        return page, page_app(page, PageServerConfig())
+
+    return asyncio.run(build())
+
+
+def posted(app, path, content, **headers):
+    """The status of a POST to a page that is not being served, which suffices for what is refused."""
+    body, sent = content if isinstance(content, bytes) else json.dumps(content).encode(), []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    pairs = [(name.encode(), value.encode()) for name, value in {"host": "localhost", **headers}.items()]
+    scope = {"type": "http", "http_version": "1.1", "method": "POST", "path": path, "headers": pairs}
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    pairs = make_pairs(["a prompt"], ["one text of the first"], ["one text of the second"], seed=0)
+    store = ComparisonStore.create_or_resume(tmp_path_factory.mktemp("judged"), pairs, seed=0)
+    return built(lambda: build_comparison_page(store))[1]
+
+
+@pytest.mark.parametrize("kind", ["explore", "compare"])
+def test_pages_refuse_other_hosts_other_pages_and_the_routes_they_do_not_need(kind, comparison):
+    app = comparison if kind == "compare" else built(lambda: build_explorer_page(explorer()))[1]
+    call = f"/gradio_api/call/{'left' if kind == 'compare' else 'draw'}"
+    assert posted(app, call, {"data": [None]}, host="evil.example") == 421
+    assert posted(app, call, {"data": [None]}, origin="http://evil.example") == 403
+    for path in ("upload", "file=/etc/passwd", "proxy=http://evil.example/", "run/draw", "api/draw", "call/nobody"):
+        assert posted(app, f"/gradio_api/{path}", {"data": []}) == 404, path
+
+
+CALL = {"data": ["ann"], "fn_index": 0, "session_hash": "s"}
+WRONG_CALLS = {
+    "not JSON": b"{",
+    "infinite": b'{"data": [1e999], "fn_index": 0, "session_hash": "s"}',
+    "no session": {**CALL, "session_hash": ""},
+    "a long session": {**CALL, "session_hash": "a" * 65},
+    "an unknown function": {**CALL, "fn_index": 999},
+    "true as function": {**CALL, "fn_index": True},
+    "too many values": {**CALL, "data": ["ann", "bob"]},
+    "a batch": {**CALL, "batched": True},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_CALLS)
+def test_what_gradio_cannot_take_is_refused_before_it(wrong, comparison):
+    assert posted(comparison, "/gradio_api/queue/join", WRONG_CALLS[wrong]) == 400
+    assert comparison.check("/gradio_api/queue/join", json.dumps(CALL).encode()) is None
+
+
+def test_messages_to_a_visitor_who_left_do_not_end_the_queue():
+    page, _ = built(lambda: build_explorer_page(explorer()))
+    assert page._queue.max_size == MAX_QUEUED and page.state_session_capacity == MAX_SESSIONS
+    page._queue.pending_messages_per_session["nobody"].put_nowait("lost")
+    assert "nobody" not in page._queue.pending_messages_per_session
 
 
 @pytest.fixture(scope="module")

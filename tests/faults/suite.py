@@ -24,6 +24,7 @@ class Case:
 
     name: str
     run: Callable[[Path], Outcome]
+    slow: bool = False  # never in the sample of the fast tests
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,6 @@ class Family:
 
 def sampled(family: Family) -> list[Case]:
     """The cases of the fast tests."""
-    cases = list(family.cases())
+    cases = [case for case in family.cases() if not case.slow]
     step = max(1, len(cases) // family.sample)
     return cases[::step][: family.sample]

@@ -1,6 +1,7 @@
 """A sample of every family of faults; `make faults` runs all of them."""
 
 import pytest
+
 from faults.run import FAMILIES, family
 from faults.suite import sampled
 

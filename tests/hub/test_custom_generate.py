@@ -14,11 +14,11 @@ from esscher.bases.causal_lm import causal_lm
 from esscher.bases.truncated import Truncated
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
+from esscher.core.model_folder import quiet_transformers
 from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.core.target import Tilted, flat
 from esscher.data.tokenizers import train_tokenizer
 from esscher.energies.feature_spec import FeatureSpec
-from esscher.energies.pretrained import quiet_transformers
 from esscher.energies.serialization import SavedLogLinear, base_digest, save_energy
 from esscher.exact.enumeration import enumerate_points
 from esscher.hub import load_base, save_base

@@ -8,6 +8,7 @@ import yaml
 
 from esscher.bases.network import build_base
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import MANIFEST
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, sequences
 from esscher.core.storage import digest, module_tensors, write_tensors
@@ -68,6 +69,7 @@ def test_folder_is_a_repository(folder):
         "model.safetensors",
         "generation_config.json",
         "README.md",
+        MANIFEST,
         "tokenizer.json",
         "tokenizer_config.json",
     }
@@ -117,6 +119,7 @@ def test_missing(tmp_path, folder):
 
 
 def change(folder, **values):
+    (folder / MANIFEST).unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | values))
 
@@ -135,7 +138,7 @@ def test_wrong_kind_and_unknown_keys(folder):
 
 def test_settings_that_describe_no_base(folder):
     change(folder, base={"kind": "lstm", "breadth": 3})
-    with pytest.raises(ValueError, match=r"does not describe a base: Unknown key 'breadth'"):
+    with pytest.raises(ValueError, match=r"does not describe a base: Unknown key 'base.breadth'"):
         load_base(folder)
     change(folder, base={"kind": "lstm"}, space={"vocab_size": 3})
     with pytest.raises(ValueError, match="does not describe a base"):
@@ -146,6 +149,7 @@ def test_corrupted_weights(folder, tokenizer):
     file = folder / "model.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:-20])
+    (folder / MANIFEST).unlink()
     with pytest.raises(ValueError, match=r"model.safetensors is corrupted"):
         load_base(folder)
     other = build_base(CONFIGS["lstm"], Space(tokenizer.vocab_size + 2, 7, 0), rng=SeededRng(3))

@@ -24,11 +24,12 @@ from transformers import (
 
 import esscher.hub.auto
 from esscher.core.draws import Draws
+from esscher.core.manifest import MANIFEST
+from esscher.core.model_folder import quiet_transformers
 from esscher.core.space import Sequences, Space, empty_prompts, sequences
 from esscher.core.storage import digest, module_tensors
 from esscher.core.target import Tilted
 from esscher.data.tokenizers import train_tokenizer
-from esscher.energies.pretrained import quiet_transformers
 from esscher.hub import load_base, save_base
 from esscher.hub.auto import NetworkLM, hf_classes
 from esscher.networks.transformer_config import TransformerConfig
@@ -126,6 +127,7 @@ def test_a_folder_without_a_word_about_the_opening(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     old = {key: config[key] for key in ("model_type", "base", "space", "eos_token_id", "dtype")}
     (tmp_path / "config.json").write_text(json.dumps({**old, "vocab_size": SPACE.vocab_size, "architectures": ["NetworkBase"]}))
+    (tmp_path / MANIFEST).unlink()
     TOKENIZER.save(tmp_path)
     model, tokenizer = read(tmp_path)
     logits = model(**tokenizer("cab a", return_tensors="pt")).logits[0, :-1, :OPENING]

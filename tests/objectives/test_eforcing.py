@@ -300,7 +300,7 @@ def test_shorter_draws_reach_fewer_positions():
     actual = EForcing(EForcingConfig(0.7, negatives=2), draws=3)(Tilted(base), x, rng=SeededRng(0))
     assert actual.metrics["reached"] == pytest.approx(0.5)
     assert 0 < actual.metrics["effective_share"] <= 1
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="max_new_tokens is at least 1, not 0"):
         Ancestral(max_new_tokens=0)
 
 

@@ -6,6 +6,7 @@ import math
 import pytest
 
 from esscher.core.estimate import Estimate
+from esscher.core.manifest import MANIFEST
 from esscher.reports.document import MEANINGS, meaning, write_comparison
 from esscher.reports.report import Report, compare_reports, print_report, read_report
 
@@ -36,6 +37,9 @@ def test_a_run_is_read_back_as_it_was(tmp_path):
     assert run.facts["log_z"] == output.facts["log_z"] and run.facts["wide"].high == math.inf
     assert run.estimates()["perplexities, tilted token: perplexity"] == found(2.0)
     (tmp_path / "answer.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(ValueError, match=r"answer.json is not what was written"):
+        read_report(tmp_path)
+    (tmp_path / MANIFEST).unlink()
     with pytest.raises(ValueError, match="a report has"):
         read_report(tmp_path)
     with pytest.raises(FileNotFoundError, match="no command finished there"):

@@ -68,7 +68,7 @@ def test_what_is_unknown_or_missing_is_an_error():
     for kind in ("rejection", "quasi-rejection"):
         with pytest.raises(ValueError, match="'log_bound' has no default and is missing"):
             SAMPLERS.from_dict({"kind": kind})
-    with pytest.raises(ValueError, match="at least one candidate, not 0"):
+    with pytest.raises(ValueError, match="num_candidates is at least 1, not 0"):
         ParticleSIR(0)
 
 

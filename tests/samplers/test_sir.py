@@ -137,7 +137,7 @@ def test_the_law_of_shares_is_the_target():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SIR(0), "at least one candidate, not 0"),
+        (lambda: SIR(0), "num_candidates is at least 1, not 0"),
         (lambda: AdaptiveSIR(8, 32, 16), "not from 32 to 16"),
         (lambda: AdaptiveSIR(64, 16, 32), "no 32 candidates have 64"),
     ],

@@ -117,5 +117,5 @@ def test_given_up_prefixes_cost_their_part():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(ValueError, match="at least 1 token"):
+    with pytest.raises(ValueError, match="block is at least 1, not 0"):
         Particles(block=0)

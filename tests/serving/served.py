@@ -10,6 +10,7 @@ from typing import Any
 
 import uvicorn
 
+from esscher.core.http_server import listen, server_config
 from esscher.serving.config import ServeConfig
 from esscher.serving.engine import Engine
 from esscher.serving.server import create_app
@@ -18,14 +19,16 @@ from esscher.serving.server import create_app
 @contextmanager
 def served(model: Any, **limits: Any) -> Iterator[int]:
     """The port where the model is served with these limits."""
-    settings = uvicorn.Config(create_app(Engine(model, ServeConfig(**limits))), port=0, log_level="critical")
-    server = uvicorn.Server(settings)
-    thread = threading.Thread(target=server.run, daemon=True)
+    config = ServeConfig(**limits)
+    listener = listen(config.host, range(1))
+    server = uvicorn.Server(server_config(create_app(Engine(model, config)), config))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    port = listener.getsockname()[1]
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield server.servers[0].sockets[0].getsockname()[1]
+        yield port
     finally:
         server.should_exit = True
         thread.join(20)

@@ -2,13 +2,19 @@
 
 import errno
 import os
+import shutil
+from dataclasses import replace
 
 import pytest
 import torch
-from tiny_run import fingerprint, new_base, run
+from tiny_run import SETTINGS, fingerprint, new_base, run, toy_data
 
+from esscher.core.estimate import Estimate
 from esscher.core.storage import SavingError
-from esscher.training.checkpoint import CheckpointData, CheckpointManager, collect_state, restore_state
+from esscher.core.target import Tilted
+from esscher.objectives.likelihood import Likelihood
+from esscher.training.checkpoint import CheckpointData, CheckpointManager, History, collect_state, restore_state
+from esscher.training.trainer import Trainer
 
 
 def saved(number: float) -> CheckpointData:
@@ -122,3 +128,64 @@ def test_a_failure_at_any_write_leaves_the_old_checkpoint(tmp_path, monkeypatch,
     checkpoints.save(3, saved(3), best=False)
     assert checkpoints.read(checkpoints.last()).state == {"number": 3}
     assert not list(tmp_path.glob(".*"))
+
+
+def run_with_best_before_last(folder):
+    """A run of 6 steps whose best evaluation is that of step 4."""
+    losses = iter([3.0, 1.0, 2.0])
+    validation = lambda: Estimate.exact(next(losses))  # noqa: E731
+    train, _ = toy_data()
+    settings = replace(SETTINGS, steps=6, evaluate_every=2, save_every=2)
+
+    def again(base):
+        return Trainer(settings)(
+            Likelihood(), Tilted(base), train, modules=base, validation=validation, folder=folder, resume=True
+        )
+
+    base = new_base()
+    assert again(base).best_step == 4
+    return again, fingerprint(base)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged"])
+def test_a_lost_best_checkpoint_is_an_error_and_never_the_last_one(tmp_path, harm):
+    again, weights = run_with_best_before_last(tmp_path)
+    other = new_base(seed=3)
+    again(other)
+    assert fingerprint(other) == weights
+    best = tmp_path / "checkpoints" / "step-00000004"
+    if harm == "deleted":
+        shutil.rmtree(best)
+        expected = (
+            r"step-00000004 \(validation 1.*\) is lost.*Nothing was trained or changed; restore it from a copy, or train anew"
+        )
+    else:
+        damage(best / "weights.safetensors", "flipped")
+        expected = (
+            r"step-00000004 is corrupted.*it has the best weights: restore it from a copy, or train anew in another folder"
+        )
+    with pytest.raises((FileNotFoundError, ValueError), match=expected):
+        again(new_base())
+
+
+def test_a_best_checkpoint_that_is_made_again_need_not_be_there(tmp_path):
+    base = new_base()
+    record = run(base, tmp_path)
+    last = CheckpointManager(tmp_path / "checkpoints").last()
+    assert record.best_step == 17 and last.name == "step-00000017"
+    shutil.rmtree(last)
+    again = new_base(seed=3)
+    run(again, tmp_path, resume=True)
+    assert fingerprint(again) == fingerprint(base)
+
+
+@pytest.mark.parametrize("tail", [b'{"step": 99', b"\x00\x00\x00\n\x00", b"\xff\n", b"[]\n"])
+def test_a_history_is_read_up_to_what_a_power_cut_left(tmp_path, tail):
+    history = History(tmp_path / "history.jsonl")
+    for step in (1, 2, 3):
+        history.add({"step": step})
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(tail)
+    again = History(tmp_path / "history.jsonl")
+    again.restore(2)
+    assert again.entries == [{"step": 1}, {"step": 2}]

@@ -10,6 +10,7 @@ from random_targets import random_target
 from esscher.core.space import Space, empty_prompts
 from esscher.exact.enumeration import enumerate_points
 from esscher.training import resumable
+from esscher.training.made_with import claim_folder
 from esscher.training.resumable import WorkItem, run_resumable
 
 
@@ -54,12 +55,14 @@ def test_processes_that_do_not_share_a_folder_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(resumable, "broadcast_object", lambda missing: missing[:1])  # as if another made the second
     work = [WorkItem(name, 1, lambda: 1) for name in "ab"]
     with pytest.raises(RuntimeError, match=r"Another process made b, and it is not in .* here"):
-        run_resumable(work, folder=tmp_path, read=lambda file: 0, write=lambda file, part: file.touch())
+        run_resumable(work, folder=tmp_path, made_with={}, read=lambda file: 0, write=lambda file, part: file.touch())
 
 
 def test_progress_counts_what_was_there_and_what_others_make(tmp_path, monkeypatch):
     said, work = [], [WorkItem(name, 10, lambda: math.pi) for name in "abcd"]
+    claim_folder(tmp_path, {})
     (tmp_path / "a.safetensors").touch()
     monkeypatch.setattr("esscher.core.progress.PROGRESS_INTERVAL", -1.0)
-    run_resumable(work, folder=tmp_path, read=lambda file: 0.0, write=lambda file, part: file.touch(), say=said.append)
+    write = lambda file, part: file.touch()  # noqa: E731
+    run_resumable(work, folder=tmp_path, made_with={}, read=lambda file: 0.0, write=write, say=said.append)
     assert [line.split("  ")[0] for line in said] == ["drawn 20 of 40", "drawn 30 of 40", "drawn 40 of 40"]

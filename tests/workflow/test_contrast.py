@@ -107,7 +107,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
     with pytest.raises(ValueError, match=r"contrast.negatives = 1, and is resumed with contrast.negatives = 2"):
         tilt(strings, replace(other, contrast=replace(other.contrast, negatives=2)), resume=True)
     kept = (tmp_path / "stopped" / "tilt.yaml").read_text()
-    with pytest.raises(FileExistsError, match="Nothing was trained or changed"):
+    with pytest.raises(FileExistsError, match=r"already holds an energy. Nothing was changed; replace it with --overwrite"):
         tilt(strings, replace(other, training=replace(SHORT, steps=7)))
     assert (tmp_path / "stopped" / "tilt.yaml").read_text() == kept
 

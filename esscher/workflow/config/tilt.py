@@ -95,8 +95,14 @@ class TiltRun:
     training: ContrastTraining = field(default_factory=ContrastTraining, kw_only=True)
     resume: bool = field(default=False, kw_only=True)
     """Go on from the last checkpoint in `out`, to the same weights."""
+    overwrite: bool = field(default=False, kw_only=True)
+    """Replace the energy that `out` holds, with all that was kept of it."""
 
     def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise ValueError(
+                "resume goes on with the energy in the folder, and overwrite removes it. Nothing was done; give one."
+            )
         if isinstance(self.want, Mapping):
             object.__setattr__(self, "want", tuple(f"{feature}={moment}" for feature, moment in self.want.items()))
         if isinstance(self.data, str):
