@@ -130,7 +130,9 @@ def test_rows_and_what_energies_see_of_them():
     way = TiltedGenerate(seen_by(log), num_candidates=3, seed=1)
     out = call(model, way, num_return_sequences=2, return_dict_in_generate=True)
     assert out.sequences[:, :4].equal(IDS.repeat_interleave(2, 0)) and out.sequences.shape[1] <= 8
-    assert {tuple(item) for item in log} == {(2,), (2, 2, 1), (2, 1, 2), ()} and len(log) == 4 * 2 * 3
+    assert {tuple(item) for item in log} == {(2,), (2, 2, 1), (2, 1, 2), ()}
+    checked = 4  # rows computed again, alone: at most three of each target whose energy is checked
+    assert 4 * 2 * 3 <= len(log) <= 4 * 2 * 3 + checked
     assert out.ess.tolist() == pytest.approx([3.0] * 8)
     points = [row[: row.index(0) + 1] if 0 in row else row for row in out.sequences[:, 4:].tolist()]
     read = [IDS[row][MASK[row] == 1].tolist() for row in range(4) for _ in range(2)]

@@ -93,7 +93,7 @@ WRONG = {
     "many prompts": ({"prompt": ["a"] * 9}, 413, "at most 8 prompts"),
     "many bytes": (b" " * 3_000, 413, "at most 2,000 bytes"),
     "a stream that is none": ({"prompt": "", "stream": 1}, 400, "'stream' must be"),
-    "a letter outside the alphabet": ({"prompt": "c"}, 400, "use its own alphabet"),
+    "a letter outside the alphabet": ({"prompt": "c"}, 400, "use its alphabet"),
     "half of a pair": (b'{"prompt": "\\ud800"}', 400, "half of a surrogate pair"),
     "half of a pair in a stream": (b'{"prompt": "\\udfff", "stream": true}', 400, "half of a surrogate pair"),
     "a huge seed": ({"prompt": "", "seed": 2**64}, 400, "'seed' must be a whole number"),

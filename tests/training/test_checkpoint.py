@@ -1,6 +1,7 @@
 """CheckpointManager: what is kept, and what is said of a damaged one."""
 
 import errno
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -180,12 +181,14 @@ def test_a_best_checkpoint_that_is_made_again_need_not_be_there(tmp_path):
 
 
 @pytest.mark.parametrize("tail", [b'{"step": 99', b"\x00\x00\x00\n\x00", b"\xff\n", b"[]\n"])
-def test_a_history_is_read_up_to_what_a_power_cut_left(tmp_path, tail):
+def test_a_resumed_history_is_that_of_the_checkpoint_whatever_a_power_cut_left_in_the_file(tmp_path, tail):
     history = History(tmp_path / "history.jsonl")
     for step in (1, 2, 3):
         history.add({"step": step})
     with (tmp_path / "history.jsonl").open("ab") as file:
         file.write(tail)
     again = History(tmp_path / "history.jsonl")
-    again.restore(2)
-    assert again.entries == [{"step": 1}, {"step": 2}]
+    again.restore(history.entries[:2])
+    again.add({"step": 3, "again": True})
+    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert lines == again.entries == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]

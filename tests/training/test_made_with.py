@@ -26,7 +26,7 @@ def test_work_of_something_else_or_of_unknown_origin_is_refused(tmp_path):
     assert (tmp_path / "draws.safetensors").exists() and json.loads((tmp_path / RECORD).read_text())["seed"] == 1
     for content in ("{", "[]", None):
         (tmp_path / RECORD).write_text(content) if content else (tmp_path / RECORD).unlink()
-        with pytest.raises(ValueError, match=r"does not say what it was made with \(made_with.json is missing\)"):
+        with pytest.raises(ValueError, match=r"does not say what it was made with \(made_with.json is missing or damaged\)"):
             claim_folder(tmp_path, {"base": "b", "seed": 1})
 
 
@@ -36,7 +36,9 @@ def test_by_products_are_made_anew(tmp_path):
     (tmp_path / "draws.safetensors").touch()
     claim_folder(tmp_path, {"energy": "b"}, remake=True, say=said.append)
     assert not (tmp_path / "draws.safetensors").exists() and json.loads((tmp_path / RECORD).read_text()) == {"energy": "b"}
-    assert said == [f"The work in {tmp_path} was made with energy = 'a', and now energy = 'b': it is made anew."]
+    assert said == [
+        f"By made_with.json, the work in {tmp_path} was made with energy = 'a', and now energy = 'b': it is made anew."
+    ]
 
 
 def test_energies_have_the_same_digest_only_if_they_are_the_same():
