@@ -74,7 +74,9 @@ def run_family(name: str, processes: int) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("families", nargs="*", choices=FAMILIES)  # no default: argparse would look for it in the choices
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", choices=(*FAMILIES, [])
+    )  # [] is what argparse compares where none is named
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
