@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from esscher.core.bounded_files import refuse_link_outside
 from esscher.core.reading import read_json_object
 
 MANIFEST = "esscher-manifest.json"
@@ -93,6 +94,7 @@ def check_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
         if not (folder / name).is_file():
             size = records[name]["bytes"]
             raise FileNotFoundError(f"There is no file {folder / name}; {MANIFEST} says {size} bytes. {_advice(folder)}")
+        refuse_link_outside(folder / name, folder)
         now = record_of(folder / name)
         if now != records[name]:
             raise ValueError(

@@ -169,3 +169,16 @@ def test_verify_says_what_differs_and_accepts_it(folder, capsys):
     assert code == 1 and "is from elsewhere or unfinished. Nothing was compared" in err
     code, _, err = call(capsys, "verify", str(folder / "nothing"))
     assert code == 1 and "There is no folder" in err
+
+
+def test_a_link_out_of_the_folder_is_refused_before_it_is_read(tmp_path):
+    folder, outside = tmp_path / "model", tmp_path / "secret.json"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text("{}")
+    write_manifest(folder)
+    outside.write_text("secret")
+    outside.chmod(0)  # reading it would be an error of its own, unless for root
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"is a link to .*secret\.json, outside of its folder. Nothing was read"):
+        check_manifest(folder)
