@@ -97,8 +97,8 @@ def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> Non
     parts: list[Any] = [
         rich_table(name, rows, terminal, verbose=verbose) for name, rows in report.tables.items() if rows and name not in hidden
     ]
-    if any(value is not None for value in facts.values()):
-        title = "" if report.tables_first else report.title
+    title = "" if report.tables_first else report.title
+    if title or any(value is not None for value in facts.values()):
         parts.insert(len(parts) if report.tables_first else 0, rich_facts(title, facts, terminal, verbose=verbose))
     if report.notes:
         parts.append(rich_notes(report.notes, terminal))

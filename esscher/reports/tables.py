@@ -125,7 +125,8 @@ class _Column:
             " ".join(str(value) for row in rows for value in row.values() if isinstance(value, str)),
         )
         unit = units.pop() if shared else ""
-        self.title = heading(key) + (f" ({unit})" if unit and unit not in heading(key) else "")
+        unit = unit if unit.startswith("per ") or not unit else f"({unit})"
+        self.title = f"{heading(key)} {unit}" if unit and unit not in heading(key) else heading(key)
         in_cells = not shared and any(unit.split()[-1] not in named for unit in units if unit)
         self.cells = [escaped(format_cell(value, unit=in_cells)) for value in values]
         self.width = max((cell_len(line) for cell in self.cells for line in cell.split("\n")), default=0)

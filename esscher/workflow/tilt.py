@@ -198,15 +198,10 @@ class FitResult:
         return lines
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each feature; the moments of the base and of the tilted model come from draws that the weights were not
-        fitted on."""
+        """A row for each feature; `base` and `tilted` come from draws that the weights were not fitted on."""
         rows = zip(self.fit.rows(), self.base_moments, self.moments, strict=True)
         return [
-            {
-                **{key: row[key] for key in row if key not in ("in the base", "under the model")},
-                "in the base": base,
-                "tilted": fresh,
-            }
+            {**{key: row[key] for key in row if key != "under the model"}, "base": base, "tilted": fresh}
             for row, base, fresh in rows
         ]
 
@@ -338,7 +333,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     rows = result.rows()
     rates = [
         {
-            "feature": row["feature"], "in the data": row["in the data"], "wanted": row["wanted"], "base": row["in the base"],
+            "feature": row["feature"], "in the data": row["in the data"], "wanted": row["wanted"], "base": row["base"],
             "tilted": row["tilted"],
         }
         for row in rows
