@@ -66,6 +66,7 @@ def run(
     json_: Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object as the last line.")] = False,
     json_lines: Annotated[bool, Parameter(negative="", help="Show progress as JSON objects on standard error.")] = False,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
+    verbose: Annotated[bool, Parameter(negative="", help="Also print how each number was estimated, and all details.")] = False,
 ) -> None:
     """Run the verb and show its report."""
     from esscher.core.progress import progress_as
@@ -78,7 +79,7 @@ def run(
         result = app(_expanded(tokens))
         if result is not None:
             report = result if isinstance(result, Report) else result.report
-            print_report(report, as_json=json_)
+            print_report(report, as_json=json_, verbose=verbose)
             if report.failed:
                 sys.exit(1)
 

@@ -4,7 +4,7 @@ programs, or nothing. `progress_as` chooses the form; code that has something to
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -63,6 +63,11 @@ class Progress:
 
     def end(self) -> None: ...
 
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[float], None]]:
+        """Show how much of `total` is done within the block, which calls the function that it gets with what is done so far."""
+        yield lambda done: None
+
 
 @contextmanager
 def progress_as(form: ProgressForm) -> Iterator[None]:
@@ -109,9 +114,22 @@ class LineProgress(Progress):
     def say(self, text: str) -> None:
         write_line(text, error=True)
 
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[float], None]]:
+        throttle = Throttle()
+
+        def show(done: float) -> None:
+            if throttle.due(force=done >= total and throttle.reports > 0):
+                self.report_count(what, min(int(done), total), total, throttle.seconds_left(done, total))
+
+        yield show
+
+    def report_count(self, what: str, done: int, total: int, seconds_left: float) -> None:
+        self.say(f"{what} {done:,} of {total:,}  {_format_duration(seconds_left)} left")
+
 
 class JsonLinesProgress(LineProgress):
-    """The reports of `LineProgress` as JSON objects with an `event`: begin, update, evaluated, said or end."""
+    """The reports of `LineProgress` as JSON objects with an `event`: begin, update, evaluated, counted, said or end."""
 
     def begin(self, step: int, steps: int) -> None:
         super().begin(step, steps)
@@ -127,6 +145,9 @@ class JsonLinesProgress(LineProgress):
 
     def say(self, text: str) -> None:
         self._write("said", text=text)
+
+    def report_count(self, what: str, done: int, total: int, seconds_left: float) -> None:
+        self._write("counted", what=what, done=done, total=total, seconds_left=seconds_left)
 
     def end(self) -> None:
         self._write("end")
@@ -169,6 +190,20 @@ class ProgressBar(Progress):
 
     def end(self) -> None:
         self.bar.stop()
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator[Callable[[float], None]]:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=self.bar.console) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda done: bar.update(task, completed=min(int(done), total))
+            bar.update(task, completed=total)
 
 
 def _finite(value: Any) -> Any:

@@ -65,16 +65,20 @@ class ReweightedDistil:
 
     and the last term is a sum of cross-entropies between the next-token distributions of a and pi, computed exactly along a
     draw, so its gradient vanishes where the student is the base. Both bases must give whole distributions (`LogitBase`), which
-    are held in memory for all tokens of a batch. The value is per position of the longest point.
+    are held in memory for all tokens of a batch. The value is per position of the longest point. `log_z` is that of the one
+    prompt, or that of each by its key (`Sequences.prompt_keys`).
     """
 
     teacher: Tilted
-    log_z: float
+    log_z: float | Mapping[tuple[int, ...], float]
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
         student, base = (require_logits(base, "ReweightedDistil") for base in (target.base, self.teacher.base))
         with torch.no_grad():
-            surplus = (log_weight(self.teacher, data) - self.log_z).exp() - 1
+            normaliser = self.log_z
+            if isinstance(normaliser, Mapping):
+                normaliser = torch.tensor([normaliser[key] for key in data.prompt_keys()], dtype=torch.float64)
+            surplus = (log_weight(self.teacher, data) - normaliser).exp() - 1
             dense = torch.softmax(base.logits(data), -1)
         log_prob = torch.log_softmax(student.logits(data), -1)
         token_log_prob = log_prob.gather(-1, data.tokens[..., None])[..., 0]

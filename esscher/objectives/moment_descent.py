@@ -72,10 +72,11 @@ class MomentDescent:
         prior: float = 0.5,
         confidence: float = 0.95,
         rng: Rng,
+        report: Callable[[float], None] = lambda epochs: None,
     ) -> MomentFit:
         """Weights under which the base has the moments of the data, or those `wanted`, as in `match_moments`. `bounds` are the
         least and greatest value of features, for rs; a draw beyond them is an error. Without them the values seen so far are
-        used, and an update with a draw beyond these is repeated with wider ones."""
+        used, and an update with a draw beyond these is repeated with wider ones. `report` is called with the epochs done."""
         targets = moment_targets(names, data, wanted, prior=prior)
         buffer = _DrawBuffer(targets.names, source, self.budget)
         buffer.ensure(MIN_BATCH)
@@ -83,6 +84,7 @@ class MomentDescent:
         descent = _Descent(self, targets, buffer, ranges, rng)
         while len(descent.history) < self.epochs and descent.epochs_without_improvement < self.patience:
             descent.run_epoch()
+            report(len(descent.history))
         newton = match_moments(targets.names, buffer.recent(), data, wanted=wanted, prior=prior, confidence=confidence)
         return descent.result(newton)
 

@@ -10,12 +10,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from esscher.core.config import from_dict
+from esscher.core.config import from_dict, load_object, to_dict
 from esscher.core.console import console, write_line
 from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
@@ -30,7 +30,8 @@ Rows = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True)
 class Report:
     """Single facts, tables of rows and notes, with the settings and package versions that produced them. `json_tables` replaces
-    `tables` in the JSON output, for values that programs want in another shape than people do."""
+    `tables` in the JSON output, for values that programs want in another shape than people do. Facts stand in the order of
+    interest; the facts and tables that `details` names are printed only with --verbose."""
 
     title: str
     facts: Mapping[str, Any]
@@ -40,6 +41,8 @@ class Report:
     versions: Mapping[str, str] = field(default_factory=dict)
     json_tables: Mapping[str, Any] | None = None
     failed: bool = False  # whether the command ends with exit code 1
+    details: Sequence[str] = ()
+    tables_first: bool = False  # whether the tables are printed before the facts
 
     def estimates(self) -> dict[str, Estimate]:
         """All estimates by names that runs of one command share: the name of the fact, or `table, words of the row: column`."""
@@ -71,11 +74,13 @@ class Report:
         return replace(saved, facts={**self.facts, "report": folder / PAGE})
 
 
-SAVED = [entry.name for entry in fields(Report) if entry.name not in ("json_tables", "failed")]
+SAVED = [entry.name for entry in fields(Report) if entry.name not in ("json_tables", "failed", "details", "tables_first")]
+FOOTER = ("device", "seed", "processes")  # facts that are printed last, in one dim line
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
-    """Print the report in the main process: as tables, or as one JSON object on one line."""
+def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> None:
+    """Print the report in the main process: as tables, or as one JSON object on one line. `verbose` adds the details, and how
+    each number was estimated; JSON always has both."""
     if not is_main_process():
         return
     if as_json:
@@ -83,15 +88,25 @@ def print_report(report: Report, *, as_json: bool) -> None:
         notes = {"notes": list(report.notes)} if report.notes else {}
         write_line(json.dumps(to_json({**report.facts, **tables, **notes})))
         return
-    from esscher.reports.tables import rich_facts, rich_table
+    from rich.text import Text
 
-    terminal = console()
-    if report.facts:
-        terminal.print(rich_facts(report.title, report.facts))
-    for name, rows in report.tables.items():
-        terminal.print(rich_table(name, rows))
-    for note in report.notes:
-        terminal.print(note, markup=False)
+    from esscher.reports.tables import format_cell, heading, rich_facts, rich_notes, rich_table
+
+    terminal, hidden = console(), () if verbose else report.details
+    facts = {name: value for name, value in report.facts.items() if name not in (*hidden, *FOOTER)}
+    parts: list[Any] = [
+        rich_table(name, rows, terminal, verbose=verbose) for name, rows in report.tables.items() if rows and name not in hidden
+    ]
+    title = "" if report.tables_first else report.title
+    if title or any(value is not None for value in facts.values()):
+        parts.insert(len(parts) if report.tables_first else 0, rich_facts(title, facts, terminal, verbose=verbose))
+    if report.notes:
+        parts.append(rich_notes(report.notes, terminal))
+    footer = {name: report.facts[name] for name in FOOTER if report.facts.get(name) is not None}
+    if footer:
+        parts.append(Text(", ".join(f"{heading(name)} {format_cell(value)}" for name, value in footer.items()), style="dim"))
+    for number, part in enumerate(parts):
+        terminal.print(*([""] if number else []), part, sep="\n", soft_wrap=True, highlight=False)
 
 
 def read_report(folder: Path) -> Report:
@@ -110,16 +125,80 @@ def read_report(folder: Path) -> Report:
         return from_dict(Report, {name: _restore_estimates(value) for name, value in values.items()})
 
 
+MODELS = ("base", "tilted", "student")
+OWN_MODEL = {"esscher train": "base", "esscher tilt": "tilted", "esscher distil": "student"}  # the model that a verb makes
+SETTINGS = {  # by title, the settings class whose defaults need not be shown
+    "esscher train": "esscher.workflow.config.train:TrainRun",
+    "esscher tilt": "esscher.workflow.config.tilt:TiltRun",
+    "esscher distil": "esscher.workflow.config.distil:DistilRun",
+    "esscher finetune": "esscher.workflow.config.finetune:FinetuneRun",
+    "esscher measure": "esscher.workflow.config.measure:MeasureConfig",
+}
+NOT_COMPARED = ("out", "seed", "resume")
+
+
 def compare_reports(reports: Mapping[str, Report]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A row for each number that two or more reports share, and a row for each setting in which they differ."""
-    estimates = {name: report.estimates() for name, report in reports.items()}
-    counts = Counter(number for numbers in estimates.values() for number in numbers)
+    """A row for each number that two or more reports share in meaning and unit, and a row for each setting that differs between
+    the runs and, in one of them, from its default. Perplexities of the model that each run made stand in one row."""
+    numbers = {name: comparable_numbers(report) for name, report in reports.items()}
+    counts = Counter(number for by_name in numbers.values() for number in by_name)
     shared = [number for number, count in counts.items() if count > 1]
-    rows = [{"number": number, **{name: numbers.get(number) for name, numbers in estimates.items()}} for number in shared]
+    rows = [{"number": number, **{name: by_name.get(number) for name, by_name in numbers.items()}} for number in shared]
     settings = {name: flatten(report.settings) for name, report in reports.items()}
-    keys = dict.fromkeys(key for values in settings.values() for key in values)
+    changed = {key for report in reports.values() for key in changed_settings(report)}
+    keys = dict.fromkeys(key for values in settings.values() for key in values if key in changed and key not in NOT_COMPARED)
     differ = [key for key in keys if len({json.dumps(values.get(key), default=str) for values in settings.values()}) > 1]
     return rows, [{"setting": key, **{name: str(values.get(key, "")) for name, values in settings.items()}} for key in differ]
+
+
+def comparable_numbers(report: Report) -> dict[str, Estimate]:
+    """The estimates of a report by names that reports of other commands share: `perplexity per token` is that of the model that
+    the run made or measured, `perplexity per token of the base` that of the base in it."""
+    own = OWN_MODEL.get(report.title, "tilted" if report.facts.get("energy") else "base")
+    numbers = {name.replace("_", " "): value for name, value in report.facts.items() if isinstance(value, Estimate)}
+    for table, rows in report.tables.items():
+        for row in rows:
+            words = [value for value in row.values() if isinstance(value, str) and len(value) <= 40]
+            if row.get("method") not in (None, "interval"):
+                continue
+            for column, value in row.items():
+                if not isinstance(value, Estimate):
+                    continue
+                kind, per, unit = value.unit.rpartition("per ")
+                if not per:
+                    numbers[f"{table}, {' '.join(words)}: {column}".replace("_", " ")] = value
+                    continue
+                if kind in ("", "nats "):
+                    name = f"perplexity per {unit}"
+                    value = value if not kind else value.map(lambda nats: math.exp(min(nats, 700.0)), unit=f"per {unit}")
+                else:
+                    name = value.unit
+                model = next((word for word in (*words, column) if word in MODELS), own)
+                numbers |= {name: value} if model == own else {}
+                numbers[f"{name} of the {model}"] = value
+    return numbers
+
+
+def changed_settings(report: Report) -> dict[str, Any]:
+    """The settings of a run that differ from their defaults, or have none, by dotted names."""
+    settings = flatten(report.settings)
+    path = SETTINGS.get(report.title)
+    if path is None:
+        return settings
+    cls = load_object(path)
+    given: dict[str, Any] = {}
+    for entry in fields(cls):
+        value = report.settings.get(entry.name)
+        if entry.default is MISSING and entry.default_factory is MISSING:
+            given[entry.name] = value
+        elif isinstance(value, Mapping) and "kind" in value:
+            given[entry.name] = {"kind": value["kind"]}
+    try:
+        usual = flatten(to_json(to_dict(from_dict(cls, given))))
+    except (TypeError, ValueError):  # written by another version
+        return settings
+    required = flatten({name: value for name, value in given.items() if not isinstance(value, Mapping)})
+    return {key: value for key, value in settings.items() if key in required or key not in usual or usual[key] != value}
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -180,7 +259,8 @@ def _restore_estimates(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class ReportConfig:
-    """The numbers that the runs share with their intervals, and the settings in which they differ."""
+    """What each run is, the numbers with the same meaning and unit side by side with their intervals, and the settings in which
+    the runs differ from each other and from the defaults."""
 
     runs: tuple[str, ...]
     """Folders that train, tilt, distil, finetune, measure or reproduce wrote."""
@@ -199,4 +279,26 @@ def report_runs(settings: ReportConfig) -> Report:
     reports = {folder: read_report(Path(folder)) for folder in settings.runs}
     rows, differ = compare_reports(reports)
     page = write_comparison(Path(settings.out), reports)
-    return Report("esscher report", {"page": page}, {"numbers": rows, "settings": differ})
+    runs = [
+        {"run": name, "made_by": report.title, "data": _data_of(report), "numbers": ", ".join(comparable_numbers(report))}
+        for name, report in reports.items()
+    ]
+    notes = [
+        f"The runs share no number: {', '.join(reports)} measure different things. `esscher measure` both on the same data."
+    ]
+    if any("perplexity" in row["number"] for row in rows):
+        notes = ["A perplexity is of the model that the run made or measured, on the run's own test data; compare equal data."]
+    tables = {"runs": runs, "numbers": rows, "settings that differ": differ}
+    if rows:
+        tables["runs"] = [{key: row[key] for key in row if key != "numbers"} for row in runs]
+    return Report(
+        "esscher report", {"page": page}, tables, [] if rows and "perplexity" not in str(rows[0]["number"]) else notes,
+        json_tables={"runs": runs, "numbers": rows, "settings": differ}, tables_first=True,
+    )  # fmt: skip
+
+
+def _data_of(report: Report) -> str:
+    """The data of a run in a word: its source, or that they are those of its base."""
+    data = report.settings.get("data")
+    source = data.get("source") if isinstance(data, Mapping) else data
+    return str(source) if source else "those of its base"

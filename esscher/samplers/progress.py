@@ -1,4 +1,5 @@
-"""Progress reports of sampling: wrap the target, and every token drawn and every energy computed is counted."""
+"""Progress reports of sampling: wrap the target, and tokens drawn and energies computed are counted (`with_progress`), or the
+share of a known number of draws that is done is reported (`counting_draws`)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,3 +63,39 @@ class CountingBase(BaseWrapper):
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
         self.tally.add(tokens=len(token))
         return self.base.advance(state, token)
+
+
+class DrawCounter:
+    """How many draws are done, from the calls of their base: a sequence that goes on counts for the share of its largest length
+    that it has, and one that ended for a whole draw."""
+
+    def __init__(self, report: Callable[[float], None], max_length: int):
+        self.report, self.max_length = report, max_length
+        self.done, self.rows, self.length = 0, 0, 0  # draws before this batch, its rows, its length so far
+
+    def begin(self) -> None:
+        self.done, self.rows, self.length = self.done + self.rows, 0, 0
+
+    def advance(self, rows: int) -> None:
+        self.rows, self.length = max(self.rows, rows), self.length + 1
+        self.report(self.done + self.rows - rows * (1 - self.length / self.max_length))
+
+
+@dataclass(frozen=True)
+class DrawCountingBase(BaseWrapper):
+    """A base whose draws are counted."""
+
+    counter: DrawCounter
+
+    def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
+        self.counter.begin()
+        return self.base.begin(prompts)
+
+    def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], State]:
+        self.counter.advance(len(token))
+        return self.base.advance(state, token)
+
+
+def counting_draws(target: Tilted, report: Callable[[float], None]) -> Tilted:
+    """The same target, which reports how many draws are done while a sampler draws from it."""
+    return Tilted(DrawCountingBase(target.base, DrawCounter(report, target.space.max_length)), target.energy).unchecked()

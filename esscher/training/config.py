@@ -210,16 +210,17 @@ class DynamicConfig:
 class DistilConfig:
     """How the student learns the teacher.
 
-    importance: weighted draws of the base, each learnt as often as its weight says; nothing is thrown away.
-    reweighted: the same draws, learnt with a control variate that keeps a student near its base; the best for large models.
+    auto: reweighted, or importance where the models do not give whole next-token distributions.
+    reweighted: weighted draws of the base, learnt with a control variate that keeps a student near its base, so that only the
+    tilt is learnt, not the noise of the draws. importance: the same draws, each learnt as often as its weight says.
     plain: draws of the teacher by rejection from the base. cyclical: in stages, the student of each being the proposal of
     the next. policy-gradient: the student's own draws, and the gradient of a divergence.
     """
 
-    method: Literal["importance", "reweighted", "plain", "cyclical", "policy-gradient"] = "importance"
-    """importance, reweighted, plain, cyclical or policy-gradient."""
+    method: Literal["auto", "importance", "reweighted", "plain", "cyclical", "policy-gradient"] = "auto"
+    """auto, importance, reweighted, plain, cyclical or policy-gradient."""
     draws: int = 20_000
-    """Sequences to learn from, except for policy-gradient."""
+    """Sequences to learn from, except for reweighted, which learns from all candidates, and policy-gradient."""
     candidates: int = 40_000
     """Sequences to draw in all, except for plain, which draws until enough were accepted."""
     stages: int = 3

@@ -1,5 +1,9 @@
-"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes. In the end the student
-proposes and the teacher weighs: this measures their divergence, and estimates log Z again."""
+"""Distillation of a tilted model into a plain one, by any of five methods; an interrupted run resumes.
+
+A tenth of the draws is held out, and the best weights on these are kept. The weights before the first update take part, so up
+to the noise of the held-out draws a student is not farther from the teacher than it began. In the end the student proposes and
+the teacher weighs: this measures how far student and base are from the teacher, and estimates log Z again.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -9,8 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from esscher.bases.logits import LogitBase
 from esscher.core.config import to_dict
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
@@ -19,8 +25,19 @@ from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences
+from esscher.core.storage import local_module_tensors
 from esscher.core.target import Base, Tilted
-from esscher.estimators.expectations import Prompts, divergences, quasi_rejection_gap
+from esscher.estimators.expectations import (
+    METHOD,
+    Prompts,
+    bias_of_log_mean,
+    bias_of_weighted_mean,
+    divergences_of_densities,
+    estimate_from_draws,
+    quasi_rejection_gap,
+    weighted_mean,
+)
+from esscher.estimators.intervals import log_mean
 from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import Reliability, reliability
 from esscher.objectives.distil import PolicyGradient, ReweightedDistil
@@ -29,6 +46,9 @@ from esscher.objectives.noise_contrastive import base_fingerprint
 from esscher.samplers.accept_reject import QuasiRejection, Rejection
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import resample
+from esscher.samplers.scoring import log_prob
+from esscher.training.batches import batch_order
+from esscher.training.collectives import broadcast_object
 from esscher.training.config import DistilConfig, TrainingConfig
 from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.made_with import claim_folder, draws_fingerprint, sequences_fingerprint, target_digests
@@ -36,6 +56,8 @@ from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
 from esscher.training.trainer import Trainer, TrainingRecord
 
 HELD_OUT = 0.1  # of the draws, to choose the best weights by
+EVALUATIONS = 10  # while training, unless its settings say how often
+LOGITS_AT_ONCE = 2**25  # logits of one model that the method reweighted holds in one pass
 PILOT_DRAWS = 4096  # draws that a bound is taken from
 ACCEPTED_AT_ONCE = 512  # draws of a shard where each may cost thousands of candidates
 
@@ -53,10 +75,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class DistillationResult:
-    """What came of it; divergences are between teacher (first) and student (second)."""
+    """What came of it; divergences are between teacher (first) and student, or the teacher's base (second). `nearer` is by how
+    much the KL divergence from the teacher is smaller for the student than for the base."""
 
+    method: str
     stages: list[Stage]
     divergences: dict[str, Estimate]
+    base_divergences: dict[str, Estimate]
+    nearer: Estimate
     log_z: Estimate
     reliability: Reliability
     draws: Draws  # of the student, weighted towards the teacher
@@ -65,6 +91,20 @@ class DistillationResult:
     def cost(self) -> int:
         """Sequences drawn to learn from."""
         return sum(stage.cost for stage in self.stages)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Whether the student is no nearer to the teacher than the base is, and whether the numbers are reliable."""
+        warnings = [] if self.reliability.verdict == "good" else [self.reliability.advice]
+        if not self.nearer.low > 1e-9:  # equal weights differ by rounding
+            if all(stage.record.best_step == 0 for stage in self.stages):
+                what = "No update brought the student nearer to the tilted model, so it has the weights it began with"
+            else:
+                what = "The student is not shown to be nearer to the tilted model than its base"
+            warnings.insert(
+                0, f"{what}: raise --distil.candidates, train longer, or raise --distil.evaluation-draws to see more."
+            )
+        return warnings
 
 
 def distil(
@@ -110,16 +150,40 @@ def _distil(run: "_Distillation", candidates: Draws | None) -> DistillationResul
         "cyclical": lambda: run.cycles(config.stages, candidates),
         "policy-gradient": lambda: run.policy_gradient(candidates),
     }
-    stages = methods[config.method]()
+    method = config.method
+    if method == "auto":  # candidates at hand may come from another proposal than the base
+        whole = isinstance(teacher.base, LogitBase) and isinstance(student, LogitBase)
+        method = "reweighted" if whole and candidates is None else "importance"
+    stages = methods[method]()
     draws = max(2, config.evaluation_draws // len(prompts))
     drawn = Importance(cast(Base, student))(teacher, prompts, draws, rng=rng.stream("judge"))
     scope: Prompts = "same" if len(prompts) == 1 else "sample"
+    first = drawn.log_weight.detach().cpu().double()
+    second = drawn.log_base.detach().cpu().double() - log_prob(cast(Base, student), drawn.x).view(first.shape)  # log a - log pi
     return DistillationResult(
+        method,
         stages,
-        divergences(teacher, drawn, other=cast(Base, student), prompts=scope),
+        divergences_of_densities(drawn, first, torch.zeros_like(first), prompts=scope),
+        divergences_of_densities(drawn, first, second, prompts=scope),
+        _nearer(drawn, first, second, scope),
         log_z(drawn, prompts=scope),
         min(reliability(drawn, energy=teacher.energy), key=lambda entry: entry.ess),
         drawn,
+    )
+
+
+def _nearer(drawn: Draws, teacher: Float[Tensor, "P N"], base: Float[Tensor, "P N"], prompts: Prompts) -> Estimate:
+    """KL(teacher || base) - KL(teacher || student) = E_p[log pi - log a], from log densities relative to the student. The mean
+    of a / pi is 1; subtracting the log of its estimate takes away most of the noise that both divergences share."""
+
+    def statistic(count: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return weighted_mean(count, first, -second) + log_mean(count, second)
+
+    def bias(first: Tensor, second: Tensor) -> Tensor:
+        return bias_of_weighted_mean(first, -second) + bias_of_log_mean(second)
+
+    return estimate_from_draws(
+        drawn, statistic, [teacher, base], bias=bias, prompts=prompts, confidence=0.95, method=METHOD, unit="nats"
     )
 
 
@@ -166,15 +230,21 @@ class _Distillation:
 
     def reweighted(self, candidates: Draws | None) -> list[Stage]:
         """Every draw of the base once an epoch, with its surplus of weight."""
-        if len(self.prompts) != 1:
-            raise ValueError(
-                f"The method reweighted knows one log Z, and there are {len(self.prompts)} prompts. Nothing was drawn; use "
-                f"importance or cyclical."
-            )
         drawn = candidates or self._collect("reweighted", Importance(), self.config.candidates)
-        split, objective = self._split(drawn), ReweightedDistil(self.teacher, log_z(drawn).value)
-        held_out = HeldOut(objective, drawn.x.rows(slice(0, split)))
-        record = self._train("reweighted", self.training, objective, drawn.x.rows(slice(split, None)), held_out)
+        split, space = self._split(drawn), self.teacher.space
+        normaliser: Any = float(drawn.log_z()[0])
+        if len(self.prompts) > 1:
+            normaliser = dict(zip(self.prompts.prompt_keys(), drawn.log_z().tolist(), strict=True))
+        objective = ReweightedDistil(self.teacher, normaliser)
+        held_out, data = drawn.columns(slice(0, split)).x, drawn.columns(slice(split, None)).x
+        training, row = self.training, space.vocab_size * (space.max_length + int(self.prompts.start.max()))
+        if training.gradient_accumulation_steps == 1 and training.batch_tokens is None:
+            sizes = (size for size in range(1, training.batch_size + 1) if training.batch_size % size == 0)
+            passes = next(
+                size for size in sizes if training.batch_size // size * row <= LOGITS_AT_ONCE or size == training.batch_size
+            )
+            training = replace(training, gradient_accumulation_steps=passes)
+        record = self._train("reweighted", training, objective, data, HeldOut(objective, held_out))
         return [Stage(drawn.cost, float(drawn.ess().sum()), record)]
 
     def policy_gradient(self, candidates: Draws | None) -> list[Stage]:
@@ -184,10 +254,7 @@ class _Distillation:
         at_once = min(len(self.prompts), self.training.batch_size)
         draws = max(2, self.config.draws_per_step // at_once)
         steps = max(1, (self.config.candidates - held_out.cost) // (at_once * draws))
-        every = self.training.evaluate_every or max(1, steps // 20)
-        training = replace(
-            self.training, steps=steps, epochs=None, batch_size=at_once, gradient_accumulation_steps=1, evaluate_every=every
-        )
+        training = replace(self.training, steps=steps, epochs=None, batch_size=at_once, gradient_accumulation_steps=1)
         normaliser = log_z(held_out).value if len(self.prompts) == 1 else None
         objective = PolicyGradient(self.teacher, self.config.divergence, draws, normaliser)
         record = self._train("policy-gradient", training, objective, self.prompts, HeldOut(Likelihood(), rows))
@@ -215,8 +282,12 @@ class _Distillation:
     def _train(
         self, name: str, training: TrainingConfig, objective: Objective, data: Sequences, held_out: HeldOut
     ) -> TrainingRecord:
-        """Train the student; evaluation is in batches that do not depend on how many prompts a step has."""
+        """Train the student; evaluation is in batches that do not depend on how many prompts a step has. The weights at the
+        start are kept where no evaluation is better."""
         target, size = Tilted(cast(Base, self.student)), self.training.batch_size
+        if training.evaluate_every is None:
+            steps = training.steps or batch_order(data, training).steps(training.epochs or training.default_epochs)
+            training = replace(training, evaluate_every=max(1, steps // EVALUATIONS))
 
         def validation() -> Estimate:
             device, rng = next(self.student.parameters()).device, self.rng.stream("held-out")
@@ -224,9 +295,21 @@ class _Distillation:
             return mean_loss(losses, n=len(held_out.data), counted="draws")
 
         folder = None if self.folder is None else self.folder / name
-        return Trainer(training)(
+        self.student.eval()
+        first = broadcast_object(validation())
+        weights = {key: weight.clone() for key, weight in local_module_tensors(self.student).items()}
+        record = Trainer(training)(
             objective, target, data, modules=self.student, validation=validation, folder=folder, resume=self.resume
         )
+        if not training.keep_best or record.best is None or record.best.value < first.value:
+            return record
+        current_progress().say(
+            f"No update made the student better on the held-out draws: {name} keeps the weights it began with."
+        )
+        with torch.no_grad():
+            for key, tensor in local_module_tensors(self.student).items():
+                tensor.copy_(weights[key])
+        return replace(record, best=first, best_step=0)
 
     def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = ROWS_BY_DRAWS) -> Draws:
         folder, rng = None if self.folder is None else self.folder / name, self.rng.stream("draws", name)

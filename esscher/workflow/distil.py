@@ -1,5 +1,6 @@
 """`distil`: a plain model that approximates a tilted one, saved as a model folder like any other."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,38 +9,50 @@ from typing import Any
 import torch
 
 from esscher.bases.network import NetworkBase, build_base
+from esscher.core.estimate import Estimate
 from esscher.core.folder_lock import locked_folder
 from esscher.core.manifest import check_manifest
 from esscher.core.randomness import SeededRng
 from esscher.core.reading import read_text
 from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.target import Base, Tilted
-from esscher.data.splits import evenly_spaced_rows
+from esscher.data.splits import evenly_spaced, evenly_spaced_rows
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
 from esscher.estimators.expectations import moments
+from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, save_base
 from esscher.hub.folder import CARD
 from esscher.reports.report import Report, to_json
 from esscher.samplers.ancestral import Ancestral
+from esscher.samplers.importance import Importance
 from esscher.training.collectives import barrier
 from esscher.training.distillation import DistillationResult, distil
 from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
-from esscher.workflow.processors import ImageProcessor
+from esscher.workflow.processors import EncodedSet, ImageProcessor
 from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
-from esscher.workflow.tilt import energy_data
+from esscher.workflow.tilt import DRAWS_PER_PROMPT, energy_data
+
+DISTANCES = {
+    "kl": "KL(tilted || model), nats",
+    "reverse_kl": "KL(model || tilted), nats",
+    "tv": "total variation",
+    "js": "Jensen-Shannon, nats",
+}
 
 
 @dataclass(frozen=True)
 class DistilResult:
-    """The student's folder, how near it came, how often its own draws show each feature, and the report."""
+    """The student's folder, how near it came, how often its own draws show each feature, how well it predicts held-out data,
+    and the report."""
 
     folder: Path
     device: torch.device
     distilled: DistillationResult
     rows: list[dict[str, Any]]
+    held_out: Mapping[str, Mapping[str, Estimate]]  # nats by model (base, tilted, student) and unit; empty without such data
     report: Report
 
     @property
@@ -74,23 +87,71 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
             f"A {type(base).__name__} is not built anew here. Nothing was drawn; leave --fresh out, so that the student starts "
             f"from the base's weights."
         )
+    held_out, missing = _held_out(model, run)  # before the work, so that data that cannot be read cost nothing
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
     prompts = _prompts(model, run)
     result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
     rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
+    nats = {} if held_out is None else _held_out_nats(model, student, held_out, result, run)
+    distances = [
+        {"distance": DISTANCES[name], "base": result.base_divergences[name], "student": value}
+        for name, value in result.divergences.items()
+    ]
     save_base(folder, student, model.data.artifact, _card(model, run, result))
     results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
-    write_results(folder, to_json({"folder": folder, **results}))
+    base_results = {"base_divergences": result.base_divergences, "nearer": result.nearer, "held_out": nats}
+    write_results(folder, to_json({"folder": folder, **results, **base_results}))
+    held_out_rows = [
+        {"per": unit, **{name: by_unit[unit] for name, by_unit in nats.items()}} for unit in next(iter(nats.values()), {})
+    ]
+    tables = {"distance_to_the_tilted_model": distances, "nats_on_held_out_data": held_out_rows, "features": rows}
     facts = {
-        **model.facts, "student": run.out, "method": run.distil.method, "drawn": result.cost,
-        "ess": [round(stage.ess) for stage in result.stages], "log_z": result.log_z, "reliability": result.reliability.verdict,
-        "seed": training.seed,
+        "nearer_than_the_base_by": result.nearer, "reliability": result.reliability.verdict, "student": run.out, **model.facts,
+        "method": result.method, "drawn": result.cost, "ess": sum(round(stage.ess) for stage in result.stages),
+        "log_z": result.log_z, "seed": training.seed,
     }  # fmt: skip
-    distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
-    notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
-    report = Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
-    return DistilResult(folder, model.device, result, rows, report.save(folder, {"model": model.name, **run_settings(run)}))
+    details = ("method", "drawn", "ess", "log_z")
+    report = Report("esscher distil", facts, tables, [*result.warnings, *missing], details=details)
+    return DistilResult(
+        folder, model.device, result, rows, nats, report.save(folder, {"model": model.name, **run_settings(run)})
+    )
+
+
+def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str]]:
+    """Data to measure base, tilted model and student on: those of the settings, or what was held out of the training of the
+    energy or the base; else None, with a note if they cannot be read."""
+    if run.source is not None:
+        available = model.data.read(run.source, model.trained)
+    elif model.trained is None:
+        return None, []
+    else:
+        try:
+            splits = model.training_splits(energy_data(model))
+        except (OSError, ValueError) as error:
+            reason = str(error).split(". ")[0]
+            return None, [f"No perplexity on held-out data: {reason}. Name some with --data."]
+        available = EncodedSet(splits.test, splits.units, "held out of the training data")
+    one_prompt = len(unique_prompts(available.x)[0]) == 1
+    most = run.distil.evaluation_draws if one_prompt else max(2, run.distil.evaluation_draws // DRAWS_PER_PROMPT)
+    return available.rows(evenly_spaced(len(available), most)), []
+
+
+def _held_out_nats(
+    model: Model, student: Base, held_out: EncodedSet, result: DistillationResult, run: DistilRun
+) -> dict[str, Mapping[str, Estimate]]:
+    """Nats per unit of base, tilted model and student on held-out data. The student's draws, weighted, estimate log Z if they
+    have the one prompt of the data."""
+    x, prompts, draws = held_out.x, unique_prompts(held_out.x)[0], result.draws
+    if len(prompts) > 1 or draws.prompts().prompt_keys()[:1] != prompts.prompt_keys() or len(draws.log_weight) > 1:
+        rng = SeededRng(run.training.seed).stream("held-out")
+        count = run.distil.evaluation_draws if len(prompts) == 1 else DRAWS_PER_PROMPT
+        draws = Importance()(model.target, prompts, max(2, count), rng=rng)
+    return {
+        "base": cross_entropy(Tilted(model.base), x, units=held_out.units),
+        "tilted": cross_entropy(model.target, x, draws=draws, units=held_out.units),
+        "student": cross_entropy(Tilted(student), x, units=held_out.units),
+    }
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:
@@ -101,9 +162,12 @@ def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard
     energy = "its own logsumexp" if model.energy_name == SELF else "an energy" if folder is None else folder.name
     return ModelCard(
         title=f"{Path(model.name).name}, tilted by {energy}, distilled",
-        data=f"{result.cost:,} sequences drawn by the method `{run.distil.method}`.",
+        data=f"{result.cost:,} sequences drawn by the method `{result.method}`.",
         training={"model": model.name, "energy": None if folder is None else str(folder), **run_settings(run)},
-        results=[(f"{name}, tilted model to student", value) for name, value in result.divergences.items()],
+        results=[
+            *((f"{name}, tilted model to student", value) for name, value in result.divergences.items()),
+            ("kl, tilted model to base", result.base_divergences["kl"]),
+        ],
         notes=notes,
     )
 

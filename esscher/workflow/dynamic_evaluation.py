@@ -57,17 +57,22 @@ class DynamicMeasurement:
         }  # fmt: skip
         rows = [{"per": unit} | {name: values[unit] for name, values in columns.items()} for unit in self.dynamic]
         facts = {
-            "model": model.name, "device": model.placement, "data": settings.source.source,
-            "measured_on": self.measured_on, "read_as": self.read_as,
-            "rule": str(settings.adapt), "statistics": self.statistics,
+            "measured_on": self.measured_on, "data": settings.source.source, "read_as": self.read_as, "model": model.name,
+            "device": model.placement, "rule": str(settings.adapt), "statistics": self.statistics,
         }  # fmt: skip
         notes = [
             "perplexity and bits: each piece is scored before the weights learn from it; static perplexity and bits saved: the "
             "same reading without learning.",
-            f"bits saved: {self.bits_saved['token'].method}",
             *self.warnings,
         ]
-        return Report("esscher measure --dynamic", facts, {"perplexities": rows}, notes)
+        return Report(
+            "esscher measure --dynamic",
+            facts,
+            {"perplexities": rows},
+            notes,
+            details=("read_as", "rule", "statistics"),
+            tables_first=True,
+        )
 
 
 def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement:

@@ -39,7 +39,7 @@ def evaluate(settings: EvaluateConfig) -> Report:
         "against": settings.against, "seed": settings.seed,
     }  # fmt: skip
     tables: dict[str, list[dict[str, Any]]] = {"scores": [], "by_length": [], "comparison": []}
-    notes = []
+    notes: list[str] = []
     for each in metrics:
         name, better = each.metric.name, "higher" if each.metric.measure.sign > 0 else "lower"
         tables["scores"].append({"metric": name, "value": each.value, "better": better})
@@ -49,7 +49,6 @@ def evaluate(settings: EvaluateConfig) -> Report:
         if (pair := each.against) is not None:
             row = {"metric": name, "against": pair.second, "difference": pair.difference, "p_value": pair.p_value}
             tables["comparison"].append(row)
-        notes.append(f"{name}: {each.value.method}")
     if tables["comparison"]:
         notes.append(
             "The difference is this translation minus the other; its p-value is two-sided, by approximate randomisation."

@@ -194,9 +194,12 @@ def _finetune(run: FinetuneRun, folder: Path, device: torch.device) -> FinetuneR
         numbers = {name: estimate.to_dict() for name, estimate in measured.items()}
         write_results(folder, {**facts, "best_loss": best, "measured": numbers})
     barrier()  # what the main process wrote is there for all
-    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
+    rows = [{"on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = run.training.seed
-    report = Report("esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
+    report = Report(
+        "esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)},
+        details=("steps", "stopped", "best_step"), tables_first=True,
+    )  # fmt: skip
     return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, run_settings(run)))
 
 

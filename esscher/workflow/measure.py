@@ -61,26 +61,29 @@ class SequenceMeasurement:
         """Facts on the tilt, and tables by model and method, of the worst prompts, and by position."""
         estimates, thinned = self.estimates, len(self.sequences) < self.available
         facts: dict[str, Any] = {
-            **model.facts, "data": self.sequences.description,
+            **tilt_facts(estimates),
             "measured_on": f"{self.sequences}, evenly spaced among {self.available:,}" if thinned else str(self.sequences),
-            "seed": settings.seed, **tilt_facts(estimates),
+            "data": self.sequences.description, **model.facts, "seed": settings.seed,
         }  # fmt: skip
         name, rows = model.data.measurement_rows(estimates)
-        tables: dict[str, Any] = {name: rows}
-        tables |= {"worst_prompts": self.worst_prompts} if len(estimates.reliability) > 1 and self.worst_prompts else {}
-        tables |= {"positions": position_rows(self.positions)} if self.positions else {}
-        methods = {
-            "base": estimates.base, "tilted": estimates.tilted, "bounds of the paper": estimates.bounds,
-            "guarantee": estimates.guaranteed,
-        }  # fmt: skip
-        notes = [f"{name}: {next(iter(nats.values())).method}" for name, nats in methods.items() if nats is not None]
+        bounds = [row for row in rows if row.get("method") not in (None, "interval")]
+        shown = [{key: row[key] for key in row if key != "method"} for row in rows if row not in bounds]
+        tables: dict[str, Any] = {name: shown, "bounds": bounds}
+        more: dict[str, Any] = {"worst_prompts": self.worst_prompts}
+        more = more if len(estimates.reliability) > 1 and self.worst_prompts else {}
+        more |= {"positions": position_rows(self.positions)} if self.positions else {}
+        tables |= more
         if settings.plot is not None:
             rows, positions = tables["positions"], [row["position"] for row in tables["positions"]]
             colours = {"base": BASE, "tilted": TILTED}
             lines = {name: (colour, positions, [row[name] for row in rows]) for name, colour in colours.items()}
             figure = interval_bands(lines, x="position", y="perplexity of the token there")
             facts["plot"] = save_figure(figure, Path(settings.plot))
-        return Report("esscher measure", facts, tables, [*notes, *estimates.warnings])
+        details = ("bounds", "model", "energy", "data")
+        return Report(
+            "esscher measure", facts, {key: rows for key, rows in tables.items() if rows}, estimates.warnings,
+            json_tables={name: model.data.measurement_rows(estimates)[1], **more}, details=details, tables_first=True,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,13 @@ class StreamMeasurement:
         perplexity, bits = as_perplexity(self.nats), as_bits(self.nats)
         rows = [{"per": unit, "perplexity": perplexity[unit], "bits": bits[unit]} for unit in self.nats]
         facts = {
+            "measured_on": self.measured_on,
+            "data": settings.source.source,
+            "read_as": self.read_as,
             "model": model.name,
             "device": model.placement,
-            "data": settings.source.source,
-            "measured_on": self.measured_on,
-            "read_as": self.read_as,
         }
-        notes = [f"base: {self.nats['token'].method}", *self.warnings]
-        return Report("esscher measure", facts, {"perplexities": rows}, notes)
+        return Report("esscher measure", facts, {"perplexities": rows}, self.warnings, details=("read_as",), tables_first=True)
 
 
 def stream_columns(tokens: int) -> int:
@@ -221,11 +223,13 @@ def tilt_facts(estimates: Measurement) -> dict[str, Any]:
         return {}
     verdicts = [entry.verdict for entry in estimates.reliability]
     counts = {word: verdicts.count(word) for word in ("good", "doubtful", "unreliable") if word in verdicts}
-    facts: dict[str, Any] = {"saved_by_tilting": next(iter((estimates.reduction or {}).values())), "log_z": estimates.log_z}
-    facts |= {} if estimates.log_z_std is None else {"log_z_std": estimates.log_z_std}
     words = ", ".join(f"{n} {word}" for word, n in counts.items())
-    facts["reliability"] = verdicts[0] if len(verdicts) == 1 else f"{estimates.verdict[0]} ({words} by prompt)"
-    return facts
+    facts: dict[str, Any] = {
+        "saved_by_tilting": next(iter((estimates.reduction or {}).values())),
+        "reliability": verdicts[0] if len(verdicts) == 1 else f"{estimates.verdict[0]} ({words} by prompt)",
+        "log_z": estimates.log_z,
+    }
+    return facts | ({} if estimates.log_z_std is None else {"log_z_std": estimates.log_z_std})
 
 
 def position_rows(positions: tuple[PositionEstimates, ...]) -> list[dict[str, Any]]:

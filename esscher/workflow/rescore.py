@@ -85,7 +85,7 @@ def rescore_lists(settings: RescoreConfig) -> Report:
         for system, value in comparison.values.items()
     ]
     pairs = [{"system": new, "minus": old, "difference": value} for (new, old), value in comparison.differences.items()]
-    note = f"{comparison.values[FIRST].method}; a difference whose interval leaves out 0 is not chance alone."
+    note = "A difference whose interval leaves out 0 is not chance alone."
     return Report("esscher rescore", facts, {"systems": rows, "differences": pairs}, [note])
 
 

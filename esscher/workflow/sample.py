@@ -1,7 +1,8 @@
 """Drawing from a model, and scoring texts to their end symbol, if any; tokens of the prompt do not count.
 
-Samplers that choose among candidates show these, equal ones in one row: `share` is their share of the weight and estimates
-p(x), `times` how often they were drawn, `chosen` how many draws they became. Processes share the draws of each prompt.
+Samplers that choose among candidates say in a line for each prompt whether these were enough, and show them on request, equal
+ones in one row: `share` is their share of the weight and estimates p(x), `times` how often they were drawn, `chosen` how many
+draws they became. Processes share the draws of each prompt.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,11 +77,15 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     if file is not None and is_main_process():
         model.data.save_samples(file, result.samples, result.tokens, prompts)
     facts = {
-        **model.facts, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed,
-        **result.facts, "out": file,
+        "out": file, **model.facts, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed, **result.facts,
     }  # fmt: skip
-    tables, json_tables = _tables(result, prompts.labels, settings.show)
-    return replace(result, report=Report("esscher sample", facts, tables, result.notes, json_tables=json_tables))
+    tables, json_tables = _tables(result, prompts.labels, settings.show_candidates)
+    notes, details = (
+        [*_pool_lines(result.pools), *result.notes],
+        ("sampler", "drawn_from_the_base", "independent_draws", "pools"),
+    )
+    report = Report("esscher sample", facts, tables, notes, json_tables=json_tables, details=details, tables_first=True)
+    return replace(result, report=report)
 
 
 def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) -> Tilted:
@@ -231,17 +236,34 @@ def pool_rows(
 
 
 def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tables for people, who see the candidates with the largest shares and those chosen, and all rows for JSON."""
+    """Tables for people, who see the draws and on request some candidates and what the pools were like, and all rows for
+    JSON."""
     rows: dict[str, Any] = {"samples": result.samples} | ({"prompts": result.pools} if result.pools else {})
+    pools = [{key: row[key] for key in row if key not in ("advice", "large_enough")} for row in result.pools]
+    flat = all(row["energy"] == 0 and row["log_weight"] == 0 for row in result.samples)
+    hidden = ("energy", "log_weight") if flat else ()
+    draws = [{key: value for key, value in row.items() if key not in hidden} for row in result.samples]
+    tables: dict[str, Any] = {"draws": draws, "pools": pools}
     if not result.candidates:
-        return rows, rows
+        return tables, rows
     groups = list(zip(labels, result.candidates, strict=True))
     rows["candidates"] = [{"prompt": label, **row} for label, group in groups for row in group]
-    tables: dict[str, Any] = {"prompts": [{key: row[key] for key in row if key != "advice"} for row in result.pools]}
-    for number, (label, group) in enumerate(groups, 1):
+    for label, group in groups if show else ():
         shown = [row for place, row in enumerate(group) if place < show or row["chosen"]]
-        tables[f"{number}. candidates after {label!r}, {len(shown)} of {len(group)}"] = shown
+        after = f"candidates after {label!r}" if label else "candidates"
+        tables[f"{after}, {len(shown)} of {len(group)}"] = shown
     return tables, rows
+
+
+def _pool_lines(pools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each prompt what the draws were chosen from, whether that is enough, and what to do if not."""
+    lines = []
+    for row in pools:
+        after = f" after {row['prompt']!r}" if isinstance(row["prompt"], str) and row["prompt"] else ""
+        seen = f"{row['candidates']:,} candidates{after}: effective sample size {row['ess']:.3g}, {row['verdict']}"
+        advice = row["advice"].partition(": ")[2].rstrip(".").replace("draw more", "take more candidates")
+        lines.append(f"{seen}." if row["verdict"] == "good" else f"{seen}: {advice}.")
+    return lines
 
 
 def _notes(model: Model, prompts: PromptSet, pools: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -253,9 +275,8 @@ def _notes(model: Model, prompts: PromptSet, pools: Sequence[Mapping[str, Any]])
     few = [row for row in pools if not row["large_enough"]]
     if few:
         notes.append(
-            f"After {len(few)} of {len(pools)} prompts, such as {few[0]['prompt']!r}, even {few[0]['candidates']:,} candidates "
-            f"were too few for the weight to be spread as min_ess asks: the draws are biased towards the base. Raise "
-            f"sampler.max_candidates, lower sampler.min_ess, or tilt less."
+            f"Even {few[0]['candidates']:,} candidates are too few after {len(few)} of {len(pools)} prompts, so the draws are "
+            f"biased towards the base: raise --sampler.max-candidates, lower --sampler.min-ess, or tilt less."
         )
     return notes
 

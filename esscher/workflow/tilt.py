@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -22,7 +23,7 @@ from esscher.core.estimate import Estimate
 from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
-from esscher.core.space import Sequences, empty_prompts, unique_prompts
+from esscher.core.space import Sequences, concatenate, empty_prompts, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig
 from esscher.data.splits import evenly_spaced, evenly_spaced_rows
@@ -56,8 +57,11 @@ from esscher.objectives.noise_contrastive import (
     store_negatives,
 )
 from esscher.reports.report import ANSWER, PAGE, Report
+from esscher.reports.tables import format_estimate
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
+from esscher.samplers.progress import counting_draws
+from esscher.samplers.scoring import log_weight
 from esscher.training.collectives import barrier
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
@@ -73,6 +77,7 @@ ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, P
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
 NEGATIVES, HELD_OUT, JUDGED = "negatives", "held-out", "judge"  # folders of draws that a run keeps
 DRAWS_PER_PROMPT = 64  # draws for each prompt in the end, where there are several
+MOMENT_TOLERANCE = 0.01  # of a feature's range: the error of a moment that advice on the number of draws aims at
 
 
 @dataclass(frozen=True)
@@ -151,49 +156,135 @@ def draw_negatives(
 
 @dataclass(frozen=True)
 class FitResult:
-    """Weights, and what fresh draws say of the tilted model; divergences are between it (first) and the base (second)."""
+    """Weights, and what fresh draws say of the tilted model; divergences are between it (first) and the base (second).
+    `fit_error` is how far the finite sample that the weights were fitted on may leave each moment from the wanted one, 95 % of
+    the time; NaN where the fit does not say."""
 
     target: Tilted
     fit: MomentFit
     moments: tuple[Estimate, ...]
+    base_moments: tuple[Estimate, ...]
+    fit_error: tuple[float, ...]
     log_z: Estimate
     divergences: Mapping[str, Estimate]
     reliability: Reliability
     draws: Draws
+    passes: int = 1
 
     @property
     def warnings(self) -> list[str]:
-        """What the reader must know before believing the weights."""
+        """What the reader must know before believing the weights, a line each."""
         trust = self.reliability
         poor = [] if trust.verdict == "good" else [f"The draws' weights are {trust.verdict}. {trust.advice}"]
-        return [*map(str, self.fit.warnings), *poor]
+        return [*map(str, self.fit.warnings), *poor, *self.missed()]
+
+    def missed(self) -> list[str]:
+        """The stated moments that the interval of the fresh draws excludes, and how many draws would fix them."""
+        lines = []
+        columns = (self.fit.names, self.fit.moments_wanted, self.fit.moments_data, self.moments, self.fit_error)
+        values = (
+            feature_values(self.target.energy.features, self.draws.x) if isinstance(self.target.energy, LogLinear) else None
+        )
+        for place, (name, wanted, data, fresh, error) in enumerate(zip(*columns, strict=True)):
+            if data is not None or fresh.covers(wanted):
+                continue
+            span = 1.0 if values is None else float(values[:, place].max() - values[:, place].min())
+            line = f"{name}: fresh draws give {format_estimate(fresh)}, not {wanted:g}"
+            if error > MOMENT_TOLERANCE * span:
+                draws = self.fit.base_samples * (error / (MOMENT_TOLERANCE * span)) ** 2
+                few = f"{self.fit.base_samples:,} draws fix it only within {error:.2g}"
+                line += f", because {few}: --fit.draws {_rounded_up(draws):,} fixes it within {MOMENT_TOLERANCE * span:.2g}"
+            lines.append(f"{line}.")
+        return lines
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each feature; the last moment comes from draws that the weights were not fitted on."""
-        rows = zip(self.fit.rows(), self.moments, strict=True)
-        return [{**{key: row[key] for key in row if key != "under the model"}, "tilted": fresh} for row, fresh in rows]
+        """A row for each feature; `base` and `tilted` come from draws that the weights were not fitted on."""
+        rows = zip(self.fit.rows(), self.base_moments, self.moments, strict=True)
+        return [
+            {**{key: row[key] for key in row if key != "under the model"}, "base": base, "tilted": fresh}
+            for row, base, fresh in rows
+        ]
+
+
+def _rounded_up(draws: float) -> int:
+    """The number rounded up to two digits."""
+    unit = 10 ** max(0, math.floor(math.log10(draws)) - 1)
+    return math.ceil(draws / unit) * unit
 
 
 def fit_feature_weights(
     base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *, rng: Rng
 ) -> FitResult:
-    """Weights under which the base has the features' means of the data, or those wanted; no prompt."""
-    names, say = [feature.name for feature in features], current_progress().say
+    """Weights under which the base has the features' means of the data, or those wanted; no prompt.
+
+    Fresh draws, as many as the fit had, check the moments. Fit and check err alike, so of right intervals about one in six
+    excludes a stated moment; the weights are then fitted again on the draws of both, and checked on new ones. Each check is
+    independent of the weights that it checks.
+    """
+    names, progress = [feature.name for feature in features], current_progress()
     observed = None if data is None else feature_values(features, data)
-    prompt = empty_prompts(1)
-    if config.regime == "newton":
-        drawn = ResumableByDraws(Ancestral(), say=say)(Tilted(base), prompt, config.draws, rng=rng.stream("fit"))
-        values = feature_values(features, drawn.x)
-        fit = match_moments(names, values, observed, wanted=wanted, prior=config.prior, ridge=config.ridge)
-    else:
+    if config.regime != "newton":
         source = base_feature_sampler(base, features, rng=rng.stream("fit"))
         descent = MomentDescent(config.regime)
-        fit = descent(names, source, observed, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
+        with progress.counting("epochs, fewer if it converges", descent.epochs) as report:
+            fit = descent(names, source, observed, wanted=wanted, prior=config.prior, rng=rng.stream("accept"), report=report)
+        return _check_fit(base, features, fit, None, config, rng.stream("judge"))
+
+    def newton(values: Tensor) -> MomentFit:
+        return match_moments(names, values, observed, wanted=wanted, prior=config.prior, ridge=config.ridge)
+
+    drawn = _draw(Ancestral(), Tilted(base), "draws to fit on", config.draws, rng.stream("fit"))
+    fit = newton(feature_values(features, drawn.x))
+    result = _check_fit(base, features, fit, drawn, config, rng.stream("judge"))
+    if config.ridge is not None or not result.missed():
+        return result
+    progress.say(
+        f"The check excludes a wanted mean: fitting again on all {2 * config.draws:,} draws, and checking on new ones."
+    )
+    both = replace(drawn, x=concatenate([drawn.x, result.draws.x]), **_columns_of(drawn, result.draws))
+    fit = newton(feature_values(features, both.x))
+    return replace(_check_fit(base, features, fit, both, config, rng.stream("judge", 2)), passes=2)
+
+
+def _draw(sampler: Sampler, target: Tilted, what: str, draws: int, rng: Rng) -> Draws:
+    """Draws without a prompt, and their progress."""
+    with current_progress().counting(what, draws) as report:
+        return ResumableByDraws(sampler)(counting_draws(target, report), empty_prompts(1), draws, rng=rng)
+
+
+def _columns_of(*parts: Draws) -> dict[str, Any]:
+    """The columns of draws of the base joined, without weights."""
+    log_base = torch.cat([part.log_base for part in parts], 1)
+    return {"log_base": log_base, "log_weight": torch.zeros_like(log_base), "cost": sum(part.cost for part in parts)}
+
+
+def _check_fit(
+    base: Base, features: Sequence[Feature], fit: MomentFit, fitted_on: Draws | None, config: FitConfig, rng: Rng
+) -> FitResult:
+    """What fresh draws of the base, weighted, say of the tilted model, and the error of the draws that it was fitted on."""
     target = Tilted(base, LogLinear(features, fit.tensor()))
-    fresh = ResumableByDraws(Importance(), say=say)(target, prompt, config.draws, rng=rng.stream("judge"))
-    under = moments(fresh, feature_values(features, fresh.x).view(1, config.draws, len(names)))
-    normaliser, (trust,) = log_z(fresh, bounds=log_weight_bounds(target.energy)), reliability(fresh, energy=target.energy)
-    return FitResult(target, fit, tuple(under), normaliser, divergences(target, fresh), trust, fresh)
+    fresh = _draw(Importance(), target, "draws to check on", config.draws, rng)
+
+    def moments_of(draws: Draws) -> tuple[Estimate, ...]:
+        values = feature_values(features, draws.x).view(1, -1, len(features))
+        return tuple(moments(draws, values))
+
+    errors = [math.nan] * len(features)
+    if fitted_on is not None:
+        weighted = replace(fitted_on, log_weight=log_weight(target, fitted_on.x).view(fitted_on.log_weight.shape))
+        errors = [(estimate.high - estimate.low) / 2 for estimate in moments_of(weighted)]
+    (trust,) = reliability(fresh, energy=target.energy)
+    return FitResult(
+        target=target,
+        fit=fit,
+        moments=moments_of(fresh),
+        base_moments=moments_of(replace(fresh, log_weight=torch.zeros_like(fresh.log_weight))),
+        fit_error=tuple(errors),
+        log_z=log_z(fresh, bounds=log_weight_bounds(target.energy)),
+        divergences=divergences(target, fresh),
+        reliability=trust,
+        draws=fresh,
+    )
 
 
 @dataclass(frozen=True)
@@ -239,13 +330,28 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     if folder is not None:
         remove_energy(folder)
         save_energy(folder, saved)
+    rows = result.rows()
+    rates = [
+        {
+            "feature": row["feature"], "in the data": row["in the data"], "wanted": row["wanted"], "base": row["base"],
+            "tilted": row["tilted"],
+        }
+        for row in rows
+    ]  # fmt: skip
+    weights = [{key: row[key] for key in ("feature", "weight", "note")} for row in rows]
     facts = {
-        "model": model.name, "energy": run.out, "device": model.placement, "regime": run.fit.regime,
-        "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "log_z": result.log_z,
-        "kl_to_the_base": result.divergences["kl"], "l1_of_moments": result.fit.l1, "ess": result.reliability.ess,
-        "reliability": result.reliability.verdict, "seed": run.training.seed,
+        "reliability": result.reliability.verdict, "kl_to_the_base": result.divergences["kl"], "log_z": result.log_z,
+        "energy": run.out, "model": model.name, "device": model.placement, "regime": run.fit.regime,
+        "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "ess": result.reliability.ess,
+        "seed": run.training.seed,
     }  # fmt: skip
-    return result, saved, Report("esscher tilt", facts, {"features": result.rows()}, result.warnings)
+    checked = (
+        f"The rates of base and tilted model are from {result.draws.cost:,} fresh draws that the weights were not fitted on."
+    )
+    return result, saved, Report(
+        "esscher tilt", facts, {"features": rates, "weights": weights}, [*result.warnings, checked],
+        json_tables={"features": rows}, details=("log_z", "model", "regime", "drawn_from_the_base", "ess", "weights"),
+    )  # fmt: skip
 
 
 def _learn(
@@ -276,12 +382,34 @@ def _learn(
     origin = Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking)
     saved = origin if folder is None else load_energy(save_network_energy(folder, energy, origin))
     facts = {
-        "model": model.name, "energy": run.out, "device": model.placement, "steps": record.steps, "best_step": record.best_step,
-        "loss_on_held_out_data": record.best, "saved_by_tilting": next(iter((measured.reduction or {}).values())),
-        "log_z": measured.log_z, "seed": run.training.seed,
+        "saved_by_tilting": next(iter((measured.reduction or {}).values())), "reliability": measured.verdict[0],
+        "loss_on_held_out_data": record.best, "loss_of_no_energy": Estimate.exact(untrained_loss(run.contrast)),
+        "log_z": measured.log_z, "energy": run.out, "model": model.name, "device": model.placement, "steps": record.steps,
+        "best_step": record.best_step, "seed": run.training.seed,
     }  # fmt: skip
     name, rows = model.data.rows({"base": measured.base, "tilted": measured.tilted})
-    return result, saved, Report("esscher tilt", facts, {name: rows}, measured.warnings)
+    notes = [*learnt_nothing(record.best, run.contrast), *measured.warnings]
+    details = ("log_z", "model", "steps", "best_step")
+    return result, saved, Report("esscher tilt", facts, {name: rows}, notes, details=details)
+
+
+def untrained_loss(config: ContrastConfig) -> float:
+    """The loss of an energy that is 0 everywhere, as before training: 2 log 2 for the binary form with one negative."""
+    negatives = config.negatives
+    if config.form == "ranking":
+        return math.log(1 + negatives)
+    return math.log1p(negatives) + negatives * math.log1p(1 / negatives)
+
+
+def learnt_nothing(loss: Estimate | None, config: ContrastConfig) -> list[str]:
+    """A note where the loss on held-out data is not shown to be below that of no energy."""
+    reference = untrained_loss(config)
+    if loss is None or loss.high < reference:
+        return []
+    return [
+        f"The energy has learnt nothing that held-out data show: its loss {format_estimate(loss)} is not below "
+        f"{reference:.4g}, that of no energy. Train longer (--training.steps), or on more data."
+    ]
 
 
 def remove_energy(folder: Path) -> None:

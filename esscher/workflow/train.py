@@ -114,9 +114,8 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
         nats = dict(measure_stream(base, splits.test, StreamConfig(segment=base.space.max_length)).nats)
     measured = splits.measured(nats)
     facts = {
-        "folder": run.out, "device": str(device), "steps": record.steps,
-        "stopped": record.stopped, "best_step": record.best_step,
-        "validation": record.best,
+        "validation": record.best, "stopped": record.stopped, "folder": run.out, "device": str(device), "steps": record.steps,
+        "best_step": record.best_step,
     }  # fmt: skip
     if is_main_process() or training.fsdp:  # sharded weights are gathered by all processes
         card = ModelCard(
@@ -128,11 +127,12 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
         save_base(folder, base, splits.processor.artifact, card)
         write_results(folder, to_json({**facts, "measured": measured}))
     barrier()  # what the main process wrote is there for all
-    for name, estimate in measured.items():
-        say(f"{name}: {estimate}")
-    rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
+    rows = [{"on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = training.seed
-    report = Report("esscher train", facts, {"measured": rows}, json_tables={"measured": measured})
+    details = ("steps", "best_step", *(["stopped"] if record.stopped == "finished" else []))
+    report = Report(
+        "esscher train", facts, {"measured": rows}, json_tables={"measured": measured}, details=details, tables_first=True
+    )
     return TrainResult(run, base, splits, record, measured, report.save(folder, run_settings(run)))
 
 

@@ -57,7 +57,7 @@ def test_scores_lengths_and_a_comparison(call):
     assert [row["words_of_source"] for row in output["by_length"][:3]] == ["[0, 4)", "[4, 8)", "[8, inf)"]
     assert [row["difference"] for row in output["comparison"]] == [verdict.against.difference.to_dict() for verdict in verdicts]
     assert all(row["p_value"]["value"] < 0.05 for row in output["comparison"])
-    assert "BLEU|nrefs:2|" in output["notes"][0]
+    assert "BLEU|nrefs:2|" in output["scores"][0]["value"]["method"]
 
 
 def test_a_table_for_people_and_empty_lines(call, tmp_path):

@@ -26,7 +26,7 @@ def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
     kept = answer(2.0, name=EVIL).save(tmp_path, {"data": EVIL, "fit": {"draws": 5}})
     page = kept.facts["report"].read_text().replace("&#39;", "'")
     assert kept.facts["report"] == tmp_path / "report.html" and "<img" not in page and "<script" not in page
-    for words in ("2 [1.9, 2.1] nats", "95 % interval, 100 draws, delta", meaning("log_z"), "fit.draws", "torch", "<svg"):
+    for words in ("2.00 [1.90, 2.10] nats", "95 % interval, 100 draws, delta", meaning("log_z"), "fit.draws", "torch", "<svg"):
         assert words in page, words
 
 
@@ -48,15 +48,36 @@ def test_a_run_is_read_back_as_it_was(tmp_path):
 
 def test_runs_are_compared_by_the_numbers_they_share(tmp_path):
     for name, value in (("a", 2.0), ("b", 3.0)):
-        answer(value, **{name: found(1.0)}).save(tmp_path / name, {"seed": 1, "data": name})
+        answer(value, **{name: found(1.0)}).save(tmp_path / name, {"seed": 1, "data": name, "draws": None})
     runs = {name: read_report(tmp_path / name) for name in ("a", "b")}
     rows, differ = compare_reports(runs)
     shared = {row["number"]: row for row in rows}
     assert set(shared) == {"log z", "perplexities, base token: perplexity", "perplexities, tilted token: perplexity"}
     assert (shared["log z"]["a"].value, shared["log z"]["b"].value) == (2.0, 3.0)
-    assert differ == [{"setting": "data", "a": "a", "b": "b"}]
+    assert differ == [{"setting": "data", "a": "a", "b": "b"}]  # not draws, which has its default
     page = write_comparison(tmp_path / "both.html", runs).read_text()
     assert page.count("<svg") == 3 and "Settings that differ" in page
+
+
+def test_unlike_runs_are_compared_by_meaning_and_unit():
+    """A base and its student: the perplexity of the model that each run made, from nats where it has these."""
+    perplexity = Estimate(8.0, 7.5, 8.5, 0.95, 100, "delta", "per token")
+    nats = {name: Estimate(value, value - 0.1, value + 0.1, 0.95, 100, "delta", "nats per token")
+            for name, value in (("base", math.log(8)), ("tilted", 1.9), ("student", 2.0))}  # fmt: skip
+    trained = Report(
+        "esscher train", {"validation": found(2.0)}, {"measured": [{"on the test data": "perplexity", "value": perplexity}]},
+        settings={"out": "a", "data": {"source": "docstrings"}, "training": {"steps": 7, "batch_size": 32}},
+    )  # fmt: skip
+    student = Report(
+        "esscher distil", {"log_z": found(1.0)}, {"nats": [{"per": "token", **nats}]},
+        settings={"out": "b", "distil": {"draws": 5, "stages": 3}, "model": "a"},
+    )  # fmt: skip
+    rows, differ = compare_reports({"a": trained, "b": student})
+    shared = {row["number"]: row for row in rows}
+    assert set(shared) == {"perplexity per token", "perplexity per token of the base"}
+    assert shared["perplexity per token"]["b"].value == pytest.approx(math.exp(2.0))
+    assert shared["perplexity per token of the base"]["b"].value == pytest.approx(8.0)
+    assert {row["setting"] for row in differ} == {"data.source", "training.steps", "distil.draws", "model"} - {"data.source"}
 
 
 def test_a_folder_that_cannot_be_written_costs_the_report_only(tmp_path):

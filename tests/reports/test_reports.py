@@ -3,16 +3,15 @@ import re
 from esscher.core.estimate import Estimate
 from esscher.reports.document import Picture, Section, Table, TextLines, write_report
 from esscher.reports.plots import bars, curves, intervals
-from esscher.reports.tables import format_cell, rich_table
+from esscher.reports.tables import format_cell
 
 SOME = Estimate(1.23456789, 1.0, 1.5, 0.95, 100, "delta", "nats")
 
 
 def test_cells_show_intervals_and_digits():
-    assert format_cell(SOME) == "1.2346 [1, 1.5] nats"
+    assert format_cell(SOME) == "1.23 [1.00, 1.50] nats"
     assert format_cell(Estimate.exact(0.5)) == "0.5"
-    assert [format_cell(value) for value in (None, True, 1234567, 0.1234567, "x")] == ["", "yes", "1,234,567", "0.12346", "x"]
-    assert [column.header for column in rich_table("t", [{"a": 1}, {"b_c": "x"}]).columns] == ["a", "b c"]
+    assert [format_cell(value) for value in (None, True, 1234567, 0.1234567, "x")] == ["", "yes", "1,234,567", "0.1235", "x"]
 
 
 def test_a_report_is_one_file_and_escapes_what_it_shows(tmp_path):
@@ -34,5 +33,5 @@ def test_a_report_is_one_file_and_escapes_what_it_shows(tmp_path):
     assert "<script" not in html
     assert html.count("<svg") == 3
     assert not re.search(r"(src|href)=\"(?!#)", re.sub(r"<svg.*?</svg>", "", html, flags=re.S)), "nothing is fetched"
-    assert "1.2346 [1, 1.5] nats" in html
+    assert "1.23 [1.00, 1.50] nats" in html
     assert [file.name for file in (tmp_path / "deep").iterdir()] == ["report.html"]

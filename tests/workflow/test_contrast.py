@@ -1,15 +1,20 @@
 """Energies that a network learns: from the base's text or another, after prompts or without, resumed, used by all verbs."""
 
+import math
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
+from random_targets import random_automaton
 
 from esscher.bases.network import build_base
 from esscher.core.chunking import Chunking
+from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
+from esscher.core.space import Space, empty_prompts
 from esscher.core.storage import module_tensors
+from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.data.splits import evenly_spaced_rows
 from esscher.data.tokenizers import train_tokenizer
@@ -18,6 +23,8 @@ from esscher.energies.serialization import load_energy
 from esscher.hub import load_base, save_base
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerConfig
+from esscher.objectives.noise_contrastive import NoiseContrast
+from esscher.samplers.ancestral import draw
 from esscher.training.config import DistilConfig, TrainingConfig
 from esscher.workflow.config.distil import DistilRun, DistilTraining
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, FitConfig, TiltRun
@@ -29,8 +36,10 @@ from esscher.workflow.tilt import (
     build_tilt_energy,
     draw_negatives,
     evaluation_subset,
+    learnt_nothing,
     tilt_model,
     train_energy,
+    untrained_loss,
 )
 from esscher.workflow.train import train_base
 
@@ -254,3 +263,16 @@ def test_training_never_moves_the_base(strings):
     few = replace(sets, test=sets.test.rows(slice(0, 50)), units={"token": sets.test.lengths[:50]})
     train_energy(model.base, energy, few, SMALL, SHORT)
     assert all(torch.equal(tensor, before[name]) for name, tensor in module_tensors(model.base).items())
+
+
+def test_the_loss_stands_beside_that_of_no_energy():
+    """With E = 0 everywhere, an update sees exactly this loss."""
+    prompts, base = empty_prompts(1), random_automaton(Space(3, 4, eos=0))
+    data = draw(base, prompts, 40, rng=SeededRng(0))[0]
+    for form, negatives in (("binary", 1), ("binary", 4), ("ranking", 1), ("ranking", 3)):
+        loss = NoiseContrast(negatives=negatives, form=form)(Tilted(base), data, rng=SeededRng(1))
+        assert float(loss.value) == pytest.approx(untrained_loss(ContrastConfig(negatives, form)))
+    assert untrained_loss(ContrastConfig()) == pytest.approx(2 * math.log(2))
+    above, below = (Estimate(value, value - 0.01, value + 0.01, 0.95, 50, "loss") for value in (1.38, 1.3))
+    (note,) = learnt_nothing(above, ContrastConfig())
+    assert "has learnt nothing" in note and "1.386" in note and not learnt_nothing(below, ContrastConfig())

@@ -76,7 +76,7 @@ def test_the_verb_reads_with_the_memory(capsys, book, tmp_path):
     actual = measured(capsys, run.out, "--data", str(text))
     rows = {row["per"]: row for row in actual["perplexities"]}
     assert set(rows) == {"token", "word", "character", "byte"} and "one column, 16 tokens at a time" in actual["read_as"]
-    assert "blocks of" in actual["notes"][0]
+    assert "blocks of" in rows["token"]["perplexity"]["method"]
     stream = raw_stream(text.read_bytes(), result.data.tokenizer)
     exact = -float(stream_log_probs(result.base, stream.tokens).mean())
     assert rows["byte"]["bits"]["value"] == pytest.approx(exact / math.log(2), abs=1e-5)

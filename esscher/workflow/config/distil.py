@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from esscher.data.config import SourceConfig
 from esscher.training.config import DistilConfig, Schedule, TrainingConfig
 
 
@@ -19,13 +20,21 @@ class DistilTraining(TrainingConfig):
 
 @dataclass(frozen=True)
 class DistilRun:
-    """The student is a model folder like any other; its distance from the tilted model is printed with an interval."""
+    """The student is a model folder like any other. Its distance from the tilted model is printed beside the base's, with
+    intervals, and the perplexity of all three on held-out data."""
 
     out: str
     """Folder of the student."""
+    data: SourceConfig | str | None = field(default=None, kw_only=True)
+    """Held-out data to measure base, tilted model and student on; by default those held out of the training data."""
     distil: DistilConfig = field(default_factory=DistilConfig, kw_only=True)
     training: DistilTraining = field(default_factory=DistilTraining, kw_only=True)
     fresh: bool = field(default=False, kw_only=True)
     """Start from new weights of the base's architecture, instead of the base's own weights."""
     resume: bool = field(default=False, kw_only=True)
     """Go on from the last checkpoint in `out`, to the same weights."""
+
+    @property
+    def source(self) -> SourceConfig | None:
+        """The data as settings, whether a path or settings were given."""
+        return SourceConfig(self.data) if isinstance(self.data, str) else self.data

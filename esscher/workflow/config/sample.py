@@ -26,8 +26,9 @@ class ImageSampleConfig:
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Draw sequences after each prompt, or from nothing. Candidates of a tilted model are shown by their share of the weight,
-    with log-probability under the base and energy; `chosen` counts the draws that each became. Images are a grid in a PNG."""
+    """Draw sequences after each prompt, or from nothing: each with its log-probability under the base, its energy and its
+    log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and `show_candidates`
+    adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a PNG."""
 
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
     """Texts to continue; may be given several times."""
@@ -42,8 +43,8 @@ class SampleConfig:
     top_p: float | None = field(default=None, kw_only=True)
     """Keep the most probable tokens up to this total probability."""
     images: ImageSampleConfig = field(default_factory=ImageSampleConfig, kw_only=True)
-    show: int = field(default=8, kw_only=True)
-    """Candidates of each prompt to show, beside those chosen."""
+    show_candidates: int = field(default=0, kw_only=True)
+    """Also show so many candidates of each prompt, the largest share of the weight first, and those that became draws."""
     out: str | None = field(default=None, kw_only=True)
     """File for the draws, one JSON object a line; for images, the grid (samples.png in the model's folder by default)."""
     seed: int = field(default=0, kw_only=True)
