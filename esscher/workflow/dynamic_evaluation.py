@@ -16,6 +16,7 @@ from torch import Tensor
 from esscher.bases.network import NetworkBase
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
+from esscher.core.space import Sequences
 from esscher.core.storage import digest, module_tensors
 from esscher.data.config import SourceConfig
 from esscher.data.splits import read_raw_splits, read_splits
@@ -28,7 +29,9 @@ from esscher.reports.report import Report
 from esscher.training import dynamic_evaluation as dynamic
 from esscher.training.config import DynamicConfig
 from esscher.training.stream_batches import TokenStream
+from esscher.workflow.calibration import FORWARD_SHARE, peak_memory, reading, scoring
 from esscher.workflow.config.measure import MeasureConfig
+from esscher.workflow.cost import Cost, before_start
 from esscher.workflow.model import Model
 from esscher.workflow.run_folder import trained_chunking
 
@@ -85,8 +88,9 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
         encoded = model.data.read(settings.source, model.trained)
         scorer, units, measured_on = dynamic.sequence_scorer(encoded.x, 1), encoded.units, str(encoded)
         counted, read_as = "sequences", "learnt from after every sequence"
-    statistics, description = gradient_statistics_for(model, config)
     tokens = int(units["token"].sum())
+    before_start(lambda: _cost(model, tokens if streams else len(encoded), tokens, config, None if streams else encoded.x))
+    statistics, description = gradient_statistics_for(model, config)
 
     def log_probs(pieces: list[Tensor]) -> Float[Tensor, "N"]:
         """Of each token of a stream, or of each sequence."""
@@ -110,6 +114,22 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
     saved = as_bits(per_unit(learnt - static))
     warnings = stream_warnings(learnt, units["token"]) if streams and not settings.fixed else []
     return DynamicMeasurement(before, after, saved, measured_on, read_as, description, warnings)
+
+
+def _cost(model: Model, pieces: int, tokens: int, config: DynamicConfig, x: Sequences | None) -> Cost:
+    """The text is read twice, once with a gradient and an update for each piece."""
+    if x is not None:
+        static = scoring("without learning", model.target, x)
+    else:
+        base = model.streaming_base()
+        text = torch.zeros(min(pieces, 8 * config.segment), dtype=torch.long)
+        static = reading("without learning", base, text, tokens, 1, config.segment)
+    learning = replace(static, name="learning", each=static.each.scaled(1 + 1 / FORWARD_SHARE))
+    notes = (
+        () if config.rule == "sgd" else ("Gradients of the training text are collected once before, and kept in the folder.",)
+    )
+    memory, facts = peak_memory(model.base), {"device": model.placement}
+    return Cost("esscher measure --dynamic", (static, learning), None, 0, memory, notes, facts)
 
 
 def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:
