@@ -72,7 +72,7 @@ class Phase:
 class Cost:
     """The phases of a verb, and what its folder and its process will need."""
 
-    title: str
+    verb: str
     phases: tuple[Phase, ...]
     out: str | None = None
     """Folder or file that the verb would write."""
@@ -127,7 +127,7 @@ class Cost:
         facts |= {"would_write": self.out, "disk_mb": _rounded(self.disk / 1e6)} if self.out is not None else {}
         facts |= {"memory_gb": _rounded(self.memory / 1e9)} if self.memory else {}
         notes = [*self.notes, *([self.unknown, "Nothing was written."] if self.unknown else [ROUGH])]
-        return Report(f"{self.title}, dry run", {**facts, **self.facts}, {"cost": rows} if rows else {}, notes)
+        return Report(f"{self.verb}, dry run", {**facts, **self.facts}, {"cost": rows} if rows else {}, notes)
 
 
 def _rounded(value: float) -> float:

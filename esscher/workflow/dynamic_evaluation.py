@@ -137,7 +137,8 @@ def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynami
     if config.rule == "sgd":
         return None, "none"
     pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)
-    file = None if model.folder is None else model.folder / f"gradients-{pieces}.safetensors"
+    shared = model.packaged_name is not None  # in a cache, where nothing is written
+    file = None if model.folder is None or shared else model.folder / f"gradients-{pieces}.safetensors"
     claim: dict[str, Any] = {"weights": digest(module_tensors(model.base)), "batches": config.batches}
     if file is not None and file.is_file():
         statistics, saved = dynamic.load_statistics(file, claim if config.text is None else {**claim, "text": config.text})

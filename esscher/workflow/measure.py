@@ -178,7 +178,7 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
                 f" Nothing was measured; name an energy, or leave positions out."
             )
         measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings)
-    report, home = measurement.report(model, settings), model.energy_folder or model.folder
+    report, home = measurement.report(model, settings), model.report_folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
     if folder is not None:
         report = report.save(folder, {"model": model.name, "energy": model.energy_name, **to_dict(settings)})

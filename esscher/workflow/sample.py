@@ -70,7 +70,8 @@ class SampleResult:
 def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     """Draw from a model, tilted or not, as `Model.sample` describes."""
     default = model.data.samples_file
-    file = None if default is None else (model.folder or Path()) / default
+    home = Path() if model.folder is None or model.packaged_name is not None else model.folder
+    file = None if default is None else home / default
     if settings.out is not None:
         file = Path(settings.out)
         if file.exists():
