@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from esscher.core.console import write_data
-from esscher.reports.report import Report
 
 COMPLETE = "__complete"  # the first word of a call by a shell
 WORDS, RECORDS = "CYCLOPTS_COMPLETION_WORDS", "\x1f"  # protocol of cyclopts: words in a variable, lines after a marker
@@ -81,10 +80,12 @@ def script_path(shell: Shell) -> Path:
 
 def install_completion(
     shell: Annotated[Shell | None, Parameter(help="The shell; by default the one that this command was called from.")] = None,
-) -> Report:
+) -> Any:
     """Complete verbs, flags and choices at TAB in bash, zsh or fish."""
     from cyclopts.completion import detect_shell
     from cyclopts.completion.install import add_to_rc_file
+
+    from esscher.reports.report import Report  # here, because it would slow down --help
 
     if shell is None:
         name: str | None = None
