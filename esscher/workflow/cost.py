@@ -216,6 +216,9 @@ def before_start(plan: Callable[[], Cost]) -> None:
         raise DryRunEndError
     if _SILENT.get() or is_quiet() or world_size() > 1:
         return
-    cost = plan()
+    try:
+        cost = plan()
+    except Exception:  # the work itself raises it, too, and says what became of it; an estimate never stops a run
+        return
     if cost.unknown or cost.seconds > LONG:
         current_progress().say(cost.sentence)

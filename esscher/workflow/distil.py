@@ -35,6 +35,8 @@ from esscher.workflow.processors import ImageProcessor
 from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
 from esscher.workflow.tilt import energy_data
 
+EXAMPLES = 8  # draws that stand for those that a student learns from, where its cost is estimated
+
 
 @dataclass(frozen=True)
 class DistilResult:
@@ -104,11 +106,13 @@ def _cost(model: Model, student: Any, prompts: Sequences, run: DistilRun) -> Cos
     config, training, length = run.distil, run.training, model.base.space.max_length
     stages = config.stages if config.method == "cyclical" else 1
     candidates = drawing("candidates", model.target, prompts, -(-config.candidates // len(prompts)), at_once=ROWS_BY_DRAWS)
-    learnt = int((1 - HELD_OUT) * candidates.count) if config.method == "reweighted" else config.draws
+    reweighted = config.method in ("auto", "reweighted")  # learns from all candidates, beside the base's own distributions
+    learnt = int((1 - HELD_OUT) * candidates.count) if reweighted else config.draws
     updates = training.steps or -(-(training.epochs or training.default_epochs) * learnt // training.batch_size)
     if config.method == "policy-gradient":
         updates = max(1, int((1 - HELD_OUT) * config.candidates) // config.draws_per_step)
-    example = Ancestral()(Tilted(model.base), prompts.rows(slice(0, 1)), max(2, training.batch_size), rng=SeededRng(0)).x
+    few = Ancestral()(Tilted(model.base), prompts.rows(slice(0, 1)), EXAMPLES, rng=SeededRng(0)).x
+    example = few.rows(torch.arange(max(2, training.batch_size)) % EXAMPLES)
     estimate = training_cost(
         replace(training, steps=updates, epochs=None), Likelihood(training.label_smoothing), Tilted(student), example,
         modules=student, validation=None,
@@ -116,12 +120,14 @@ def _cost(model: Model, student: Any, prompts: Sequences, run: DistilRun) -> Cos
     (one,) = estimate.phases
     rows = config.draws_per_step if config.method == "policy-gradient" else training.batch_size
     train = replace(
-        one, count=stages * updates, each=estimate.row.scaled(rows), size=f"{rows:,} draws", tokens=stages * one.tokens
+        one,
+        count=stages * updates,
+        each=estimate.row.scaled(rows * (1 + FORWARD_SHARE * reweighted)),
+        size=f"{rows:,} draws",
+        tokens=stages * one.tokens,
     )
-    held_out, evaluations = (
-        int(HELD_OUT * learnt),
-        -(-updates // (training.evaluate_every or -(-learnt // training.batch_size))),
-    )
+    held_out, epoch = int(HELD_OUT * learnt), -(-learnt // training.batch_size)
+    evaluations = -(-updates // (training.evaluate_every or epoch))
     evaluation = Phase(
         "evaluation", stages * evaluations, "evaluations", estimate.row.scaled(held_out * FORWARD_SHARE), f"{held_out:,} draws"
     )

@@ -160,6 +160,15 @@ def test_an_announced_recipe_does_not_announce_its_parts():
     assert said == []
 
 
+def test_an_estimate_that_fails_stops_no_run_but_a_dry_run():
+    def fails() -> Cost:
+        raise RuntimeError("not on this device")
+
+    before_start(fails)
+    with pytest.raises(RuntimeError, match="not on this device"), dry_run():
+        before_start(fails)
+
+
 def test_the_sentence_names_what_takes_longest():
     update, evaluation = StepTime(0.2, 0.1, 0.3), StepTime(0.001, 0.001, 0.001)
     plan = Cost("x", (Phase("training", 2400, "updates", update, "16 sequences"), Phase("evaluation", 3, "passes", evaluation)))
