@@ -7,7 +7,7 @@ Everything else is imported from its own module.
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "esscher.core.space": ("Space", "Sequences", "sequences", "prompts_of", "empty_prompts"),

@@ -16,11 +16,13 @@ from cyclopts.config import Dict
 
 from esscher.cli.binding import chosen_kind, expand_groups
 from esscher.cli.commands import COMMANDS, GROUPS, command_app
+from esscher.cli.completion import COMPLETE, complete, install_completion
 from esscher.core.config import load_object
 from esscher.core.console import console, write_line
 from esscher.core.interruption import Interrupted, handled_signals
 from esscher.core.reading import read_yaml_mapping
 
+INSTALL_COMPLETION = "--install-completion"
 EXAMPLE = "Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first"
 
 
@@ -36,6 +38,7 @@ def build_app(tokens: Sequence[str], file_settings: Mapping[str, Any] | None = N
         console=console(),
         error_console=console(error=True),
     )
+    app.command(install_completion, name=INSTALL_COMPLETION, sort_key=len(COMMANDS))
     called, groups = _called(tokens), {"": app}
     for place, (path, command) in enumerate(COMMANDS.items()):
         group, _, verb = path.rpartition(" ")
@@ -67,6 +70,7 @@ def run(
     json_lines: Annotated[bool, Parameter(negative="", help="Show progress as JSON objects on standard error.")] = False,
     quiet: Annotated[bool, Parameter(negative="", help="Show no progress.")] = False,
     verbose: Annotated[bool, Parameter(negative="", help="Also print how each number was estimated, and all details.")] = False,
+    dry_run: Annotated[bool, Parameter(negative="", help="Print what a long verb would cost, and do nothing.")] = False,
 ) -> None:
     """Run the verb and show its report."""
     from esscher.core.progress import progress_as
@@ -76,7 +80,10 @@ def run(
     with ExitStack() as stack:
         if quiet or json_lines:
             stack.enter_context(progress_as("quiet" if quiet else "json-lines"))
-        result = app(_expanded(tokens))
+        if dry_run:
+            result = _plan(app, tokens)
+        else:
+            result = app(_expanded(tokens))
         if result is not None:
             report = result if isinstance(result, Report) else result.report
             print_report(report, as_json=json_, verbose=verbose)
@@ -84,9 +91,42 @@ def run(
                 sys.exit(1)
 
 
+def _plan(app: App, tokens: Sequence[str]) -> Any:
+    """The cost of the verb that is called, as a report."""
+    from esscher.cli.commands import PLANNED
+
+    called = _called(tokens)
+    if called not in PLANNED:
+        raise ValueError(
+            f"--dry-run is for the verbs that can take long: {', '.join(PLANNED)}. Nothing was done; leave it out of "
+            f"{'a call without a verb' if called is None else called}."
+        )
+    from esscher.workflow.cost import dry_run
+
+    with dry_run() as planned:
+        return app(_expanded(tokens))  # a verb that ends before its work, such as the list of recipes
+    return planned.cost.report()
+
+
 def read_settings(file: Path) -> dict[str, Any]:
     """The settings in a YAML file."""
-    return read_yaml_mapping(file, then="Nothing was done; correct the file.")
+    settings = read_yaml_mapping(file, then="Nothing was done; correct the file.")
+    if (key := _key_that_is_no_word(settings)) is not None:
+        raise ValueError(
+            f"{file} has the key {key!r}, which is no word: YAML reads on, off, yes and no as truth values. Nothing was done; "
+            f"write it in quotes, such as 'on'."
+        )
+    return settings
+
+
+def _key_that_is_no_word(settings: Mapping[Any, Any]) -> Any:
+    """The first key at any depth that is no string; None if there is none."""
+    for key, value in settings.items():
+        if not isinstance(key, str):
+            return key
+        if isinstance(value, Mapping) and (inner := _key_that_is_no_word(value)) is not None:
+            return inner
+    return None
 
 
 def _meta() -> App:
@@ -114,6 +154,8 @@ def _expanded(tokens: Sequence[str]) -> list[str]:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; errors of the user's making are a message and exit code 1, not a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == [COMPLETE]:
+        return complete(arguments[1:], build_app, _meta())
     flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
     try:
         with handled_signals():

@@ -41,9 +41,12 @@ def bind(cls: type, chosen: Chosen, prefix: str = "") -> type:
     for entry in (entry for entry in fields(cls) if entry.init):
         name, metadata, hint = entry.name, entry.metadata, hints[entry.name]
         registry, inner = registry_of(hint), dataclass_of(hint)
-        if "flag" in metadata or "multiple" in metadata:
+        if "flag" in metadata or "multiple" in metadata or "hyphens" in metadata:
             names = (name, metadata["flag"]) if "flag" in metadata else None
-            parameter = Parameter(name=names, consume_multiple=metadata.get("multiple"))  # --metrics bleu chrf
+            hyphens = metadata.get("hyphens", False)  # words that may be flags of another verb
+            parameter = Parameter(
+                name=names, consume_multiple=metadata.get("multiple"), allow_leading_hyphen=hyphens
+            )  # --metrics bleu chrf
             changed[name] = Annotated[hint, parameter], field(**_default(entry, None), kw_only=entry.kw_only)
         elif registry is not None:
             default = None if entry.default is None else registry.default_kind

@@ -111,6 +111,9 @@ COMMANDS = {  # in the order of the overview
     "data": Command("Look at a data source: sizes, splits, tokens, examples.",
         Call(f"{CONFIG}.train:DataRun", f"{WORKFLOW}.train:describe_data"),
         "esscher data --data my.txt --tokenizer.kind byte"),
+    "init": Command("A commented YAML file with every setting of a verb, for --config.",
+        Call("esscher.cli.init:InitConfig", "esscher.cli.init:init"),
+        "esscher init train --out train.yaml; esscher init train --base.kind xlnet"),
     "verify": Command("What differs between a finished folder and its manifest: missing, changed and added files.",
         Call("esscher.cli.verify:VerifyConfig", "esscher.cli.verify:verify"),
         "esscher verify runs/first; after a deliberate edit: esscher verify runs/first --accept"),
@@ -125,6 +128,9 @@ COMMANDS = {  # in the order of the overview
         "esscher reproduce laboratory --scale smoke"),
 }
 # fmt: on
+
+
+PLANNED = ("train", "tilt", "distil", "finetune", "measure", "sample", "reproduce")  # verbs that --dry-run knows the cost of
 
 
 def command_app(name: str, command: Command, chosen: Chosen, place: int) -> App:
@@ -150,6 +156,9 @@ def command_app(name: str, command: Command, chosen: Chosen, place: int) -> App:
     if default is None:
         run.__defaults__ = None
     about = "\n\n".join(" ".join(paragraph.split()) for paragraph in (cls.__doc__ or "").split("\n\n"))
-    app = App(name=name, help=f"{command.help}\n\n{about}", help_epilogue=f"Example: {command.example}", sort_key=place)
+    planned = "\n\n--dry-run prints what it would cost, and writes nothing." if name in PLANNED else ""
+    app = App(
+        name=name, help=f"{command.help}\n\n{about}", help_epilogue=f"Example: {command.example}{planned}", sort_key=place
+    )
     app.default(run if fields(cls) else run_without_settings)
     return app

@@ -5,6 +5,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
+from esscher.core.environment import VARIABLES
 from esscher.reports.report import Report, package_versions
 
 PACKAGES = ("esscher", "torch", "transformers", "tokenizers", "datasets", "accelerate", "safetensors", "scipy", "numpy")
@@ -13,7 +14,8 @@ EXTRAS = {"tensorboard": "track"}
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """Versions, processors, memory, and the devices that `--device` can name; include them in a report of a problem."""
+    """Versions, processors, memory, the devices that `--device` can name, and environment variables; include them in a report
+    of a problem."""
 
 
 def env(settings: EnvConfig) -> Report:
@@ -33,7 +35,8 @@ def env(settings: EnvConfig) -> Report:
     }
     versions = package_versions((*PACKAGES, *EXTRAS))
     rows = [{"package": name, "version": version, "extra": EXTRAS.get(name, "")} for name, version in versions.items()]
-    return Report("esscher env", facts, {"devices": _devices(), "packages": rows})
+    variables = [{"variable": entry.name, "value": entry.value, "meaning": entry.meaning} for entry in VARIABLES]
+    return Report("esscher env", facts, {"devices": _devices(), "packages": rows, "variables": variables})
 
 
 def _cuda_build() -> str:

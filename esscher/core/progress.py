@@ -79,9 +79,14 @@ def progress_as(form: ProgressForm) -> Iterator[None]:
         _FORM.reset(token)
 
 
+def is_quiet() -> bool:
+    """Whether no progress is shown."""
+    return _FORM.get() == "quiet" or not is_main_process()
+
+
 def current_progress() -> Progress:
     """A display in the form of `progress_as`; "auto" is a bar on a terminal, else lines. Only the main process shows any."""
-    if _FORM.get() == "quiet" or not is_main_process():
+    if is_quiet():
         return Progress()
     if _FORM.get() == "json-lines":
         return JsonLinesProgress()

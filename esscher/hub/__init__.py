@@ -27,6 +27,7 @@ from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config
 from esscher.hub.network_folder import load_network, save_network
+from esscher.hub.packaged_models import resolve_model_folder
 
 __all__ = ["CONFIG", "ModelCard", "SavedBase", "load_base", "read_base", "read_config", "save_base"]
 
@@ -78,7 +79,7 @@ def read_base(
     folder: str | Path, *, max_length: int | None = None, eos: str | None = None, chunks: bool = False
 ) -> tuple[SavedBase, Tokenizer | None]:
     """The same on the CPU, in the dtype of the files."""
-    folder = Path(folder)
+    folder = resolve_model_folder(folder)
     check_manifest(folder)
     config = read_config(folder)
     base: SavedBase

@@ -2,14 +2,18 @@
 of a `StudyContext` that writes `report.html` and returns its tables, our rows beside the published ones."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from esscher.core.config import to_dict
 from esscher.core.distributed import is_main_process, world_size
 from esscher.reports.report import PAGE, Report, to_json
+
+if TYPE_CHECKING:
+    from esscher.workflow.cost import Cost
 
 SCALES = ("smoke", "small", "paper")
 
@@ -25,9 +29,10 @@ class Recipe:
     scales: tuple[str, ...] = SCALES
     accepts_data: bool = False  # whether --data may name a text of the user
     single_process_reason: str = ""  # why it cannot run in several processes
+    minutes: Mapping[str, float] = field(default_factory=lambda: {"smoke": 1.0})  # of a seed by scale, on two idle cores
 
-    def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
-        """Run at a scale with `seeds` seeds; returns the tables by name, among them "rows" and "paper"."""
+    def check(self, *, scale: str, seeds: int, data: str | None = None) -> None:
+        """Refuse what the recipe cannot do."""
         if scale not in self.scales:
             raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
         if seeds < 1:
@@ -39,6 +44,10 @@ class Recipe:
                 f"{world_size()} processes were started, and recipe {self.name!r} is for one: {self.single_process_reason}. "
                 f"Nothing was run; start one process."
             )
+
+    def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
+        """Run at a scale with `seeds` seeds; returns the tables by name, among them "rows" and "paper"."""
+        self.check(scale=scale, seeds=seeds, data=data)
         from esscher.papers.study import StudyContext
 
         out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +63,8 @@ WHOLE_BATCHES = "its games read whole batches"
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("quickstart", "quickstart.recipe:run", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("quickstart", "quickstart.recipe:run", "-", "train, tilt, measure, sample and report on embedded data",
+               minutes={"smoke": 1.0, "small": 5.0}),
         Recipe("gam", "gam.recipe:run_gam", GAM, "strings with a motif: feature weights and distilled students",
                single_process_reason="its policy gradients have one prompt, which cannot be shared"),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
@@ -67,17 +77,19 @@ RECIPES = {
         Recipe("local-xl", "transformer_xl.recipe:run_local_xl", "Local-XL (thesis of Dai, 2020); Wu et al. (2019)",
                "local attention and convolutions beside Transformer-XL"),
         Recipe("xlnet", "xlnet.recipe:run_xlnet", "XLNet (Yang et al., 2019)",
-               "pretraining objectives for one network, fine-tuning on tasks, and a pretrained energy"),
+               "pretraining objectives for one network, fine-tuning on tasks, and a pretrained energy",
+               minutes={"smoke": 1.0, "small": 50.0}),
         Recipe("local-xlnet", "xlnet.recipe:run_local_xlnet", "Local-XLNet (thesis of Dai, 2020)",
                "the permutation LM with local attention"),
         Recipe("softmax-bottleneck", "softmax_bottleneck.recipe:run", "Breaking the softmax bottleneck (Yang et al., 2018)",
                "one softmax, mixtures of contexts and of softmaxes: ranks and perplexities"),
         Recipe("eforcing-lm", "eforcing.language:run_language", EFORCING,
-               "a model as its own energy-based model, beside other objectives"),
+               "a model as its own energy-based model, beside other objectives", minutes={"smoke": 1.8}),
         Recipe("eforcing-translation", "eforcing.translation:run", EFORCING,
                "E-Forcing on translation, and mixtures as heads of a decoder"),
         Recipe("eforcing-images", "eforcing.images:run", EFORCING, "E-Forcing on images: three kinds of PixelCNN"),
-        Recipe("eforcing-backbones", "eforcing.language:run_backbones", EFORCING, "E-Forcing on seven kinds of networks"),
+        Recipe("eforcing-backbones", "eforcing.language:run_backbones", EFORCING, "E-Forcing on seven kinds of networks",
+               minutes={"smoke": 2.1}),
         Recipe("energy-gan", "energy_gan.recipe:run", "Calibrating energy-based GANs (Dai et al., 2017)",
                "does a discriminator know the density?", single_process_reason=WHOLE_BATCHES),
         Recipe("bad-gan", "bad_gan.recipe:run", "Good semi-supervised learning that requires a bad GAN (Dai et al., 2017)",
@@ -115,6 +127,25 @@ class ReproduceConfig:
     """A text of your own, for recipes that take one."""
 
 
+def _cost(recipe: Recipe, settings: ReproduceConfig, out: Path) -> "Cost":
+    """The time that the recipe took on the reference machine, times how much slower this one multiplies matrices."""
+    from esscher.workflow.calibration import slowdown
+    from esscher.workflow.cost import Cost, Phase, StepTime
+
+    title, minutes = f"esscher reproduce {recipe.name}", recipe.minutes.get(settings.scale)
+    if minutes is None:
+        known = ", ".join(f"{scale} {minutes:g}" for scale, minutes in recipe.minutes.items())
+        unknown = (
+            f"How long {recipe.name} takes at the scale {settings.scale} is not recorded: expect hours, at paper days. "
+            f"An interrupted run goes on with the same command. Minutes of a seed at other scales: {known}."
+        )
+        return Cost(title, (), str(out), unknown=unknown)
+    factor = slowdown()
+    each = StepTime.of([60 * minutes * factor])
+    note = f"By {minutes:g} minutes of a seed on two idle cores; this machine is {factor:.2g} times as slow at the moment."
+    return Cost(title, (Phase("recipe", settings.seeds, "seeds", each),), str(out), notes=(note,))
+
+
 def reproduce(settings: ReproduceConfig) -> Report:
     """Run a recipe and return its tables, ours beside the published ones; without a name, list the recipes."""
     if settings.list or settings.name is None:
@@ -122,7 +153,12 @@ def reproduce(settings: ReproduceConfig) -> Report:
         return Report("recipes", {}, {"recipes": rows})
     recipe = find_recipe(settings.name)
     out = Path("runs") / f"{recipe.name}-{settings.scale}" if settings.out is None else Path(settings.out)
-    result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
+    recipe.check(scale=settings.scale, seeds=settings.seeds, data=settings.data)
+    from esscher.workflow.cost import before_start, unannounced
+
+    before_start(lambda: _cost(recipe, settings, out))
+    with unannounced():
+        result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
     if is_main_process():
         (out / "result.json").write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf8")
     shown = {name: rows for name, rows in result.items() if rows}

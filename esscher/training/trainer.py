@@ -177,18 +177,22 @@ class TrainingLoop:
     def is_done(self) -> bool:
         return self.step >= self.steps or self._impatient()
 
-    def update(self) -> None:
-        """One optimizer step, after all micro-batches of the update."""
-        rng = SeededRng(self.config.seed).stream("step", self.step, "rank", self.accelerator.process_index)
-        rate = self.batch_source.lr_scale(self.step) * learning_rate(self.config, self.step, self.steps)
-        tokens = self.batch_source.tokens(self.step)
+    def add_gradients(self, step: int) -> None:
+        """The gradient of an update, from all its micro-batches; no weight changes."""
+        rng = SeededRng(self.config.seed).stream("step", step, "rank", self.accelerator.process_index)
         self.optimizers.clear()
         self.optimizers.train(True)
         with rng.fork_torch_rng():
-            for target, part in self.batch_source.micro_batches(self.step):
+            for target, part in self.batch_source.micro_batches(step):
                 with gather_in_lockstep(), self.accelerator.autocast():
-                    loss = self.objective(target, part, rng=rng, step=self.step)
+                    loss = self.objective(target, part, rng=rng, step=step)
                 self.optimizers.add(loss)
+
+    def update(self) -> None:
+        """One optimizer step, after all micro-batches of the update."""
+        rate = self.batch_source.lr_scale(self.step) * learning_rate(self.config, self.step, self.steps)
+        tokens = self.batch_source.tokens(self.step)
+        self.add_gradients(self.step)
         value, metrics = self.optimizers.update(rate)
         if not (math.isfinite(value) and math.isfinite(metrics["gradient"])):
             last = None if self.checkpoints is None else self.checkpoints.last()

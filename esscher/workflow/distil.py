@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,16 @@ from esscher.estimators.expectations import moments
 from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, save_base
 from esscher.hub.folder import CARD
+from esscher.objectives.likelihood import Likelihood
 from esscher.reports.report import Report, to_json
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
 from esscher.training.collectives import barrier
-from esscher.training.distillation import DistillationResult, distil
-from esscher.training.resumable import ResumableByDraws
+from esscher.training.distillation import HELD_OUT, DistillationResult, distil
+from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
+from esscher.workflow.calibration import FORWARD_SHARE, drawing, draws_on_disk, training_cost
 from esscher.workflow.config.distil import DistilRun
+from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import EncodedSet, ImageProcessor
 from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
@@ -41,6 +45,8 @@ DISTANCES = {
     "tv": "total variation",
     "js": "Jensen-Shannon, nats",
 }
+
+EXAMPLES = 8  # draws that stand for those that a student learns from, where its cost is estimated
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     folder = Path(run.out)
     if not model.is_tilted:
         raise ValueError(f"{model.name} is not tilted, so it is a plain model already. Nothing was drawn; name an energy.")
-    with locked_folder(folder):
+    with locked_folder(written(folder)):
         return _distil(model, run, folder)
 
 
@@ -88,9 +94,10 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
             f"from the base's weights."
         )
     held_out, missing = _held_out(model, run)  # before the work, so that data that cannot be read cost nothing
+    prompts = _prompts(model, run)
+    before_start(partial(_cost, model, student, prompts, run))
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
-    prompts = _prompts(model, run)
     result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
     rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
     nats = {} if held_out is None else _held_out_nats(model, student, held_out, result, run)
@@ -152,6 +159,46 @@ def _held_out_nats(
         "tilted": cross_entropy(model.target, x, draws=draws, units=held_out.units),
         "student": cross_entropy(Tilted(student), x, units=held_out.units),
     }
+
+
+def _cost(model: Model, student: Any, prompts: Sequences, run: DistilRun) -> Cost:
+    """Candidates, training of the student in each stage, and the draws that it is measured on. Draws of the base stand for
+    those that the student learns from."""
+    config, training, length = run.distil, run.training, model.base.space.max_length
+    stages = config.stages if config.method == "cyclical" else 1
+    candidates = drawing("candidates", model.target, prompts, -(-config.candidates // len(prompts)), at_once=ROWS_BY_DRAWS)
+    reweighted = config.method in ("auto", "reweighted")  # learns from all candidates, beside the base's own distributions
+    learnt = int((1 - HELD_OUT) * candidates.count) if reweighted else config.draws
+    updates = training.steps or -(-(training.epochs or training.default_epochs) * learnt // training.batch_size)
+    if config.method == "policy-gradient":
+        updates = max(1, int((1 - HELD_OUT) * config.candidates) // config.draws_per_step)
+    few = Ancestral()(Tilted(model.base), prompts.rows(slice(0, 1)), EXAMPLES, rng=SeededRng(0)).x
+    example = few.rows(torch.arange(max(2, training.batch_size)) % EXAMPLES)
+    estimate = training_cost(
+        replace(training, steps=updates, epochs=None), Likelihood(training.label_smoothing), Tilted(student), example,
+        modules=student, validation=None,
+    )  # fmt: skip
+    (one,) = estimate.phases
+    rows = config.draws_per_step if config.method == "policy-gradient" else training.batch_size
+    train = replace(
+        one,
+        count=stages * updates,
+        each=estimate.row.scaled(rows * (1 + FORWARD_SHARE * reweighted)),
+        size=f"{rows:,} draws",
+        tokens=stages * one.tokens,
+    )
+    held_out, epoch = int(HELD_OUT * learnt), -(-learnt // training.batch_size)
+    evaluations = -(-updates // (training.evaluate_every or epoch))
+    evaluation = Phase(
+        "evaluation", stages * evaluations, "evaluations", estimate.row.scaled(held_out * FORWARD_SHARE), f"{held_out:,} draws"
+    )
+    judged = replace(candidates, name="measurement", count=config.evaluation_draws, tokens=config.evaluation_draws * length)
+    disk = estimate.weights + stages * estimate.checkpoints + draws_on_disk(candidates.count, length)
+    notes = (f"plain draws until {config.draws:,} are accepted; how many that takes depends on the energy.",)
+    return Cost(
+        "esscher distil", (candidates, train, evaluation, judged), run.out, disk, estimate.memory,
+        notes if config.method == "plain" else (), {"device": model.placement, "method": config.method},
+    )  # fmt: skip
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:

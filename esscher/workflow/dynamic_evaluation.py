@@ -16,6 +16,7 @@ from torch import Tensor
 from esscher.bases.network import NetworkBase
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
+from esscher.core.space import Sequences
 from esscher.core.storage import digest, module_tensors
 from esscher.data.config import SourceConfig
 from esscher.data.splits import read_raw_splits, read_splits
@@ -28,7 +29,9 @@ from esscher.reports.report import Report
 from esscher.training import dynamic_evaluation as dynamic
 from esscher.training.config import DynamicConfig
 from esscher.training.stream_batches import TokenStream
+from esscher.workflow.calibration import FORWARD_SHARE, peak_memory, reading, scoring
 from esscher.workflow.config.measure import MeasureConfig
+from esscher.workflow.cost import Cost, before_start
 from esscher.workflow.model import Model
 from esscher.workflow.run_folder import trained_chunking
 
@@ -90,8 +93,9 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
         encoded = model.data.read(settings.source, model.trained)
         scorer, units, measured_on = dynamic.sequence_scorer(encoded.x, 1), encoded.units, str(encoded)
         counted, read_as = "sequences", "learnt from after every sequence"
-    statistics, description = gradient_statistics_for(model, config)
     tokens = int(units["token"].sum())
+    before_start(lambda: _cost(model, tokens if streams else len(encoded), tokens, config, None if streams else encoded.x))
+    statistics, description = gradient_statistics_for(model, config)
 
     def log_probs(pieces: list[Tensor]) -> Float[Tensor, "N"]:
         """Of each token of a stream, or of each sequence."""
@@ -117,12 +121,29 @@ def measure_dynamic(model: Model, settings: MeasureConfig) -> DynamicMeasurement
     return DynamicMeasurement(before, after, saved, measured_on, read_as, description, warnings)
 
 
+def _cost(model: Model, pieces: int, tokens: int, config: DynamicConfig, x: Sequences | None) -> Cost:
+    """The text is read twice, once with a gradient and an update for each piece."""
+    if x is not None:
+        static = scoring("without learning", model.target, x)
+    else:
+        base = model.streaming_base()
+        text = torch.zeros(min(pieces, 8 * config.segment), dtype=torch.long)
+        static = reading("without learning", base, text, tokens, 1, config.segment)
+    learning = replace(static, name="learning", each=static.each.scaled(1 + 1 / FORWARD_SHARE))
+    notes = (
+        () if config.rule == "sgd" else ("Gradients of the training text are collected once before, and kept in the folder.",)
+    )
+    memory, facts = peak_memory(model.base), {"device": model.placement}
+    return Cost("esscher measure --dynamic", (static, learning), None, 0, memory, notes, facts)
+
+
 def gradient_statistics_for(model: Model, config: DynamicConfig) -> tuple[dynamic.GradientStatistics | None, str]:
     """The gradient statistics that a rule needs (None for sgd), kept in a file in the model's folder, and their description."""
     if config.rule == "sgd":
         return None, "none"
     pieces = f"{config.columns}x{config.segment}" if _has_memory(model) else str(config.columns)
-    file = None if model.folder is None else model.folder / f"gradients-{pieces}.safetensors"
+    shared = model.packaged_name is not None  # in a cache, where nothing is written
+    file = None if model.folder is None or shared else model.folder / f"gradients-{pieces}.safetensors"
     claim: dict[str, Any] = {"weights": digest(module_tensors(model.base)), "batches": config.batches}
     if file is not None and file.is_file():
         statistics, saved = dynamic.load_statistics(file, claim if config.text is None else {**claim, "text": config.text})

@@ -37,6 +37,7 @@ from esscher.energies.serialization import empty_encoder, save_encoder
 from esscher.energies.task_heads import TaskModel, layerwise_lr_decay
 from esscher.hub import load_base
 from esscher.hub.folder import CARD, CONFIG, WEIGHTS, read_config, write_tokenizer
+from esscher.hub.packaged_models import resolve_model_folder
 from esscher.networks.registry import NETWORKS
 from esscher.networks.xlnet import XLNetNetwork
 from esscher.reports.report import Report, write_lines
@@ -45,7 +46,9 @@ from esscher.training.config import OptimizerConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
 from esscher.training.trainer import Trainer, TrainingRecord
+from esscher.workflow.calibration import training_cost
 from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
+from esscher.workflow.cost import Cost, before_start, written
 from esscher.workflow.run_folder import FINETUNE_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
 
 KIND = "esscher-finetuned"
@@ -160,7 +163,7 @@ def finetune(run: FinetuneRun) -> FinetuneResult:
     """Train the model in the folder `run.model` for a task, and save it in `run.out`."""
     folder, device = Path(run.out), resolve_device(run.device)
     init_process_group(device)
-    with locked_folder(folder):
+    with locked_folder(written(folder)):
         return _finetune(run, folder, device)
 
 
@@ -173,14 +176,23 @@ def _finetune(run: FinetuneRun, folder: Path, device: torch.device) -> FinetuneR
     train, validation = (model.labelling.labelled(part, model.layout) for part in parts[:2])
     sizes = ", ".join(f"{len(part):,} for {use}" for part, use in zip(parts, SPLIT_NAMES, strict=True))
     current_progress().say(f"Examples: {sizes}.")
-    save_settings(folder / FINETUNE_SETTINGS, run)
     objective, optimizers = model.labelling.objective, {}
     if run.layer_rate != 1:
         optimizers["model"] = OptimizerConfig(lr_scale_by_prefix=layerwise_lr_decay(model.task_model, run.layer_rate))
-    record = Trainer(run.training)(
-        objective, model.task_model, train, modules=model.task_model, optimizer_configs=optimizers,
-        validation=HeldOut(objective, validation), folder=folder, resume=run.resume,
-    )  # fmt: skip
+    work: dict[str, Any] = {
+        "modules": model.task_model, "optimizer_configs": optimizers, "validation": HeldOut(objective, validation),
+        "folder": folder, "resume": run.resume,
+    }  # fmt: skip
+
+    def cost() -> Cost:
+        estimate = training_cost(run.training, objective, model.task_model, train, **work)
+        phases = (*estimate.phases, estimate.scoring("measurement", model.labelling.labelled(parts[2], model.layout)))
+        disk = estimate.weights + estimate.checkpoints
+        return Cost("esscher finetune", phases, run.out, disk, estimate.memory, facts={"device": str(device)})
+
+    before_start(cost)
+    save_settings(folder / FINETUNE_SETTINGS, run)
+    record = Trainer(run.training)(objective, model.task_model, train, **work)
     predictions = model.predict(parts[2])
     measured = model.labelling.measured(predictions, parts[2])
     facts = {
@@ -272,12 +284,13 @@ def _base(run: FinetuneRun) -> tuple[NetworkEncoder | PretrainedEncoder, PairEnc
 
 def _encoder(run: FinetuneRun) -> tuple[PretrainedEncoder, PairEncoder, TaskPooling]:
     """An encoder of Hugging Face, whose first symbol stands for the text."""
-    model: Any = load_encoder(run.model)
-    encoder = token_encoder(model, run.model, model.config.vocab_size)
-    symbols = read_tokenizer(Path(run.model), "encoder")
+    folder = resolve_model_folder(run.model)
+    model: Any = load_encoder(folder)
+    encoder = token_encoder(model, folder, model.config.vocab_size)
+    symbols = read_tokenizer(folder, "encoder")
     separating = symbols.sep_token or symbols.eos_token
     if separating is None:
         raise ValueError(f"The tokenizer in {run.model} has no symbol that separates texts (sep or eos). Nothing was trained.")
-    tokenizer = load_tokenizer(run.model, eos=separating, size=model.config.vocab_size)
+    tokenizer = load_tokenizer(folder, eos=separating, size=model.config.vocab_size)
     separator = None if run.task == "rank" else tokenizer.eos
     return encoder, PairEncoder(tokenizer, run.longest - 1, separator, None), "first"

@@ -7,8 +7,9 @@ A base that was trained on a stream reads all data as one text, with its memory,
 One column is exact; several are exact up to what the memory holds beyond the columns' warm-up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
 from esscher.reports.report import Report
 from esscher.samplers.importance import Importance
 from esscher.training.made_with import energy_fingerprint
-from esscher.training.resumable import ResumableByPrompts
+from esscher.training.resumable import ROWS_BY_PROMPTS, ResumableByPrompts
+from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory, reading, scoring
 from esscher.workflow.config.measure import MeasureConfig, StreamConfig
+from esscher.workflow.cost import Cost, Phase, before_start
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
@@ -168,6 +171,7 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
         base = model.streaming_base(settings.stream.attention_span, settings.stream.clamp_len)
         stream = replace(settings.stream, segment=settings.stream.segment or stream_settings(model.trained)[1].tokens)
         text = model.read_stream(settings.source)
+        before_start(partial(_stream_cost, model, base, text, stream, settings))
         measurement = measure_stream(base, text, stream, test=settings.test, confidence=settings.confidence)
     else:
         if settings.positions and not model.is_tilted:
@@ -176,7 +180,7 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
                 f" Nothing was measured; name an energy, or leave positions out."
             )
         measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings)
-    report, home = measurement.report(model, settings), model.energy_folder or model.folder
+    report, home = measurement.report(model, settings), model.report_folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
     if folder is not None:
         report = report.save(folder, {"model": model.name, "energy": model.energy_name, **to_dict(settings)})
@@ -190,6 +194,7 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
     count = settings.sequences or (len(available) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
     draws = settings.draws or (DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT)
     sequences = available.rows(evenly_spaced(len(available), count))
+    before_start(partial(_sequence_cost, model, sequences, draws, settings))
     folder = None if settings.out is None else Path(settings.out)
     made_with = {} if folder is None or not model.is_tilted else draws_record(model, settings, draws)
     say, stored = current_progress().say, model.stored_log_z if one_prompt and int(prompts.start[0]) == 0 else None
@@ -215,6 +220,32 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
             reliability = {name: getattr(estimates.reliability[row], name) for name in RELIABILITY_COLUMNS}
             worst.append({"prompt_ends_with": label, **reliability})
     return SequenceMeasurement(sequences, len(available), draws, estimates, tuple(positions), tuple(worst))
+
+
+def _sequence_cost(model: Model, sequences: EncodedSet, draws: int, settings: MeasureConfig) -> Cost:
+    """The texts are scored; for a tilted model there are draws after each prompt, and after each prefix for `positions`."""
+    phases: list[Phase] = [scoring("scoring", model.target, sequences.x)]
+    if model.is_tilted:
+        phases.append(drawing("log Z", model.target, unique_prompts(sequences.x)[0], draws, at_once=ROWS_BY_PROMPTS))
+    if settings.positions and model.is_tilted:
+        chosen = sequences.rows(evenly_spaced(len(sequences), settings.positions))
+        rows = int(chosen.x.lengths.sum()) * settings.position_draws
+        half = phases[-1].each.scaled(1 / 2)  # a continuation has half of the tokens, on average
+        tokens = rows * model.base.space.max_length // 2
+        phases.append(Phase("positions", rows, "draws", half, tokens=tokens))
+    return _measure_cost(model, phases, settings)
+
+
+def _stream_cost(model: Model, base: NetworkBase, text: TextStream, stream: StreamConfig, settings: MeasureConfig) -> Cost:
+    columns, segment = stream.columns or stream_columns(len(text)), stream.segment or SEGMENT
+    tokens = len(text) + (columns - 1) * stream.warmup
+    return _measure_cost(model, [reading("reading", base, text.tokens, tokens, columns, segment)], settings)
+
+
+def _measure_cost(model: Model, phases: Sequence[Phase], settings: MeasureConfig) -> Cost:
+    disk = draws_on_disk(sum(phase.count for phase in phases[1:]), model.base.space.max_length) if settings.out else 10**5
+    memory, facts = peak_memory(model.base), {"device": model.placement}
+    return Cost("esscher measure", tuple(phases), settings.out or f"a folder {MEASURED}", disk, memory, facts=facts)
 
 
 def tilt_facts(estimates: Measurement) -> dict[str, Any]:

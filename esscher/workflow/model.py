@@ -41,6 +41,7 @@ from esscher.energies.serialization import (
     save_network_energy,
 )
 from esscher.hub import ModelCard, SavedBase, read_base, save_base
+from esscher.hub.packaged_models import is_packaged, resolve_model_folder
 from esscher.training.collectives import init_process_group
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.config.load import BaseConfig, LoadConfig
@@ -74,6 +75,7 @@ class Model:
     trained: TrainRun | None = None  # settings that the base was trained with here
     fsdp: bool = False  # whether the base's weights are sharded among processes
     digest_as_saved: str | None = None  # of the base's weights before they were rounded to another dtype
+    packaged_name: str | None = None  # of a base that came as a package, or from the hub
 
     @property
     def device(self) -> torch.device:
@@ -107,8 +109,13 @@ class Model:
 
     @property
     def name(self) -> str:
-        """What to call the model in reports and errors: its folder."""
-        return "the model" if self.folder is None else str(self.folder)
+        """What to call the model in reports and errors, and to load it by: its folder, or the name of a packaged model."""
+        return self.packaged_name or ("the model" if self.folder is None else str(self.folder))
+
+    @property
+    def report_folder(self) -> Path | None:
+        """Where reports go if no folder is named: the energy's folder, or the base's, unless that is a shared cache."""
+        return self.energy_folder or (None if self.packaged_name else self.folder)
 
     @property
     def stored_log_z(self) -> Estimate | None:
@@ -342,7 +349,8 @@ def load(
     """Load a model, tilted if an energy is named.
 
     Args:
-        folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face.
+        folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; or the id of
+            one on the hub, owner/name or owner/name@revision, which is downloaded if it is not in the cache.
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
         device: Where the model computes: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
         dtype: Precision of the base's weights: float32, bfloat16, float16; auto is float32 on a CPU, elsewhere that of the
@@ -359,8 +367,8 @@ def load(
 
 def load_model(settings: BaseConfig) -> Model:
     """The model of these folders; what the settings leave open is as the folders say."""
-    folder = Path(settings.folder)
     check_choices(settings)
+    folder = resolve_model_folder(settings.folder)
     device = resolve_device(settings.device)
     if world_size() > 1:
         init_process_group(device)
@@ -390,7 +398,10 @@ def load_model(settings: BaseConfig) -> Model:
         compile_steps(base, settings.compile)
     energy_folder = Path(energy) if energy is not None and Path(energy).is_dir() else None
     processor = _processor(folder, base, tokenizer, chunking, trained)
-    return Model(base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved)
+    packaged = settings.folder if is_packaged(settings.folder) else None
+    return Model(
+        base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved, packaged
+    )
 
 
 def _processor(

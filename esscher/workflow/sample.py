@@ -7,6 +7,7 @@ draws they became. Processes share the draws of each prompt.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from esscher.estimators.expectations import per_prompt
 from esscher.estimators.log_z import log_z
 from esscher.estimators.reliability import reliability
 from esscher.reports.report import Report
+from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
@@ -38,7 +40,10 @@ from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.sir import SIR, AdaptiveSIR, CandidateSelection, selected_draws
 from esscher.samplers.twists import ParticleSIR
 from esscher.training.collectives import all_gather_objects, init_process_group
+from esscher.training.resumable import ROWS_BY_DRAWS
+from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory
 from esscher.workflow.config.sample import SampleConfig, ScoreConfig
+from esscher.workflow.cost import Cost, before_start, duration
 from esscher.workflow.model import Model
 from esscher.workflow.processors import PromptSet
 
@@ -66,13 +71,15 @@ class SampleResult:
 def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     """Draw from a model, tilted or not, as `Model.sample` describes."""
     default = model.data.samples_file
-    file = None if default is None else (model.folder or Path()) / default
+    home = Path() if model.folder is None or model.packaged_name is not None else model.folder
+    file = None if default is None else home / default
     if settings.out is not None:
         file = Path(settings.out)
         if file.exists():
             raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
     sampler = settings.sampler or (AdaptiveSIR() if model.is_tilted else Ancestral())
     prompts = model.data.sample_prompts(settings, model.trained)
+    before_start(partial(_cost, model, sampler, prompts, settings, file))
     result = _draw_together(model, sampler, prompts, settings)
     if file is not None and is_main_process():
         model.data.save_samples(file, result.samples, result.tokens, prompts)
@@ -86,6 +93,33 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     )
     report = Report("esscher sample", facts, tables, notes, json_tables=json_tables, details=details, tables_first=True)
     return replace(result, report=report)
+
+
+def _cost(model: Model, sampler: Any, prompts: PromptSet, settings: SampleConfig, file: Path | None) -> Cost:
+    """The fewest sequences that the sampler draws from the base; how many more it takes may depend on the energy."""
+    least, most = settings.draws, settings.draws
+    if isinstance(sampler, SIR | ParticleSIR):
+        least = most = sampler.num_candidates * (1 if getattr(sampler, "shared", True) else settings.draws)
+    elif isinstance(sampler, AdaptiveSIR):
+        sets = 1 if sampler.shared else settings.draws
+        least, most = (
+            (1 + sets) * count for count in (sampler.min_candidates, sampler.max_candidates)
+        )  # a pilot, and the draws
+    elif isinstance(sampler, Metropolis):
+        least = most = (1 + sampler.steps) * settings.draws
+    unbounded = isinstance(sampler, Rejection | QuasiRejection)
+    phase = drawing("drawing", sampling_target(model, settings, prompts), prompts.x, least, at_once=ROWS_BY_DRAWS)
+    notes, times = [], len(prompts.labels)
+    if unbounded:
+        notes.append(
+            f"{SAMPLERS.kind_of(sampler)} draws until {settings.draws:,} are accepted after each prompt: it takes longer."
+        )
+    elif most > least:
+        longest = duration(phase.seconds * most / least)
+        notes.append(f"Up to {times * most:,} draws, {longest}, if the weights are so uneven that all candidates are needed.")
+    disk = draws_on_disk(times * settings.draws, model.base.space.max_length)
+    out, facts = None if file is None else str(file), {"device": model.placement, "sampler": SAMPLERS.kind_of(sampler)}
+    return Cost("esscher sample", (phase,), out, disk, peak_memory(model.base), tuple(notes), facts)
 
 
 def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) -> Tilted:

@@ -68,7 +68,9 @@ from esscher.training.evaluation import HeldOut
 from esscher.training.made_with import RECORD, claim_folder, energy_fingerprint, sequences_fingerprint
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws, ResumableByPrompts, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
+from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory, training_cost
 from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
+from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
 from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, run_settings, save_settings
@@ -302,7 +304,7 @@ def tilt_model(model: Model, run: TiltRun) -> TiltResult:
         tilted = replace(model, target=Tilted(model.base, run.energy), energy=None, energy_folder=None)
         return TiltResult(tilted, None, Report("esscher tilt", {"model": model.name}, {}))
     folder = None if run.out is None else Path(run.out)
-    with locked_folder(folder):
+    with locked_folder(written(folder)):
         if folder is not None and not run.resume and not run.overwrite and (folder / CONFIG_FILE).is_file():
             raise FileExistsError(
                 f"{folder} already holds an energy. Nothing was changed; replace it with --overwrite, go on with --resume, or "
@@ -323,6 +325,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     elif len(wanted) != len(specs) and source is not None:
         data = model.data.read(source, model.trained).x  # all of it: none is held out
     rng = SeededRng(run.training.seed).stream("tilt")
+    before_start(partial(_fit_cost, model, run))
     result = fit_feature_weights(model.base, features, data, wanted, run.fit, rng=rng)
     saved = SavedLogLinear(
         specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking
@@ -367,6 +370,7 @@ def _learn(
     splits = model.training_splits(run.source)
     current_progress().say(f"{len(splits.train):,} sequences for training, {len(splits.validation):,} for validation.")
     energy = build_tilt_energy(model, config, run, int(splits.train.stop.max()))
+    before_start(partial(_contrast_cost, model, energy, splits, run, folder))
     barrier()  # nobody writes before all have looked
     digest = model.base_digest
     if folder is not None:
@@ -410,6 +414,43 @@ def learnt_nothing(loss: Estimate | None, config: ContrastConfig) -> list[str]:
         f"The energy has learnt nothing that held-out data show: its loss {format_estimate(loss)} is not below "
         f"{reference:.4g}, that of no energy. Train longer (--training.steps), or on more data."
     ]
+
+
+def _fit_cost(model: Model, run: TiltRun) -> Cost:
+    """Draws to fit on and to measure on; the stochastic regimes draw until they converge."""
+    prompt, draws = empty_prompts(1), run.fit.draws
+    notes: tuple[str, ...] = ()
+    fit = drawing("fit", Tilted(model.base), prompt, draws, at_once=ROWS_BY_DRAWS)
+    if run.fit.regime != "newton":
+        notes = (f"The regime {run.fit.regime} draws until it converges, up to {MomentDescent().budget:,} times: far longer.",)
+    facts = {"device": model.placement}
+    return Cost("esscher tilt", (fit, replace(fit, name="measurement")), run.out, 10**5, peak_memory(model.base), notes, facts)
+
+
+def _contrast_cost(model: Model, energy: NetworkEnergy, splits: DataSplits, run: TiltRun, folder: Path | None) -> Cost:
+    """Negatives that are stored, training, and the draws that the result is measured on."""
+    config, training, base = run.contrast, run.training, Tilted(model.base)
+    train, held_out = evenly_spaced_rows(splits.train, config.sequences), evenly_spaced_rows(splits.validation, config.held_out)
+    length, stored = model.base.space.max_length, 0 if config.stored is None else config.stored * len(train)
+    negatives = drawing(
+        "negatives", base, unique_prompts(train)[0], config.negatives, at_once=ROWS_BY_DRAWS, rows=config.held_out + stored
+    )
+    objective = NoiseContrast(Ancestral(), config.negatives, config.form, config.prefixes)
+    estimate = training_cost(
+        training, objective, Tilted(model.base, energy), train, modules=energy, validation=HeldOut(objective, held_out),
+        folder=folder, resume=run.resume, drawn_elsewhere=negatives.each.scaled(config.negatives) if stored else None,
+    )  # fmt: skip
+    prompts = unique_prompts(evaluation_subset(splits, config.draws)[0])[0]
+    draws = config.draws if len(prompts) == 1 else DRAWS_PER_PROMPT
+    judged = replace(negatives, name="measurement", count=len(prompts) * draws, tokens=len(prompts) * draws * length)
+    phases: tuple[Phase, ...] = (negatives, *estimate.phases, judged)
+    kept = (
+        0 if folder is None else estimate.weights + estimate.checkpoints + draws_on_disk(negatives.count + judged.count, length)
+    )
+    notes = (
+        () if training.patience is None else (f"Training ends sooner if {training.patience} evaluations bring no new best.",)
+    )
+    return Cost("esscher tilt", phases, run.out, kept, estimate.memory, notes, {"device": model.placement})
 
 
 def remove_energy(folder: Path) -> None:

@@ -30,8 +30,10 @@ from esscher.training.collectives import barrier, init_process_group
 from esscher.training.evaluation import HeldOut
 from esscher.training.stream_batches import SegmentSchedule, TokenStream, segmented_length
 from esscher.training.trainer import Trainer, TrainingRecord
+from esscher.workflow.calibration import training_cost
 from esscher.workflow.config.measure import StreamConfig
 from esscher.workflow.config.train import DataRun, TrainRun
+from esscher.workflow.cost import Cost, before_start, written
 from esscher.workflow.measure import measure_stream
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import DataSplits, StreamSplits, prepare_data, prepare_stream_data, with_image_shape
@@ -72,7 +74,7 @@ def train_base(run: TrainRun) -> TrainResult:
     """Train a base as the settings say, and save it in `run.out`."""
     folder, device = Path(run.out), resolve_device(run.device)
     init_process_group(device)
-    with locked_folder(folder):
+    with locked_folder(written(folder)):
         return _train_base(run, folder, device)
 
 
@@ -84,7 +86,6 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
     say(splits.description)
     base = _initial_base(run, splits).to(device)
     say(f"Training on {device}.")
-    save_settings(folder / TRAIN_SETTINGS, run)
     data: Sequences | TokenStream
     validation, training = run.objective.validation_objective(), run.training
     if isinstance(splits, StreamSplits):
@@ -105,9 +106,20 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
         None if run.length.window is None else run.length.tokens,
         run.length.bidirectional,
     )
-    record = Trainer(training)(
-        run.objective.prepare(context), Tilted(base), data, modules=base, validation=held_out, folder=folder, resume=run.resume
-    )
+    work: dict[str, Any] = {"modules": base, "validation": held_out, "folder": folder, "resume": run.resume}
+    objective = run.objective.prepare(context)
+
+    def cost() -> Cost:
+        estimate = training_cost(training, objective, Tilted(base), data, **work)
+        test = splits.test if isinstance(splits, DataSplits) else TokenStream(splits.test.tokens, run.length.tokens)
+        phases = (*estimate.phases, estimate.scoring("measurement", test))
+        notes = ("Training may end sooner: patience is set.",) if training.patience is not None else ()
+        disk = estimate.weights + estimate.checkpoints
+        return Cost("esscher train", phases, run.out, disk, estimate.memory, notes, {"device": str(device)})
+
+    before_start(cost)
+    save_settings(folder / TRAIN_SETTINGS, run)
+    record = Trainer(training)(objective, Tilted(base), data, **work)
     if isinstance(splits, DataSplits):
         nats = cross_entropy(Tilted(base), splits.test, units=splits.units)
     else:

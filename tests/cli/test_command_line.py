@@ -176,6 +176,7 @@ def test_defaults_then_file_then_flags(capsys, tmp_path):
     [
         ("data:\n  sorce: x\n", r"[data][sorce]"),
         ("trainin:\n  steps: 3\n", "trainin"),
+        ("base:\n  on: text\n", "has the key True, which is no word"),
         ("training:\n  steps: many\n", "many"),
         ("data: [x\n", "is not valid YAML"),
         ("- x\n", "holds no mapping"),
