@@ -28,7 +28,14 @@ from esscher.training.resumable import ResumableByDraws
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import ImageProcessor
-from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
+from esscher.workflow.run_folder import (
+    DISTIL_SETTINGS,
+    changed_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+    write_results,
+)
 from esscher.workflow.tilt import energy_data
 
 
@@ -90,7 +97,13 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     distance = [{"from the tilted model to the student": name, "value": value} for name, value in result.divergences.items()]
     notes = [] if result.reliability.verdict == "good" else [result.reliability.advice]
     report = Report("esscher distil", facts, {"features": rows, "distance": distance}, notes)
-    return DistilResult(folder, model.device, result, rows, report.save(folder, {"model": model.name, **run_settings(run)}))
+    return DistilResult(
+        folder,
+        model.device,
+        result,
+        rows,
+        report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run)),
+    )
 
 
 def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard:

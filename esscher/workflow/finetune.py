@@ -46,7 +46,14 @@ from esscher.training.evaluation import HeldOut
 from esscher.training.finetune_tasks import FINETUNE_TASKS, FinetuneTask, Prediction
 from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
-from esscher.workflow.run_folder import FINETUNE_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
+from esscher.workflow.run_folder import (
+    FINETUNE_SETTINGS,
+    changed_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+    write_results,
+)
 
 KIND = "esscher-finetuned"
 EXAMPLES_PER_BATCH = 32  # examples of one forward pass
@@ -197,7 +204,9 @@ def _finetune(run: FinetuneRun, folder: Path, device: torch.device) -> FinetuneR
     rows = [{"measured on the test data": name, "value": estimate} for name, estimate in measured.items()]
     facts["seed"] = run.training.seed
     report = Report("esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)})
-    return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, run_settings(run)))
+    return FinetuneResult(
+        model, record, parts[2], predictions, measured, report.save(folder, run_settings(run), changed=changed_settings(run))
+    )
 
 
 def predict(settings: PredictConfig) -> Report:
