@@ -161,7 +161,7 @@ def build_comparison_page(store: ComparisonStore) -> "Blocks":
         with gr.Row():
             rater = gr.Textbox(label="Your name", elem_id="rater", scale=3)
             begin = gr.Button("Begin or go on", variant="primary", elem_id="begin", scale=1)
-        shown = gr.HTML(markup.render("waiting", QUESTION), elem_id="pair")
+        shown = gr.HTML(markup.render("waiting", QUESTION), elem_id="pair", padding=False)
         with gr.Row():
             buttons = {
                 side: gr.Button(text, elem_id=f"vote-{side}", interactive=False)

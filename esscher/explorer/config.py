@@ -29,6 +29,8 @@ class ExploreConfig(PageServerConfig):
     """Folder of a distilled model to show beside; by default `student` in the base's folder, if there is one."""
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
     """Prompts to pick from; by default beginnings of the model's own texts. May be given several times."""
+    runs: tuple[str, ...] = ()
+    """Run folders to compare; by default those beside the model's folder. May be given several times."""
     timeout: float = 300.0
     """Seconds that one computation of the page may take; a slower one is given up."""
 
@@ -40,8 +42,8 @@ class ExploreConfig(PageServerConfig):
 
 @dataclass(frozen=True)
 class ExploreRun(ExploreConfig, LoadConfig):
-    """Type a prompt and see candidates by weight, base against tilted model token by token, log Z with its interval and
-    verdict, energies, and a distilled model beside. Nothing leaves this machine; the page is served to it alone."""
+    """Type a prompt and see texts of base and tilted model side by side, whether the draws suffice, next tokens, energies and a
+    distilled model; compare runs; watch a run while it trains. Nothing leaves this machine; the page is served to it alone."""
 
     energy: str | None = field(default=None, kw_only=True)
     """Folder of the energy that tilts the base, or `self`; by default the folder `energy` in the base's, if there is one."""

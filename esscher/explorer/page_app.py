@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from esscher.core.console import write_line
 from esscher.core.http_guard import Guard
 from esscher.explorer.config import PageServerConfig, load_gradio
+from esscher.reports.charts import theme
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -51,8 +52,10 @@ def page_app(page: "Blocks", serving: PageServerConfig) -> Guard:
         path="/",
         auth=None if serving.token is None else serving.authenticate,
         auth_message="Any name will do; the password is the token.",
-        theme=gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        css=Path(__file__).with_name("style.css").read_text(encoding="utf8"),
+        theme=gradio.themes.Default(
+            primary_hue="blue", neutral_hue="slate", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+        ),
+        css=theme() + Path(__file__).with_name("style.css").read_text(encoding="utf8"),
         show_error=False,
         ssr_mode=False,
         mcp_server=False,

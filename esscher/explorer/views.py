@@ -1,7 +1,10 @@
-"""What the explorer shows of a model, for one prompt and one seed: weighted candidates, next tokens, changes token by token,
-energies, a student's draws. The pool of candidates starts with 16 and doubles, each part from its own random stream, so a
-larger pool starts with the candidates of a smaller one."""
+"""What the explorer shows of a model, for one prompt and one seed: texts of base and tilted model, weighted candidates, means
+of features, next tokens, changes token by token, energies, a student's draws. The pool of candidates starts with 16 and
+doubles, each part from its own random stream, so a larger pool starts with the candidates of a smaller one. By default it grows
+until the verdict on log Z is good; that is a look at each size, so the intervals of a pool that has just become good are a
+little too narrow."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,8 +22,9 @@ from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, prompts_of, sequences
 from esscher.core.target import Tilted
 from esscher.data.splits import random_rows
-from esscher.energies.features import Decomposable
+from esscher.energies.features import Decomposable, LogLinear, feature_values
 from esscher.estimators.continuations import NextToken, NextTokens, next_tokens
+from esscher.estimators.expectations import moments
 from esscher.estimators.per_position import per_position
 from esscher.estimators.populations import EnergyComparison, compare_energies
 from esscher.reports.tables import token_name, token_texts
@@ -34,21 +38,27 @@ from esscher.workflow.model import Model
 from esscher.workflow.sample import WeightedCandidate, pool_rows, weighted_candidates
 from esscher.workflow.tilt import energy_data
 
-SAMPLERS = ("sir", "adaptive-sir", "particles")
-FIRST_CANDIDATES = 16  # candidates in the first view
+UNTIL_GOOD = "until-good"
+SAMPLERS = (UNTIL_GOOD, "sir", "adaptive-sir", "particles")
+FIRST_CANDIDATES, FEWEST_CANDIDATES = 16, 128  # candidates in the first view, and from when drawing may stop by itself
+ENOUGH_ESS = 50.0  # effective sample size from which it does
+SECONDS = 20.0  # after which drawing stops by itself, if the next candidates would take it longer
+MORE = 4  # how many times as many candidates the page offers
+MAX_FEATURES = 6  # whose means are shown
 DATA, DATA_DRAWS = 100, 16  # data sequences whose energies are compared, and base draws per sequence
-MAX_POOL, MIN_TEMPERATURE = 4_096, 0.01
+MAX_POOL, MIN_TEMPERATURE = 16_384, 0.01
 
 
 @dataclass(frozen=True)
 class Controls:
-    """The values of the page's controls; `top_k=0` keeps every token."""
+    """The values of the page's controls; `top_k=0` keeps every token. `pool` is the number of candidates; until the verdict is
+    good, the most that may be drawn."""
 
-    sampler: str = "sir"
-    pool: int = 64
+    sampler: str = UNTIL_GOOD
+    pool: int = 1_024
     temperature: float = 1.0
     top_k: int = 0
-    draws: int = 8
+    draws: int = 6
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,6 +87,30 @@ class CandidatesView:
     parts: list[Mapping[str, float]]  # of -E by feature, for each row; empty unless the energy is Decomposable
     pool: Mapping[str, Any]  # log_z with its interval, verdict, advice
     complete: bool
+    stopped: str = ""  # why drawing ended, if it ends by itself: "good", "limit" or "time"
+
+    @property
+    def candidates(self) -> int:
+        return len(self.selection.candidates.x)
+
+
+@dataclass(frozen=True)
+class FeatureMean:
+    """The mean of a feature, or of the energy, over texts of the base and of the tilted model."""
+
+    name: str
+    base: Estimate
+    tilted: Estimate
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """A text of one of the models: log a(x), E(x), and what each feature adds to -E(x)."""
+
+    text: str
+    log_base: float
+    energy: float
+    parts: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -100,10 +134,15 @@ class Explorer:
     def draw(self, text: str, controls: Controls) -> Iterator[CandidatesView]:
         """Views of a growing pool of candidates after the prompt; the last one is complete."""
         prompt, target, rng = encode_prompt(self.model, text)[0], controls.target(self.model.target), SeededRng(controls.seed)
-        if controls.sampler == "sir":
+        if controls.sampler in ("sir", UNTIL_GOOD):
+            begin = time.monotonic()
             for candidates in _growing_pool(target, prompt, controls.pool, rng):
-                yield self._view(text, target, prompt, _resample(candidates, controls.draws, rng), controls.pool)
-            return
+                view = self._view(text, target, prompt, _resample(candidates, controls.draws, rng), controls.pool)
+                if controls.sampler == UNTIL_GOOD:
+                    view = _stopped(view, time.monotonic() - begin)
+                yield view
+                if view.complete:
+                    return
         adaptive = controls.sampler == "adaptive-sir"
         sampler = AdaptiveSIR(8.0, max_candidates=max(16, controls.pool)) if adaptive else ParticleSIR(controls.pool)
         (selection,) = sampler.choose(target, prompt, controls.draws, rng=rng)
@@ -112,13 +151,10 @@ class Explorer:
     @torch.no_grad()
     def _view(self, text: str, target: Tilted, prompt: Sequences, selection: CandidateSelection, pool: int) -> CandidatesView:
         (rows,) = weighted_candidates([selection], target, self.model.tokenizer)
-        (pool_row,) = pool_rows([text], [selection], target.energy)
-        parts: list[Mapping[str, float]] = [{} for _ in rows]
-        if isinstance(target.energy, Decomposable):
-            x = on_device_of(_sequences_after(prompt, [row.point for row in rows]), target)
-            by_name = target.energy.parts(x)
-            columns = {name: part.tolist() for name, part in by_name.items()}
-            parts = [{name: column[row] for name, column in columns.items()} for row in range(len(rows))]
+        stored = self.model.stored_log_z if target.base is self.model.base else None
+        (pool_row,) = pool_rows([text], [selection], target.energy, stored)
+        x = _sequences_after(prompt, [row.point for row in rows])
+        parts = _parts(target, x)
         return CandidatesView(text, target, prompt, selection, rows, parts, pool_row, len(selection.candidates.x) >= pool)
 
     def next_tokens(self, text: str, controls: Controls, *, top: int = 8, draws: int = 64) -> tuple[list[str], NextTokens]:
@@ -155,19 +191,69 @@ class Explorer:
         """Test data of the energy or else of the base, from the source that its folder names."""
         return self.model.training_splits(energy_data(self.model)).test
 
-    def draws_by_model(self, view: CandidatesView, controls: Controls) -> dict[str, list[dict[str, Any]]]:
-        """Texts of base, tilted model and student after the same prompt, with their log-probability and energy."""
+    def texts(self, view: CandidatesView, controls: Controls) -> dict[str, list[ShownText]]:
+        """Texts of base, tilted model and student after the same prompt; of a model that is not tilted, only the base's."""
         candidates = view.selection.candidates.x
-        by_model = {"base": candidates.rows(slice(0, controls.draws)), "tilted": candidates.rows(view.selection.selected[0])}
-        if self.student is not None:
+        by_model = {"base": candidates.rows(slice(0, controls.draws))}
+        if self.model.is_tilted:
+            by_model["tilted"] = candidates.rows(view.selection.selected[0])
+        if self.student is not None and view.complete:
             rng = SeededRng(controls.seed).stream("student")
             prompt = prompts_of(self.student.data.encode_prompts([view.text]))
-            by_model["distilled"] = draw(self.student.base, prompt, controls.draws, rng=rng)[0]
+            by_model["student"] = draw(self.student.base, prompt, controls.draws, rng=rng)[0]
         return {name: self._score_texts(view.target, x) for name, x in by_model.items()}
 
-    def _score_texts(self, target: Tilted, x: Sequences) -> list[dict[str, Any]]:
-        columns = zip(self.model.tokenizer.decode(x.points()), log_prob(target.base, x), -log_weight(target, x), strict=True)
-        return [{"text": text, "log_base": float(base), "energy": float(energy)} for text, base, energy in columns]
+    @torch.no_grad()
+    def _score_texts(self, target: Tilted, x: Sequences) -> list[ShownText]:
+        texts = self._continuations(x)
+        log_base, energy = log_prob(target.base, x).tolist(), (-log_weight(target, x)).tolist()
+        return [ShownText(*row) for row in zip(texts, log_base, energy, _parts(target, x), strict=True)]
+
+    def _continuations(self, x: Sequences) -> list[str]:
+        """What each sequence adds to its prompt: decoded with it, because some tokenizers drop the first space otherwise."""
+        points, decode = x.points(), self.model.tokenizer.decode
+        if self.model.is_translator or not len(x) or not int(x.start[0]):
+            return decode(points)
+        prompt = x.tokens[0, : int(x.start[0])].tolist()
+        (before,), together = decode([prompt]), decode([[*prompt, *point] for point in points])
+        pairs = zip(together, decode(points), strict=True)
+        return [text[len(before) :] if text.startswith(before) else alone for text, alone in pairs]
+
+    def feature_means(self, view: CandidatesView) -> list[FeatureMean]:
+        """Means of the features that the energy weighs most, or else of the energy, over base and tilted model."""
+        candidates, energy = view.selection.candidates, view.target.energy
+        weighed = -candidates.log_weight
+        if not candidates.independent or view.candidates < 2 or not bool(weighed.isfinite().all()):
+            return []
+        if isinstance(energy, LogLinear):
+            order = energy.weights.detach().abs().argsort(descending=True)[:MAX_FEATURES].tolist()
+            features = [energy.features[index] for index in order]
+            names = [feature.name for feature in features]
+            values = feature_values(features, on_device_of(candidates.x, view.target)).cpu().double()[None]
+        else:
+            names, values = ["energy E(x), nats"], weighed.cpu().double()[..., None]
+        plain = replace(candidates, log_weight=torch.zeros_like(candidates.log_weight))
+        pairs = zip(names, moments(plain, values), moments(candidates, values), strict=True)
+        return [FeatureMean(*row) for row in pairs]
+
+
+def _stopped(view: CandidatesView, seconds: float) -> CandidatesView:
+    """The view with the reason for which drawing ends here, if it does."""
+    enough = view.candidates >= FEWEST_CANDIDATES and view.pool["ess"] >= ENOUGH_ESS
+    if view.pool["verdict"] == "good" and (enough or view.complete):
+        return replace(view, complete=True, stopped="good")
+    if view.complete:
+        return replace(view, stopped="limit")
+    return replace(view, complete=True, stopped="time") if seconds > SECONDS / 2 else view
+
+
+@torch.no_grad()
+def _parts(target: Tilted, x: Sequences) -> list[Mapping[str, float]]:
+    """What each feature adds to -E, for each row; nothing unless the energy is Decomposable."""
+    if not isinstance(target.energy, Decomposable):
+        return [{} for _ in range(len(x))]
+    columns = {name: part.tolist() for name, part in target.energy.parts(on_device_of(x, target)).items()}
+    return [{name: column[row] for name, column in columns.items()} for row in range(len(x))]
 
 
 def _growing_pool(target: Tilted, prompt: Sequences, size: int, rng: Rng) -> Iterator[Draws]:

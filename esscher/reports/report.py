@@ -53,9 +53,12 @@ class Report:
                 by_name |= {f"{table}, {words}: {key}": value for key, value in row.items() if isinstance(value, Estimate)}
         return {name.replace("_", " "): value for name, value in by_name.items()}
 
-    def save(self, folder: Path, settings: Mapping[str, Any], *, own_page: bool = False) -> "Report":
+    def save(
+        self, folder: Path, settings: Mapping[str, Any], *, changed: Mapping[str, Any] | None = None, own_page: bool = False
+    ) -> "Report":
         """Write `answer.json` and, unless the command has its `own_page`, `report.html`; return the report with the page's path
-        as the fact `report`, or with a note if the folder cannot be written to. Only the main process writes."""
+        as the fact `report`, or with a note if the folder cannot be written to. `changed` are the settings that the page shows:
+        those that differ from their defaults. Only the main process writes."""
         if not is_main_process():
             return self
         from esscher.core.storage import write_json
@@ -66,7 +69,7 @@ class Report:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / ANSWER, {name: to_json(getattr(saved, name)) for name in SAVED})
             if not own_page:
-                write_page(folder, saved)
+                write_page(folder, saved, None if changed is None else to_json(changed))
             is_model = (folder / "config.json").is_file()  # whose files were recorded when it was saved
             write_manifest(folder, [ANSWER, PAGE] if is_model else files_of(folder))
         except OSError as error:

@@ -8,7 +8,7 @@ the seed, so a checkpoint holds weights, optimizers' tensors, step, and the memo
 
 import math
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from esscher.core.folder_lock import locked_folder
 from esscher.core.interruption import Interrupted, stop_requested, stops_at_boundaries
 from esscher.core.objective import Objective
 from esscher.core.progress import current_progress
-from esscher.core.randomness import SeededRng
+from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences
 from esscher.core.storage import local_module_tensors
 from esscher.networks.gradient_checkpointing import enable_gradient_checkpointing
@@ -41,6 +41,7 @@ from esscher.training.collectives import all_gather_objects, broadcast_object, b
 from esscher.training.config import OptimizerConfig, TrainingConfig, learning_rate
 from esscher.training.evaluation import HeldOut, mean_loss
 from esscher.training.optimizers import Optimizers, WeightAverage, has_stalled
+from esscher.training.run_status import StatusWriter
 from esscher.training.stream_batches import StreamBatches, TokenStream
 
 
@@ -87,10 +88,11 @@ class TrainingLoop:
         optimizer_configs: Mapping[str, OptimizerConfig],
         validation: HeldOut | Callable[[], Estimate] | None,
         folder: Path | None,
+        sample: Callable[[Rng], Sequence[str]] | None = None,
     ):
         if len(data) == 0 or (isinstance(validation, HeldOut) and len(validation.data) == 0):
             raise ValueError("There are no data to train on, or none to validate with. Nothing was trained; give some.")
-        self.config, self.validation = config, validation
+        self.config, self.validation, self.sample = config, validation, sample
         device = device_of(*modules.values()) or torch.device("cpu")
         self.accelerator = accelerator = make_accelerator(config, folder, device)
         self.progress = current_progress()
@@ -120,6 +122,7 @@ class TrainingLoop:
         self.main = accelerator.is_main_process
         self.checkpoints = None if folder is None else CheckpointManager(folder / "checkpoints")
         self.history = History(folder / "history.jsonl" if folder is not None and self.main else None)
+        self.status = StatusWriter(folder if self.main else None)
         self.trainer_state = TrainerState()
         self.saved_step: int | None = None  # of the last checkpoint that this process wrote
         self.best_weights: dict[str, dict[str, Tensor]] = {}  # where there is no folder
@@ -206,6 +209,7 @@ class TrainingLoop:
         self.trainer_state.loss += value
         self.trainer_state.updates += 1
         self.progress.update(self.step, value, tokens)
+        self.status.update(self.step, self.steps, tokens, rate)
         if self.step % self.config.log_every == 0 or self.step == self.steps:
             mean = self.trainer_state.loss / self.trainer_state.updates
             self.trainer_state.loss, self.trainer_state.updates = 0.0, 0
@@ -266,7 +270,16 @@ class TrainingLoop:
                 self.progress.say(f"Evaluations stalled: weights are averaged from step {self.step:,} on.")
             self._log({"validation": estimate.value, "validation_low": estimate.low, "validation_high": estimate.high})
             self.progress.evaluation_done(self.step, estimate, better)
+            self._add_samples()
         return better
+
+    def _add_samples(self) -> None:
+        """Add texts of the model to the history: a function of weights and seed, and the same random numbers each time."""
+        if self.sample is None:
+            return
+        with gather_in_lockstep():
+            texts = list(self.sample(SeededRng(self.config.seed).stream("samples"))) if self.main else []
+        self.history.add({"step": self.step, "samples": texts})
 
     def _validate(self) -> Estimate:
         """The validation loss: processes share held-out data, and the main process alone calls any other function."""
@@ -351,6 +364,7 @@ class Trainer:
         validation: Sequences | TokenStream | HeldOut | Callable[[], Estimate] | None = None,
         folder: str | Path | None = None,
         resume: bool = False,
+        sample: Callable[[Rng], Sequence[str]] | None = None,
     ) -> TrainingRecord:
         """Minimise the objective over the modules, in place.
 
@@ -361,15 +375,17 @@ class Trainer:
             optimizer_configs: settings of single modules' optimizers, by name.
             validation: held-out data, alone or with an objective of their own; or a function whose estimate is minimised.
             folder: where checkpoints and the history are saved, and from where `resume` continues.
+            sample: draws texts that the history shows after each evaluation.
         """
         named = {"model": modules} if isinstance(modules, nn.Module) else modules
         if isinstance(validation, Sequences | TokenStream):
             validation = HeldOut(objective, validation)
         out = None if folder is None else Path(folder)
         with locked_folder(out), stops_at_boundaries(out is not None):
-            loop = TrainingLoop(self.config, objective, target, data, named, optimizer_configs or {}, validation, out)
+            loop = TrainingLoop(self.config, objective, target, data, named, optimizer_configs or {}, validation, out, sample)
             loop.restore(resume)
             loop.progress.begin(loop.step, loop.steps)
+            loop.status.begin(loop.step)
             try:
                 while not loop.is_done():
                     loop.update()
@@ -378,3 +394,4 @@ class Trainer:
                 return loop.finish()
             finally:
                 loop.progress.end()
+                loop.status.end()

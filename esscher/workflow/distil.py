@@ -36,7 +36,14 @@ from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import EncodedSet, ImageProcessor
-from esscher.workflow.run_folder import DISTIL_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
+from esscher.workflow.run_folder import (
+    DISTIL_SETTINGS,
+    changed_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+    write_results,
+)
 from esscher.workflow.tilt import DRAWS_PER_PROMPT, energy_data
 
 DISTANCES = {
@@ -121,7 +128,12 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     details = ("method", "drawn", "ess", "log_z")
     report = Report("esscher distil", facts, tables, [*result.warnings, *missing], details=details)
     return DistilResult(
-        folder, model.device, result, rows, nats, report.save(folder, {"model": model.name, **run_settings(run)})
+        folder,
+        model.device,
+        result,
+        rows,
+        nats,
+        report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run)),
     )
 
 

@@ -49,7 +49,14 @@ from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.calibration import training_cost
 from esscher.workflow.config.finetune import FinetuneRun, PredictConfig
 from esscher.workflow.cost import Cost, before_start, written
-from esscher.workflow.run_folder import FINETUNE_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
+from esscher.workflow.run_folder import (
+    FINETUNE_SETTINGS,
+    changed_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+    write_results,
+)
 
 KIND = "esscher-finetuned"
 EXAMPLES_PER_BATCH = 32  # examples of one forward pass
@@ -212,7 +219,9 @@ def _finetune(run: FinetuneRun, folder: Path, device: torch.device) -> FinetuneR
         "esscher finetune", facts, {"measured": rows}, json_tables={"measured": dict(measured)},
         details=("steps", "stopped", "best_step"), tables_first=True,
     )  # fmt: skip
-    return FinetuneResult(model, record, parts[2], predictions, measured, report.save(folder, run_settings(run)))
+    return FinetuneResult(
+        model, record, parts[2], predictions, measured, report.save(folder, run_settings(run), changed=changed_settings(run))
+    )
 
 
 def predict(settings: PredictConfig) -> Report:

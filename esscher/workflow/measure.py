@@ -35,7 +35,7 @@ from esscher.workflow.cost import Cost, Phase, before_start
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
-from esscher.workflow.run_folder import stream_settings, trained_chunking
+from esscher.workflow.run_folder import changed_settings, stream_settings, trained_chunking
 
 DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
 MAX_SEQUENCES = 500  # test sequences with prompts of their own
@@ -183,7 +183,9 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
     report, home = measurement.report(model, settings), model.report_folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
     if folder is not None:
-        report = report.save(folder, {"model": model.name, "energy": model.energy_name, **to_dict(settings)})
+        report = report.save(
+            folder, {"model": model.name, "energy": model.energy_name, **to_dict(settings)}, changed=changed_settings(settings)
+        )
     return MeasureResult(measurement, report)
 
 

@@ -1,5 +1,7 @@
 """What a run keeps in its folder beside the model: its settings, with which alone it is resumed, and its results."""
 
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,3 +63,27 @@ def stream_settings(run: TrainRun | None) -> tuple[DataConfig, LengthConfig]:
 def run_settings(settings: Any) -> dict[str, Any]:
     """What of the settings belongs to the run: not whether it is resumed or replaces another."""
     return {key: value for key, value in to_dict(settings).items() if key not in ("resume", "overwrite")}
+
+
+def changed_settings(settings: Any) -> dict[str, Any]:
+    """The settings of a run that differ from their defaults or have none, nested; of a kind that was chosen, its name, too."""
+    return _changed(settings, settings, run_settings(settings))
+
+
+def _changed(settings: Any, default: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a dataclass, the plain values of the fields that differ from those of `default`, or from the defaults of its class."""
+    changed: dict[str, Any] = {}
+    for field in fields(settings):
+        if field.name not in plain:
+            continue
+        value, usual = getattr(settings, field.name), getattr(default, field.name, MISSING)
+        if default is settings or type(default) is not type(settings):
+            usual = field.default if field.default_factory is MISSING else field.default_factory()
+        if is_dataclass(value) and isinstance(plain[field.name], Mapping):
+            inner = _changed(value, usual if type(usual) is type(value) else None, plain[field.name])
+            if type(usual) is not type(value) and "kind" in plain[field.name]:
+                inner = {"kind": plain[field.name]["kind"], **inner}
+            changed |= {field.name: inner} if inner else {}
+        elif value != usual:
+            changed[field.name] = plain[field.name]
+    return changed

@@ -73,7 +73,14 @@ from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
 from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
-from esscher.workflow.run_folder import TILT_SETTINGS, read_settings, refuse_other_settings, run_settings, save_settings
+from esscher.workflow.run_folder import (
+    TILT_SETTINGS,
+    changed_settings,
+    read_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+)
 
 ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE)
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
@@ -312,7 +319,7 @@ def tilt_model(model: Model, run: TiltRun) -> TiltResult:
             )
         details, saved, report = _fit(model, run, folder) if run.specs() else _learn(model, run.energy, run, folder)
         if folder is not None:
-            report = report.save(folder, {"model": model.name, **run_settings(run)})
+            report = report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run))
     return TiltResult(replace(model, target=details.target, energy=saved, energy_folder=folder), details, report)
 
 

@@ -1,7 +1,7 @@
 """Training a base: data, tokenizer, network, training, measurement, and a model folder (`esscher.hub`) with settings
 (`run.yaml`), history, results, report, and the checkpoints that `resume=True` continues from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
-from esscher.core.randomness import SeededRng
-from esscher.core.space import Sequences
+from esscher.core.randomness import Rng, SeededRng
+from esscher.core.space import Sequences, empty_prompts
 from esscher.core.target import Tilted
 from esscher.data.images import ImageCodec
 from esscher.estimators.perplexity import cross_entropy
@@ -25,6 +25,7 @@ from esscher.networks.network import DataDependentInit
 from esscher.networks.transformer_config import DeqConfig, TransformerConfig
 from esscher.objectives.config import RunContext
 from esscher.reports.report import Report, to_json
+from esscher.samplers.ancestral import draw
 from esscher.training.batches import batch_order
 from esscher.training.collectives import barrier, init_process_group
 from esscher.training.evaluation import HeldOut
@@ -37,8 +38,16 @@ from esscher.workflow.cost import Cost, before_start, written
 from esscher.workflow.measure import measure_stream
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import DataSplits, StreamSplits, prepare_data, prepare_stream_data, with_image_shape
-from esscher.workflow.run_folder import TRAIN_SETTINGS, refuse_other_settings, run_settings, save_settings, write_results
+from esscher.workflow.run_folder import (
+    TRAIN_SETTINGS,
+    changed_settings,
+    refuse_other_settings,
+    run_settings,
+    save_settings,
+    write_results,
+)
 
+SAMPLES, SAMPLE_TOKENS = 4, 64  # texts after each evaluation, and how long they may be
 INIT_SEQUENCES = 128  # training sequences for networks whose initial scales depend on data
 
 
@@ -119,7 +128,8 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
 
     before_start(cost)
     save_settings(folder / TRAIN_SETTINGS, run)
-    record = Trainer(training)(objective, Tilted(base), data, **work)
+    sample = None if run.reads_images else _text_sampler(base, splits)
+    record = Trainer(training)(objective, Tilted(base), data, **work, sample=sample)
     if isinstance(splits, DataSplits):
         nats = cross_entropy(Tilted(base), splits.test, units=splits.units)
     else:
@@ -145,7 +155,19 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
     report = Report(
         "esscher train", facts, {"measured": rows}, json_tables={"measured": measured}, details=details, tables_first=True
     )
-    return TrainResult(run, base, splits, record, measured, report.save(folder, run_settings(run)))
+    return TrainResult(
+        run, base, splits, record, measured, report.save(folder, run_settings(run), changed=changed_settings(run))
+    )
+
+
+def _text_sampler(base: NetworkBase, splits: DataSplits | StreamSplits) -> Callable[[Rng], list[str]]:
+    """Texts for the history: a continuation of each of the first validation prompts, which may all be empty."""
+    prompts = splits.validation.rows(slice(0, SAMPLES)).prompts() if isinstance(splits, DataSplits) else empty_prompts(SAMPLES)
+
+    def sample(rng: Rng) -> list[str]:
+        return splits.tokenizer.decode(draw(base, prompts, 1, rng=rng, max_new_tokens=SAMPLE_TOKENS)[0].points())
+
+    return sample
 
 
 @takes_settings(TrainRun)

@@ -13,8 +13,10 @@ pytest.importorskip("gradio", reason="the extra `ui` is not installed")
 
 from esscher.explorer.blind_comparison import ComparisonStore, build_comparison_page, make_pairs
 from esscher.explorer.config import PageServerConfig
-from esscher.explorer.page import ExplorerHandlers, build_explorer_page, parse_controls
+from esscher.explorer.page import Drawn, ExplorerHandlers, build_explorer_page, parse_controls
 from esscher.explorer.page_app import MAX_QUEUED, MAX_SESSIONS, page_app
+from esscher.explorer.runs import find_runs
+from esscher.explorer.runs_page import build_training_page
 
 TOKEN = "a long word"
 
@@ -31,8 +33,8 @@ def test_another_address_needs_a_token():
 
 def test_errors_are_words_on_the_page():
     work = ExplorerHandlers(explorer())
-    ((said, *rest),) = work.draw("c<b>", "magic", 64, 1.0, 0, 0)
-    assert "choose from" in said and rest == ["", "", "", None]
+    (drawn,) = work.draw("c<b>", "magic", 64, 1.0, 0, 0)
+    assert "choose from" in drawn.verdict and drawn == Drawn(drawn.verdict)
     assert "draw some first" in work.changes(None, 1)
     assert "does not say what it was trained on" in work.data("sir", 64, 1.0, 0, 0)
 
@@ -40,8 +42,8 @@ def test_errors_are_words_on_the_page():
 def test_every_yield_of_drawing_is_a_whole_page():
     actual = list(ExplorerHandlers(explorer()).draw("ab", "sir", 64, 1.0, 0, 5))
     assert len(actual) == 3
-    assert all("log Z" in said and "<tbody>" in table for said, table, *_ in actual)
-    assert "<svg" in actual[-1][2] and "tilted" in actual[-1][3]
+    assert all("log Z" in drawn.verdict and "<tbody>" in drawn.candidates and "Tilted" in drawn.texts for drawn in actual)
+    assert "<svg" in actual[-1].energies and actual[-1].view.complete
     assert parse_controls("sir", 64.0, 1, 0.0, 5.0).seed == 5
 
 
@@ -55,8 +57,8 @@ class Loop:
 
 def test_a_computation_that_never_ends_is_given_up():
     work = ExplorerHandlers(explorer(Loop()), timeout=0.2)
-    ((said, *rest),) = work.draw("ab", "sir", 16, 1.0, 0, 0)
-    assert "longer than 0.2 s and was given up" in said and rest == ["", "", "", None]
+    (drawn,) = work.draw("ab", "sir", 16, 1.0, 0, 0)
+    assert "longer than 0.2 s and was given up" in drawn.verdict and drawn == Drawn(drawn.verdict)
     assert "given up" in work.tokens("ab", "sir", 16, 1.0, 0, 0)
 
 
@@ -101,6 +103,24 @@ def test_pages_refuse_other_hosts_other_pages_and_the_routes_they_do_not_need(ki
     assert posted(app, call, {"data": [None]}, origin="http://evil.example") == 403
     for path in ("upload", "file=/etc/passwd", "proxy=http://evil.example/", "run/draw", "api/draw", "call/nobody"):
         assert posted(app, f"/gradio_api/{path}", {"data": []}) == 404, path
+
+
+def test_new_callbacks_pass_the_same_checks(tmp_path):
+    """Examples, more candidates, runs and training: too many values and unknown names are refused before gradio sees them."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "history.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    page, app = built(lambda: build_training_page(tmp_path / "run", find_runs(tmp_path / "run")))
+    names = {function.api_name for function in page.fns.values()}
+    assert {"watch", "watch_first", "watch_run", "compare_runs", "compare_first"} <= names
+    _, explored = built(lambda: build_explorer_page(explorer(examples=("", "ab")), runs={"a": tmp_path}))
+    for where, name, values in (
+        (app, "watch", 1), (app, "compare_runs", 1), (explored, "compare_runs", 1), (explored, "example_1", 5),
+        (explored, "more", 6),
+    ):  # fmt: skip
+        right = json.dumps({"data": [None] * values}).encode()
+        assert where.check(f"/gradio_api/call/{name}", right) is None
+        assert posted(where, f"/gradio_api/call/{name}", {"data": [None] * (values + 2)}) == 400, name
+    assert posted(app, "/gradio_api/call/draw", {"data": []}) == 404
 
 
 CALL = {"data": ["ann"], "fn_index": 0, "session_hash": "s"}
@@ -151,11 +171,12 @@ def test_the_page_is_served_to_those_who_know_the_token(address):
         assert client.post("gradio_api/call/draw", json={"data": ["a", *settings]}).status_code == 401
         assert client.post("login", data={"username": "me", "password": "a wrong word"}).status_code == 400
         assert client.post("login", data={"username": "me", "password": TOKEN}).status_code == 200
-        said, table, *_ = called(client, "draw", "a", *settings)
-        assert "log Z" in said and "<tbody>" in table
-        assert called(client, "draw", "a", *settings)[1] == table
-        assert called(client, "draw", "a", "sir", 64, 0.3, 0, 0)[1] != table
-        assert "joint / base" in called(client, "tokens", "a", *settings)[0]
+        said, _, texts, table, *_ = called(client, "draw", "a", *settings)
+        assert "log Z" in said and "Tilted" in texts and "<tbody>" in table
+        assert called(client, "draw", "a", *settings)[3] == table
+        assert called(client, "draw", "a", "sir", 64, 0.3, 0, 0)[3] != table
+        assert "on one scale" in called(client, "tokens", "a", *settings)[0]
+        assert called(client, "example_2", *settings)[0] == "ab"
 
 
 @pytest.mark.slow

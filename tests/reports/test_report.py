@@ -7,7 +7,8 @@ import pytest
 
 from esscher.core.estimate import Estimate
 from esscher.core.manifest import MANIFEST
-from esscher.reports.document import MEANINGS, meaning, write_comparison
+from esscher.reports.document import MEANINGS, figure_svg, meaning, write_comparison
+from esscher.reports.plots import intervals
 from esscher.reports.report import Report, compare_reports, print_report, read_report
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -26,7 +27,14 @@ def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
     kept = answer(2.0, name=EVIL).save(tmp_path, {"data": EVIL, "fit": {"draws": 5}})
     page = kept.facts["report"].read_text().replace("&#39;", "'")
     assert kept.facts["report"] == tmp_path / "report.html" and "<img" not in page and "<script" not in page
-    for words in ("2.00 [1.90, 2.10] nats", "95 % interval, 100 draws, delta", meaning("log_z"), "fit.draws", "torch", "<svg"):
+    for words in (
+        "2.00 [1.90, 2.10] nats",
+        "95 % interval, 100 draws, delta",
+        meaning("log_z"),
+        "fit.draws",
+        "torch",
+        'class="chart',
+    ):
         assert words in page, words
 
 
@@ -56,7 +64,36 @@ def test_runs_are_compared_by_the_numbers_they_share(tmp_path):
     assert (shared["log z"]["a"].value, shared["log z"]["b"].value) == (2.0, 3.0)
     assert differ == [{"setting": "data", "a": "a", "b": "b"}]  # not draws, which has its default
     page = write_comparison(tmp_path / "both.html", runs).read_text()
-    assert page.count("<svg") == 3 and "Settings that differ" in page
+    assert page.count('class="chart whiskers"') == 3 and "Settings that differ" in page
+
+
+def test_a_page_starts_with_samples_and_curves_and_ends_with_the_settings_that_were_changed(tmp_path):
+    entries = [
+        {"step": 1, "loss": 2.0},
+        {"step": 1, "validation": 1.5},
+        {"step": 1, "samples": [EVIL]},
+        {"step": 2, "loss": 1.0},
+    ]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    page = (
+        answer(2.0)
+        .save(tmp_path, {"data": "x", "fit": {"draws": 5}}, changed={"fit": {"draws": 5}})
+        .facts["report"]
+        .read_text()
+    )
+    places = [
+        page.index(words)
+        for words in (">Samples<", "&lt;img src=x", ">Training<", "<polyline", ">Results<", "<details>", "fit.draws")
+    ]
+    assert places == sorted(places) and "<img" not in page
+    assert "1 of 2 settings" in page and page.count("<details>") == 1 and "<td>data</td>" not in page
+    assert set(read_report(tmp_path).settings) == {"data", "fit"}
+
+
+def test_a_picture_of_matplotlib_has_a_dark_form():
+    svg = figure_svg(intervals({"a": found(1.0), "b": found(2.0)}, label="nats"))
+    assert "var(--es-ink, #1d2430)" in svg and "var(--es-tilted, #1f5fa8)" in svg
+    assert "#ffffff" not in svg, "the background is the page's"
 
 
 def test_unlike_runs_are_compared_by_meaning_and_unit():
