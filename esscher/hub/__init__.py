@@ -27,6 +27,7 @@ from esscher.data.images import ImageCodec
 from esscher.data.tokenizers import Tokenizer
 from esscher.hub.folder import CONFIG, PREFIX, ModelCard, read_config
 from esscher.hub.network_folder import load_network, save_network
+from esscher.hub.packaged_models import resolve_model_folder
 
 __all__ = ["CONFIG", "ModelCard", "SavedBase", "load_base", "read_base", "read_config", "save_base"]
 
@@ -63,7 +64,8 @@ def load_base(
     device: str | torch.device = "cpu",
     dtype: DtypeName = "auto",
 ) -> tuple[SavedBase, Tokenizer | None]:
-    """The base of a model folder of esscher or Hugging Face, in evaluation mode, and its tokenizer, if it has one.
+    """The base of a model folder of esscher or Hugging Face, or of a packaged model (`esscher.hub.packaged_models`), in
+    evaluation mode, and its tokenizer, if it has one.
 
     `max_length` replaces that of the saved space; a Hugging Face model without one has points of up to 256 tokens. `eos` names
     the token that ends texts, if it is not the EOS token of a Hugging Face model. With `chunks` all points have `max_length`
@@ -78,7 +80,7 @@ def read_base(
     folder: str | Path, *, max_length: int | None = None, eos: str | None = None, chunks: bool = False
 ) -> tuple[SavedBase, Tokenizer | None]:
     """The same on the CPU, in the dtype of the files."""
-    folder = Path(folder)
+    folder = resolve_model_folder(folder)
     check_manifest(folder)
     config = read_config(folder)
     base: SavedBase

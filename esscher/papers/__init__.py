@@ -27,7 +27,7 @@ class Recipe:
     single_process_reason: str = ""  # why it cannot run in several processes
 
     def run(self, *, scale: str, out: Path, seeds: int, data: str | None = None) -> dict[str, Any]:
-        """Run at a scale with `seeds` seeds; returns the tables by name, among them "rows" and "paper"."""
+        """Run at a scale with `seeds` seeds; returns the tables by name, among them "rows" and "paper"; "notes" are lines."""
         if scale not in self.scales:
             raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
         if seeds < 1:
@@ -54,7 +54,7 @@ WHOLE_BATCHES = "its games read whole batches"
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("quickstart", "quickstart.recipe:run", "-", "train, tilt, measure, sample and report on embedded data"),
+        Recipe("quickstart", "quickstart.recipe:run", "-", "a rule that no next-token model learns; a text model tilted"),
         Recipe("gam", "gam.recipe:run_gam", GAM, "strings with a motif: feature weights and distilled students",
                single_process_reason="its policy gradients have one prompt, which cannot be shared"),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
@@ -125,6 +125,6 @@ def reproduce(settings: ReproduceConfig) -> Report:
     result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
     if is_main_process():
         (out / "result.json").write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf8")
-    shown = {name: rows for name, rows in result.items() if rows}
-    report = Report(f"{recipe.name}, {settings.scale}", {}, shown, json_tables=result)
+    shown = {name: rows for name, rows in result.items() if rows and name != "notes"}
+    report = Report(f"{recipe.name}, {settings.scale}", {}, shown, result.get("notes", ()), json_tables=result)
     return report.save(out, to_dict(settings), own_page=(out / PAGE).exists())

@@ -269,12 +269,13 @@ def _base(run: FinetuneRun) -> tuple[NetworkEncoder | PretrainedEncoder, PairEnc
 
 def _encoder(run: FinetuneRun) -> tuple[PretrainedEncoder, PairEncoder, TaskPooling]:
     """An encoder of Hugging Face, whose first symbol stands for the text."""
-    model: Any = load_encoder(run.model)
-    encoder = token_encoder(model, run.model, model.config.vocab_size)
-    symbols = read_tokenizer(Path(run.model), "encoder")
+    folder = resolve_model_folder(run.model)
+    model: Any = load_encoder(folder)
+    encoder = token_encoder(model, folder, model.config.vocab_size)
+    symbols = read_tokenizer(folder, "encoder")
     separating = symbols.sep_token or symbols.eos_token
     if separating is None:
         raise ValueError(f"The tokenizer in {run.model} has no symbol that separates texts (sep or eos). Nothing was trained.")
-    tokenizer = load_tokenizer(run.model, eos=separating, size=model.config.vocab_size)
+    tokenizer = load_tokenizer(folder, eos=separating, size=model.config.vocab_size)
     separator = None if run.task == "rank" else tokenizer.eos
     return encoder, PairEncoder(tokenizer, run.longest - 1, separator, None), "first"

@@ -16,13 +16,14 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from esscher.bases.truncated import truncated
 from esscher.core.distributed import is_main_process
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
 from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
-from esscher.core.space import Sequences, empty_prompts, unique_prompts
+from esscher.core.space import Sequences, empty_prompts, prompts_of, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig
 from esscher.data.splits import evenly_spaced, evenly_spaced_rows
@@ -44,6 +45,7 @@ from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import Measurement, measure
 from esscher.estimators.reliability import Reliability, reliability
+from esscher.hub.packaged_models import resolve_model_folder
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
 from esscher.objectives.moment_matching import MomentFit, match_moments
@@ -175,18 +177,20 @@ class FitResult:
 
 
 def fit_feature_weights(
-    base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *, rng: Rng
-) -> FitResult:
-    """Weights under which the base has the features' means of the data, or those wanted; no prompt."""
+    base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *,
+    prompt: Sequences | None = None, rng: Rng,
+) -> FitResult:  # fmt: skip
+    """Weights under which the base has the features' means of the data, or those wanted, in its draws after one prompt, by
+    default the empty one; fresh draws after the same prompt check them."""
     names, say = [feature.name for feature in features], current_progress().say
     observed = None if data is None else feature_values(features, data)
-    prompt = empty_prompts(1)
+    prompt = empty_prompts(1) if prompt is None else prompt
     if config.regime == "newton":
         drawn = ResumableByDraws(Ancestral(), say=say)(Tilted(base), prompt, config.draws, rng=rng.stream("fit"))
         values = feature_values(features, drawn.x)
         fit = match_moments(names, values, observed, wanted=wanted, prior=config.prior, ridge=config.ridge)
     else:
-        source = base_feature_sampler(base, features, rng=rng.stream("fit"))
+        source = base_feature_sampler(base, features, prompt=prompt, rng=rng.stream("fit"))
         descent = MomentDescent(config.regime)
         fit = descent(names, source, observed, wanted=wanted, prior=config.prior, rng=rng.stream("accept"))
     target = Tilted(base, LogLinear(features, fit.tensor()))
@@ -208,7 +212,8 @@ class TiltResult:
 def tilt_model(model: Model, run: TiltRun) -> TiltResult:
     """Tilt the base as the settings say, and save the energy in `run.out` if that is given."""
     if not isinstance(run.energy, EnergyConfig):
-        tilted = replace(model, target=Tilted(model.base, run.energy), energy=None, energy_folder=None)
+        target = Tilted(truncated(model.base, **vars(run.truncation)), run.energy)
+        tilted = replace(model, target=target, energy=None, energy_folder=None)
         return TiltResult(tilted, None, Report("esscher tilt", {"model": model.name}, {}))
     folder = None if run.out is None else Path(run.out)
     with locked_folder(folder):
@@ -232,15 +237,19 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     elif len(wanted) != len(specs) and source is not None:
         data = model.data.read(source, model.trained).x  # all of it: none is held out
     rng = SeededRng(run.training.seed).stream("tilt")
-    result = fit_feature_weights(model.base, features, data, wanted, run.fit, rng=rng)
+    base = truncated(model.base, **vars(run.truncation))
+    prompt = None if run.prompt is None else prompts_of(model.data.encode_prompts([run.prompt]))
+    result = fit_feature_weights(base, features, data, wanted, run.fit, prompt=prompt, rng=rng)
     saved = SavedLogLinear(
-        specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking
-    )
+        specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking,
+        run.prompt, run.truncation,
+    )  # fmt: skip
     if folder is not None:
         remove_energy(folder)
         save_energy(folder, saved)
     facts = {
-        "model": model.name, "energy": run.out, "device": model.placement, "regime": run.fit.regime,
+        "model": model.name, "energy": run.out, "device": model.placement,
+        **({} if run.prompt is None else {"prompt": run.prompt}), **run.changed_settings(), "regime": run.fit.regime,
         "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "log_z": result.log_z,
         "kl_to_the_base": result.divergences["kl"], "l1_of_moments": result.fit.l1, "ess": result.reliability.ess,
         "reliability": result.reliability.verdict, "seed": run.training.seed,
@@ -305,6 +314,8 @@ def build_tilt_energy(model: Model, config: EnergyConfig, run: TiltRun, longest:
     """The energy of the settings, which is 0 until it is trained; `longest` tokens are the most it will read."""
     if isinstance(config.network, TransformerConfig):
         config = replace(config, network=replace(config.network, max_positions=longest))
+    if config.encoder:
+        config = replace(config, encoder=str(resolve_model_folder(config.encoder)))
     if model.fsdp and config.kind == "shared":
         raise ValueError(
             "An energy of kind 'shared' is trained on the base's own hidden vectors, which a sharded base does not give. "

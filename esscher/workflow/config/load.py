@@ -36,7 +36,8 @@ class ModelFolder:
     """The folder of a base; a class of its own so that it comes before the settings of chunking."""
 
     folder: str
-    """Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face."""
+    """Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; or smollm2, a model
+    that comes as a package."""
 
 
 @dataclass(frozen=True)
