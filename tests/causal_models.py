@@ -1,10 +1,14 @@
 """Small random models of `transformers` from many families, which several tests share."""
 
+from pathlib import Path
+
 import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
 from esscher.bases.causal_lm import CausalLM, causal_lm
+from esscher.data.tokenizers import character_tokenizer
+from esscher.hub import save_base
 
 TOKENS = {"vocab_size": 3, "bos_token_id": 1, "eos_token_id": 0, "pad_token_id": None}
 WIDE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 16}
@@ -38,3 +42,10 @@ def tiny_model(family: str, **tokens: object) -> torch.nn.Module:
 
 def tiny_base(family: str, *, eos: int | None = 0, max_length: int = 4, **tokens: object) -> CausalLM:
     return causal_lm(tiny_model(family, **tokens), max_length=max_length, eos=eos)
+
+
+def save_text_model(folder: Path, *, letters: str = "ab ", max_length: int = 4) -> Path:
+    """A folder of Hugging Face with a tiny causal model of text: a token for each letter, then the end symbol."""
+    size = len(letters) + 1
+    base = tiny_base("gpt2", eos=size - 1, max_length=max_length, vocab_size=size, bos_token_id=0, eos_token_id=size - 1)
+    return save_base(folder, base, character_tokenizer(letters, eos=size - 1, unknown=False))

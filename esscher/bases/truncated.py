@@ -36,6 +36,11 @@ class Truncated(BaseWrapper):
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"The temperature is above 0 and finite, not {self.temperature}; for greedy choice take top_k=1.")
 
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some tokens may have probability 0."""
+        return self.top_k is not None or self.top_p is not None
+
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.begin(prompts)
         return self._truncate(log_prob), state

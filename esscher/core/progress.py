@@ -1,10 +1,11 @@
 """Progress of long work, without torch, on standard error: a live bar on a terminal, plain lines elsewhere, JSON lines for
-programs, or nothing. `progress_as` chooses the form; code that has something to report calls `current_progress()`."""
+programs, or nothing. `progress_as` chooses the form; code that has something to report calls `current_progress()`. Work in
+named stages is one bar (`Stages`), which the progress within a stage moves."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
@@ -21,6 +22,7 @@ PROGRESS_INTERVAL = 10.0  # seconds between two reports
 
 ProgressForm = Literal["auto", "quiet", "json-lines"]
 _FORM: ContextVar[ProgressForm] = ContextVar("form of progress", default="auto")
+_STAGES: ContextVar["Stages | None"] = ContextVar("stages", default=None)
 
 
 class Throttle:
@@ -90,6 +92,9 @@ def current_progress() -> Progress:
         return Progress()
     if _FORM.get() == "json-lines":
         return JsonLinesProgress()
+    stages = _STAGES.get()
+    if stages is not None:
+        return StageProgress(stages)
     terminal = console(error=True)
     return ProgressBar(terminal) if terminal.is_terminal else LineProgress()
 
@@ -209,6 +214,84 @@ class ProgressBar(Progress):
             task = bar.add_task(what, total=total)
             yield lambda done: bar.update(task, completed=min(int(done), total))
             bar.update(task, completed=total)
+
+
+class Stages:
+    """Work in named stages: on a terminal one bar for all of them, else a line for each; what is said within a stage is left
+    out. `shares` are the names in order, each with its expected share of the time.
+
+        with Stages({"training a base": 1, "tilting it": 2}) as stages:
+            with stages.stage("training a base"):
+                ...
+    """
+
+    def __init__(self, shares: Mapping[str, float]):
+        total, done = sum(shares.values()), 0.0
+        self.spans: dict[str, tuple[float, float]] = {}
+        for name, share in shares.items():
+            self.spans[name] = (done / total, share / total)
+            done += share
+        self.name = ""
+        self.bar: RichProgress | None = None
+
+    def __enter__(self) -> "Stages":
+        terminal = console(error=True)
+        if _FORM.get() == "auto" and is_main_process() and terminal.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeElapsedColumn(),
+            )
+            self.bar = RichProgress(*columns, console=terminal)
+            self.task = self.bar.add_task("", total=1.0)
+            self.bar.start()
+        self.token = _STAGES.set(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _STAGES.reset(self.token)
+        if self.bar is not None:
+            self.bar.stop()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The block is the stage of that name."""
+        number, self.name = [*self.spans].index(name) + 1, name
+        title = f"{number}/{len(self.spans)} {name}"
+        self.advance(0.0)
+        if self.bar is not None:
+            self.bar.update(self.task, description=title)
+        else:
+            self.say(f"{title} ...")
+        yield
+        self.advance(1.0)
+
+    def advance(self, share: float) -> None:
+        """So much of the current stage is done."""
+        if self.bar is not None:
+            start, length = self.spans[self.name]
+            self.bar.update(self.task, completed=start + share * length)
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        if self.bar is not None:
+            self.bar.console.print(text, highlight=False, markup=False)
+        elif _FORM.get() != "quiet" and is_main_process():
+            (JsonLinesProgress() if _FORM.get() == "json-lines" else LineProgress()).say(text)
+
+
+class StageProgress(Progress):
+    """Progress of training within a stage, which moves the bar of all stages."""
+
+    def __init__(self, stages: Stages):
+        self.stages = stages
+
+    def begin(self, step: int, steps: int) -> None:
+        self.steps = steps
+
+    def update(self, step: int, loss: float, tokens: int) -> None:
+        self.stages.advance(step / max(1, self.steps))
 
 
 def _finite(value: Any) -> Any:

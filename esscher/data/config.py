@@ -6,7 +6,7 @@ from typing import Literal
 from esscher.core.config import check_at_least, check_choices
 from esscher.data.sources import Unit
 
-MOTIF, DIGITS = "motif:", "digits"
+MOTIF, HASH, DIGITS = "motif:", "hash:", "digits"
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class SourceConfig:
     """Texts to read. What is None is as in the data that the model was trained on, where these are known."""
 
     source: str = field(metadata={"flag": "--data"})
-    """A text, jsonl or parquet file, a folder, a glob pattern, a Hugging Face name, `docstrings` or motif:10001011111000."""
+    """A text, jsonl or parquet file, a folder, a glob pattern, a Hugging Face name, `docstrings`, motif:1000101 or hash:4."""
     column: str | None = field(default=None, kw_only=True)
     """Column with the text in jsonl, parquet and Hugging Face data; `text` by default."""
     target: str | None = field(default=None, kw_only=True)
@@ -55,16 +55,16 @@ class DataConfig(HeldOutConfig, SourceConfig):
     """Data to train on, in three splits. Without `validation` and `test`, both are held out of the source."""
 
     source: str = field(default="docstrings", metadata={"flag": "--data"})
-    """`docstrings`, motif:10001011111000, a file, a folder, a glob pattern, or a Hugging Face name."""
+    """`docstrings`, motif:10001011111000, hash:4 (zero bits), a file, a folder, a glob pattern, or a Hugging Face name."""
     split: Literal["hash", "position", "raw"] = field(default="hash", kw_only=True)
     """How texts are held out: by the hash of each; by position, the end of each of few long texts; or raw: the file is
     one text, split at the exact byte, as is usual for enwik8 and text8."""
     size: int = field(default=5000, kw_only=True)
-    """Training strings of a motif process."""
+    """Training strings of a motif or hash process."""
     length: int = field(default=30, kw_only=True)
-    """Symbols of a motif process, the end symbol not counted."""
+    """Symbols of a string of a motif or hash process, the end symbol not counted; a hash process has at most 22."""
     alphabet: str = field(default="01", kw_only=True)
-    """Symbols of a motif process."""
+    """Symbols of a motif or hash process."""
     mixture: float = field(default=1.0, kw_only=True)
     """Share of a motif process's strings that contain the motif."""
 
@@ -83,6 +83,21 @@ class DataConfig(HeldOutConfig, SourceConfig):
     def motif(self) -> str | None:
         """The motif of a process of the laboratory; None of any other source."""
         return self.source.removeprefix(MOTIF) if self.source.startswith(MOTIF) else None
+
+    @property
+    def zero_bits(self) -> int | None:
+        """How many zero bits the hash of a string of the laboratory begins with; None of any other source."""
+        if not self.source.startswith(HASH):
+            return None
+        bits = self.source.removeprefix(HASH)
+        if not (bits.isascii() and bits.isdecimal()):
+            raise ValueError(f"A hash process is written hash:4, with the number of zero bits, not {self.source!r}.")
+        return int(bits)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the data are drawn from a process of the laboratory, instead of read."""
+        return self.source.startswith((MOTIF, HASH))
 
 
 @dataclass(frozen=True)

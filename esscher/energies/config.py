@@ -33,7 +33,7 @@ class EnergyConfig:
     dropout: float | None = None
     """Dropout of an encoder that starts from the base or a pretrained encoder; by default theirs."""
     encoder: str = ""
-    """Folder of a pretrained Hugging Face encoder."""
+    """Folder of a pretrained Hugging Face encoder, or minilm, which comes as a package."""
     on: Literal["text", "tokens"] = "text"
     """What a pretrained encoder reads; tokens need an encoder with the vocabulary of the base."""
     lora: int | None = None

@@ -40,6 +40,12 @@ FEATURE_KINDS: Mapping[str, FeatureKind] = {
     "starts-with": FeatureKind("1 where the point begins with the string, else 0", "a string", boolean=True),
     "ends-with": FeatureKind("1 where the point ends with the string, else 0", "a string", boolean=True),
     "matches": FeatureKind("1 where the regular expression is found, else 0", "a regular expression", boolean=True),
+    "hash": FeatureKind(
+        "1 where the BLAKE2b hash of the text begins with so many zero bits, else 0",
+        "a number of bits",
+        on=("text",),
+        boolean=True,
+    ),
     "characters": FeatureKind("how many characters the text has", on=("text",)),
     "words": FeatureKind("how many words the text has, as white space separates them", on=("text",)),
     "tokens": FeatureKind("how many tokens the point has, the end symbol included", on=("tokens",)),
@@ -189,6 +195,9 @@ def _check_value(spec: FeatureSpec) -> None:
             re.compile(value)
         except re.error as error:
             raise ValueError(f"The pattern {value!r} is no regular expression: {error}.") from error
+    elif spec.kind == "hash":
+        if not (value.isascii() and value.isdecimal() and 1 <= int(value) <= 64):
+            raise ValueError(f"A hash begins with 1 to 64 zero bits, not {value!r}.")
     elif spec.kind != "classifier" and not spec.file:
         if spec.reads == "tokens" and not token_numbers(value):
             raise ValueError(f"There is no token id in {value!r}.")

@@ -35,6 +35,7 @@ from esscher.core.storage import (
     write_tensors,
 )
 from esscher.core.target import Base
+from esscher.core.truncation import Truncation
 from esscher.energies.config import EncoderKind, EnergyConfig
 from esscher.energies.declared_features import features_from_specs
 from esscher.energies.encoders import NetworkEncoder, PretrainedEncoder, SharedEncoder, TextEncoder
@@ -169,6 +170,8 @@ class SavedLogLinear:
     log_z: Estimate
     seed: int
     chunking: Chunking = field(default_factory=Chunking)
+    prompt: str | None = None  # the text after which the weights were fitted, and log Z is; None is no prompt
+    truncation: Truncation = field(default_factory=Truncation)  # of the base that the weights were fitted on
 
     def energy(self, decode: Decode | None = None, base: Base | None = None) -> LogLinear:
         """The energy; features of text need `decode`, which turns tokens into text."""
@@ -213,6 +216,11 @@ def save_energy(folder: str | Path, saved: SavedLogLinear) -> Path:
         "",
     ]
     description = "-E(x) is the sum of weight times feature."
+    if saved.truncation.truncates:
+        settings = ", ".join(f"{name} {value:g}" for name, value in saved.truncation.changed_settings().items())
+        description += f" The base is truncated: {settings}."
+    if saved.prompt is not None:
+        description += f" Weights and log Z are for continuations of {saved.prompt!r}."
     _write_card(folder, LOG_LINEAR_TYPE, "A log-linear energy", description, saved.base, saved.log_z, "\n".join(table))
     features = [spec_to_dict(spec) for spec in saved.features]
     write_json(folder / CONFIG_FILE, {"model_type": LOG_LINEAR_TYPE, **asdict(saved), "features": features})
@@ -245,7 +253,7 @@ def load_energy(folder: str | Path) -> SavedLogLinear | SavedNetworkEnergy | Sav
     if model_type not in (LOG_LINEAR_TYPE, *NETWORK_TYPES):
         types = ", ".join([LOG_LINEAR_TYPE, *NETWORK_TYPES])
         raise ValueError(f"{file} holds a model of type {model_type!r}, not an energy ({types}). Nothing was loaded.")
-    own = ("energy", "vocab_size", "bos") if model_type in NETWORK_TYPES else ("features", "weights")
+    own = ("energy", "vocab_size", "bos") if model_type in NETWORK_TYPES else ("features", "weights", "prompt", "truncation")
     known = {*own, *(field_.name for field_ in fields(Origin))}
     if set(config) != known:
         raise ValueError(f"{file} has keys {sorted(config)}; an energy of this type has {sorted(known)}. Nothing was loaded.")
@@ -272,5 +280,8 @@ def _read_log_linear(file: Path, config: dict[str, Any]) -> SavedLogLinear:
     weights = tuple(from_dict(Estimate, values, "weights.") for values in config.pop("weights"))
     if len(features) != len(weights):
         raise ValueError(f"it has {len(features)} features and {len(weights)} weights")
-    origin = from_dict(Origin, config)
-    return SavedLogLinear(features, weights, **{field_.name: getattr(origin, field_.name) for field_ in fields(Origin)})
+    prompt, truncation = config.pop("prompt"), from_dict(Truncation, config.pop("truncation"), "truncation.")
+    if not isinstance(prompt, str | None):
+        raise ValueError(f"its prompt is {prompt!r}, which is no text")
+    origin = {field_.name: getattr(from_dict(Origin, config), field_.name) for field_ in fields(Origin)}
+    return SavedLogLinear(features, weights, **origin, prompt=prompt, truncation=truncation)

@@ -18,6 +18,7 @@ from pathlib import Path
 import regex
 
 from esscher.energies.feature_spec import DEFAULT_N, WORD, FeatureSpec, list_words, token_numbers
+from esscher.exact.hash_language import leading_zero_bits
 
 PATTERN_SECONDS = 1.0  # for one pattern on one text
 REGEX_ONLY = re.compile(r"\\N\{[^}]*\}|\\.|\{(?!\d*,?\d*\})|\[\^?:", re.DOTALL)  # escapes, plain braces, [:
@@ -85,6 +86,9 @@ def text_scorer(spec: FeatureSpec) -> Callable[[str], float]:
     value = spec.value
     if spec.kind == "matches":
         return pattern_scorer(value)
+    if spec.kind == "hash":
+        zero_bits = int(value)
+        return lambda text: float(leading_zero_bits(text) >= zero_bits)
     scorers: dict[str, Callable[[str], float]] = {
         "contains": lambda text: float(value in text),
         "lacks": lambda text: float(value not in text),

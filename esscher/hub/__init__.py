@@ -64,7 +64,8 @@ def load_base(
     device: str | torch.device = "cpu",
     dtype: DtypeName = "auto",
 ) -> tuple[SavedBase, Tokenizer | None]:
-    """The base of a model folder of esscher or Hugging Face, in evaluation mode, and its tokenizer, if it has one.
+    """The base of a model folder of esscher or Hugging Face, or of a packaged model (`esscher.hub.packaged_models`), in
+    evaluation mode, and its tokenizer, if it has one.
 
     `max_length` replaces that of the saved space; a Hugging Face model without one has points of up to 256 tokens. `eos` names
     the token that ends texts, if it is not the EOS token of a Hugging Face model. With `chunks` all points have `max_length`

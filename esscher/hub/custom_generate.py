@@ -37,7 +37,7 @@ from esscher.bases.truncated import truncated
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space, prompts_of, sequences
 from esscher.core.target import Energy, Tilted
-from esscher.energies.serialization import load_energy
+from esscher.energies.serialization import SavedLogLinear, load_energy
 from esscher.hub import load_base
 from esscher.hub.auto import NetworkLM, network_lm
 from esscher.hub.transformers_folder import generation_settings_of
@@ -230,6 +230,8 @@ def load_tilted(base: str | Path, energy: str | Path, *, num_candidates: int = 6
         model.generation_config = GenerationConfig(**generation_settings_of(loaded))  # type: ignore[no-untyped-call]
     else:
         model, bos = network_lm(loaded), None
+    if isinstance(saved, SavedLogLinear):
+        model.generation_config.update(**saved.truncation.changed_settings())
     model.generate = partial(model.generate, custom_generate=TiltedGenerate(target.energy, num_candidates, bos=bos))
     return model
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from esscher.core.draws import ess
 from esscher.core.randomness import Rng
-from esscher.core.space import empty_prompts
+from esscher.core.space import Sequences, empty_prompts
 from esscher.core.target import Base
 from esscher.energies.features import Feature, feature_values
 from esscher.objectives.moment_matching import FitStep, FitWarning, MomentFit, match_moments
@@ -38,9 +38,12 @@ FRESH_PER_UPDATE = 100  # snis: new draws of the base
 BUFFER_SIZE = 50_000  # draws
 
 
-def base_feature_sampler(base: Base, features: Sequence[Feature], *, rng: Rng) -> FeatureSampler:
-    """Features of fresh draws of a base, without a prompt."""
-    return lambda count: feature_values(features, draw(base, empty_prompts(1), count, rng=rng)[0])
+def base_feature_sampler(
+    base: Base, features: Sequence[Feature], *, prompt: Sequences | None = None, rng: Rng
+) -> FeatureSampler:
+    """Features of fresh draws of a base after a prompt, by default the empty one."""
+    prompt = empty_prompts(1) if prompt is None else prompt
+    return lambda count: feature_values(features, draw(base, prompt, count, rng=rng)[0])
 
 
 @dataclass(frozen=True)

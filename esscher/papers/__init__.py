@@ -63,8 +63,8 @@ WHOLE_BATCHES = "its games read whole batches"
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        Recipe("quickstart", "quickstart.recipe:run", "-", "train, tilt, measure, sample and report on embedded data",
-               minutes={"smoke": 1.0, "small": 5.0}),
+        Recipe("quickstart", "quickstart.recipe:run", "-", "a rule that no next-token model learns; a text model tilted",
+               minutes={"smoke": 1.0, "small": 3.0}),
         Recipe("gam", "gam.recipe:run_gam", GAM, "strings with a motif: feature weights and distilled students",
                single_process_reason="its policy gradients have one prompt, which cannot be shared"),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
@@ -161,6 +161,6 @@ def reproduce(settings: ReproduceConfig) -> Report:
         result = recipe.run(scale=settings.scale, out=out, seeds=settings.seeds, data=settings.data)
     if is_main_process():
         (out / "result.json").write_text(json.dumps(to_json(result), indent=1) + "\n", encoding="utf8")
-    shown = {name: rows for name, rows in result.items() if rows}
-    report = Report(f"{recipe.name}, {settings.scale}", {}, shown, json_tables=result)
+    shown = {name: rows for name, rows in result.items() if rows and name != "notes"}
+    report = Report(f"{recipe.name}, {settings.scale}", {}, shown, result.get("notes", ()), json_tables=result)
     return report.save(out, to_dict(settings), own_page=(out / PAGE).exists())

@@ -31,6 +31,22 @@ ColouredSeries = tuple[str, Sequence[float], Sequence[Estimate]]
 def intervals(rows: Mapping[str, Estimate], *, label: str, truth: float | None = None, truth_label: str = "exact") -> "Figure":
     """One horizontal interval per row, and the exact value as a vertical line if `truth` is known."""
     figure, axes = _canvas(6.4, 0.9 + 0.45 * len(rows))
+    _draw_intervals(axes, rows, label, truth, truth_label)
+    return figure
+
+
+def interval_panels(panels: Mapping[str, tuple[Mapping[str, Estimate], str, float | None, str]]) -> "Figure":
+    """Several charts of `intervals` beside each other: by title, the rows, the label, the exact value and what it is."""
+    figure = blank_figure(5.6 * len(panels), 1.2 + 0.5 * max(len(rows) for rows, *_ in panels.values()))
+    charts = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axes, (title, (rows, label, truth, truth_label)) in zip(charts, panels.items(), strict=True):
+        _style(axes)
+        _draw_intervals(axes, rows, label, truth, truth_label)
+        axes.set_title(title, loc="left", fontsize=10, color=INK, pad=22)
+    return figure
+
+
+def _draw_intervals(axes: "Axes", rows: Mapping[str, Estimate], label: str, truth: float | None, truth_label: str) -> None:
     for row, (name, estimate) in enumerate(rows.items()):
         colour = BASE if row == 0 else TILTED
         axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
@@ -44,7 +60,6 @@ def intervals(rows: Mapping[str, Estimate], *, label: str, truth: float | None =
     if truth is not None:
         axes.axvline(truth, color=TRUTH, linestyle="--", linewidth=1.2, label=f"{truth_label}: {truth:.4g}")
         axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), fontsize=9)
-    return figure
 
 
 def bars(rows: Sequence[Mapping[str, float | str]], *, series: Mapping[str, str], label: str) -> "Figure":
@@ -187,10 +202,14 @@ def save_figure(figure: "Figure", path: Path) -> Path:
 def _canvas(width: float, height: float) -> tuple["Figure", "Axes"]:
     figure = blank_figure(width, height)
     axes = figure.subplots()
+    _style(axes)
+    return figure, axes
+
+
+def _style(axes: "Axes") -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#aab3bf")
     axes.tick_params(colors=INK, labelsize=9)
-    return figure, axes
 
 
 def _label_axes(axes: "Axes", x: str, y: str) -> None:

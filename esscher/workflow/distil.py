@@ -15,7 +15,7 @@ from esscher.core.folder_lock import locked_folder
 from esscher.core.manifest import check_manifest
 from esscher.core.randomness import SeededRng
 from esscher.core.reading import read_text
-from esscher.core.space import Sequences, empty_prompts, unique_prompts
+from esscher.core.space import Sequences, empty_prompts, prompts_of, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.data.splits import evenly_spaced, evenly_spaced_rows
 from esscher.energies.features import LogLinear, feature_values
@@ -106,7 +106,8 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
     result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
-    rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
+    one_prompt = prompts if len(prompts) == 1 else empty_prompts(1)
+    rows = _feature_rows(model.target.base, student, energy, result, one_prompt, run) if isinstance(energy, LogLinear) else []
     nats = {} if held_out is None else _held_out_nats(model, student, held_out, result, run)
     distances = [
         {"distance": DISTANCES[name], "base": result.base_divergences[name], "student": value}
@@ -142,8 +143,8 @@ def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str
     energy or the base; else None, with a note if they cannot be read."""
     if run.source is not None:
         available = model.data.read(run.source, model.trained)
-    elif model.trained is None:
-        return None, []
+    elif model.trained is None or model.stored_prompt is not None or model.target.base is not model.base:
+        return None, []  # what follows one prompt, or is truncated, is no model of the whole data
     else:
         try:
             splits = model.training_splits(energy_data(model))
@@ -232,9 +233,12 @@ def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard
 
 
 def _prompts(model: Model, run: DistilRun) -> Sequences:
-    """The empty prompt; the classes of images; or prompts of the data that the energy was trained on."""
+    """The prompt that the energy was fitted after, or the empty one; the classes of images; or prompts of the data that the
+    energy was trained on."""
     if isinstance(model.processor, ImageProcessor):
         return model.processor.class_prompts().x
+    if model.stored_prompt is not None:
+        return prompts_of(model.data.encode_prompts([model.stored_prompt]))
     if not model.prompt_tokens:
         return empty_prompts(1)
     train = model.training_splits(energy_data(model)).train
@@ -242,12 +246,12 @@ def _prompts(model: Model, run: DistilRun) -> Sequences:
 
 
 def _feature_rows(
-    base: Base, student: Base, energy: LogLinear, result: DistillationResult, run: DistilRun
+    base: Base, student: Base, energy: LogLinear, result: DistillationResult, prompt: Sequences, run: DistilRun
 ) -> list[dict[str, Any]]:
     """Each feature's mean in draws of the base and of the student, and under the teacher."""
     rng, count = SeededRng(run.training.seed).stream("features"), run.distil.evaluation_draws
-    plain = ResumableByDraws(Ancestral())(Tilted(base), empty_prompts(1), count, rng=rng)
-    teacher, drawn = result.draws, Ancestral()(Tilted(student), empty_prompts(1), count, rng=rng.stream("student"))
+    plain = ResumableByDraws(Ancestral())(Tilted(base), prompt, count, rng=rng)
+    teacher, drawn = result.draws, Ancestral()(Tilted(student), prompt, count, rng=rng.stream("student"))
     columns = [
         moments(draws, feature_values(energy.features, draws.x).view(1, -1, len(energy.features)))
         for draws in (plain, teacher, drawn)

@@ -184,7 +184,7 @@ def _refuse_settings(model: Model, settings: MeasureConfig, streams: bool) -> No
 def _training_text(model: Model, config: DynamicConfig) -> tuple[dynamic.SegmentScorer, str, int]:
     """The text to collect gradients from, by default the one that the model was trained on; its name, and its tokens."""
     run = None if config.text is not None else model.trained
-    if config.text is None and (run is None or run.data.motif is not None):
+    if config.text is None and (run is None or run.data.is_drawn):
         raise ValueError(
             f"The rule {config.rule!r} needs gradient statistics of {model.name}, and the folder does not say which text the "
             f"model was trained on. Nothing was measured; name the text (adapt.text), or use the rule sgd."

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from esscher.bases.network import NetworkBase
+from esscher.bases.truncated import Truncated
 from esscher.core.config import to_dict
 from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
@@ -179,6 +180,11 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
                 f"positions compares base and tilted model position by position, and {model.name} was loaded without an energy."
                 f" Nothing was measured; name an energy, or leave positions out."
             )
+        if isinstance(model.target.base, Truncated) and model.target.base.drops_tokens:
+            raise ValueError(
+                "The base was truncated by top_k or top_p when it was tilted: a text with a token that was dropped has "
+                "probability 0, and its perplexity is infinite. Nothing was measured; tilt without top_k and top_p."
+            )
         measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings)
     report, home = measurement.report(model, settings), model.report_folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
@@ -199,7 +205,8 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
     before_start(partial(_sequence_cost, model, sequences, draws, settings))
     folder = None if settings.out is None else Path(settings.out)
     made_with = {} if folder is None or not model.is_tilted else draws_record(model, settings, draws)
-    say, stored = current_progress().say, model.stored_log_z if one_prompt and int(prompts.start[0]) == 0 else None
+    say, first_prompt = current_progress().say, prompts.tokens[0, : int(prompts.start[0])].tolist()
+    stored = model.stored_log_z(first_prompt) if one_prompt else None
     sampler = ResumableByPrompts(Importance(), folder, say=say, made_with=made_with)
     estimates = measure(
         model.target, sequences.x, sampler, draws, units=sequences.units, stored=stored, test=settings.test,

@@ -8,6 +8,7 @@ Arguments are the fields of a settings class, named as flags and YAML keys. Defa
 text was chunked for it, and a base that was trained on chunks keeps the number of prompt tokens.
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from esscher.bases.network import NetworkBase, compile_steps, with_attention_span
 from esscher.bases.seq2seq_lm import Seq2SeqLM
+from esscher.bases.truncated import truncated
 from esscher.core.chunking import Chunking
 from esscher.core.config import DtypeName, check_choices, load_object, takes
 from esscher.core.device import place, resolve_device, resolve_dtype
@@ -118,8 +120,15 @@ class Model:
         return self.energy_folder or (None if self.packaged_name else self.folder)
 
     @property
-    def stored_log_z(self) -> Estimate | None:
-        """log Z without a prompt as the folder of the energy holds it; None where it is a mean over prompts."""
+    def stored_prompt(self) -> str | None:
+        """The prompt after which the weights of the energy were fitted; None where it was none."""
+        return self.energy.prompt if isinstance(self.energy, SavedLogLinear) else None
+
+    def stored_log_z(self, prompt: Sequence[int]) -> Estimate | None:
+        """log Z after this prompt, as the folder of the energy holds it; None where it holds that of another prompt, or a mean
+        over prompts."""
+        if list(prompt) != ([] if self.stored_prompt is None else self.data.encode_prompts([self.stored_prompt])[0]):
+            return None
         if isinstance(self.energy, SavedLogLinear):
             return self.energy.log_z
         without_prompts = isinstance(self.processor, TextProcessor) and not self.is_translator and not self.prompt_tokens
@@ -255,10 +264,11 @@ class Model:
 
         Args:
             settings: The fields of `TiltRun`: `energy` (a function of sequences, or the settings of a network), `want`
-                (moments to reach), `feature` (features whose moments are those of the data), `data`, `out` (folder), ...
+                (moments to reach), `feature` (features whose moments are those of the data), `prompt` (text to continue),
+                `data`, `out` (folder), ...
 
         Example:
-            >>> tilted = model.tilt(want=["contains:the=0.5"])
+            >>> tilted = model.tilt(want={"contains:the": 0.5}, prompt="Once upon a time")
         """
         from esscher.workflow.tilt import tilt_model
 
@@ -349,8 +359,9 @@ def load(
     """Load a model, tilted if an energy is named.
 
     Args:
-        folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; or the id of
-            one on the hub, owner/name or owner/name@revision, which is downloaded if it is not in the cache.
+        folder: Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; the name of
+            a model that comes as a package, such as smollm2 (`esscher.hub.packaged_models`); or the id of one on the hub,
+            owner/name or owner/name@revision, which is downloaded if it is not in the cache.
         energy: Folder of the energy; or `self`, the logsumexp of the base's own logits.
         device: Where the model computes: cpu, cuda, cuda:1, mps; auto takes a GPU if there is one.
         dtype: Precision of the base's weights: float32, bfloat16, float16; auto is float32 on a CPU, elsewhere that of the
@@ -389,7 +400,9 @@ def load_model(settings: BaseConfig) -> Model:
     place(base, "cpu" if settings.fsdp else device, dtype)  # a sharded base moves to the device a layer at a time
     target = Tilted(base)
     if saved is not None:
-        target = Tilted(base, place(saved.energy(None if tokenizer is None else tokenizer.decode, base), device))
+        energy_part = place(saved.energy(None if tokenizer is None else tokenizer.decode, base), device)
+        truncation = vars(saved.truncation) if isinstance(saved, SavedLogLinear) else {}
+        target = Tilted(truncated(base, **truncation), energy_part)
     if settings.fsdp:
         from esscher.bases.fsdp import shard  # takes seconds to import
 

@@ -8,6 +8,7 @@ texts that are read as one stream with a memory are `StreamSplits`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,6 +47,7 @@ from esscher.data.text import (
 from esscher.data.tokenizers import Tokenizer, character_tokenizer
 from esscher.data.translation_pairs import Pairs, encode_sources, pair_points
 from esscher.estimators.perplexity import Measurement, as_bits, as_perplexity
+from esscher.exact.hash_language import HashProcess
 from esscher.exact.languages import motif_process
 from esscher.networks.xlnet import SPECIAL_SYMBOLS
 from esscher.reports.plots import save_image_grid
@@ -55,6 +57,7 @@ from esscher.workflow.config.sample import ImageSampleConfig, SampleConfig
 from esscher.workflow.config.train import TrainRun
 
 DIMENSION, IMAGE = "dimension", "image"
+MAX_TEST_STRINGS = 5000  # of a hash process
 LABEL_WORDS = 6  # of a prompt, to recognise it by
 
 
@@ -155,8 +158,8 @@ class TextProcessor:
 
     def read_splits(self, data: DataConfig, trained: TrainRun | None) -> DataSplits:
         """The sequences of a source in three splits."""
-        if data.motif is not None and trained is not None:
-            return motif_splits(data, data.motif, rng=SeededRng(trained.training.seed).stream("data"))
+        if data.is_drawn and trained is not None:
+            return process_splits(data, rng=SeededRng(trained.training.seed).stream("data"))
         return self._splits([self.encode(texts.texts) for texts in read_splits(data)], data.source)
 
     def rows(self, models: Mapping[str, Mapping[str, Estimate] | None]) -> tuple[str, list[dict[str, Any]]]:
@@ -347,8 +350,8 @@ def prepare_data(run: TrainRun) -> DataSplits:
     if codec is not None or run.reads_images:
         codec = codec_for(read_image_splits(data, run.images)[0], run.images) if codec is None else codec
         return ImageProcessor(codec).read_splits(data, run)
-    if data.motif is not None:
-        return motif_splits(data, data.motif, rng=rng)
+    if data.is_drawn:
+        return process_splits(data, rng=rng)
     sets: list[TextSet]
     if data.target is not None:
         if length.chunks:
@@ -374,6 +377,14 @@ def prepare_data(run: TrainRun) -> DataSplits:
     return processor._splits(sets, _describe([f"{split}: {x}" for split, x in zip(texts, sets, strict=True)]))
 
 
+def process_splits(data: DataConfig, *, rng: Rng) -> DataSplits:
+    """Strings of a process of the laboratory."""
+    if data.motif is not None:
+        return motif_splits(data, data.motif, rng=rng)
+    assert data.zero_bits is not None
+    return hash_splits(data, data.zero_bits, rng=rng)
+
+
 def motif_splits(data: DataConfig, motif: str, *, rng: Rng) -> DataSplits:
     """Strings of a motif process, whose entropy is known."""
     mixture = None if data.mixture == 1 else data.mixture
@@ -388,6 +399,28 @@ def motif_splits(data: DataConfig, motif: str, *, rng: Rng) -> DataSplits:
     processor = TextProcessor(character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False), process.space)
     units = {"token": sets.test.lengths}
     return DataSplits(process.space, sets.train, sets.validation, sets.test, units, processor, description, truth)
+
+
+def hash_splits(data: DataConfig, zero_bits: int, *, rng: Rng) -> DataSplits:
+    """Strings whose hash begins with zero bits; no string is in two splits, so that none is known from training."""
+    process = HashProcess(zero_bits, data.length, data.alphabet)
+    sizes = data.size, max(1, data.size // 4)
+    rest = process.count - sum(sizes)
+    if rest < 1:
+        raise ValueError(
+            f"Only {process.count:,} strings of {data.length} symbols have a hash with {zero_bits} zero bits, too few for "
+            f"{sizes[0]:,} to train on, {sizes[1]:,} to validate on, and others to test on. Nothing was drawn; lower data.size."
+        )
+    order = rng.permutation(process.count)
+    ends = sizes[0], sum(sizes), sum(sizes) + min(rest, MAX_TEST_STRINGS)
+    train, validation, test = (process.points.rows(order[first:last]) for first, last in pairwise((0, *ends)))
+    description = (
+        f"Strings of {data.length} symbols over {data.alphabet!r} whose BLAKE2b hash begins with {zero_bits} zero bits, all "
+        f"different: {len(train):,} for training, {len(validation):,} for validation, {len(test):,} for the test."
+    )
+    truth = (("entropy of the process", Estimate.exact(process.entropy_per_symbol, unit="nats per symbol")),)
+    processor = TextProcessor(character_tokenizer(data.alphabet, eos=len(data.alphabet), unknown=False), process.space)
+    return DataSplits(process.space, train, validation, test, {"token": test.lengths}, processor, description, truth)
 
 
 def _describe(lines: Sequence[object]) -> str:
@@ -425,8 +458,10 @@ class StreamSplits:
 
 def prepare_stream_data(run: TrainRun) -> StreamSplits:
     """Read the data of a run on streams."""
-    if run.data.motif is not None:
-        raise ValueError("A motif process gives strings, not one long text. Nothing was read; leave length.stream out.")
+    if run.data.is_drawn:
+        raise ValueError(
+            "A process of the laboratory gives strings, not one long text. Nothing was read; leave length.stream out."
+        )
     if run.data.split == "raw":
         raw = read_raw_splits(run.data)
         sample = Texts(() if run.tokenizer_config.kind == "byte" else (decode_part(raw.train),), run.data.source)

@@ -5,7 +5,7 @@ ones in one row: `share` is their share of the weight and estimates p(x), `times
 draws they became. Processes share the draws of each prompt.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -47,6 +47,8 @@ from esscher.workflow.cost import Cost, before_start, duration
 from esscher.workflow.model import Model
 from esscher.workflow.processors import PromptSet
 
+StoredLogZ = Callable[[Sequence[int]], Estimate | None]  # log Z after a prompt, if it is known
+
 
 @dataclass(frozen=True)
 class SampleResult:
@@ -78,9 +80,13 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
         if file.exists():
             raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
     sampler = settings.sampler or (AdaptiveSIR() if model.is_tilted else Ancestral())
+    named = bool(settings.prompts)
+    if model.stored_prompt is not None and not named:
+        settings = replace(settings, prompts=(model.stored_prompt,))
     prompts = model.data.sample_prompts(settings, model.trained)
     before_start(partial(_cost, model, sampler, prompts, settings, file))
     result = _draw_together(model, sampler, prompts, settings)
+    result = replace(result, notes=[*_prompt_notes(model, settings, named), *result.notes])
     if file is not None and is_main_process():
         model.data.save_samples(file, result.samples, result.tokens, prompts)
     facts = {
@@ -124,7 +130,7 @@ def _cost(model: Model, sampler: Any, prompts: PromptSet, settings: SampleConfig
 
 def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) -> Tilted:
     """The model with its base truncated as the settings say; where images are completed, on what is left of them."""
-    base = truncated(model.target.base, top_k=settings.top_k, top_p=settings.top_p, temperature=settings.temperature)
+    base = truncated(model.target.base, **vars(settings.truncation))
     if prompts.prompt_tokens is not None:
         if not isinstance(base, NetworkBase):
             raise ValueError("Images are completed by a network without truncation. Nothing was drawn; leave truncations out.")
@@ -154,8 +160,7 @@ def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleCo
     samples = sample_rows(model, prompts.labels, draws, target)
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
-    same_base = (settings.top_k, settings.top_p, settings.temperature) == (None, None, 1.0)
-    pools = pool_rows(prompts.labels, selections, model.target.energy, model.stored_log_z if same_base else None)
+    pools = pool_rows(prompts.labels, selections, model.target.energy, None if settings.truncates else model.stored_log_z)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
     return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
@@ -252,13 +257,13 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
 
 
 def pool_rows(
-    labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy, stored: Estimate | None = None
+    labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy, stored: StoredLogZ | None = None
 ) -> list[dict[str, Any]]:
     """For each prompt: the number of candidates, their effective sample size, log Z and its reliability. log Z is None where it
-    has no interval: particles depend on each other, and one candidate has no spread. `stored` is that of the empty prompt."""
+    has no interval: particles depend on each other, and one candidate has no spread. `stored` gives log Z by prompt."""
     rows = []
     for prompt, draws, _, large_enough in _by_prompt(selections):
-        known = stored if int(draws.x.start[0]) == 0 else None
+        known = None if stored is None else stored(draws.x.tokens[0, : int(draws.x.start[0])].tolist())
         (entry,), count = reliability(draws, energy=energy, stored=known), draws.log_weight.shape[1]
         rows.append({
             "prompt": labels[prompt], "candidates": count, "ess": entry.ess,
@@ -298,6 +303,17 @@ def _pool_lines(pools: Sequence[Mapping[str, Any]]) -> list[str]:
         advice = row["advice"].partition(": ")[2].rstrip(".").replace("draw more", "take more candidates")
         lines.append(f"{seen}." if row["verdict"] == "good" else f"{seen}: {advice}.")
     return lines
+
+
+def _prompt_notes(model: Model, settings: SampleConfig, named: bool) -> list[str]:
+    """Which prompt was taken where none was named, and where it is not the one that the weights were fitted after."""
+    fitted = model.stored_prompt
+    if fitted is not None and not named:
+        return [f"No prompt was named, so this is what follows {fitted!r}, the prompt that the energy was fitted after."]
+    other = [prompt for prompt in settings.prompts if prompt != fitted]
+    if fitted is None or not other:
+        return []
+    return [f"The weights were fitted after {fitted!r}: after {other[0]!r}, rates may differ from those wanted."]
 
 
 def _notes(model: Model, prompts: PromptSet, pools: Sequence[Mapping[str, Any]]) -> list[str]:

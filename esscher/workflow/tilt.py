@@ -17,13 +17,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from esscher.bases.truncated import truncated
 from esscher.core.distributed import is_main_process
 from esscher.core.draws import Draws, Sampler
 from esscher.core.estimate import Estimate
 from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
-from esscher.core.space import Sequences, concatenate, empty_prompts, unique_prompts
+from esscher.core.space import Sequences, concatenate, empty_prompts, prompts_of, unique_prompts
 from esscher.core.target import Base, Tilted
 from esscher.data.config import DataConfig
 from esscher.data.splits import evenly_spaced, evenly_spaced_rows
@@ -45,6 +46,7 @@ from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import Measurement, measure
 from esscher.estimators.reliability import Reliability, reliability
+from esscher.hub.packaged_models import resolve_model_folder
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
 from esscher.objectives.moment_matching import MomentFit, match_moments
@@ -222,9 +224,11 @@ def _rounded_up(draws: float) -> int:
 
 
 def fit_feature_weights(
-    base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *, rng: Rng
-) -> FitResult:
-    """Weights under which the base has the features' means of the data, or those wanted; no prompt.
+    base: Base, features: Sequence[Feature], data: Sequences | None, wanted: Mapping[str, float], config: FitConfig, *,
+    prompt: Sequences | None = None, rng: Rng,
+) -> FitResult:  # fmt: skip
+    """Weights under which the base has the features' means of the data, or those wanted, in its draws after one prompt, by
+    default the empty one.
 
     Fresh draws, as many as the fit had, check the moments. Fit and check err alike, so of right intervals about one in six
     excludes a stated moment; the weights are then fitted again on the draws of both, and checked on new ones. Each check is
@@ -232,19 +236,20 @@ def fit_feature_weights(
     """
     names, progress = [feature.name for feature in features], current_progress()
     observed = None if data is None else feature_values(features, data)
+    prompt = empty_prompts(1) if prompt is None else prompt
     if config.regime != "newton":
-        source = base_feature_sampler(base, features, rng=rng.stream("fit"))
+        source = base_feature_sampler(base, features, prompt=prompt, rng=rng.stream("fit"))
         descent = MomentDescent(config.regime)
         with progress.counting("epochs, fewer if it converges", descent.epochs) as report:
             fit = descent(names, source, observed, wanted=wanted, prior=config.prior, rng=rng.stream("accept"), report=report)
-        return _check_fit(base, features, fit, None, config, rng.stream("judge"))
+        return _check_fit(base, features, fit, None, config, prompt, rng.stream("judge"))
 
     def newton(values: Tensor) -> MomentFit:
         return match_moments(names, values, observed, wanted=wanted, prior=config.prior, ridge=config.ridge)
 
-    drawn = _draw(Ancestral(), Tilted(base), "draws to fit on", config.draws, rng.stream("fit"))
+    drawn = _draw(Ancestral(), Tilted(base), "draws to fit on", prompt, config.draws, rng.stream("fit"))
     fit = newton(feature_values(features, drawn.x))
-    result = _check_fit(base, features, fit, drawn, config, rng.stream("judge"))
+    result = _check_fit(base, features, fit, drawn, config, prompt, rng.stream("judge"))
     if config.ridge is not None or not result.missed():
         return result
     progress.say(
@@ -252,13 +257,13 @@ def fit_feature_weights(
     )
     both = replace(drawn, x=concatenate([drawn.x, result.draws.x]), **_columns_of(drawn, result.draws))
     fit = newton(feature_values(features, both.x))
-    return replace(_check_fit(base, features, fit, both, config, rng.stream("judge", 2)), passes=2)
+    return replace(_check_fit(base, features, fit, both, config, prompt, rng.stream("judge", 2)), passes=2)
 
 
-def _draw(sampler: Sampler, target: Tilted, what: str, draws: int, rng: Rng) -> Draws:
-    """Draws without a prompt, and their progress."""
+def _draw(sampler: Sampler, target: Tilted, what: str, prompt: Sequences, draws: int, rng: Rng) -> Draws:
+    """Draws after a prompt, and their progress."""
     with current_progress().counting(what, draws) as report:
-        return ResumableByDraws(sampler)(counting_draws(target, report), empty_prompts(1), draws, rng=rng)
+        return ResumableByDraws(sampler)(counting_draws(target, report), prompt, draws, rng=rng)
 
 
 def _columns_of(*parts: Draws) -> dict[str, Any]:
@@ -268,11 +273,12 @@ def _columns_of(*parts: Draws) -> dict[str, Any]:
 
 
 def _check_fit(
-    base: Base, features: Sequence[Feature], fit: MomentFit, fitted_on: Draws | None, config: FitConfig, rng: Rng
-) -> FitResult:
+    base: Base, features: Sequence[Feature], fit: MomentFit, fitted_on: Draws | None, config: FitConfig, prompt: Sequences,
+    rng: Rng,
+) -> FitResult:  # fmt: skip
     """What fresh draws of the base, weighted, say of the tilted model, and the error of the draws that it was fitted on."""
     target = Tilted(base, LogLinear(features, fit.tensor()))
-    fresh = _draw(Importance(), target, "draws to check on", config.draws, rng)
+    fresh = _draw(Importance(), target, "draws to check on", prompt, config.draws, rng)
 
     def moments_of(draws: Draws) -> tuple[Estimate, ...]:
         values = feature_values(features, draws.x).view(1, -1, len(features))
@@ -308,7 +314,8 @@ class TiltResult:
 def tilt_model(model: Model, run: TiltRun) -> TiltResult:
     """Tilt the base as the settings say, and save the energy in `run.out` if that is given."""
     if not isinstance(run.energy, EnergyConfig):
-        tilted = replace(model, target=Tilted(model.base, run.energy), energy=None, energy_folder=None)
+        target = Tilted(truncated(model.base, **vars(run.truncation)), run.energy)
+        tilted = replace(model, target=target, energy=None, energy_folder=None)
         return TiltResult(tilted, None, Report("esscher tilt", {"model": model.name}, {}))
     folder = None if run.out is None else Path(run.out)
     with locked_folder(written(folder)):
@@ -332,11 +339,14 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     elif len(wanted) != len(specs) and source is not None:
         data = model.data.read(source, model.trained).x  # all of it: none is held out
     rng = SeededRng(run.training.seed).stream("tilt")
-    before_start(partial(_fit_cost, model, run))
-    result = fit_feature_weights(model.base, features, data, wanted, run.fit, rng=rng)
+    base = truncated(model.base, **vars(run.truncation))
+    prompt = empty_prompts(1) if run.prompt is None else prompts_of(model.data.encode_prompts([run.prompt]))
+    before_start(partial(_fit_cost, model, base, prompt, run))
+    result = fit_feature_weights(base, features, data, wanted, run.fit, prompt=prompt, rng=rng)
     saved = SavedLogLinear(
-        specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking
-    )
+        specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking,
+        run.prompt, run.truncation,
+    )  # fmt: skip
     if folder is not None:
         remove_energy(folder)
         save_energy(folder, saved)
@@ -351,7 +361,8 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     weights = [{key: row[key] for key in ("feature", "weight", "note")} for row in rows]
     facts = {
         "reliability": result.reliability.verdict, "kl_to_the_base": result.divergences["kl"], "log_z": result.log_z,
-        "energy": run.out, "model": model.name, "device": model.placement, "regime": run.fit.regime,
+        "energy": run.out, "model": model.name, "device": model.placement,
+        **({} if run.prompt is None else {"prompt": run.prompt}), **run.changed_settings(), "regime": run.fit.regime,
         "drawn_from_the_base": result.fit.base_samples + result.draws.cost, "ess": result.reliability.ess,
         "seed": run.training.seed,
     }  # fmt: skip
@@ -423,11 +434,10 @@ def learnt_nothing(loss: Estimate | None, config: ContrastConfig) -> list[str]:
     ]
 
 
-def _fit_cost(model: Model, run: TiltRun) -> Cost:
+def _fit_cost(model: Model, base: Base, prompt: Sequences, run: TiltRun) -> Cost:
     """Draws to fit on and to measure on; the stochastic regimes draw until they converge."""
-    prompt, draws = empty_prompts(1), run.fit.draws
     notes: tuple[str, ...] = ()
-    fit = drawing("fit", Tilted(model.base), prompt, draws, at_once=ROWS_BY_DRAWS)
+    fit = drawing("fit", Tilted(base), prompt, run.fit.draws, at_once=ROWS_BY_DRAWS)
     if run.fit.regime != "newton":
         notes = (f"The regime {run.fit.regime} draws until it converges, up to {MomentDescent().budget:,} times: far longer.",)
     facts = {"device": model.placement}
@@ -481,6 +491,8 @@ def build_tilt_energy(model: Model, config: EnergyConfig, run: TiltRun, longest:
     """The energy of the settings, which is 0 until it is trained; `longest` tokens are the most it will read."""
     if isinstance(config.network, TransformerConfig):
         config = replace(config, network=replace(config.network, max_positions=longest))
+    if config.encoder:
+        config = replace(config, encoder=str(resolve_model_folder(config.encoder)))
     if model.fsdp and config.kind == "shared":
         raise ValueError(
             "An energy of kind 'shared' is trained on the base's own hidden vectors, which a sharded base does not give. "

@@ -1,12 +1,14 @@
 """Progress in each form: rate, time left, the estimate with its interval; nothing when quiet."""
 
+import io
 import json
 
 from cli_calls import call
+from rich.console import Console
 
 from esscher.core import progress
 from esscher.core.estimate import Estimate
-from esscher.core.progress import current_progress, progress_as
+from esscher.core.progress import Stages, current_progress, progress_as
 from esscher.core.randomness import SeededRng
 
 FOUND = Estimate(1.25, 1.0, 1.5, 0.95, 100, "delta", "nats")
@@ -69,3 +71,30 @@ def test_drawing_tells_log_z_so_far(monkeypatch):
     target = random_target(Space(3, 4, eos=0))
     ResumableByDraws(Importance(), None, 20, said.append)(target, empty_prompts(1), 40, rng=SeededRng(0))
     assert len(said) == 2 and all("/s  " in line and "log Z so far" in line and "[" in line for line in said)
+
+
+def test_stages_are_one_line_each_and_what_is_said_within_is_left_out(capsys):
+    with Stages({"training": 1, "tilting": 3}) as stages:
+        with stages.stage("training"):
+            current_progress().say("Training starts at the beginning.")
+            stages.say("0.69 nats")
+        with stages.stage("tilting"):
+            current_progress().begin(0, 10)
+    assert capsys.readouterr().err == "1/2 training ...\n0.69 nats\n2/2 tilting ...\n"
+    with progress_as("quiet"), Stages({"training": 1}) as stages, stages.stage("training"):
+        stages.say("0.69 nats")
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_stages_are_one_bar(monkeypatch):
+    output = io.StringIO()
+    monkeypatch.setattr("esscher.core.progress.console", lambda error: Console(file=output, force_terminal=True, width=80))
+    with Stages({"training": 1, "tilting": 3}) as stages:
+        with stages.stage("training"):
+            shown = current_progress()
+            shown.begin(0, 4)
+            shown.update(2, 0.1, 100)
+            assert stages.bar.tasks[0].completed == 0.125
+        with stages.stage("tilting"):
+            assert stages.bar.tasks[0].completed == 0.25
+    assert "2/2 tilting" in output.getvalue() and len(stages.bar.tasks) == 1

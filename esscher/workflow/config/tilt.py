@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from esscher.core.config import check_at_least, check_choices
+from esscher.core.truncation import Truncation
 from esscher.data.config import DataConfig
 from esscher.energies.config import EnergyConfig
 from esscher.energies.feature_spec import FeatureSpec, parse_feature, parse_features, read_features
@@ -72,7 +73,7 @@ class ContrastTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class TiltRun:
+class TiltRun(Truncation):
     """Without features, a network learns to tell data from the base's draws. With features, weights are fitted under which each
     has the mean of the data (`feature`) or a given one (`want`). A feature is written kind:value (docs/guide/features.md)."""
 
@@ -86,6 +87,8 @@ class TiltRun:
     """A feature and the mean it shall have, such as contains:cat=0.5; may be given several times."""
     features: str | None = field(default=None, kw_only=True)
     """A YAML file with more features, whose means shall be those of the data."""
+    prompt: str | None = field(default=None, kw_only=True)
+    """Fit the weights of features for continuations of this text; by default for whole texts."""
     data: DataConfig | str | None = field(default=None, kw_only=True)
     """Data to learn from; by default those that the base was trained on."""
     fit: FitConfig = field(default_factory=FitConfig, kw_only=True)
@@ -107,7 +110,11 @@ class TiltRun:
             object.__setattr__(self, "want", tuple(f"{feature}={moment}" for feature, moment in self.want.items()))
         if isinstance(self.data, str):
             object.__setattr__(self, "data", DataConfig(self.data))
-        self.specs()  # refuses a feature that cannot be parsed
+        if not self.specs() and (self.prompt is not None or (self.truncates and isinstance(self.energy, EnergyConfig))):
+            raise ValueError(
+                "prompt, temperature, top_k and top_p are for features (feature, want), whose weights are fitted on draws of "
+                "the base. Nothing was done; state a feature, or leave them out: a network learns from its data as they are."
+            )
 
     @property
     def source(self) -> DataConfig | None:
