@@ -82,10 +82,11 @@ from esscher import DataConfig, Estimate, Model, TrainingConfig
 
 model: Model = esscher.train("runs/first", data=DataConfig("my.txt"), training=TrainingConfig(epochs=1))
 texts: list[str] = model.sample(["Once upon"], draws=4).texts
+scores: list[float] = model.score(["Once upon a time."], prompts=["Once"]).log_base
 nats: Estimate = model.measure("test.txt", draws=1000).nats["base"]["token"]
 tilted: Model = esscher.load("runs/first").tilt(want={"contains:the": 0.5}, out="runs/energy")
 plain: Model = tilted.distil("runs/plain")
-print(texts, nats.value, nats.low, plain.name)
+print(texts, scores, nats.value, nats.low, plain.name)
 """
 WRONG = {
     'esscher.load("runs/first").sample(["x"], drwas=4)': "call-arg",

@@ -5,16 +5,32 @@ is written as a mapping with a `kind`: `{"kind": "lstm", "width": 200}`. `to_dic
 `from_dict` refuses a kind or a key that it does not know and names the dotted key.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 C = TypeVar("C")
+if TYPE_CHECKING:
+    Texts = Sequence[str]  # what callers give: a list or a tuple, which `takes` makes a tuple
+else:
+    Texts = tuple[str, ...]
 
 
 def load_object(path: str) -> Any:

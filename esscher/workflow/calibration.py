@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,10 @@ def training_cost(
         loop = TrainingLoop(plain, objective, target, data, {"model": modules}, optimizer_configs or {}, validation, None)
         done = _steps_done(folder) if resume else 0
         steps = max(0, loop.steps - done)
-        first = [_seconds(lambda: loop.add_gradients(0))]
+        first = [_seconds(partial(loop.add_gradients, 0))]
         if is_dry_run() or steps * first[0] > LONG:
             more = range(1, 1 + min(TIMED_UPDATES, steps))
-            first = [_seconds(lambda step=step: loop.add_gradients(step)) for step in more if sum(first) < 4 * BUDGET] or first
+            first = [_seconds(partial(loop.add_gradients, step)) for step in more if sum(first) < 4 * BUDGET] or first
         loop.optimizers.clear()
     rows = config.batch_size
     each = StepTime.of(first).scaled(4 / 3 if config.gradient_checkpointing else 1)
@@ -170,7 +171,7 @@ def reading(name: str, base: NetworkBase, text: Tensor, tokens: int, columns: in
 @torch.no_grad()
 def _growing(run: Callable[[int], int], most: int) -> StepTime:
     """Time of one row in the largest batch of at most `most` rows that takes no more than `BUDGET`; `run` returns its rows."""
-    rows, times = min(4, most), []
+    rows, times = min(4, most), list[float]()
     while True:
         started = time.perf_counter()
         counted = run(rows)

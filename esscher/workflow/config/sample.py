@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from esscher.core.config import check_at_least
+from esscher.core.config import Texts, check_at_least
 from esscher.core.truncation import Truncation
 from esscher.samplers.registry import SAMPLERS
 
@@ -31,7 +31,7 @@ class SampleConfig(Truncation):
     log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and `show_candidates`
     adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a PNG."""
 
-    prompts: tuple[str, ...] = field(default=(), metadata={"flag": "--prompt"})
+    prompts: Texts = field(default=(), metadata={"flag": "--prompt"})
     """Texts to continue; may be given several times. By default none, or the prompt that the energy was fitted after."""
     draws: int = field(default=4, kw_only=True)
     """Draws for each prompt."""
@@ -55,9 +55,9 @@ class ScoreConfig:
     """Log-probabilities of texts under the base; for a tilted model also their energies, and the log of the unnormalised tilted
     probability. End symbols count, prompts do not; a text that is longer than the model's sequences is refused."""
 
-    texts: tuple[str, ...] = field(default=(), metadata={"flag": "--text"})
+    texts: Texts = field(default=(), metadata={"flag": "--text"})
     """Texts to score; may be given several times."""
-    prompts: tuple[str, ...] = field(default=(), kw_only=True, metadata={"flag": "--prompt"})
+    prompts: Texts = field(default=(), kw_only=True, metadata={"flag": "--prompt"})
     """The prompt of each text, or one for all; none by default."""
     file: str | None = field(default=None, kw_only=True)
     """File with a text a line, instead of texts."""

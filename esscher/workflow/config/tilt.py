@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from esscher.core.config import check_at_least, check_choices
+from esscher.core.config import Texts, check_at_least, check_choices
 from esscher.core.truncation import Truncation
 from esscher.data.config import DataConfig
 from esscher.energies.config import EnergyConfig
@@ -81,9 +81,9 @@ class TiltRun(Truncation):
     """Settings of a network energy; in Python also a function of sequences, an energy of your own."""
     out: str | None = field(default=None, kw_only=True)
     """Folder of the energy; in Python it may be left out."""
-    feature: tuple[str, ...] = field(default=(), kw_only=True)
+    feature: Texts = field(default=(), kw_only=True)
     """A feature whose mean shall be that of the data, such as contains:cat; may be given several times."""
-    want: tuple[str, ...] | Mapping[str, float] = field(default=(), kw_only=True)
+    want: Texts | Mapping[str, float] = field(default=(), kw_only=True)
     """A feature and the mean it shall have, such as contains:cat=0.5; may be given several times."""
     features: str | None = field(default=None, kw_only=True)
     """A YAML file with more features, whose means shall be those of the data."""

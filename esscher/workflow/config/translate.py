@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from esscher.core.config import check_at_least, check_choices
+from esscher.core.config import Texts, check_at_least, check_choices
 from esscher.decoding.registry import DECODERS
 from esscher.workflow.config.load import PlacementConfig
 
@@ -13,7 +13,7 @@ class TranslateConfig:
     """Every line has its translation at the same place. An empty line stays empty, and a source longer than those that the
     model was trained on is cut; both are reported on standard error. With an energy, the decoder takes it into account."""
 
-    sentences: tuple[str, ...] = ()
+    sentences: Texts = ()
     """What to translate; or give a file."""
     file: str | None = field(default=None, kw_only=True)
     """A text file to translate line by line; - is standard input."""
