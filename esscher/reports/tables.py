@@ -25,7 +25,8 @@ MAX_SIGNIFICANT = 7  # digits of a number with one, however small that is
 LARGEST_WRITTEN_OUT, SMALLEST_WRITTEN_OUT = 1e6, 1e-4  # beyond these, numbers have an exponent
 GAP, INDENT = "  ", "    "
 HEADINGS = {
-    "ess": "ESS", "kl": "KL", "log_base": "log-probability", "log_unnormalized": "log-probability less energy",
+    "ess": "ESS", "kl": "KL", "kl_to_the_base": "KL to the base", "log_base": "log-probability",
+    "log_unnormalized": "log-probability less energy",
     "log_weight": "log-weight", "log_z": "log Z", "log_z_std": "spread of log Z", "max_share": "largest share",
     "p_value": "p-value",
 }  # fmt: skip

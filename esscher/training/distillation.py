@@ -284,7 +284,10 @@ class _Distillation:
     ) -> TrainingRecord:
         """Train the student; evaluation is in batches that do not depend on how many prompts a step has. The weights at the
         start are kept where no evaluation is better."""
-        target, size = Tilted(cast(Base, self.student)), self.training.batch_size
+        target, size = (
+            Tilted(cast(Base, self.student)),
+            max(1, self.training.batch_size // training.gradient_accumulation_steps),
+        )
         if training.evaluate_every is None:
             steps = training.steps or batch_order(data, training).steps(training.epochs or training.default_epochs)
             training = replace(training, evaluate_every=max(1, steps // EVALUATIONS))

@@ -205,6 +205,8 @@ class FitResult:
                 draws = self.fit.base_samples * (error / (MOMENT_TOLERANCE * span)) ** 2
                 few = f"{self.fit.base_samples:,} draws fix it only within {error:.2g}"
                 line += f", because {few}: --fit.draws {_rounded_up(draws):,} fixes it within {MOMENT_TOLERANCE * span:.2g}"
+            else:
+                line += ": raise --fit.draws"
             lines.append(f"{line}.")
         return lines
 

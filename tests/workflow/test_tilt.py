@@ -82,7 +82,12 @@ def test_what_the_check_excludes_is_told_with_the_draws_that_would_fix_it(model)
     base, _ = load_base(model)
     feature = contains([1, 1])
     result = fit_feature_weights(base, [feature], None, {feature.name: 0.5}, FitConfig(draws=200), rng=SeededRng(0))
-    off = replace(result, moments=(Estimate(0.6, 0.55, 0.65, 0.95, 200, "fresh"),), fit_error=(0.08,))
+    off = replace(
+        result,
+        moments=(Estimate(0.6, 0.55, 0.65, 0.95, 200, "fresh"),),
+        fit_error=(0.08,),
+        fit=replace(result.fit, base_samples=200),
+    )
     (line,) = off.missed()
     assert "fresh draws give 0.600 [0.550, 0.650], not 0.5" in line and "200 draws fix it only within 0.08" in line
     assert "--fit.draws 13,000 fixes it within 0.01" in line and line in off.warnings and "\n" not in line
