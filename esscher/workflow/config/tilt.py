@@ -81,11 +81,11 @@ class TiltRun:
     out: str | None = field(default=None, kw_only=True)
     """Folder of the energy; in Python it may be left out."""
     feature: tuple[str, ...] = field(default=(), kw_only=True)
-    """A feature whose mean shall be that of the data, such as contains:cat; may be given several times."""
+    """A feature whose mean should match the data, such as contains:cat; may be repeated."""
     want: tuple[str, ...] | Mapping[str, float] = field(default=(), kw_only=True)
-    """A feature and the mean it shall have, such as contains:cat=0.5; may be given several times."""
+    """A feature and the mean it should have, such as contains:cat=0.5; may be repeated."""
     features: str | None = field(default=None, kw_only=True)
-    """A YAML file with more features, whose means shall be those of the data."""
+    """A YAML file with more features whose means should match the data."""
     data: DataConfig | str | None = field(default=None, kw_only=True)
     """Data to learn from; by default those that the base was trained on."""
     fit: FitConfig = field(default_factory=FitConfig, kw_only=True)
