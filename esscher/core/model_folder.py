@@ -47,7 +47,7 @@ def load_pretrained(auto: str, folder: Path, **options: Any) -> Any:
 
 
 def model_from_config(auto: str, config: Any, weights: Path | None = None, **options: Any) -> Any:
-    """The model of a config that `load_pretrained` returned, with random weights; those of the folder `weights` shall fit."""
+    """The model of a config that `load_pretrained` returned, with random weights; those in the folder `weights` must fit."""
     loader = getattr(import_module("transformers"), auto)
 
     def build() -> Any:

@@ -138,7 +138,7 @@ class NoiseContrast:
 
     def __post_init__(self) -> None:
         if self.negatives < 1:
-            raise ValueError(f"Each sequence is told from at least 1 negative, not {self.negatives}.")
+            raise ValueError(f"Each data sequence needs at least 1 negative, not {self.negatives}.")
         if self.form not in get_args(Form):
             raise ValueError(f"Unknown form {self.form!r} of noise contrast; the known ones are {', '.join(get_args(Form))}.")
         if any(length < 0 for length in self.prefixes):

@@ -260,7 +260,7 @@ class Model:
 
     @takes(TiltRun)
     def tilt(self, settings: TiltRun) -> "Model":
-        """The model tilted by an energy: one of your own, features with the moments they shall have, or a network that learns.
+        """The model tilted by an energy: one of your own, features with stated means, or a network that learns.
 
         Args:
             settings: The fields of `TiltRun`: `energy` (a function of sequences, or the settings of a network), `want`

@@ -82,11 +82,11 @@ class TiltRun(Truncation):
     out: str | None = field(default=None, kw_only=True)
     """Folder of the energy; in Python it may be left out."""
     feature: Texts = field(default=(), kw_only=True)
-    """A feature whose mean shall be that of the data, such as contains:cat; may be given several times."""
+    """A feature whose mean should match the data, such as contains:cat; may be repeated."""
     want: Texts | Mapping[str, float] = field(default=(), kw_only=True)
-    """A feature and the mean it shall have, such as contains:cat=0.5; may be given several times."""
+    """A feature and the mean it should have, such as contains:cat=0.5; may be repeated."""
     features: str | None = field(default=None, kw_only=True)
-    """A YAML file with more features, whose means shall be those of the data."""
+    """A YAML file with more features whose means should match the data."""
     prompt: str | None = field(default=None, kw_only=True)
     """Fit the weights of features for continuations of this text; by default for whole texts."""
     data: DataConfig | str | None = field(default=None, kw_only=True)
