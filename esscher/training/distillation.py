@@ -2,7 +2,7 @@
 proposes and the teacher weighs: this measures their divergence, and estimates log Z again."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,8 +77,10 @@ def distil(
     candidates: Draws | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    sample: Callable[[Rng], Sequence[str]] | None = None,
 ) -> DistillationResult:
-    """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand."""
+    """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand, `sample`
+    draws texts for the histories of training."""
     if not isinstance(student, Base):
         raise TypeError(f"A student is a base that can be trained, and {type(student).__name__} is none. Nothing was drawn.")
     if len(prompts) == 0:
@@ -97,7 +99,7 @@ def distil(
                 "seed": training.seed,
             }
             claim_folder(place, made_with, kept=("*/draws-*.safetensors", "*/checkpoints"))
-        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with)
+        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with, sample)
         return _distil(run, candidates)
 
 
@@ -136,6 +138,7 @@ class _Distillation:
     resume: bool
     rng: Rng
     made_with: Mapping[str, Any]
+    sample: Callable[[Rng], Sequence[str]] | None = None
 
     def plain(self) -> list[Stage]:
         """Draws of the teacher by rejection, then likelihood."""
@@ -225,7 +228,14 @@ class _Distillation:
 
         folder = None if self.folder is None else self.folder / name
         return Trainer(training)(
-            objective, target, data, modules=self.student, validation=validation, folder=folder, resume=self.resume
+            objective,
+            target,
+            data,
+            modules=self.student,
+            validation=validation,
+            folder=folder,
+            resume=self.resume,
+            sample=self.sample,
         )
 
     def _collect(self, name: str, sampler: Sampler, draws: int, shard: int = ROWS_BY_DRAWS) -> Draws:

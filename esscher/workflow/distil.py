@@ -37,6 +37,7 @@ from esscher.workflow.run_folder import (
     write_results,
 )
 from esscher.workflow.tilt import energy_data
+from esscher.workflow.train import text_sampler
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,17 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
     prompts = _prompts(model, run)
-    result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
+    decode = model.decode()
+    result = distil(
+        model.target,
+        student,
+        prompts,
+        run.distil,
+        training,
+        folder=folder / "checkpoints",
+        resume=run.resume,
+        sample=None if decode is None else text_sampler(student, prompts, decode),
+    )
     rows = _feature_rows(base, student, energy, result, run) if isinstance(energy, LogLinear) else []
     save_base(folder, student, model.data.artifact, _card(model, run, result))
     results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
