@@ -55,7 +55,9 @@ def verdict(view: CandidatesView, *, tilted: bool) -> str:
         return render("verdict", "busy", "Drawing …", f"{n} candidates from the base so far.", numbers)
     worth = f"{n} candidates from the base are worth {view.pool['ess']:,.0f} independent draws of the tilted model"
     if view.pool["verdict"] == "good":
-        until = " Drawing stopped there by itself." if view.stopped == "good" else ""
+        until = {"good": " Drawing stopped there by itself.", "time": " Drawing stopped there to save time."}.get(
+            view.stopped, ""
+        )
         return render("verdict", "good", "These draws suffice.", f"{worth}.{until}", numbers)
     why = {"limit": f"Drawing stopped at the limit of {n} candidates. ", "time": f"Drawing stopped after {n} candidates. "}
     title = "Look again with more draws." if view.pool["verdict"] == "doubtful" else "Too few candidates to be sure."

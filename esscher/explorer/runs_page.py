@@ -23,12 +23,9 @@ SHARED = {"concurrency_id": "runs", "show_progress": "hidden"}
 def build_training_page(folder: Path, runs: Mapping[str, Path]) -> "Blocks":
     """The page of a run that has no model yet."""
     gr = load_gradio()
-    with gr.Blocks(title=f"{folder.name} · Esscher", analytics_enabled=False) as page:
-        about = "This run has not saved its model yet. The page refreshes by itself; when the run is finished, start `esscher "
-        gr.HTML(
-            markup.render("heading", f"Training: {folder.name}", f"{about}explore {folder}` again to look at the model."),
-            padding=False,
-        )
+    with gr.Blocks(title=f"Training {folder.resolve().name} · Esscher", analytics_enabled=False) as page:
+        about = f"This run has not saved its model yet. To look at the model afterwards, start esscher explore {folder} again."
+        gr.HTML(markup.render("heading", f"Training: {folder.resolve().name}", about), padding=False)
         with gr.Tab("Training"):
             add_training(gr, page, folder)
         with gr.Tab("Compare runs"):
@@ -144,7 +141,7 @@ def _state(view: TrainingView) -> tuple[str, str, str]:
     if view.finished:
         return "good", "Finished.", f"The run ended after {view.step:,} updates."
     if view.running and view.status is not None:
-        return "busy", "Training.", f"{duration(view.status.seconds_left)} left."
+        return "busy", "Training.", f"{duration(view.status.seconds_left)} left. This view refreshes by itself."
     if view.status is not None:
         silent = duration(view.now - view.status.time)
         return (

@@ -6,7 +6,7 @@ the teacher weighs: this measures how far student and base are from the teacher,
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -117,8 +117,10 @@ def distil(
     candidates: Draws | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
+    sample: Callable[[Rng], Sequence[str]] | None = None,
 ) -> DistillationResult:
-    """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand."""
+    """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand, `sample`
+    draws texts for the histories of training."""
     if not isinstance(student, Base):
         raise TypeError(f"A student is a base that can be trained, and {type(student).__name__} is none. Nothing was drawn.")
     if len(prompts) == 0:
@@ -137,7 +139,7 @@ def distil(
                 "seed": training.seed,
             }
             claim_folder(place, made_with, kept=("*/draws-*.safetensors", "*/checkpoints"))
-        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with)
+        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with, sample)
         return _distil(run, candidates)
 
 
@@ -200,6 +202,7 @@ class _Distillation:
     resume: bool
     rng: Rng
     made_with: Mapping[str, Any]
+    sample: Callable[[Rng], Sequence[str]] | None = None
 
     def plain(self) -> list[Stage]:
         """Draws of the teacher by rejection, then likelihood."""
@@ -302,7 +305,14 @@ class _Distillation:
         first = broadcast_object(validation())
         weights = {key: weight.clone() for key, weight in local_module_tensors(self.student).items()}
         record = Trainer(training)(
-            objective, target, data, modules=self.student, validation=validation, folder=folder, resume=self.resume
+            objective,
+            target,
+            data,
+            modules=self.student,
+            validation=validation,
+            folder=folder,
+            resume=self.resume,
+            sample=self.sample,
         )
         if not training.keep_best or record.best is None or record.best.value < first.value:
             return record

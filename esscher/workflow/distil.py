@@ -45,6 +45,7 @@ from esscher.workflow.run_folder import (
     write_results,
 )
 from esscher.workflow.tilt import DRAWS_PER_PROMPT, energy_data
+from esscher.workflow.train import text_sampler
 
 DISTANCES = {
     "kl": "KL(tilted || model), nats",
@@ -105,7 +106,17 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     before_start(partial(_cost, model, student, prompts, run))
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
-    result = distil(model.target, student, prompts, run.distil, training, folder=folder / "checkpoints", resume=run.resume)
+    decode = model.decode()
+    result = distil(
+        model.target,
+        student,
+        prompts,
+        run.distil,
+        training,
+        folder=folder / "checkpoints",
+        resume=run.resume,
+        sample=None if decode is None else text_sampler(student, prompts, decode),
+    )
     one_prompt = prompts if len(prompts) == 1 else empty_prompts(1)
     rows = _feature_rows(model.target.base, student, energy, result, one_prompt, run) if isinstance(energy, LogLinear) else []
     nats = {} if held_out is None else _held_out_nats(model, student, held_out, result, run)

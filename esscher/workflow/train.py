@@ -17,7 +17,7 @@ from esscher.core.folder_lock import locked_folder
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, empty_prompts
-from esscher.core.target import Tilted
+from esscher.core.target import Base, Tilted
 from esscher.data.images import ImageCodec
 from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, load_base, save_base
@@ -128,7 +128,8 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
 
     before_start(cost)
     save_settings(folder / TRAIN_SETTINGS, run)
-    sample = None if run.reads_images else _text_sampler(base, splits)
+    prompts = splits.validation.prompts() if isinstance(splits, DataSplits) else empty_prompts(1)
+    sample = None if run.reads_images else text_sampler(base, prompts, splits.tokenizer.decode)
     record = Trainer(training)(objective, Tilted(base), data, **work, sample=sample)
     if isinstance(splits, DataSplits):
         nats = cross_entropy(Tilted(base), splits.test, units=splits.units)
@@ -160,12 +161,13 @@ def _train_base(run: TrainRun, folder: Path, device: torch.device) -> TrainResul
     )
 
 
-def _text_sampler(base: NetworkBase, splits: DataSplits | StreamSplits) -> Callable[[Rng], list[str]]:
-    """Texts for the history: a continuation of each of the first validation prompts, which may all be empty."""
-    prompts = splits.validation.rows(slice(0, SAMPLES)).prompts() if isinstance(splits, DataSplits) else empty_prompts(SAMPLES)
+def text_sampler(base: Base, prompts: Sequences, decode: Callable[[list[list[int]]], list[str]]) -> Callable[[Rng], list[str]]:
+    """Draws texts for the history of a run: a continuation of each of the first prompts, which may all be empty."""
+    first = prompts.rows(slice(0, SAMPLES)).prompts()
+    draws = max(1, SAMPLES // len(first))
 
     def sample(rng: Rng) -> list[str]:
-        return splits.tokenizer.decode(draw(base, prompts, 1, rng=rng, max_new_tokens=SAMPLE_TOKENS)[0].points())
+        return decode(draw(base, first, draws, rng=rng, max_new_tokens=SAMPLE_TOKENS)[0].points())
 
     return sample
 

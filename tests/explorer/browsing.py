@@ -31,7 +31,7 @@ def served(script, *arguments):
 
 
 @contextmanager
-def looking(address, *, width=1280, height=900):
+def looking(address, *, width=1280, height=900, scheme="light"):
     """A page of headless Chromium; at the end it has made no request to elsewhere and met no error."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
@@ -39,7 +39,7 @@ def looking(address, *, width=1280, height=900):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": width, "height": height})
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
         wrong, asked = [], []
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -49,3 +49,17 @@ def looking(address, *, width=1280, height=900):
         browser.close()
     assert wrong == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+
+
+def brightness(page, selector, what="color"):
+    """How bright the text or the background of an element is, from 0 to 255; behind a transparent ground is the next one."""
+    script = """([selector, what]) => {
+        for (let e = document.querySelector(selector); e; e = e.parentElement) {
+            const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+            canvas.fillStyle = getComputedStyle(e)[what]; canvas.fillRect(0, 0, 1, 1);
+            const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
+            if (a > 200) return (r + g + b) / 3;
+        }
+        return 255;
+    }"""
+    return page.evaluate(script, [selector, what])
