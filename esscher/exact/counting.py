@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def kmp_transitions(motif: Sequence[int], symbols: int) -> list[list[int]]:
-    """The transition table of Knuth, Morris and Pratt (1977): moves[state][symbol] is the next state. In state s the longest
+    """The transition table of Knuth, Morris and Pratt (1977): `moves[state][symbol]` is the next state. In state s the longest
     suffix of the text that is a prefix of the motif has s symbols; the last state has read the motif."""
     moves: list[list[int]] = []
     fallback = 0  # the state after all but the first symbol: where a mismatch continues
