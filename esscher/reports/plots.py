@@ -165,10 +165,11 @@ def estimate_panels(grid: Mapping[str, Mapping[str, Mapping[str, ColouredSeries]
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(colors=INK, labelsize=8)
             panel.set_xscale("log")
-            for name, (style, across, estimates) in panels[quantity].items():
+            for number, (name, (style, across, estimates)) in enumerate(panels[quantity].items()):
                 colour, _, dash = style.partition(" ")
                 look: dict[str, Any] = {"color": colour, "markersize": 3, "capsize": 2, "linewidth": 1.2, "label": name}
-                panel.errorbar(across, *_errors(estimates), fmt="o", linestyle=dash or "-", **look)
+                shifted = [at * 1.03 ** (number - len(panels[quantity]) / 2) for at in across]  # so that bars do not overlap
+                panel.errorbar(shifted, *_errors(estimates), fmt="o", linestyle=dash or "-", **look)
     for row, quantity in enumerate(quantities):
         axes[row, 0].set_ylabel(quantity)
         shown = [each.low for panels in grid.values() for _, _, line in panels[quantity].values() for each in line]

@@ -23,7 +23,7 @@ from esscher.core.randomness import SeededRng
 
 def joint_masses(strings: Float[Tensor, "*R K"], symbols: int, length: int) -> list[Float[Tensor, "*R _ V"]]:
     """From the mass of every string, the mass of every prefix of 0 to L - 1 symbols with every next symbol."""
-    return [strings.unflatten(-1, (symbols**k, symbols, -1)).sum(-1) for k in range(length)]
+    return [torch.unflatten(strings, -1, (symbols**k, symbols, -1)).sum(-1) for k in range(length)]
 
 
 @dataclass(frozen=True)
@@ -173,19 +173,23 @@ class TreeTransformer(nn.Module):
         tree below it, where the path to its root is among the keys."""
         symbols, top = self.symbols, min(self.length - 1, self.length // 2 + 1)
         query, key, value = (_by_length(x @ part, symbols, self.length) for part in qkv_proj.chunk(3, -1))
-        short = [torch.cat(part[:top], 1) for part in (query, key, value)]
-        below = torch.cat([part.unflatten(1, (symbols**top, -1)) for part in query[top:]], 2)
-        paths = []
-        for part in (key, value):
-            above = [_repeat(level, symbols ** (top - k)).unsqueeze(2) for k, level in enumerate(part[:top])]
-            paths.append(torch.cat([*above, *(level.unflatten(1, (symbols**top, -1)) for level in part[top:])], 2))
+        short_query, short_key, short_value = (torch.cat(part[:top], 1) for part in (query, key, value))
+        below_query, below_key, below_value = (
+            torch.cat([torch.unflatten(level, 1, (symbols**top, -1)) for level in part[top:]], 2)
+            for part in (query, key, value)
+        )
+        path_key, path_value = (
+            torch.cat([_repeat(level, symbols ** (top - k)).unsqueeze(2) for k, level in enumerate(part[:top])], 2)
+            for part in (key, value)
+        )
+        keys, values = torch.cat([path_key, below_key], 2), torch.cat([path_value, below_value], 2)
         under = _path_mask(symbols, self.length - top)
         allowed = torch.cat([torch.ones(len(under), top, dtype=torch.bool), under], 1)
-        mixed = _attend(below.flatten(0, 1), *(path.flatten(0, 1) for path in paths), allowed).unflatten(0, (len(x), -1))
-        sizes = [symbols**k for k in range(self.length - top)]
-        return torch.cat(
-            [_attend(*short, _path_mask(symbols, top)), *(part.flatten(1, 2) for part in mixed.split(sizes, 2))], 1
-        )
+        mixed = _attend(below_query.flatten(0, 1), keys.flatten(0, 1), values.flatten(0, 1), allowed)
+        mixed = torch.unflatten(mixed, 0, (len(x), -1))
+        below = torch.split(mixed, [symbols**k for k in range(self.length - top)], 2)
+        short = _attend(short_query, short_key, short_value, _path_mask(symbols, top))
+        return torch.cat([short, *(part.flatten(1, 2) for part in below)], 1)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, allowed: Bool[Tensor, "Q K"]) -> Float[Tensor, "B Q D"]:
@@ -221,7 +225,7 @@ def _uniform(name: str, seeds: Sequence[int], bound: float, *shape: int) -> nn.P
 
 def _by_length(values: Tensor, symbols: int, length: int) -> list[Tensor]:
     """Values of all prefixes, which stand by length, as one tensor a length."""
-    return list(values.split([symbols**k for k in range(length)], 1))
+    return list(torch.split(values, [symbols**k for k in range(length)], 1))
 
 
 def string_numbers(tokens: Int[Tensor, "B L"], symbols: int) -> Int[Tensor, "B"]:

@@ -184,7 +184,7 @@ def train(
         if not bool(loss.isfinite().all()):
             raise RuntimeError(f"{method} diverged at update {update} with {settings}: nothing was kept; lower its strength.")
         optimizer.zero_grad()
-        loss.sum().backward()
+        torch.autograd.backward(loss.sum())
         optimizer.step()
     with torch.no_grad():
         for weight, value in zip(network.parameters(), kept, strict=True):
