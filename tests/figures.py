@@ -20,13 +20,15 @@ BLOCK = re.compile(r"(<!-- figures: (\w+)\.(\w+) -->)(.*?)(<!-- end of figures -
 COMMANDS = {
     "quickstart": "esscher reproduce quickstart --scale small --out runs/quickstart",
     "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
+    "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
 }
 
 
 def record(name: str, folder: Path) -> None:
     """Keep the figures of a run, and its picture."""
     FIGURES.mkdir(exist_ok=True)
-    figures = {"quickstart": quickstart_figures, "intervals": interval_figures}[name](folder)
+    readers = {"quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures}
+    figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
     (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
     picture = folder / f"{name}.png"
@@ -45,6 +47,58 @@ def interval_figures(folder: Path) -> list[dict[str, object]]:
     rows = json.loads((folder / "intervals.json").read_text())["rows"]
     shown = ("law", "held_back", "draws", "texts", "prompts", "quantity", "replications", "coverage", "good")
     return [{key: row[key] for key in (*shown, "coverage_given_good") if key in row} for row in rows]
+
+
+def laboratory_figures(folder: Path) -> dict[str, object]:
+    """The effects of the exact laboratory with their intervals, and how many rows are not made yet."""
+    result = json.loads((folder / "laboratory.json").read_text())
+    effects = [
+        {key: [round(value[end], 3) for end in ("value", "low", "high")] if isinstance(value, dict) else value
+         for key, value in row.items()}
+        for row in result["effects"]
+    ]  # fmt: skip
+    return {"missing": result["missing"], "verdicts": result["verdicts"], "effects": effects}
+
+
+def laboratory_status(figures: dict[str, object]) -> str:
+    seeds = sorted({row["seeds"] for row in figures["effects"]})
+    conditions = len({(row["process"], row["network"], row["strings"]) for row in figures["effects"]})
+    made = f"{conditions} conditions of a process, a network and a number of strings, {' or '.join(map(str, seeds))} seeds each"
+    if figures["missing"]:
+        return (
+            f"\n**Not complete**: {made}; {figures['missing']} rows are not made yet, and until then every verdict is *open*.\n"
+        )
+    picture = "![What each objective saves of the KL of likelihood, by number of strings](../images/eforcing_laboratory.png)"
+    return f"\nComplete: {made}. Dashed lines have draws of the model as negatives.\n\n{picture}\n"
+
+
+def laboratory_verdicts(figures: dict[str, object]) -> str:
+    """A line for each objective: in how many conditions it gains, loses, or neither."""
+    lines = ["| objective | conditions | gains | not told from 0 | loses | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in figures["verdicts"]:
+        verdict = "open (not complete)" if figures["missing"] else row["verdict"]
+        counts = " | ".join(str(row[word]) for word in ("conditions", "gains", "open", "loses"))
+        lines.append(f"| {row['method']} | {counts} | {verdict} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def laboratory_effects(figures: dict[str, object], quantity: str) -> str:
+    """A line for each condition: what each objective saves of likelihood's divergence, in per cent."""
+    methods = list(dict.fromkeys(row["method"] for row in figures["effects"]))
+    groups: dict[tuple[object, ...], dict[str, dict[str, object]]] = defaultdict(dict)
+    for row in figures["effects"]:
+        groups[row["process"], row["network"], row["strings"]][row["method"]] = row
+    head = ["strings of", "network", "strings", "seeds", "likelihood, nats", *methods]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for (process, network, strings), by_method in groups.items():
+        first = next(iter(by_method.values()))
+        cells = [process, network, f"{strings:,}", first["seeds"], f"{first['likelihood']:.3f}"]
+        for method in methods:
+            value, low, high = by_method[method][quantity] if method in by_method else (0, 0, 0)
+            text = f"{value:.1f} [{low:.1f}, {high:.1f}]" if method in by_method else ""
+            cells.append(f"**{text}**" if text and (low > 0 or high < 0) else text)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def caption(figures: dict[str, float]) -> str:
@@ -117,6 +171,11 @@ BLOCKS = {
     ("intervals", "held_back_weights"): lambda rows: weights_table(rows, held_back=True),
     ("intervals", "texts"): lambda rows: texts_table(rows, held_back=False),
     ("intervals", "held_back_texts"): lambda rows: texts_table(rows, held_back=True),
+    ("eforcing_laboratory", "status"): laboratory_status,
+    ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
+    ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
+    ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
+    ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
 }
 
 

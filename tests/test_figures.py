@@ -23,6 +23,17 @@ def test_a_changed_figure_makes_its_pages_stale(tmp_path, monkeypatch):
     assert figures.rendered(readme) != readme
 
 
+def test_a_study_that_is_not_complete_has_no_verdict():
+    about = {"process": "motif", "network": "LSTM", "strings": 50, "seeds": 5, "likelihood": 0.5}
+    effect = {**about, "method": "one", "KL": [3.0, 1.0, 5.0], "prefix KL": [1.0, -1.0, 3.0], "verdict": "gains"}
+    verdicts = [{"method": "one", "conditions": 1, "gains": 1, "open": 0, "loses": 0, "verdict": "reproduced"}]
+    complete, partial = ({"missing": missing, "verdicts": verdicts, "effects": [effect]} for missing in (0, 7))
+    assert "reproduced" in figures.laboratory_verdicts(complete) and "reproduced" not in figures.laboratory_verdicts(partial)
+    assert "7 rows are not made" in figures.laboratory_status(partial) and "5 seeds" in figures.laboratory_status(complete)
+    assert "| **3.0 [1.0, 5.0]** |" in figures.laboratory_effects(complete, "KL")
+    assert "| 1.0 [-1.0, 3.0] |" in figures.laboratory_effects(complete, "prefix KL")
+
+
 @pytest.mark.slow
 def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     command = [sys.executable, "-m", "esscher", "reproduce", "quickstart", "--scale", "small", "--out", str(tmp_path / "run")]

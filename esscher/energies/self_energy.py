@@ -2,8 +2,10 @@
 
 With f the logits, E(x) = -logsumexp f before the last token of x, so that a(x) exp(-E(x)) = q(x_<T) exp f(x_T | x_<T) is the
 p_T of `esscher.objectives.exposure_bias`. `twist` is the logsumexp after a prefix, the optimal twist where logsumexps are log
-density ratios of data and model. A logsumexp that was never trained means nothing. Each position has a constant of its own,
-which the energy also weighs where sequences have different lengths. Dropout acts as in scoring: call `eval()` on the base.
+density ratios of data and model. A logsumexp that was never trained means nothing. E-Forcing does not see a constant that is
+added to all logits of a position, so logsumexps of different positions cannot be compared: where sequences have different
+lengths, `normalised_self_energy` divides by the mean of each position (docs/why/eforcing.md). Dropout acts as in scoring: call
+`eval()` on the base.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from torch.nn.functional import pad
 
 from esscher.bases.logits import LogsumexpBase, log_probs_and_logsumexp
 from esscher.core.chunking import Chunking
-from esscher.core.space import Sequences
+from esscher.core.space import Sequences, point_values
 from esscher.core.target import Base
 from esscher.energies.features import Decode
 from esscher.heads.chunked_log_softmax import LOGITS_PER_CHUNK
@@ -27,9 +29,11 @@ TOKENS_AT_ONCE = 2**15
 
 @dataclass(frozen=True)
 class SelfEnergy:
-    """Minus the logsumexp of the base's logits before the last token of a point; 0 for an empty point."""
+    """Minus the logsumexp of the base's logits before the last token of a point, less `log_means` of that position (0 if there
+    are none, the last of them after the last one); 0 for an empty point."""
 
     base: Base
+    log_means: tuple[float, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -51,7 +55,26 @@ class SelfEnergy:
         if width == 0:
             return torch.cat(logsumexps).sum(-1)
         at_column = torch.cat(logsumexps).gather(1, column.clamp(max=width - 1)[:, None])[:, 0]
+        if self.log_means:
+            means = torch.tensor(self.log_means, dtype=at_column.dtype, device=at_column.device)
+            at_column = at_column - means[(column - x.start).clamp(max=len(means) - 1)]
         return torch.where(inside, at_column, 0.0)
+
+
+@torch.no_grad()
+def normalised_self_energy(base: Base, draws: Sequences) -> SelfEnergy:
+    """The self-energy with exp logsumexp of each position divided by its mean over the draws of the base that reach it; the
+    draws follow the prompts that it will be used for. Where all points have one length, this changes no distribution."""
+    width = int(draws.lengths.max()) if len(draws) else 0
+    if width == 0:
+        raise ValueError(
+            "There is no draw to normalise a self-energy with. Nothing was computed; draw some points of the base."
+        )
+    pieces = draws.split(rows_per_pass(base, draws.tokens.shape[1]))
+    logsumexps = torch.cat([point_values(x, log_probs_and_logsumexp(base, x)[1], width).double() for x in pieces])
+    reached = torch.arange(width, device=logsumexps.device) < draws.lengths[:, None]
+    log_sums = torch.where(reached, logsumexps, -torch.inf).logsumexp(0)
+    return SelfEnergy(base, tuple((log_sums - reached.sum(0).log()).tolist()))
 
 
 def rows_per_pass(base: Base, width: int) -> int:

@@ -14,8 +14,9 @@ and the objective is the likelihood plus the sum over k of lambda_k KL(data || p
 Donsker-Varadhan bound on KL(data prefixes || model prefixes) with lse as critic. The gradient of log Z_k is E_q[w_k (grad lse_k
 + grad log q(x_<k))], with weights w_k proportional to exp lse_k over fresh draws after the prompts of the data; prefixes are
 weighted by w_k - 1 instead, which has less variance, as E_q[grad log q] = 0. There is one Z_k for all prompts. The first part
-counts a token of the data again at every later k; with `counts = "once"` it is left out (`docs/why/eforcing.md`). Left out:
-positions that no draw reaches.
+counts a token of the data again at every later k; with `counts = "once"` it is left out, and Z_k is divided by the probability
+that a draw has not ended before k, which it no longer balances (`docs/why/eforcing.md`). Left out: positions that no draw
+reaches.
 """
 
 import math
@@ -132,11 +133,11 @@ class EForcing:
         data_score = positive.prefix + positive.score + positive.logsumexp if again else positive.logsumexp
         data_total = torch.where(positive.there, data_score, 0.0).sum(0)
         logsumexp = torch.where(positive.there, positive.logsumexp, 0.0).sum(0).detach()
-        each = rows * (surrogate - surrogate.detach() + log_z) - data_total
+        log_alive = torch.where(negative.there, share[:, None].exp(), 0.0).sum(0).log()
+        each = rows * (surrogate - surrogate.detach() + log_z - (0.0 if again else log_alive)) - data_total
         positions = torch.arange(len(rows), device=data_total.device, dtype=data_total.dtype)
         tokens = rows.sum()
         value = (self.config.decay**positions * torch.where(reached, each, 0.0)).sum() / tokens
-        log_alive = torch.where(negative.there, share[:, None].exp(), 0.0).sum(0).log()
         bound = torch.where(reached, logsumexp - rows * (log_z - log_alive), 0.0).sum() / torch.where(reached, rows, 0).sum()
         effective = weights.square().sum(0).reciprocal() / negative.there.sum(0)
         shares = (torch.where(reached, effective * rows, 0.0).sum() / torch.where(reached, rows, 0).sum()).item()
@@ -153,7 +154,11 @@ class EForcing:
             weights = weights.clamp(max=self.config.max_weight / negative.there.sum(0).clamp(min=1))
             weights = weights / weights.sum(0).clamp(min=torch.finfo(weights.dtype).tiny)
         next_token = negative.logsumexp + negative.score if self.config.inner == "sampled" else negative.logsumexp
-        surrogate = weights * next_token + (weights - share[:, None].exp()) * negative.prefix  # also of draws that have ended
+        baseline = share[:, None].exp().expand_as(weights)  # also of draws that have ended
+        if self.config.counts == "once":  # log Z_k given that prefixes have not ended: log Z_k itself would reward ending early
+            alive = torch.where(negative.there, baseline, 0.0)
+            baseline = alive / alive.sum(0).clamp(min=torch.finfo(alive.dtype).tiny)
+        surrogate = weights * next_token + (weights - baseline) * negative.prefix
         return log_z, surrogate.sum(0), weights
 
 

@@ -166,6 +166,39 @@ def interval_bands(lines: Mapping[str, ColouredSeries], *, x: str, y: str) -> "F
     return figure
 
 
+def estimate_panels(grid: Mapping[str, Mapping[str, Mapping[str, ColouredSeries]]], *, x: str) -> "Figure":
+    """Panels of lines with error bars over a logarithmic x axis: a column for each key of the grid, a row for each quantity. A
+    colour may be followed by a line style ("#1f5fa8 --"); a quantity that is above 0 throughout has a logarithmic axis."""
+    quantities = list(next(iter(grid.values())))
+    figure = blank_figure(0.6 + 2.7 * len(grid), 0.8 + 2.2 * len(quantities))
+    axes = figure.subplots(len(quantities), len(grid), sharex=True, sharey="row", squeeze=False)
+    for column, (title, panels) in enumerate(grid.items()):
+        axes[0, column].set_title(title, fontsize=10)
+        axes[-1, column].set_xlabel(x)
+        for row, quantity in enumerate(quantities):
+            panel = axes[row, column]
+            panel.spines[["top", "right"]].set_visible(False)
+            panel.tick_params(colors=INK, labelsize=8)
+            panel.set_xscale("log")
+            for number, (name, (style, across, estimates)) in enumerate(panels[quantity].items()):
+                colour, _, dash = style.partition(" ")
+                look: dict[str, Any] = {"color": colour, "markersize": 3, "capsize": 2, "linewidth": 1.2, "label": name}
+                shifted = [at * 1.03 ** (number - len(panels[quantity]) / 2) for at in across]  # so that bars do not overlap
+                panel.errorbar(shifted, *_errors(estimates), fmt="o", linestyle=dash or "-", **look)
+    for row, quantity in enumerate(quantities):
+        axes[row, 0].set_ylabel(quantity)
+        shown = [each.low for panels in grid.values() for _, _, line in panels[quantity].values() for each in line]
+        if shown and min(shown) > 0:
+            axes[row, 0].set_yscale("log")
+        else:
+            for panel in axes[row]:
+                panel.axhline(0, color=BASE, linewidth=0.8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
 def step_histograms(edges: Sequence[float], shares: Mapping[str, Sequence[float]], *, label: str) -> "Figure":
     """Outlines of histograms, the first one filled: for each series its share between neighbouring edges."""
     figure, axes = _canvas(6.4, 3.4)

@@ -1,5 +1,6 @@
 """The level of a base's own logits as an energy: p_T of E-Forcing by enumeration, the laws, prefixes, and its name."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,20 @@ from random_targets import PROMPTS, random_automaton
 from small_networks import CONFIGS, lively
 
 from esscher.bases.logits import log_probs_and_logsumexp
+from esscher.bases.network import build_base
 from esscher.core.randomness import SeededRng
-from esscher.core.space import Sequences, Space, prompts_of, sequences
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.core.target import Tilted
 from esscher.energies import self_energy
-from esscher.energies.self_energy import SavedSelfEnergy, SelfEnergy, is_self_energy
+from esscher.energies.self_energy import SavedSelfEnergy, SelfEnergy, is_self_energy, normalised_self_energy
 from esscher.energies.serialization import load_energy
-from esscher.exact.enumeration import enumerate_points
+from esscher.exact.enumeration import enumerate_points, tabulate
+from esscher.networks.recurrent_config import LstmConfig
+from esscher.objectives.config import EForcingConfig
+from esscher.objectives.exposure_bias import EForcing
+from esscher.papers.laboratory.residual import random_process
+from esscher.samplers.ancestral import draw
+from esscher.samplers.importance import Exhaustive
 from esscher.testing import check_energy
 
 SPACES = {"fixed length": Space(3, 4), "end symbol": Space(3, 4, eos=0)}
@@ -120,3 +128,64 @@ def test_the_word_self_is_the_base_itself(tmp_path, monkeypatch):
     (tmp_path / "self" / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"a folder of that name with an energy.*whole path"):
         load_energy("self")
+
+
+def ended(seed: int, counts: str = "again"):
+    """A truth whose points end, all points with their probabilities, and a base that learnt 60 of them by E-Forcing."""
+    space = Space(3, 5, eos=0)
+    truth = random_process(seed)
+    data, _ = draw(truth, empty_prompts(1), 60, rng=SeededRng(seed))
+    base = build_base(LstmConfig(8, 1, embedding=4), space, rng=SeededRng(seed)).double()
+    objective, optimizer = EForcing(EForcingConfig(0.3, counts=counts)), torch.optim.Adam(base.parameters(), 0.03)
+    for step in range(60):
+        optimizer.zero_grad()
+        objective(Tilted(base), data, rng=SeededRng(seed).stream(step)).value.backward()
+        optimizer.step()
+    return tabulate(Tilted(truth)), base.eval(), data
+
+
+class Shifted(torch.nn.Module):
+    """A base with a constant added to all logits of each position: the same probabilities."""
+
+    def __init__(self, base, constants):
+        super().__init__()
+        self.base, self.space, self.constants = base, base.space, constants
+        self.begin, self.advance, self.select, self.log_probs = base.begin, base.advance, base.select, base.log_probs
+
+    def logits(self, x):
+        return self.base.logits(x) + self.constants[: x.tokens.shape[1], None]
+
+
+def test_lengths_are_weighed_by_constants_that_training_does_not_see():
+    """Where points end, the self-energy as it is depends on them; divided by the mean of each position it does not."""
+    truth, base, data = ended(0)
+    objective, constants = EForcing(EForcingConfig(0.3), sampler=Exhaustive()), torch.tensor([0.0, 2.0, -1.0, 1.0, -2.0])
+    values, raw, normalised = [], [], []
+    for model in (base, Shifted(base, constants.double())):
+        values.append(float(objective(Tilted(model), data.rows(slice(0, 5)), rng=SeededRng(0)).value.detach()))
+        draws, _ = draw(model, empty_prompts(1), 400, rng=SeededRng(3))
+        raw.append(float(truth.kl(tabulate(Tilted(model, SelfEnergy(model))))))
+        normalised.append(float(truth.kl(tabulate(Tilted(model, normalised_self_energy(model, draws))))))
+    assert values[1] == pytest.approx(values[0], abs=1e-9) and normalised[1] == pytest.approx(normalised[0], abs=1e-9)
+    assert raw[1] > raw[0] + 0.1
+
+
+def test_equal_lengths_need_no_constants():
+    base = BASES["lstm, vectors"](SPACES["fixed length"]).double()
+    draws, _ = draw(base, empty_prompts(1), 50, rng=SeededRng(1))
+    energies = (SelfEnergy(base), normalised_self_energy(base, draws))
+    plain, divided = (tabulate(Tilted(base, energy)) for energy in energies)
+    torch.testing.assert_close(plain.log_prob, divided.log_prob)
+    assert float((plain.log_weight - divided.log_weight).abs().min()) > 1e-3
+    with pytest.raises(ValueError, match="no draw"):
+        normalised_self_energy(base, empty_prompts(2))
+
+
+def test_the_mean_of_a_position_is_that_of_the_draws_which_reach_it():
+    base = BASES["lstm, vectors"](SPACES["end symbol"]).double()
+    x = some_points(SPACES["end symbol"])
+    logsumexp = log_probs_and_logsumexp(base, x)[1].detach()
+    for position, actual in enumerate(normalised_self_energy(base, x).log_means):
+        rows = [row for row in range(len(x)) if int(x.lengths[row]) > position]
+        values = [float(logsumexp[row, int(x.start[row]) + position].exp()) for row in rows]
+        assert actual == pytest.approx(math.log(sum(values) / len(values)))

@@ -140,6 +140,7 @@ ENERGIES = {  # each is made with a folder to write to
 APART = {
     "energies.TaskModel": "gives numbers for each class or place: tests/energies/test_task_heads.py",
     "energies.build_energy": "gives a NetworkEnergy",
+    "energies.normalised_self_energy": "gives a SelfEnergy",
     "workflow.build_tilt_energy": "gives a NetworkEnergy",
     "samplers.PrefixEnergy": "is tried by each twist",
 }

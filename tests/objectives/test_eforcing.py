@@ -61,9 +61,9 @@ def some_data(space: Space) -> Sequences:
     return points.rows(SeededRng(5).permutation(len(points))[:7])
 
 
-def divergence(base, data: Sequences, k: int, *, again: bool = True) -> torch.Tensor:
+def divergence(base, data: Sequences, k: int, *, again: bool = True, given_alive: bool = True) -> torch.Tensor:
     """E_data[-log p_k(x_k, x_<k)] written down over every prefix: KL(data || p_k) but for the entropy of the data; without
-    what it has of log q(x_<=k) if that shall not count again."""
+    what it has of log q(x_<=k), and given that prefixes of q have not ended, if that shall not count again."""
     points = enumerate_points(base.space)
     logits, own = base.logits(points), base.log_probs(points)
     every, level = {}, {}  # log q of every prefix of k tokens that has not ended, and the level after it
@@ -75,17 +75,19 @@ def divergence(base, data: Sequences, k: int, *, again: bool = True) -> torch.Te
     chosen = [(row, point) for row, point in enumerate(data.points()) if len(point) > k]
     data_logits = base.logits(data)
     if not again:
+        log_z = log_z - torch.stack(list(every.values())).logsumexp(0) if given_alive else log_z
         return log_z - torch.stack([level[tuple(point[:k])] for _, point in chosen]).mean()
     return -torch.stack([data_logits[row, k, point[k]] + every[tuple(point[:k])] - log_z for row, point in chosen]).mean()
 
 
-def exact(base, data: Sequences, *, weight: float, decay: float, again: bool = True):
+def exact(base, data: Sequences, *, weight: float, decay: float, again: bool = True, given_alive: bool = True):
     """The whole objective by its definition."""
     lengths, tokens = data.lengths, int(data.lengths.sum())
 
     def loss() -> torch.Tensor:
         parts = [
-            decay**k * int((lengths > k).sum()) * divergence(base, data, k, again=again) for k in range(int(lengths.max()))
+            decay**k * int((lengths > k).sum()) * divergence(base, data, k, again=again, given_alive=given_alive)
+            for k in range(int(lengths.max()))
         ]
         return -base.log_probs(data).sum() / tokens + weight * torch.stack(parts).sum() / tokens
 
@@ -115,6 +117,9 @@ def test_tokens_may_count_once():
     wrong = EForcing(EForcingConfig(0.7, 0.8), sampler=Exhaustive())
     with pytest.raises(AssertionError, match=LAW):
         check_objective(wrong, Tilted(base), data, loss, list(base.parameters()), rng=SeededRng(0))
+    rewards_ending = exact(base, data, weight=0.7, decay=0.8, again=False, given_alive=False)
+    with pytest.raises(AssertionError, match=LAW):
+        check_objective(right, Tilted(base), data, rewards_ending, list(base.parameters()), rng=SeededRng(0))
 
 
 def without_prefix(target, data, *, rng, step=0) -> Loss:
