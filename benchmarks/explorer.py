@@ -1,6 +1,6 @@
 """How long a visitor of the explorer waits: from opening the page, and from asking for another draw, to the first candidates.
 
-Headless Chromium, on the same cores as the server, looks at `esscher explore` of the two models of `make quickstart`, which
+Headless Chromium, on the same cores as the server, looks at `esscher explore` of the strings of `make quickstart`, which
 has been loaded before; `whole` is until the last candidate of the pool is there. It needs runs/quickstart and Chromium.
 """
 
@@ -16,7 +16,7 @@ from benchmarks._device import device
 from benchmarks._timing import MissingPartError, Row, Table, spread
 
 REPEATS = 5
-QUICKSTART = (Path("runs/quickstart/motif"), Path("runs/quickstart/docstrings"))
+QUICKSTART = (Path("runs/quickstart/hash"),)
 ROWS = "document.querySelectorAll('#candidates tbody tr').length"
 DRAWN = f"{ROWS} > 0 && !document.querySelector('#verdict').innerText.includes('still drawing')"
 
@@ -65,7 +65,7 @@ def _visit(address: str) -> dict[str, tuple[float, float]]:
 
 
 def tables(repeats: int) -> list[Table]:
-    missing = [f"{model} (run `make quickstart`, about 5 minutes)" for model in QUICKSTART if not model.exists()]
+    missing = [f"{model} (run `make quickstart`, about 3 minutes)" for model in QUICKSTART if not model.exists()]
     if shutil.which("chromium") is None:
         missing.append("`chromium` on the path (install it, for instance from the system's packages)")
     if missing:

@@ -36,10 +36,19 @@ def record(name: str, folder: Path) -> None:
         (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
 
 
-def quickstart_figures(folder: Path) -> dict[str, float]:
-    """Nats per symbol of the strings, to four decimals."""
-    rows = json.loads((folder / "result.json").read_text())["rows"]
-    return {row["model"]: round(row["nats per token"]["value"], 4) for row in rows if row["data"] == "motif strings"}
+def quickstart_figures(folder: Path) -> dict[str, object]:
+    """Exact nats per bit, shares with their intervals, and texts of the quick start."""
+    result = json.loads((folder / "result.json").read_text())
+    shares = {}
+    for row in result["share of continuations"]:
+        ((title, share),) = ((key, value) for key, value in row.items() if isinstance(value, dict))
+        shares[row["model"].split()[0]] = [round(share[end], 4) for end in ("value", "low", "high")]
+    return {
+        "nats": {row["model"]: round(row["exact"], 4) for row in result["rows"]},  # over all strings that obey
+        "what": title,
+        "shares": shares,
+        "texts": {name: [row["text"] for row in result["texts"] if row["model"] == name] for name in ("base", "tilted")},
+    }
 
 
 def interval_figures(folder: Path) -> list[dict[str, object]]:
@@ -101,17 +110,34 @@ def laboratory_effects(figures: dict[str, object], quantity: str) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def caption(figures: dict[str, float]) -> str:
-    base, tilted, student, entropy = (figures[name] for name in ("base", "tilted", "distilled", "entropy of the process"))
+def caption(figures: dict[str, dict[str, float]]) -> str:
+    nats = figures["nats"]
     return (
-        f"\n*The quick start: a base trained briefly (25 epochs) on 500 strings with a hidden motif has {base:.4f} nats per "
-        f"symbol, tilted by a few features of the whole string {tilted:.4f}, and distilled into a plain model again "
-        f"{student:.4f}; the exact entropy is {entropy:.4f}.*\n"
+        f"\n*The quick start. Left: strings of 20 bits whose hash begins with four zero bits. A base trained on them has "
+        f"{nats['base']:.4f} nats per bit, a larger one {nats['larger base']:.4f}: coin tosses. Tilted by that one rule it has "
+        f"{nats['tilted']:.4f}; the exact entropy is {nats['entropy of the rule']:.4f}. Right: SmolLM2, tilted to a share of "
+        f"0.5, on fresh draws.*\n"
     )
 
 
-def student(figures: dict[str, float]) -> str:
-    return f"{figures['distilled'] - figures['tilted']:.3f}"
+def share_in_words(numbers: list[float]) -> str:
+    value, low, high = (f"{number:.2f}" for number in numbers)
+    return f"{value} [{low}, {high}]"
+
+
+def before_and_after(figures: dict[str, dict[str, list[str]]]) -> str:
+    """Texts of base and tilted model side by side, under their shares."""
+    shares = figures["shares"]
+    heads = f"SmolLM2: {share_in_words(shares['base'])} {figures['what']}", f"tilted: {share_in_words(shares['tilted'])}"
+    lines = [f"| {heads[0]} | {heads[1]} |", "| --- | --- |"]
+    texts = figures["texts"]
+    lines += [f"| … {plain(one)} | … {plain(other)} |" for one, other in zip(texts["base"], texts["tilted"], strict=False)]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def plain(text: str) -> str:
+    """A text in a cell of a table."""
+    return re.sub(r"([|*_<>`$\[\]\\])", r"\\\1", text)
 
 
 def weights_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
@@ -164,8 +190,7 @@ def percent(share: object) -> str:
 
 BLOCKS = {
     ("quickstart", "caption"): caption,
-    ("quickstart", "student"): student,
-    ("quickstart", "distilled"): lambda figures: f"{figures['distilled']:.4f}",
+    ("quickstart", "before_and_after"): before_and_after,
     ("faults", "table"): faults_table,
     ("intervals", "weights"): lambda rows: weights_table(rows, held_back=False),
     ("intervals", "held_back_weights"): lambda rows: weights_table(rows, held_back=True),

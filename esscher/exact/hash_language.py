@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 
 import torch
@@ -108,6 +108,12 @@ class HashProcess:
             obeys = log_prob.exp().sum() + _log_prob(base, self.shorter_points).exp().sum()  # probability under the base
             log_z = math.log1p(float(obeys) * math.expm1(weight))
         return (log_z - weight - float(log_prob.mean())) / self.length
+
+
+@lru_cache(maxsize=4)
+def hash_process(zero_bits: int, length: int = 20, alphabet: str = "01") -> HashProcess:
+    """The process, whose strings are tried once, however often it is asked for."""
+    return HashProcess(zero_bits, length, alphabet)
 
 
 @torch.no_grad()

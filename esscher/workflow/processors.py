@@ -47,7 +47,7 @@ from esscher.data.text import (
 from esscher.data.tokenizers import Tokenizer, character_tokenizer
 from esscher.data.translation_pairs import Pairs, encode_sources, pair_points
 from esscher.estimators.perplexity import Measurement, as_bits, as_perplexity
-from esscher.exact.hash_language import HashProcess
+from esscher.exact.hash_language import hash_process
 from esscher.exact.languages import motif_process
 from esscher.networks.xlnet import SPECIAL_SYMBOLS
 from esscher.reports.plots import save_image_grid
@@ -403,7 +403,7 @@ def motif_splits(data: DataConfig, motif: str, *, rng: Rng) -> DataSplits:
 
 def hash_splits(data: DataConfig, zero_bits: int, *, rng: Rng) -> DataSplits:
     """Strings whose hash begins with zero bits; no string is in two splits, so that none is known from training."""
-    process = HashProcess(zero_bits, data.length, data.alphabet)
+    process = hash_process(zero_bits, data.length, data.alphabet)
     sizes = data.size, max(1, data.size // 4)
     rest = process.count - sum(sizes)
     if rest < 1:

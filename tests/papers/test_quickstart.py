@@ -38,7 +38,7 @@ def finished(tmp_path_factory):
         patch.setitem(recipe.SCALES, "smoke", scale)
         patch.setenv("COLUMNS", "80")
         out, err = printed("reproduce", "quickstart", "--out", str(root / "run"))
-        files = [root / "run" / "hash" / "base" / "model.safetensors", root / "run" / "text" / "row.json"]
+        files = [root / "run" / "hash" / "model.safetensors", root / "run" / "text" / "row.json"]
         made = [file.stat().st_mtime_ns for file in files]
         rows = json.loads((root / "run" / "result.json").read_text())
         printed("reproduce", "quickstart", "--out", str(root / "run"))

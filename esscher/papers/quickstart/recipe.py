@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.progress import Stages
 from esscher.core.randomness import SeededRng
@@ -21,7 +22,7 @@ from esscher.data.config import HASH, DataConfig
 from esscher.energies.features import LogLinear, feature_values
 from esscher.estimators.expectations import moments
 from esscher.estimators.perplexity import cross_entropy, measure_with_draws
-from esscher.exact.hash_language import HashProcess
+from esscher.exact.hash_language import hash_process
 from esscher.hub import ModelCard, save_base
 from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, is_packaged
 from esscher.networks.recurrent_config import LstmConfig
@@ -118,7 +119,8 @@ def run(context: StudyContext) -> dict[str, Any]:
             texts = text["texts"]
             sections.append(_text_section(scale.texts, text))
             panels[f"“{scale.texts.prompt} …”"] = _text_panel(scale.texts, text)
-    interval_panels(panels).savefig(context.out / "quickstart.png", dpi=160, bbox_inches="tight")
+    if is_main_process():
+        interval_panels(panels).savefig(context.out / "quickstart.png", dpi=160, bbox_inches="tight")
     commands = _next_commands(context.out, scale)
     sections.append(Section("What to try next", "The models of this run are ordinary folders.", [TextLines("", commands)]))
     about = (
@@ -135,9 +137,9 @@ def rule_of_a_hash(scale: QuickstartScale, out: Path, seed: int, stages: Stages)
     exactly, over all strings that obey."""
     data = scale.strings.data
     assert data.zero_bits is not None
-    process, rule = HashProcess(data.zero_bits, data.length, data.alphabet), f"{HASH}{data.zero_bits}"
+    process, rule = hash_process(data.zero_bits, data.length, data.alphabet), f"{HASH}{data.zero_bits}"
     with stages.stage(TRAIN):
-        base = train_base(run_with_seed(scale.strings, out / "base", seed))
+        base = train_base(run_with_seed(scale.strings, out, seed))
     units, test = base.splits.units, base.splits.test
     nats = cross_entropy(Tilted(base.base), test, units=units)["token"]
     stages.say(
@@ -164,10 +166,10 @@ def rule_of_a_hash(scale: QuickstartScale, out: Path, seed: int, stages: Stages)
     weight = fitted.fit.weights[0].value
     exact = {
         "base": process.cross_entropy(base.base),
-        "tilted": process.cross_entropy(base.base, weight),
         **{name: process.cross_entropy(model) for name, model in others.items()},
+        "tilted": process.cross_entropy(base.base, weight),
     }
-    estimates = {"base": nats, "tilted": tilted["token"], **measured}
+    estimates = {"base": nats, **measured, "tilted": tilted["token"]}
     table = [
         {"model": name, "nats per bit": replace(value, unit=""), "exact": round(exact[name], 6)}
         for name, value in estimates.items()
@@ -256,18 +258,19 @@ def _text_section(settings: TiltRun, text: dict[str, Any]) -> Section:
             Picture(intervals(panel, label=label, truth=truth, truth_label=truth_label), "The share before and after."),
             TextLines(f"Before: SmolLM2, after “{settings.prompt}”", lines["base"]),
             TextLines("After: the tilted model", lines["tilted"]),
-            Table("In numbers", [*text["shares"], {"model": f"log Z: {text['log_z']}; weights {text['verdict']}"}]),
+            Table("The share, with 95 % intervals", text["shares"]),
+            TextLines("Can it be trusted?", [f"The weights of the draws are {text['verdict']}: {text['advice']}"]),
         ],
     )
 
 
 def _next_commands(out: Path, scale: QuickstartScale) -> list[str]:
-    commands = [f"esscher sample {out / 'hash' / 'base'} --energy {out / 'hash' / 'energy'}"]
+    commands = [f"esscher sample {out / 'hash'} --energy {out / 'hash' / 'energy'}", f"esscher explore {out / 'hash'}"]
     if scale.texts is not None:
         energy = out / "text" / "energy"
         commands = [
-            f"esscher explore {scale.text_model} --energy {energy}",
             f"esscher sample {scale.text_model} --energy {energy}",
+            f"esscher explore {scale.text_model} --energy {energy}",
             *commands,
         ]
     return [*commands, "esscher train --out runs/mine --data your.txt"]
