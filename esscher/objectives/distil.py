@@ -75,9 +75,11 @@ class ReweightedDistil:
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
         student, base = (require_logits(base, "ReweightedDistil") for base in (target.base, self.teacher.base))
         with torch.no_grad():
-            normaliser = self.log_z
-            if isinstance(normaliser, Mapping):
-                normaliser = torch.tensor([normaliser[key] for key in data.prompt_keys()], dtype=torch.float64)
+            normaliser: float | Tensor
+            if isinstance(self.log_z, Mapping):
+                normaliser = torch.tensor([self.log_z[key] for key in data.prompt_keys()], dtype=torch.float64)
+            else:
+                normaliser = self.log_z
             surplus = (log_weight(self.teacher, data) - normaliser).exp() - 1
             dense = torch.softmax(base.logits(data), -1)
         log_prob = torch.log_softmax(student.logits(data), -1)

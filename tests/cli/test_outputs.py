@@ -51,7 +51,7 @@ VERBS = {
     "next-token": ["analyse", "next-token", "base", "--energy", "energy", "--prompt", "10"],
     "energies": ["analyse", "energies", "base", "--energy", "energy", "--data", "texts.txt", "--draws", "4"],
     "n-grams": ["analyse", "n-grams", "base", "--energy", "energy", "--data", "texts.txt", "--draws", "4"],
-    "data": ["data", "--data", "texts.txt", "--tokenizer.kind", "character", "--data.held-out", "0.3"],
+    "data": ["data", "--data", "motif:101", "--data.length", "6", "--data.size", "100"],
     "exact": ["exact", "motif", "--motif", "10001011111000", "--length", "30", "--mixture", "0.9"],
     "report": ["report", "base", "student"],
     "env": ["env"],
