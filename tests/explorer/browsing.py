@@ -44,6 +44,7 @@ def looking(address, *, width=1280, height=900, scheme="light"):
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
+        page.set_default_timeout(60_000)
         page.goto(address)
         yield page
         browser.close()

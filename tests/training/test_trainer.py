@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 import torch
 from rich.console import Console
-from tiny_run import SETTINGS, SPACE, fingerprint, new_base, run, toy_data
+from tiny_run import SETTINGS, SPACE, Watched, fingerprint, new_base, run, toy_data
 from torch import nn
 
 from esscher.bases.network import build_base
@@ -15,12 +15,15 @@ from esscher.core.estimate import Estimate
 from esscher.core.objective import Loss
 from esscher.core.progress import ProgressBar
 from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
 from esscher.core.target import Tilted
 from esscher.data.splits import draw_splits
 from esscher.exact.languages import motif_process
 from esscher.networks.recurrent_config import LstmConfig
 from esscher.objectives.likelihood import Likelihood
+from esscher.samplers.ancestral import draw
 from esscher.training.config import TrainingConfig
+from esscher.training.run_status import read_status
 from esscher.training.trainer import Trainer
 
 
@@ -230,3 +233,36 @@ def test_plain_lines_when_there_is_no_terminal(capsys):
     assert out == ""
     assert "step 17/17  loss" in err and "tokens/s" in err and "left" in err
     assert "step 4/17  validation" in err and "best so far" in err
+
+
+class Stop(Exception):
+    """Ends a run in its midst."""
+
+
+def test_samples_are_in_the_history_and_change_no_bit_of_a_run_that_was_interrupted(tmp_path):
+    """The weights are those of a run without samples, and the texts those of a run that went through."""
+
+    def trained(folder, *, stop_at=None, resume=False):
+        base, (data, held_out), calls = new_base(), toy_data(), iter(range(1_000))
+
+        def told():
+            if next(calls) == stop_at:
+                raise Stop
+
+        def sample(rng):
+            return [str(point) for point in draw(base, empty_prompts(1), 2, rng=rng)[0].points()]
+
+        options = {"modules": base, "validation": held_out, "folder": folder, "resume": resume, "sample": sample}
+        record = Trainer(SETTINGS)(Watched(told), Tilted(base), data, **options)
+        return record, fingerprint(base)
+
+    plain = new_base()
+    run(plain)
+    whole, weights = trained(tmp_path / "whole")
+    shown = [entry for entry in whole.history if "samples" in entry]
+    assert [entry["step"] for entry in shown] == [4, 8, 12, 16, 17] and all(len(entry["samples"]) == 2 for entry in shown)
+    assert weights == fingerprint(plain) and read_status(tmp_path / "whole") is None
+    with pytest.raises(Stop):
+        trained(tmp_path / "cut", stop_at=30)
+    again, same = trained(tmp_path / "cut", resume=True)
+    assert again.history == whole.history and same == weights
