@@ -301,6 +301,19 @@ def test_replicas_learn_as_if_alone_and_keep_their_best_weights(method):
     torch.testing.assert_close(nll(both.scores, data.masses(data.validation)), both.validation)
 
 
+def test_a_replica_that_diverges_keeps_its_best_weights_and_disturbs_no_other():
+    data = TreeData(DATA, DATA, 2, LENGTH)
+    alone = train(
+        TreeLstm(2, LENGTH, 4, (1,)), TreeData(DATA[1:], DATA[1:], 2, LENGTH), ONCE, [Setting(0.1)], plan(), rng=SeededRng(0)
+    )
+    both = train(partial_lstm(), data, ONCE, [Setting(1e300), Setting(0.1)], plan(), rng=SeededRng(0))
+    broken = train(partial_lstm(), data, ONCE, [Setting(math.inf, 2), Setting(0.1)], plan(), rng=SeededRng(0))
+    for trained in (both, broken):
+        torch.testing.assert_close(trained.validation[1:], alone.validation)
+        assert bool(strings_of(trained.scores, 0).isfinite().all()) and int(trained.update[1]) > 3
+    assert int(broken.update[0]) <= 2
+
+
 def test_settings_act_from_their_beginning_on():
     data, network = TreeData(DATA, DATA, 2, LENGTH), partial_lstm
     likelihood = train(network(), data, LIKELIHOOD, [Setting()] * 2, plan(), rng=SeededRng(0))

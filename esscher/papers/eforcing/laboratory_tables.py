@@ -26,7 +26,9 @@ def _by_condition(rows: Rows) -> dict[tuple[str, str, int], dict[str, dict[int, 
     return groups
 
 
-def saved_percent(likelihood: Mapping[int, Row], other: Mapping[int, Row], quantity: str) -> Estimate | None:
+def saved_percent(
+    likelihood: Mapping[int, Mapping[str, Any]], other: Mapping[int, Mapping[str, Any]], quantity: str
+) -> Estimate | None:
     """How much of likelihood's divergence an objective saves, in per cent, over the seeds that both have."""
     shared = [seed for seed in likelihood if seed in other]
     if len(shared) < 2:
