@@ -5,7 +5,7 @@ second, the time left. A write that fails is dropped: a run does not end because
 import contextlib
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from esscher.core.progress import Throttle
@@ -66,9 +66,7 @@ def read_status(folder: Path) -> RunStatus | None:
     """The status of the run in a folder; None where none is running, or the file is being rewritten."""
     try:
         values = parse_json((folder / STATUS).read_bytes(), STATUS)
-        return RunStatus(
-            **{name: float(value) for name, value in values.items()}
-            | {"step": int(values["step"]), "steps": int(values["steps"])}
-        )
+        numbers = [float(values[field.name]) for field in fields(RunStatus)[2:]]
+        return RunStatus(int(values["step"]), int(values["steps"]), *numbers)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
