@@ -6,6 +6,7 @@
 versions. Times of execution and everything else that changes from run to run are not kept.
 """
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same sums on every machine
 
 
 def run_notebook(path: Path, folder: Path, parameters: dict[str, Any] | None = None) -> nbformat.NotebookNode:
