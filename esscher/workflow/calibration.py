@@ -83,10 +83,10 @@ def training_cost(
         loop = TrainingLoop(plain, objective, target, data, {"model": modules}, optimizer_configs or {}, validation, None)
         done = _steps_done(folder) if resume else 0
         steps = max(0, loop.steps - done)
-        first = [_seconds(partial(loop.add_gradients, 0))]
+        first = [seconds_of(partial(loop.add_gradients, 0))]
         if is_dry_run() or steps * first[0] > LONG:
             more = range(1, 1 + min(TIMED_UPDATES, steps))
-            first = [_seconds(partial(loop.add_gradients, step)) for step in more if sum(first) < 4 * BUDGET] or first
+            first = [seconds_of(partial(loop.add_gradients, step)) for step in more if sum(first) < 4 * BUDGET] or first
         loop.optimizers.clear()
     rows = config.batch_size
     each = StepTime.of(first).scaled(4 / 3 if config.gradient_checkpointing else 1)
@@ -133,7 +133,7 @@ def drawing(
         return len(sampler(model, part, each, rng=rng).x)
 
     few, short, base = min(4, most), min(FIRST_TOKENS, length), Tilted(target.base)
-    step = _seconds(lambda: some(few, Ancestral(short), base)) / short
+    step = seconds_of(lambda: some(few, Ancestral(short), base)) / short
     if step * length * total / few <= LONG and not is_dry_run():
         return Phase(name, total, unit, StepTime.of([step * length / few]), tokens=total * length)
     if step * length <= BUDGET:
@@ -161,7 +161,7 @@ def reading(name: str, base: NetworkBase, text: Tensor, tokens: int, columns: in
     device, memory, times = next(base.parameters()).device, base.init_memory(columns), []
     piece = text[torch.arange(columns * segment) % len(text)].view(columns, segment).to(device)
     for _ in range(TIMED_UPDATES):
-        times.append(_seconds(lambda: base.read(memory, piece)))
+        times.append(seconds_of(lambda: base.read(memory, piece)))
         if times[-1] > BUDGET:
             break
     each = StepTime.of(times[1:] or times)
@@ -182,7 +182,8 @@ def _growing(run: Callable[[int], int], most: int) -> StepTime:
         rows = min(4 * rows, most)
 
 
-def _seconds(run: Callable[[], Any]) -> float:
+def seconds_of(run: Callable[[], Any]) -> float:
+    """Seconds of one call, with the work that a GPU still has to do."""
     started = time.perf_counter()
     run()
     if torch.cuda.is_available():
@@ -219,7 +220,7 @@ def slowdown() -> float:
     size = 1024
     matrix = torch.ones(size, size)
     torch.mm(matrix, matrix)
-    seconds = min(_seconds(lambda: torch.mm(matrix, matrix)) for _ in range(5))
+    seconds = min(seconds_of(lambda: torch.mm(matrix, matrix)) for _ in range(5))
     return REFERENCE_GFLOPS * 1e9 * seconds / (2 * size**3)
 
 

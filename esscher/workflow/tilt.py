@@ -70,9 +70,9 @@ from esscher.training.evaluation import HeldOut
 from esscher.training.made_with import RECORD, claim_folder, energy_fingerprint, sequences_fingerprint
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws, ResumableByPrompts, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
-from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory, training_cost
+from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory, seconds_of, training_cost
 from esscher.workflow.config.tilt import ContrastConfig, FitConfig, TiltRun
-from esscher.workflow.cost import Cost, Phase, before_start, written
+from esscher.workflow.cost import Cost, Phase, StepTime, before_start, written
 from esscher.workflow.model import Model, SavedEnergy, load
 from esscher.workflow.processors import DataSplits, ImageProcessor
 from esscher.workflow.run_folder import (
@@ -87,6 +87,7 @@ from esscher.workflow.run_folder import (
 ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE)
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
 NEGATIVES, HELD_OUT, JUDGED = "negatives", "held-out", "judge"  # folders of draws that a run keeps
+EXAMPLES = 64  # draws on which the time of features is measured, for an estimate of the cost
 DRAWS_PER_PROMPT = 64  # draws for each prompt in the end, where there are several
 MOMENT_TOLERANCE = 0.01  # of a feature's range: the error of a moment that advice on the number of draws aims at
 
@@ -343,7 +344,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     rng = SeededRng(run.training.seed).stream("tilt")
     base = truncated(model.base, **vars(run.truncation))
     prompt = empty_prompts(1) if run.prompt is None else prompts_of(model.data.encode_prompts([run.prompt]))
-    before_start(partial(_fit_cost, model, base, prompt, run))
+    before_start(partial(_fit_cost, model, base, prompt, features, run))
     result = fit_feature_weights(base, features, data, wanted, run.fit, prompt=prompt, rng=rng)
     saved = SavedLogLinear(
         specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking,
@@ -436,14 +437,25 @@ def learnt_nothing(loss: Estimate | None, config: ContrastConfig) -> list[str]:
     ]
 
 
-def _fit_cost(model: Model, base: Base, prompt: Sequences, run: TiltRun) -> Cost:
+def _fit_cost(model: Model, base: Base, prompt: Sequences, features: Sequence[Feature], run: TiltRun) -> Cost:
     """Draws to fit on and to measure on; the stochastic regimes draw until they converge."""
     notes: tuple[str, ...] = ()
     fit = drawing("fit", Tilted(base), prompt, run.fit.draws, at_once=ROWS_BY_DRAWS)
     if run.fit.regime != "newton":
         notes = (f"The regime {run.fit.regime} draws until it converges, up to {MomentDescent().budget:,} times: far longer.",)
+    few = Ancestral()(Tilted(base), prompt, EXAMPLES, rng=SeededRng(0)).x
+    each = StepTime.of([seconds_of(partial(feature_values, features, few)) / EXAMPLES])
+    evaluated = Phase("features", 3 * run.fit.draws, "sequences with their features", each)  # to fit, to weigh, to measure
     facts = {"device": model.placement}
-    return Cost("esscher tilt", (fit, replace(fit, name="measurement")), run.out, 10**5, peak_memory(model.base), notes, facts)
+    return Cost(
+        "esscher tilt",
+        (fit, evaluated, replace(fit, name="measurement")),
+        run.out,
+        10**5,
+        peak_memory(model.base),
+        notes,
+        facts,
+    )
 
 
 def _contrast_cost(model: Model, energy: NetworkEnergy, splits: DataSplits, run: TiltRun, folder: Path | None) -> Cost:

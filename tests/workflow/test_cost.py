@@ -106,7 +106,8 @@ def test_counts_are_those_of_the_run(capsys, folder, tmp_path):
     tilted = answer(
         capsys, "tilt", str(folder / "base"), "--out", str(tmp_path / "b"), "--want", "contains:101=0.7", "--dry-run"
     )
-    assert [row["steps"] for row in tilted["cost"]] == ["20,000 draws of at most 7 tokens"] * 2
+    draws = "20,000 draws of at most 7 tokens"
+    assert [row["steps"] for row in tilted["cost"]] == [draws, "60,000 sequences with their features", draws]
 
 
 def test_a_resumed_run_has_fewer_updates(capsys, folder, tmp_path):
