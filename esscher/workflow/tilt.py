@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -297,7 +298,9 @@ def _fit_cost(model: Model, features: Sequence[Feature], run: TiltRun) -> Cost:
     if run.fit.regime != "newton":
         notes = (f"The regime {run.fit.regime} draws until it converges, up to {MomentDescent().budget:,} times: far longer.",)
     few = Ancestral()(Tilted(model.base), prompt, EXAMPLES, rng=SeededRng(0)).x
-    each = StepTime.of([seconds_of(partial(feature_values, features, few)) / EXAMPLES])
+    feature_values(features, few)  # the first call is slower
+    many = few.rows(torch.arange(16 * EXAMPLES) % EXAMPLES)
+    each = StepTime.of([seconds_of(partial(feature_values, features, many)) / len(many) for _ in range(2)])
     evaluated = Phase("features", 3 * draws, "sequences with their features", each)  # to fit, to weigh, to measure
     facts = {"device": model.placement}
     return Cost(
