@@ -24,13 +24,13 @@ EXCEPTIONS = [
     ),
     (
         "temperature, top_k and top_p are the field's words for truncating a base: the wrapper, two wire formats (OpenAI's and "
-        "that of Hugging Face's generate), the sliders of a page and the flags of `sample` are parsed and checked differently",
+        "that of Hugging Face's generate), the sliders of a page and flags are parsed and checked differently",
         [
             "esscher.bases.truncated:Truncated",
             "esscher.hub.custom_generate:GenerateCall",
             "esscher.serving.requests:CompletionRequest",
             "esscher.explorer.views:Controls",
-            "esscher.workflow.config.sample:SampleConfig",
+            "esscher.core.truncation:Truncation",
         ],
     ),
     (

@@ -25,6 +25,7 @@ EACH = {
     "ends-with:.": FeatureSpec("ends-with", "."),
     "matches:^[A-Z]": FeatureSpec("matches", "^[A-Z]"),
     "matches[name=capital]:^[A-Z]:?": FeatureSpec("matches", "^[A-Z]:?", "capital"),
+    "hash:4": FeatureSpec("hash", "4"),
     "characters": FeatureSpec("characters"),
     "words[at_least=20]": FeatureSpec("words", at_least=20.0),
     "tokens": FeatureSpec("tokens"),

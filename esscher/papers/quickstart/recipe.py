@@ -74,7 +74,7 @@ SCALES = {
     ),
     "small": QuickstartScale(
         strings=_strings(4, length=20, size=5_000, width=64, layers=1, epochs=6),
-        larger=_strings(4, length=20, size=5_000, width=200, layers=2, epochs=4),
+        larger=_strings(4, length=20, size=5_000, width=128, layers=2, epochs=4),
         fit=FitConfig(draws=20_000), distil=DistilConfig("importance", 4_000, 64_000),
         student=TrainingConfig(epochs=3, batch_size=50), texts=CHEF,
     ),
