@@ -1,5 +1,5 @@
-"""Exact counts of strings with and without a motif, their entropy, and the zero bits of a hash; without torch, so that the import
-is fast."""
+"""Exact counts of strings with and without a motif, their entropy, and zero bits of a hash; without torch, so that the import is
+fast."""
 
 import hashlib
 import math
