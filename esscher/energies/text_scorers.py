@@ -18,7 +18,7 @@ from pathlib import Path
 import regex
 
 from esscher.energies.feature_spec import DEFAULT_N, WORD, FeatureSpec, list_words, token_numbers
-from esscher.exact.hash_language import leading_zero_bits
+from esscher.exact.counting import leading_zero_bits
 
 PATTERN_SECONDS = 1.0  # for one pattern on one text
 REGEX_ONLY = re.compile(r"\\N\{[^}]*\}|\\.|\{(?!\d*,?\d*\})|\[\^?:", re.DOTALL)  # escapes, plain braces, [:

@@ -1,8 +1,18 @@
-"""Exact counts of strings with and without a motif, and their entropy; without torch, so that the import is fast."""
+"""Exact counts of strings with and without a motif, their entropy, and zero bits of a hash; without torch, so that the import is
+fast."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Sequence
+
+HASH_BITS = 64
+
+
+def leading_zero_bits(text: str) -> int:
+    """How many zero bits the BLAKE2b hash of a text begins with, at most 64."""
+    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=HASH_BITS // 8).digest()
+    return HASH_BITS - int.from_bytes(digest, "big").bit_length()
 
 
 def kmp_transitions(motif: Sequence[int], symbols: int) -> list[list[int]]:

@@ -6,7 +6,6 @@ obey; all strings are tried, so that number, entropy and the cross-entropy of an
 tokens 0, 1, ...; the end symbol is the token after them, and strings of the one length end without it.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,16 +19,10 @@ from torch import Tensor
 from esscher.core.device import on_device_of
 from esscher.core.space import Sequences, Space, sequences
 from esscher.core.target import Base
+from esscher.exact.counting import HASH_BITS, leading_zero_bits
 
 MAX_STRINGS = 2**22  # about five seconds to try
-HASH_BITS = 64
 ROWS_PER_BATCH = 8192
-
-
-def leading_zero_bits(text: str) -> int:
-    """How many zero bits the BLAKE2b hash of a text begins with, at most 64."""
-    digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=HASH_BITS // 8).digest()
-    return HASH_BITS - int.from_bytes(digest, "big").bit_length()
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from esscher.energies.declared_features import feature_from_spec
 from esscher.energies.feature_spec import parse_feature
 from esscher.energies.features import LogLinear, feature_values
 from esscher.exact.automaton import Automaton
+from esscher.exact.counting import leading_zero_bits
 from esscher.exact.enumeration import tabulate
-from esscher.exact.hash_language import HashProcess, leading_zero_bits
+from esscher.exact.hash_language import HashProcess
 from esscher.workflow.config.tilt import FitConfig
 from esscher.workflow.processors import hash_splits, process_splits
 from esscher.workflow.tilt import fit_feature_weights
