@@ -1,4 +1,4 @@
-"""Exact counts of strings with and without a motif, their entropy, and zero bits of a hash; without torch, so that the import is
+"""Exact counts of strings with and without a motif, their entropy, and zero bits of a hash; without torch, so that it imports
 fast."""
 
 import hashlib
