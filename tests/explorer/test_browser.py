@@ -53,6 +53,8 @@ def test_the_button_does_what_the_verdict_advises(address):
     with looking(address) as page:
         (count,) = re.findall(r"Drawing stopped (?:at the limit of|after) ([0-9,]+) candidates", drawn(page))
         assert "Draw 4" in page.inner_text("#more")
+        open_tab(page, "Candidates")
+        page.wait_for_selector("#candidates tbody tr", timeout=WAIT)
         page.click("#more")
         words = f"among {4 * int(count.replace(',', '')):,} draws"
         page.wait_for_function(f"document.querySelector('#candidates').textContent.includes('{words}')", timeout=WAIT)
@@ -70,6 +72,8 @@ def test_an_example_is_clicked_and_controls_change_what_is_seen(address):
         page.click("#settings button")
         page.fill("#top-k input[type=number]", "1")
         page.press("#top-k input[type=number]", "Tab")
+        open_tab(page, "Candidates")
+        page.wait_for_selector("#candidates tbody tr", timeout=WAIT)
         page.wait_for_function("document.querySelectorAll('#candidates tbody tr').length == 1", timeout=WAIT)
         open_tab(page, "Next token")
         page.wait_for_selector("#tokens .token", timeout=WAIT)
