@@ -129,8 +129,8 @@ def _best_validation(view: TrainingView) -> dict[str, str] | None:
     if not evaluations:
         return None
     best = min(evaluations, key=lambda entry: entry["validation"])
-    ends = [float(best.get(f"validation_{end}", best["validation"])) for end in ("low", "high")]
-    estimate = Estimate(float(best["validation"]), *ends, 0.95, len(evaluations), "held-out data")
+    low, high = (float(best.get(f"validation_{end}", best["validation"])) for end in ("low", "high"))
+    estimate = Estimate(float(best["validation"]), low, high, 0.95, len(evaluations), "held-out data")
     value, _, interval = short(estimate).partition(" ")
     note = f"{interval} at step {best['step']:,}".strip()
     return {"name": "best validation loss", "value": value, "note": note, "title": "with its 95 % interval"}

@@ -242,8 +242,8 @@ def history_line(
     low, high = f"{key}_low", f"{key}_high"
     has_ends = all(_is_number(entry.get(low)) and _is_number(entry.get(high)) for entry in rows)
     x, y = [float(entry["step"]) for entry in rows], [float(entry[key]) for entry in rows]
-    ends = ([float(entry[low]) for entry in rows], [float(entry[high]) for entry in rows]) if has_ends else ((), ())
-    return Line(label, x, y, colour, *ends, marks=marks)
+    lows, highs = ([float(entry[end]) for entry in rows] if has_ends else [] for end in (low, high))
+    return Line(label, x, y, colour, lows, highs, marks=marks)
 
 
 def _is_number(value: Any) -> bool:
