@@ -101,7 +101,7 @@ def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> Non
         rich_table(name, rows, terminal, verbose=verbose) for name, rows in report.tables.items() if rows and name not in hidden
     ]
     title = "" if report.tables_first else report.title
-    if title or any(value is not None for value in facts.values()):
+    if (title and (parts or report.notes)) or any(value is not None for value in facts.values()):
         parts.insert(len(parts) if report.tables_first else 0, rich_facts(title, facts, terminal, verbose=verbose))
     if report.notes:
         parts.append(rich_notes(report.notes, terminal))

@@ -206,6 +206,7 @@ APART = {
     "bases.build_base": "builds the kinds",
     "bases.causal_lm": "gives a CausalLM",
     "bases.seq2seq_lm": "gives a Seq2SeqLM",
+    "samplers.DrawCountingBase": "passes every call on and counts tokens; tests/core/test_progress.py",
     "bases.require_logits": "gives the base it was given",
     "bases.with_max_length": "gives a WithMaxLength, or the base",
     "bases.truncated": "gives a Truncated, or the base",

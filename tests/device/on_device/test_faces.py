@@ -44,7 +44,7 @@ def views(device, energy, sampler):
     view = last(page.draw("a", controls))
     names, table = page.next_tokens("a", controls, draws=16)
     tilted = () if energy == "flat" else (page.changes(view, 1, controls, draws=8), page.energies(controls))
-    return view.rows, view.parts, view.pool, names, table, page.draws_by_model(view, controls), tilted
+    return view.rows, view.parts, view.pool, names, table, page.texts(view, controls), tilted
 
 
 def assert_alike(actual, expected):
