@@ -97,6 +97,14 @@ class CheckpointManager:
         self.prune()
         return place
 
+    def restore_names(self, last: Path, best_step: int | None) -> None:
+        """Name the last and the best checkpoint again, where a kill or a full disk came before their names were written."""
+        names = self.current()
+        best = None if best_step is None or not self.at(best_step).is_dir() else self.at(best_step).name
+        restored = {"last": names.get("last") or last.name, "best": names.get("best") or best}
+        if restored != names:
+            write_json(self.folder / CURRENT, restored)
+
     def prune(self) -> None:
         """Delete all but the last checkpoints and the best."""
         current = self.current()

@@ -159,6 +159,7 @@ class TrainingLoop:
         self._refuse_lost_best()
         self.history.restore(saved.state["history"])
         if self.main:
+            self.checkpoints.restore_names(last, self.trainer_state.best_step if self.config.keep_best else None)
             self.checkpoints.prune()  # what a kill left of it
         if saved.state["versions"] != _versions():
             self.progress.say(f"Saved with {saved.state['versions']}, resumed with {_versions()}: bits may differ.")

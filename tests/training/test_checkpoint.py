@@ -192,3 +192,13 @@ def test_a_resumed_history_is_that_of_the_checkpoint_whatever_a_power_cut_left_i
     again.add({"step": 3, "again": True})
     lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
     assert lines == again.entries == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
+
+
+def test_names_that_a_kill_came_before_are_written_again(tmp_path):
+    """Else the best checkpoint counts as an old one, and is deleted when two later ones are there."""
+    again, weights = run_with_best_before_last(tmp_path)
+    names = (tmp_path / "checkpoints" / "current.json").read_text()
+    (tmp_path / "checkpoints" / "current.json").unlink()
+    base = new_base(seed=3)
+    again(base)
+    assert (tmp_path / "checkpoints" / "current.json").read_text() == names and fingerprint(base) == weights
