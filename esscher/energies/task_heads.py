@@ -5,7 +5,7 @@ frozen encoder is not trained and has no dropout. Heads compute in the dtype of 
 `esscher.energies.encoders`; C scores, K kernels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -125,11 +125,17 @@ class KernelPooling(nn.Module):
 def layerwise_lr_decay(module: TaskModel, rate: float) -> dict[str, float]:
     """Factors of the learning rate by parameter prefix: 1 for the head and the encoder's last layer, `rate` times that of the
     layer above for each layer below, and once more for the parameters below all layers."""
-    stacks = [(name, part) for name, part in module.encoder.named_modules() if isinstance(part, nn.ModuleList)]
-    name, layers = max(stacks, key=lambda stack: len(stack[1]), default=("", ()))
+    name, layers = max(_layer_stacks(module.encoder), key=lambda stack: len(stack[1]), default=("", ()))
     count = len(layers)
     factors = {f"encoder.{name}.{number}.": rate ** (count - 1 - number) for number in range(count)}
     return {"encoder.": rate**count, **factors}
+
+
+def _layer_stacks(encoder: nn.Module) -> list[tuple[str, Sequence[nn.Module]]]:
+    """The lists of layers by name: those that are not inside a layer themselves, and are no tables of embeddings."""
+    lists = [(name, list(part)) for name, part in encoder.named_modules() if isinstance(part, nn.ModuleList)]
+    outer = [(name, parts) for name, parts in lists if not any(name.startswith(f"{other}.") for other, _ in lists)]
+    return [(name, parts) for name, parts in outer if not any(isinstance(part, nn.Embedding) for part in parts)]
 
 
 def _linear(width: int, outputs: int) -> nn.Linear:

@@ -1,6 +1,7 @@
 """Heads on encoders: padding changes nothing, spans stay in the prompt, kernels count as by hand, what is frozen stays."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,6 +79,15 @@ def test_lower_layers_learn_less():
     task_model = TaskModel(network_encoder(CONFIGS["xlnet"], 4, bidirectional=True), TaskHeadConfig())
     shares = layerwise_lr_decay(task_model, 0.5)
     assert shares == {"encoder.": 0.25, "encoder.network.blocks.0.": 0.5, "encoder.network.blocks.1.": 1.0}
+
+
+def test_one_layer_learns_at_the_full_rate():
+    """A layer has lists of its own, such as two norms, which are no layers; nor are the tables of an adaptive embedding."""
+    one = replace(CONFIGS["xlnet"], layers=1)
+    task_model = TaskModel(network_encoder(one, 4, bidirectional=True), TaskHeadConfig())
+    assert layerwise_lr_decay(task_model, 0.5) == {"encoder.": 0.5, "encoder.network.blocks.0.": 1.0}
+    task_model.encoder.tables = torch.nn.ModuleList([torch.nn.Embedding(2, 2) for _ in range(5)])
+    assert layerwise_lr_decay(task_model, 0.5) == {"encoder.": 0.5, "encoder.network.blocks.0.": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from esscher.papers.games.points import (
     Points,
     as_points,
     read_or_split,
+    released_points,
     to_pixels,
     two_spirals,
     with_unit_covariance,
@@ -110,9 +111,11 @@ def _images_section(context: StudyContext, images: str, rows: Rows) -> Section:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanarGameSettings:
-    """How a game is played on one process; `reference`, if not None, replaces the density that it is compared with."""
+    """How a game is played on one process, with points of the released code, unless a `truth` is drawn from; `reference`, if
+    not None, is the density that it is compared with."""
 
-    truth: GaussianMixture2d
+    process: str
+    truth: GaussianMixture2d | None = None
     reference: GaussianMixture2d | None = None
     objective: Gan | EnergyGan
     training: TrainingConfig
@@ -145,8 +148,10 @@ def _small(process: str, model: str, *, smoke: bool) -> PlanarGameSettings:
         nets = PlanarNets(std=0.03, generator_std=0.3, inference_noise_std=0.5)
         optimizers = players(OptimizerConfig(3.0, momentum=0.0), OptimizerConfig(momentum=0.0))
         optimizers["inference"] = OptimizerConfig(2.0, momentum=0.5)
-    truth = PROCESSES[process]()
-    settings = PlanarGameSettings(truth=truth, objective=objective, training=training, optimizers=optimizers, nets=nets)
+    settings = PlanarGameSettings(
+        process=process, reference=published_reference(process), objective=objective, training=training,
+        optimizers=optimizers, nets=nets,
+    )  # fmt: skip
     if not smoke:
         return settings
     tiny = replace(training, steps=20, batch_size=50, save_every=20, log_every=10, learning_rate=5e-4)
@@ -155,11 +160,11 @@ def _small(process: str, model: str, *, smoke: bool) -> PlanarGameSettings:
 
 def _published(process: str, model: str) -> PlanarGameSettings:
     """As released; for the two games that were not, the settings of the others. Temperatures are scale times batch."""
-    spirals, truth = process == SPIRALS, PROCESSES[process]()
+    spirals, reference = process == SPIRALS, published_reference(process)
     if model == "GAN":
         training = TrainingConfig(epochs=500, batch_size=500, learning_rate=1e-3, optimizer="adagrad", max_grad_norm=None)
         nets = PlanarNets(std=0.01, generator_std=0.125)
-        return PlanarGameSettings(truth=truth, objective=Gan(), training=training, nets=nets)
+        return PlanarGameSettings(process=process, reference=reference, objective=Gan(), training=training, nets=nets)
     calibration = NeighbourEntropy(form="variance") if model == NN else CALIBRATIONS[model]
     temperature = {FOUR: 0.5, "biased pair": 0.15, SPIRALS: 0.25}[process]
     gate = Gate(-0.2 if process == "biased pair" else -10.0, 0.1)
@@ -169,12 +174,18 @@ def _published(process: str, model: str) -> PlanarGameSettings:
         stable_ratio=0.4 if spirals else 0.1, min_lr_ratio=0.99**300 if spirals else 0.985**90,
     )  # fmt: skip
     return PlanarGameSettings(
-        truth=truth,
+        process=process,
+        reference=reference,
         objective=EnergyGan(calibration, temperature, gate=gate, margin=margin),
         training=training,
         optimizers=players(OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0)),
         nets=PlanarNets(std=0.1, generator_std=0.01) if spirals else PlanarNets(std=0.01, generator_std=0.001),
     )
+
+
+def published_reference(process: str) -> GaussianMixture2d | None:
+    """The density that the thesis compares with, if it is not that of the points: wider Gaussians for the spirals."""
+    return with_unit_covariance(two_spirals()) if process == SPIRALS else None
 
 
 def make_row(context: StudyContext, process: str, model: str, seed: int) -> Row:
@@ -192,7 +203,10 @@ def play(settings: PlanarGameSettings, process: str, model: str, seed: int, run_
     """Train one game and compare all distributions on the grid, unless its row exists; panels stay in the run folder."""
 
     def make() -> Row:
-        data = settings.truth.draw(settings.draws, rng=SeededRng(0, "data", process))
+        if settings.truth is None:
+            truth, data = PROCESSES[process](), released_points(process, settings.draws)
+        else:
+            truth, data = settings.truth, settings.truth.draw(settings.draws, rng=SeededRng(0, "data", process))
         game = settings.nets.build(inference=model == VI, rng=SeededRng(seed, "networks"))
         objective, optimizers = settings.objective, settings.optimizers
         steps = train_game(objective, game, data, settings.training, optimizers, seed=seed, folder=run_dir)
@@ -201,7 +215,7 @@ def play(settings: PlanarGameSettings, process: str, model: str, seed: int, run_
             draws = Points(game.generator.draw(settings.draws, rng=SeededRng(seed, "draws")))
         cells = {
             "disc": grid.density(-energy(game, grid.centres, objective.temperature)),
-            "data": grid.density((settings.reference or settings.truth).log_density(grid.centres)),
+            "data": grid.density((settings.reference or truth).log_density(grid.centres)),
             "gen": grid.histogram(draws),
             "emp": grid.histogram(data),
         }
@@ -242,10 +256,10 @@ OPTIONS: Mapping[str, tuple[str, str, Change]] = {
     "no noise before the inference net (thesis)": (
         FOUR, VI, lambda settings: replace(settings, nets=replace(settings.nets, inference_noise_std=0.0)),
     ),
-    "spirals of 100 Gaussians (thesis)": (SPIRALS, NN, lambda settings: settings),
-    "spirals of 50 Gaussians (code)": (SPIRALS, NN, lambda settings: replace(settings, truth=two_spirals("released"))),
-    "judged by identity covariances (code)": (
-        SPIRALS, NN, lambda settings: replace(settings, reference=with_unit_covariance(settings.truth)),
+    "spirals of 50 Gaussians an arm, judged by identity covariances (code)": (SPIRALS, NN, lambda settings: settings),
+    "judged by their own covariances": (SPIRALS, NN, lambda settings: replace(settings, reference=None)),
+    "spirals of 100 Gaussians an arm (thesis), judged by their own covariances": (
+        SPIRALS, NN, lambda settings: replace(settings, truth=two_spirals("thesis"), reference=None),
     ),
 }  # fmt: skip
 

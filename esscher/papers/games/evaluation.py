@@ -1,10 +1,10 @@
 """Evaluation of games: in the plane divergences over a grid, and figures; of images a linear probe, their order by energy and
 mean.
 
-A grid has S rows and S columns over the bounding box of some points, extended by a quarter of its range on each side. Densities
-and energies are evaluated at the centres of cells and normalised over them; points outside count in the nearest cell. An empty
-cell of a histogram adds nothing to KL(histogram || other), and counts as half a point in KL(other || histogram). Letters: N
-points, M test points, C = S * S cells, F features, K classes.
+A grid has S rows and S columns of nodes over the bounding box of some points, extended by a quarter of its range on each side,
+as in the released code of Dai et al. (2017). Densities and energies are evaluated at the nodes and normalised over them; a
+point counts at the nearest node, the centre of its cell. An empty cell of a histogram adds nothing to KL(histogram || other),
+and counts as half a point in KL(other || histogram). Letters: N points, M test points, C = S * S cells, F features, K classes.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class CellDistribution:
 
 @dataclass(frozen=True)
 class Grid:
-    """S * S cells over a box."""
+    """S * S cells, whose centres reach from the low to the high corner of a box."""
 
     low: tuple[float, float]
     high: tuple[float, float]
@@ -68,7 +68,7 @@ class Grid:
     def centres(self) -> Float[Tensor, "C 2"]:
         """The centre of every cell, ordered by x, then by y."""
         sides = zip(self.low, self.high, strict=True)
-        x, y = (low + (high - low) * (torch.arange(self.side) + 0.5) / self.side for low, high in sides)
+        x, y = (torch.linspace(low, high, self.side, dtype=torch.float64) for low, high in sides)
         return torch.cartesian_prod(x, y).float()
 
     @property
@@ -83,7 +83,8 @@ class Grid:
     def histogram(self, points: Points) -> CellDistribution:
         """The distribution of points over the cells."""
         axes = zip(points.values.double().T, self.low, self.high, strict=True)
-        x, y = (((values - low) / (high - low) * self.side).long().clamp(0, self.side - 1) for values, low, high in axes)
+        last = self.side - 1
+        x, y = (((values - low) / (high - low) * last).round().long().clamp(0, last) for values, low, high in axes)
         return CellDistribution.histogram(x * self.side + y, self.side**2)
 
 

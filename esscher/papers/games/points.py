@@ -1,14 +1,15 @@
 """Points of a continuous space with optional class labels: images, and processes in the plane whose density is known.
 
     four Gaussians     centres at (+-v, +-v), equal weights, a random covariance each
-    biased pair        centres at (-v, -v) and (v, v), weights 0.1 and 0.9, variance 5
+    biased pair        centres at (v, v) and (-v, -v), weights 0.1 and 0.9, variance 5
     two spirals        equal Gaussians along two arms
     four spins         four arms around the origin, each a class of narrow Gaussians
     two circles        a circle within a circle, each a class of narrow Gaussians
 
-The parameters of the first three are drawn with the seeds of the released code of Dai et al. (2017), in the order that we read
-from it; those of the last two, which the thesis (C.4) shows without numbers, are ours. Pixels of images, 0 to 255, are scaled
-to [pixel_min, 1]. Letters: N points; D numbers of a point in the plane; M Gaussians; C channels, H rows, W columns of an image.
+The first three are those of the released code of Dai et al. (2017): the same seeds, in the same order of draws, so that v is
+7.66 and 3.49, and `released_points` are its training points. The last two, which the thesis (C.4) shows without numbers, are
+ours. Pixels of images, 0 to 255, are scaled to [pixel_min, 1]. Letters: N points; D numbers of a point in the plane; M
+Gaussians; C channels, H rows, W columns of an image.
 """
 
 import math
@@ -110,8 +111,9 @@ def semi_supervised_splits(
 
 
 DRAWS = 100_000  # of the published experiments
-SPIRAL_ANGLE = 780 / 360 * 2 * math.pi  # the angle of a spiral's end
+SPIRAL_ANGLES = (120.0, 480.0)  # degrees, from the first Gaussian of an arm to the last
 SPIRAL_ARM_STD = 0.45  # standard deviation of a spiral's arm
+SPIRAL_GAUSSIANS = {"thesis": 100, "released": 50}  # on each arm
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,27 +158,65 @@ def equal_gaussians(
 
 
 def four_gaussians() -> GaussianMixture2d:
-    """Four Gaussians of equal weight around the corners of a square."""
-    random = np.random.RandomState(5)
-    v = 10 * random.rand()
-    variance = 10 * torch.from_numpy(random.rand(4, 2))
-    mean = v * torch.tensor([[1, 1], [1, -1], [-1, 1], [-1, -1]], dtype=torch.float64)
-    return GaussianMixture2d(torch.full((4,), 0.25, dtype=torch.float64), mean, variance)
+    """Four Gaussians of equal weight around the corners of a square; they hardly overlap."""
+    return _four_gaussians()[0]
 
 
 def biased_pair() -> GaussianMixture2d:
     """Two Gaussians, one nine times as heavy as the other."""
-    v = 8 * np.random.RandomState(2).rand()
-    mean = v * torch.tensor([[-1, -1], [1, 1]], dtype=torch.float64)
-    return GaussianMixture2d(torch.tensor([0.1, 0.9], dtype=torch.float64), mean, torch.full_like(mean, 5.0))
+    return _biased_pair()[0]
 
 
-def two_spirals(form: Literal["thesis", "released"] = "thesis") -> GaussianMixture2d:
-    """Two arms of Gaussians: 100 on each in the thesis, 50 on each in the released code."""
-    count = {"thesis": 100, "released": 50}[form]
-    angle = SPIRAL_ANGLE * ((torch.arange(count, dtype=torch.float64) + 1) / count).sqrt()
+def two_spirals(form: Literal["thesis", "released"] = "released") -> GaussianMixture2d:
+    """Two arms of Gaussians: 50 on each in the released code, 100 on each by the text of the thesis."""
+    angle = torch.deg2rad(torch.linspace(*SPIRAL_ANGLES, SPIRAL_GAUSSIANS[form], dtype=torch.float64))
     arm = angle[:, None] * torch.stack([-angle.cos(), angle.sin()], -1)
     return equal_gaussians(torch.cat([arm, -arm]), SPIRAL_ARM_STD)
+
+
+def released_points(process: str, count: int = DRAWS) -> Points:
+    """The training points of the released code for one of `PROCESSES`, in a random order that is always the same; with another
+    `count`, points that it would have drawn."""
+    makers = {"four Gaussians": _four_gaussians, "biased pair": _biased_pair, "two spirals": _two_spirals}
+    values = torch.from_numpy(np.concatenate(makers[process](count)[1])).float()
+    return Points(values[SeededRng(0, "order of points", process).permutation(len(values))])
+
+
+Drawn = tuple[GaussianMixture2d, list[NDArray[np.float64]]]  # the process, and points of each of its Gaussians
+
+
+def _four_gaussians(count: int = DRAWS) -> Drawn:
+    random = np.random.RandomState(5)
+    counts, v = random.multinomial(count, [0.25] * 4), 10 * random.rand()
+    means, variances, points = [], [], []
+    for corner, number in zip(((1, 1), (-1, 1), (1, -1), (-1, -1)), counts, strict=True):
+        means.append(v * np.array(corner, dtype=np.float64))
+        variances.append(10 * random.rand(2))
+        points.append(random.multivariate_normal(means[-1], np.diag(variances[-1]), number))
+    weight = torch.full((4,), 0.25, dtype=torch.float64)
+    return GaussianMixture2d(weight, torch.from_numpy(np.stack(means)), torch.from_numpy(np.stack(variances))), points
+
+
+def _biased_pair(count: int = DRAWS) -> Drawn:
+    random, weight = np.random.RandomState(2), torch.tensor([0.1, 0.9], dtype=torch.float64)
+    v, counts = 8 * random.rand(), random.multinomial(count, weight.numpy())
+    mean = v * torch.tensor([[1, 1], [-1, -1]], dtype=torch.float64)
+    process = GaussianMixture2d(weight, mean, torch.full_like(mean, 5.0))
+    return process, _points_of(process, counts, random)
+
+
+def _two_spirals(count: int = DRAWS) -> Drawn:
+    random, process = np.random.RandomState(12345), two_spirals()
+    counts = random.multinomial(count, process.weight.numpy())
+    return process, _points_of(process, counts, random)
+
+
+def _points_of(
+    process: GaussianMixture2d, counts: NDArray[np.int64], random: np.random.RandomState
+) -> list[NDArray[np.float64]]:
+    """So many points of each Gaussian."""
+    parts = zip(process.mean.numpy(), process.variance.numpy(), counts, strict=True)
+    return [random.multivariate_normal(mean, np.diag(variance), number) for mean, variance, number in parts]
 
 
 def with_unit_covariance(process: GaussianMixture2d) -> GaussianMixture2d:
