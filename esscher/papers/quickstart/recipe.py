@@ -1,4 +1,4 @@
-"""The quick start, in about three minutes on two cores; it resumes.
+"""The quick start, in a few minutes on two cores; it resumes.
 
 1. A rule that no next-token model learns: strings of 20 bits whose hash begins with four zero bits. A base, a larger base and a
    student of the tilted model stay at log 2 nats per bit; the tilted model, with one weight, is at the exact entropy.
