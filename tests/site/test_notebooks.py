@@ -21,7 +21,7 @@ NAMES = [path.stem for path in sorted(FOLDER.glob("*.ipynb"))]
 SMALL = {
     "laboratory": {"REPLICATIONS": 60, "DRAWS": 200},
     "own_text": {"STEPS": 60, "DRAWS": 600, "CANDIDATES": 3000},
-    "pretrained": {"MODEL": "runs/base", "PROMPT": "the", "CRITICAL": "cat,garden", "WANTED": 0.7, "LENGTH": 10},
+    "pretrained": {"MODEL": "runs/base", "PROMPT": "the", "WORDS": "cat,garden", "WANTED": 0.7, "LENGTH": 10},
 }
 PROMPTS = "prompt" in {field.name for field in fields(TiltRun)}  # whether weights can be fitted after a prompt
 
