@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 .PHONY: help venv quickstart test slow coverage lint mutants faults bench docs clean
 
 help:
-	@echo "make quickstart   set up, then two demonstrations with a report (a few minutes on 2 cores after set-up)"
+	@echo "make quickstart   set up, then two demonstrations with a report (3 minutes on 2 cores after set-up)"
 	@echo "make test         set up with all extras, then lint and run the fast tests (under 10 minutes on 2 cores)"
 	@echo "make slow         the tests that take longer"
 	@echo "make coverage     which lines the fast tests run"

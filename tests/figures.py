@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,7 @@ def quickstart_figures(folder: Path) -> dict[str, object]:
 def interval_figures(folder: Path) -> list[dict[str, object]]:
     """The rows of the study, without what is not shown."""
     rows = json.loads((folder / "intervals.json").read_text())["rows"]
-    shown = ("law", "held_back", "draws", "texts", "prompts", "quantity", "replications", "coverage", "good")
+    shown = ("law", "laws", "draws", "texts", "prompts", "quantity", "replications", "coverage", "good")
     return [{key: row[key] for key in (*shown, "coverage_given_good") if key in row} for row in rows]
 
 
@@ -140,14 +141,20 @@ def plain(text: str) -> str:
     return re.sub(r"([|*_<>`$\[\]\\])", r"\\\1", text)
 
 
-def weights_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
-    """A line for each law: coverage and share of good verdicts by number of draws."""
+def weights_table(rows: list[dict[str, object]], laws: str) -> str:
+    """A line for each law: coverage and share of good verdicts by number of draws; then, over all cells, the coverage given a
+    good verdict, and the largest share of samples in a cell that are good and not covered."""
     by_law: dict[str, dict[tuple[object, object], dict[str, object]]] = defaultdict(dict)
     for row in rows:
-        if "draws" in row and row["held_back"] == held_back:
+        if "draws" in row and row["laws"] == laws:
             by_law[str(row["law"])][row["draws"], row["quantity"]] = row
     draws = sorted({count for law in by_law.values() for count, _ in law})
-    head = [f"{quantity}, {count:,}" for quantity in ("log Z", "KL") for count in draws] + ["moments", "good", "given good"]
+    head = [f"{quantity}, {count:,}" for quantity in ("log Z", "KL") for count in draws] + [
+        "moments",
+        "good",
+        "given good",
+        "good, missed",
+    ]
     lines = ["| law | " + " | ".join(head) + " |", "| --- |" + " --- |" * len(head)]
     for name, law in by_law.items():
         cells = [percent(law[count, quantity]["coverage"]) for quantity in ("log Z", "kl") for count in draws]
@@ -158,15 +165,16 @@ def weights_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
         weight = sum(row["good"] * row["replications"] for row in given)
         hits = sum(row["coverage_given_good"] * row["good"] * row["replications"] for row in given)
         cells.append(f"{100 * hits / weight:.1f}" if weight else "-")
+        cells.append(f"{100 * max((row['good'] * (1 - row['coverage_given_good']) for row in given), default=0):.1f}")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n" + "\n".join(lines) + "\n"
 
 
-def texts_table(rows: list[dict[str, object]], *, held_back: bool) -> str:
+def texts_table(rows: list[dict[str, object]], laws: str) -> str:
     """A line for each law: the least and the largest coverage over quantities, by number of texts."""
     by_law: dict[str, dict[object, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if "texts" in row and row["held_back"] == held_back:
+        if "texts" in row and row["laws"] == laws:
             by_law[str(row["law"])][row["texts"]].append(100 * float(row["coverage"]))
     counts = sorted({count for law in by_law.values() for count in law})
     lines = ["| law | " + " | ".join(f"{count} texts" for count in counts) + " |", "| --- |" + " --- |" * len(counts)]
@@ -192,10 +200,12 @@ BLOCKS = {
     ("quickstart", "caption"): caption,
     ("quickstart", "before_and_after"): before_and_after,
     ("faults", "table"): faults_table,
-    ("intervals", "weights"): lambda rows: weights_table(rows, held_back=False),
-    ("intervals", "held_back_weights"): lambda rows: weights_table(rows, held_back=True),
-    ("intervals", "texts"): lambda rows: texts_table(rows, held_back=False),
-    ("intervals", "held_back_texts"): lambda rows: texts_table(rows, held_back=True),
+    ("intervals", "weights"): partial(weights_table, laws="registered"),
+    ("intervals", "held_back_weights"): partial(weights_table, laws="held back"),
+    ("intervals", "second_weights"): partial(weights_table, laws="held back again"),
+    ("intervals", "texts"): partial(texts_table, laws="registered"),
+    ("intervals", "held_back_texts"): partial(texts_table, laws="held back"),
+    ("intervals", "second_texts"): partial(texts_table, laws="held back again"),
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),

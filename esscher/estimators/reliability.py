@@ -28,7 +28,7 @@ from esscher.estimators.log_z import Bounds, equal_weights
 
 TOO_FEW = 10  # effective draws below which a table of shares says little
 DRAWS_PER_EFFECTIVE = 2.0
-FEW_DRAWS = 100  # fewer draws neither show a mode that one in thirty has nor tell a heavy tail from a light one
+FEW_DRAWS = 100  # fewer draws with a weight neither show a mode that one in thirty has nor tell a heavy tail from a light one
 LARGEST_SHARE = 1 / 3
 NO_MEAN, TAIL_SHARE = 1.0, 0.1  # a Pareto index from which weights have no mean, where the largest has such a share
 SMALLEST_TAIL = 5
@@ -105,11 +105,12 @@ def _verdict(
         return "doubtful", f"the weights take few values, and what was not drawn may have {limit}; state bounds, or draw more"
     if k >= NO_MEAN and max_share > TAIL_SHARE:
         return "unreliable", f"a tail index of {k:.2f} means that no number of draws settles the mean weight; {more}"
-    if n < needed:
-        word: Verdict = "unreliable" if n * DRAWS_PER_EFFECTIVE < needed else "doubtful"
-        return word, f"so wide a spread needs about {needed:,.0f} draws; {more}"
-    if n < FEW_DRAWS:
-        return "doubtful", f"fewer than {FEW_DRAWS} draws do not tell a heavy tail from a light one; {more}"
+    weighted = int((log_weight > -torch.inf).sum())  # a forbidden draw says nothing about the spread of the others
+    if weighted < needed:
+        word: Verdict = "unreliable" if weighted * DRAWS_PER_EFFECTIVE < needed else "doubtful"
+        return word, f"so wide a spread needs about {needed:,.0f} draws with a weight, here {weighted:,}; {more}"
+    if weighted < FEW_DRAWS:
+        return "doubtful", f"fewer than {FEW_DRAWS} draws with a weight do not tell a heavy tail from a light one; {more}"
     return "good", "nothing speaks against the interval"
 
 

@@ -12,7 +12,8 @@ from esscher.core.estimate import Estimate
 from esscher.estimators.continuations import NextTokens
 from esscher.estimators.populations import EnergyComparison
 from esscher.explorer.views import MAX_POOL, MORE, CandidatesView, FeatureMean, ShownText, TokenChange
-from esscher.reports.charts import Line, line_chart, short, whisker_chart
+from esscher.reports.charts import Line, line_chart, whisker_chart
+from esscher.reports.tables import format_estimate
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -50,7 +51,7 @@ def verdict(view: CandidatesView, *, tilted: bool) -> str:
     if not tilted:
         return render("verdict", "busy", "The base alone.", f"{n} texts were drawn; nothing is tilted.", None)
     log_z = view.pool["log_z"]
-    numbers = None if log_z is None else {"words": short(log_z), "title": str(log_z)}
+    numbers = None if log_z is None else {"words": format_estimate(log_z), "title": str(log_z)}
     if not view.complete:
         return render("verdict", "busy", "Drawing …", f"{n} candidates from the base so far.", numbers)
     worth = f"{n} candidates from the base are worth {view.pool['ess']:,.0f} independent draws of the tilted model"
@@ -126,7 +127,7 @@ def next_token_table(names: Sequence[str], table: NextTokens, *, tilted: bool = 
     rows = []
     for name, row in zip(names, table.rows, strict=True):
         base, joint = row.base.value, row.joint
-        words = f"{base:.2g} → {short(joint)}" if tilted else f"{base:.3g}"
+        words = f"{base:.2g} → {format_estimate(joint)}" if tilted else f"{base:.3g}"
         ends = {"low": 100 * max(0.0, joint.low) / largest, "high": 100 * _end(joint) / largest}
         ratio = f"{joint.value / base:.2g}" if tilted and base > 0 else ""
         widths = {"base_width": 100 * base / largest, "joint_width": 100 * joint.value / largest}
@@ -165,7 +166,7 @@ def pool_energies(view: CandidatesView) -> str:
 
 def data_energies(comparison: EnergyComparison) -> str:
     """Histograms of the energies of data, base and tilted model, and their means."""
-    means = "; ".join(f"{POPULATIONS[name][0]} {short(value)}" for name, value in comparison.mean.items())
+    means = "; ".join(f"{POPULATIONS[name][0]} {format_estimate(value)}" for name, value in comparison.mean.items())
     picture = _histograms(comparison.histogram.edges, comparison.histogram.shares, "energy, nats")
     return render("picture", picture, f"{MEANING} Means: {means}.")
 

@@ -8,8 +8,9 @@ from esscher.core.estimate import Estimate
 from esscher.explorer import markup
 from esscher.explorer.config import load_gradio
 from esscher.explorer.runs import MAX_PICKED, TrainingView, compare_runs, training_runs, view_training
-from esscher.reports.charts import line_chart, short
+from esscher.reports.charts import line_chart
 from esscher.reports.document import comparison_charts, history_line, last_samples, loss_chart, validation_chart
+from esscher.reports.tables import format_estimate
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -131,7 +132,7 @@ def _best_validation(view: TrainingView) -> dict[str, str] | None:
     best = min(evaluations, key=lambda entry: entry["validation"])
     low, high = (float(best.get(f"validation_{end}", best["validation"])) for end in ("low", "high"))
     estimate = Estimate(float(best["validation"]), low, high, 0.95, len(evaluations), "held-out data")
-    value, _, interval = short(estimate).partition(" ")
+    value, _, interval = format_estimate(estimate).partition(" ")
     note = f"{interval} at step {best['step']:,}".strip()
     return {"name": "best validation loss", "value": value, "note": note, "title": "with its 95 % interval"}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.estimate import Estimate
+from esscher.reports.tables import format_estimate
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -124,26 +125,8 @@ def whisker_chart(
         colour = (colours or {}).get(name, COLOURS[number % len(COLOURS)])
         low, high = axis.percent(estimate.low), axis.percent(estimate.high)
         place = {"left": low, "width": high - low, "dot": axis.percent(estimate.value)}
-        shown.append({"name": name, "colour": colour, "words": short(estimate), "title": str(estimate), **place})
+        shown.append({"name": name, "colour": colour, "words": format_estimate(estimate), "title": str(estimate), **place})
     return _render("whiskers", shown, axis.labels(), label)
-
-
-def short(estimate: Estimate) -> str:
-    """The estimate with its interval, to two digits of the interval's width; an exact one to four digits."""
-    width = estimate.high - estimate.low
-    if estimate.n == 0 or not width > 0:
-        return _plain(estimate.value, None)
-    decimals = 1 - math.floor(math.log10(width)) if math.isfinite(width) else None
-    value, low, high = (_plain(number, decimals) for number in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
-
-
-def _plain(number: float, decimals: int | None) -> str:
-    if not math.isfinite(number):
-        return "unknown" if math.isnan(number) else "unbounded"
-    if decimals is None or abs(number) >= 1e7 or decimals > 6:
-        return f"{number + 0.0:.4g}"
-    return f"{round(number, decimals) + 0.0:,.{max(0, decimals)}f}"
 
 
 def theme() -> str:

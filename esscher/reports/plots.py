@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_file
+from esscher.reports.tables import format_estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +53,9 @@ def _draw_intervals(axes: "Axes", rows: Mapping[str, Estimate], label: str, trut
         axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
         axes.plot([estimate.value], [row], "o", color=colour)
         where = (estimate.value, row)
-        axes.annotate(f"{estimate.value:.4g}", where, (0, 8), textcoords="offset points", ha="center", fontsize=9)
+        axes.annotate(
+            format_estimate(estimate).partition(" ")[0], where, (0, 8), textcoords="offset points", ha="center", fontsize=9
+        )
         axes.text(-0.02, row, name, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.4, -0.7)

@@ -23,7 +23,7 @@ SHARE_BELOW = 0.5  # draws share states while different prefixes are fewer than 
 
 def rows_at_once(space: Space) -> int:
     """Rows that one pass of a network should hold: enough to be fast, few enough for the memory."""
-    return max(32, min(4096, 2**21 // space.vocab_size, 2**17 // space.max_length))
+    return max(32, min(4096, 2**23 // space.vocab_size, 2**17 // space.max_length))
 
 
 @torch.no_grad()

@@ -3,7 +3,9 @@
 A `WeightLaw` is a distribution of log weights; a draw also has two features: *large*, the log weight is above a threshold, and
 *coin*, independent of the weight. A `TextLaw` is a distribution of the length and the nats of a text. `WEIGHT_LAWS` and
 `TEXT_LAWS` served to choose the intervals and the verdict of the library (docs/why/intervals.md). `HELD_BACK_WEIGHT_LAWS` and
-`HELD_BACK_TEXT_LAWS` were written down on 2026-11-18, before anything was chosen, and looked at once, at the end.
+`HELD_BACK_TEXT_LAWS` were written down on 2026-11-18, before anything was chosen, and looked at once; one of them showed that a
+verdict must count draws with a weight. So `SECOND_WEIGHT_LAWS` and `SECOND_TEXT_LAWS` were written down after that, on the same
+day at 16:45, before they were tried; nothing was changed after their run.
 """
 
 import math
@@ -117,11 +119,34 @@ def _log_of(weights: Any) -> Any:
     return Logarithm()
 
 
-def _weight_laws(*, held_back: bool) -> dict[str, WeightLaw]:
+def _rare(share: float, nats: float) -> WeightLaw:
+    """A share of the draws has so many nats more than the others."""
+    return WeightLaw(nats / 2, values=(0.0, nats), probs=(1 - share, share))
+
+
+def _second_weight_laws() -> dict[str, WeightLaw]:
     from scipy import stats
 
-    def rare(share: float, nats: float) -> WeightLaw:
-        return WeightLaw(nats / 2, values=(0.0, nats), probs=(1 - share, share))
+    laws = {f"log-normal {s:g}": WeightLaw(s, stats.norm(0, s)) for s in (0.75, 1.75, 2.25)}
+    return laws | {
+        "gamma 0.15": WeightLaw(0.5, _log_of(stats.gamma(0.15))),
+        "gumbel 0.4": WeightLaw(0.8, stats.gumbel_r(0, 0.4)),
+        "pareto 2.5": WeightLaw(0.8, _log_of(stats.pareto(2.5))),
+        "inverse gaussian": WeightLaw(1.0, _log_of(stats.invgauss(2.0))),
+        "beta 2, 8": WeightLaw(-1.2, _log_of(stats.beta(2, 8))),
+        "skew normal": WeightLaw(1.5, stats.skewnorm(4, 0, 1.5)),
+        "modes at 0, 2, 4": WeightLaw(3.0, _MixtureOfNormals((0.0, 2.0, 4.0), (0.8, 0.15, 0.05), 0.5)),
+        "0.5 % at +6": _rare(0.005, 6.0),
+        "3 % at +4": _rare(0.03, 4.0),
+        "10 % at +2, 0.5 % at +5": WeightLaw(1.0, values=(0.0, 2.0, 5.0), probs=(0.895, 0.1, 0.005)),
+        "3 % allowed": WeightLaw(-1.0, values=(0.0,), probs=(1.0,), allowed=0.03),
+        "2 % allowed, log-normal 0.5": WeightLaw(0.5, stats.norm(0, 0.5), allowed=0.02),
+        "20 % allowed, log-normal 1": WeightLaw(1.0, stats.norm(0, 1), allowed=0.2),
+    }
+
+
+def _weight_laws(*, held_back: bool) -> dict[str, WeightLaw]:
+    from scipy import stats
 
     if held_back:
         return {
@@ -134,8 +159,8 @@ def _weight_laws(*, held_back: bool) -> dict[str, WeightLaw]:
             "pareto 2": WeightLaw(1.0, _log_of(stats.pareto(2.0))),
             "uniform 4": WeightLaw(3.0, stats.uniform(0, 4)),
             "minus exponential": WeightLaw(-0.2, _MINUS_EXPONENTIAL),
-            "0.3 % at +5": rare(0.003, 5.0),
-            "5 % at +3": rare(0.05, 3.0),
+            "0.3 % at +5": _rare(0.003, 5.0),
+            "5 % at +3": _rare(0.05, 3.0),
             "0, 2, 4": WeightLaw(1.0, values=(0.0, 2.0, 4.0), probs=(0.9, 0.09, 0.01)),
             "counts 0.8": WeightLaw(
                 1.0, values=tuple(0.8 * k for k in range(30)), probs=tuple(_normalized(stats.poisson(1).pmf(range(30))))
@@ -150,10 +175,10 @@ def _weight_laws(*, held_back: bool) -> dict[str, WeightLaw]:
         "pareto 1.5": WeightLaw(1.4, _log_of(stats.pareto(1.5))),
         "bimodal": WeightLaw(1.0, values=(0.0, 2.0), probs=(0.5, 0.5)),
         "bimodal, smooth": WeightLaw(1.5, _MixtureOfNormals((0.0, 3.0), (0.9, 0.1), 0.3)),
-        "2 % at +5": rare(0.02, 5.0),
-        "1 % at +6": rare(0.01, 6.0),
-        "0.1 % at +8": rare(0.001, 8.0),
-        "0.1 % at +9": rare(0.00104, 9.0),
+        "2 % at +5": _rare(0.02, 5.0),
+        "1 % at +6": _rare(0.01, 6.0),
+        "0.1 % at +8": _rare(0.001, 8.0),
+        "0.1 % at +9": _rare(0.00104, 9.0),
         "30 % at +1, 0.2 % at +7": WeightLaw(
             1.5, values=(0.0, 1.0, 7.0, 8.0), probs=(0.7 * 0.998, 0.3 * 0.998, 0.7 * 0.002, 0.3 * 0.002)
         ),
@@ -186,6 +211,7 @@ class _MinusExponential:
 _MINUS_EXPONENTIAL = _MinusExponential()
 WEIGHT_LAWS: Mapping[str, WeightLaw] = _weight_laws(held_back=False)
 HELD_BACK_WEIGHT_LAWS: Mapping[str, WeightLaw] = _weight_laws(held_back=True)
+SECOND_WEIGHT_LAWS: Mapping[str, WeightLaw] = _second_weight_laws()
 
 
 @dataclass(frozen=True)
@@ -259,6 +285,26 @@ def _topics_uniform(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, F
     return length, length * 2 * np.exp(0.2 * rng.standard_normal(shape) - 0.02)
 
 
+def _negative_binomial(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+    length = 1.0 + rng.negative_binomial(2, 0.1, shape)
+    return length, _sums_of_exponentials(rng, length)
+
+
+def _one_to_three(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+    length = rng.integers(1, 4, shape).astype(float)
+    return length, _sums_of_exponentials(rng, length)
+
+
+def _equal_bounded(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+    length = np.full(shape, 15.0)
+    return length, length * (1 + 2 * rng.beta(2, 2, shape))
+
+
+def _topics_geometric(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+    length = rng.geometric(0.05, shape).astype(float)
+    return length, length * 2 * np.exp(0.25 * rng.standard_normal(shape) - 0.03125)
+
+
 TEXT_LAWS: Mapping[str, TextLaw] = {
     "equal": TextLaw(_equal, 2.0, 20.0),
     "equal, topics": TextLaw(_equal_topics, 2.0, 12.0),
@@ -273,6 +319,12 @@ HELD_BACK_TEXT_LAWS: Mapping[str, TextLaw] = {
     "equal, skewed": TextLaw(_equal_skewed, 2.0, 10.0),
     "equal, two kinds": TextLaw(_equal_two_kinds, 1.6, 10.0),
     "topics, uniform": TextLaw(_topics_uniform, 2.0, 32.0),
+}
+SECOND_TEXT_LAWS: Mapping[str, TextLaw] = {
+    "negative binomial": TextLaw(_negative_binomial, 2.0, 19.0),
+    "one to three": TextLaw(_one_to_three, 2.0, 2.0),
+    "equal, bounded": TextLaw(_equal_bounded, 2.0, 15.0),
+    "topics, geometric": TextLaw(_topics_geometric, 2.0, 20.0),
 }
 
 

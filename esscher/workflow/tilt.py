@@ -87,7 +87,7 @@ from esscher.workflow.run_folder import (
 ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE)
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
 NEGATIVES, HELD_OUT, JUDGED = "negatives", "held-out", "judge"  # folders of draws that a run keeps
-EXAMPLES = 64  # draws on which the time of features is measured, for an estimate of the cost
+EXAMPLES, TIMED_ROWS = 8, 1024  # draws, and rows of them on which the time of features is measured, to estimate the cost
 DRAWS_PER_PROMPT = 64  # draws for each prompt in the end, where there are several
 MOMENT_TOLERANCE = 0.01  # of a feature's range: the error of a moment that advice on the number of draws aims at
 
@@ -445,7 +445,7 @@ def _fit_cost(model: Model, base: Base, prompt: Sequences, features: Sequence[Fe
         notes = (f"The regime {run.fit.regime} draws until it converges, up to {MomentDescent().budget:,} times: far longer.",)
     few = Ancestral()(Tilted(base), prompt, EXAMPLES, rng=SeededRng(0)).x
     feature_values(features, few)  # the first call is slower
-    many = few.rows(torch.arange(16 * EXAMPLES) % EXAMPLES)
+    many = few.rows(torch.arange(TIMED_ROWS) % EXAMPLES)
     each = StepTime.of([seconds_of(partial(feature_values, features, many)) / len(many) for _ in range(2)])
     evaluated = Phase("features", 3 * run.fit.draws, "sequences with their features", each)  # to fit, to weigh, to measure
     facts = {"device": model.placement}

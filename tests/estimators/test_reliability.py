@@ -163,6 +163,15 @@ def test_few_draws_are_never_good():
     assert verdicts(0.1 * normal(4, 20, 100)).count("good") == 20
 
 
+def test_draws_without_a_weight_do_not_count():
+    """Of 200 draws ten have a weight: they are ten, whatever their spread."""
+    values = torch.full((1, 200), -torch.inf, dtype=torch.float64)
+    values[0, :10] = normal(0, 10) / 10
+    assert reliability(weighted(values))[0].verdict == "doubtful"
+    values[0, :] = normal(0, 200) / 10
+    assert reliability(weighted(values))[0].verdict == "good"
+
+
 def test_the_verdict_on_a_mean_over_prompts_is_not_that_on_the_worst_prompt():
     """50 prompts with 50 draws of deviation 1: each by itself is doubtful, the mean is not; with deviation 2.5 it is, too."""
     each = reliability(weighted(normal(9, 50, 50)))

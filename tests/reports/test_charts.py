@@ -6,7 +6,7 @@ import re
 import pytest
 
 from esscher.core.estimate import Estimate
-from esscher.reports.charts import MAX_POINTS, Axis, Line, line_chart, short, whisker_chart
+from esscher.reports.charts import MAX_POINTS, Axis, Line, line_chart, whisker_chart
 
 EVIL = "<script>alert(1)</script>"
 
@@ -25,13 +25,6 @@ def test_axes_are_round_and_hold_all_values(values):
 
 def test_quarters_are_not_rounded_to_tenths():
     assert [words for _, words in Axis.around([0.0, 1.0]).labels()] == ["0.00", "0.25", "0.50", "0.75", "1.00"]
-
-
-def test_numbers_have_two_digits_of_their_interval():
-    assert short(some(1.23456, 0.1)) == "1.23 [1.13, 1.33]" and short(some(12345.6, 1000)) == "12,300 [11,300, 13,300]"
-    assert short(Estimate.exact(0.123456)) == "0.1235"
-    assert short(Estimate(1.0, 0.5, math.inf, 0.95, 10, "")) == "1 [0.5, unbounded]"
-    assert short(some(math.nan, math.nan)) == "unknown"
 
 
 def test_whiskers_share_a_scale_and_show_numbers_on_hover_and_in_text():

@@ -144,7 +144,16 @@ def test_patience_is_counted_for_each_draw(monkeypatch):
 
 @pytest.mark.parametrize(
     ("vocabulary", "length", "rows"),
-    [(2, 1, 4096), (1024, 1, 2048), (2, 64, 2048), (2**20, 1, 32), (2, 2**16, 32), (2**16, 4, 32), (2**15, 1, 64)],
+    [
+        (2, 1, 4096),
+        (1024, 1, 4096),
+        (4096, 1, 2048),
+        (2, 64, 2048),
+        (2**20, 1, 32),
+        (2, 2**16, 32),
+        (2**16, 4, 128),
+        (2**15, 1, 256),
+    ],
 )
 def test_rows_that_one_pass_holds(vocabulary, length, rows):
     assert rows_at_once(Space(vocabulary, length)) == rows

@@ -2,11 +2,11 @@
 verdict tells when.
 
     weights     log Z, KL to the law of the draws, and moments of two features, from 50 to 5,000 draws
-    texts       nats per token and per word, and what tilting saves, on 2 to 200 texts after one prompt, or several
+    texts       nats per token, per word and per byte, and what tilting saves, on 2 to 200 texts after one prompt, or several
 
 A row has the rate at which the interval covered, the share of replications with the verdict `good`, and the rate among these.
-`three energies` are trained: their laws are 20,000 weights of draws each, drawn again with replacement. Rows of the laws that
-were held back are marked.
+`three energies` are trained: their laws are 20,000 weights of draws each, drawn again with replacement. `laws` says
+whether a law was registered, held back, or held back a second time.
 """
 
 import json
@@ -40,6 +40,8 @@ from esscher.testing.interval_laws import (
     COIN,
     HELD_BACK_TEXT_LAWS,
     HELD_BACK_WEIGHT_LAWS,
+    SECOND_TEXT_LAWS,
+    SECOND_WEIGHT_LAWS,
     TEXT_LAWS,
     WEIGHT_LAWS,
     TextLaw,
@@ -56,6 +58,8 @@ MOST_PROMPTS = 50
 DRAWS_AFTER = {1: 200, MOST_PROMPTS: 50}  # draws after one prompt, and after each of several
 GAIN, GAIN_SPREAD, DRAWN_SPREAD, PROMPT_SPREAD = 0.5, 0.5, 0.5, 0.3  # nats: of texts, of log weights, of log Z over prompts
 WORD_STARTS = 0.75  # the probability that a token after the first starts a word
+BYTES = 4  # of a token on average: one, and as many as a Poisson variable says
+REGISTERED, HELD_BACK, SECOND = "registered", "held back", "held back again"
 POPULATION = 20_000
 ENERGIES = {"weak": 30, "medium": 150, "strong": 600}  # steps of training
 
@@ -65,25 +69,25 @@ def run(context: StudyContext) -> dict[str, Any]:
     scale = context.scale
     rows: list[Row] = []
     with single_thread():
-        for held_back, laws in ((False, WEIGHT_LAWS), (True, HELD_BACK_WEIGHT_LAWS)):
-            for name, law in laws.items():
-                rows += _kept(context, "weights", name, held_back, partial(_rows_of_law, weight_rows, law, scale))
+        for laws, weights in ((REGISTERED, WEIGHT_LAWS), (HELD_BACK, HELD_BACK_WEIGHT_LAWS), (SECOND, SECOND_WEIGHT_LAWS)):
+            for name, law in weights.items():
+                rows += _kept(context, "weights", name, laws, partial(_rows_of_law, weight_rows, law, scale))
         for name, steps in ENERGIES.items():
             make = partial(_trained_rows, steps, scale)
-            rows += _kept(context, "weights", f"{name} energy", False, make)
-        for held_back, texts in ((False, TEXT_LAWS), (True, HELD_BACK_TEXT_LAWS)):
+            rows += _kept(context, "weights", f"{name} energy", REGISTERED, make)
+        for laws, texts in ((REGISTERED, TEXT_LAWS), (HELD_BACK, HELD_BACK_TEXT_LAWS), (SECOND, SECOND_TEXT_LAWS)):
             for name, text in texts.items():
-                rows += _kept(context, "texts", name, held_back, partial(_rows_of_law, text_rows, text, scale))
+                rows += _kept(context, "texts", name, laws, partial(_rows_of_law, text_rows, text, scale))
     result = {"rows": rows, "paper": []}
     (context.out / "intervals.json").write_text(json.dumps(result, indent=1))
     return result
 
 
-def _kept(context: StudyContext, study: str, law: str, held_back: bool, make: Callable[[Path], list[Row]]) -> list[Row]:
+def _kept(context: StudyContext, study: str, law: str, laws: str, make: Callable[[Path], list[Row]]) -> list[Row]:
     """The rows of one law, made or read."""
 
     def make_all(folder: Path) -> list[Row]:
-        return [{"law": law, "held_back": held_back, **row} for row in make(folder)]
+        return [{"law": law, "laws": laws, **row} for row in make(folder)]
 
     rows: list[Row] = context.row(study, law.replace("%", "percent"), 0, make_all)
     return rows
@@ -182,8 +186,9 @@ def text_rows(law: TextLaw, scale: str) -> list[Row]:
                         estimates.setdefault(f"{what} per {unit}", []).append(estimate)
             of_base, saved = law.rate * law.length, GAIN - DRAWN_SPREAD**2 / 2
             for name, values in estimates.items():
-                per = law.length if name.endswith("token") else 1 + WORD_STARTS * (law.length - 1)
-                exact = {"base": of_base, "saved": saved, "tilted": of_base - saved}[name.split()[0]] / per
+                what, unit = name.split(" per ")
+                per = {"token": law.length, "word": 1 + WORD_STARTS * (law.length - 1), "byte": BYTES * law.length}[unit]
+                exact = {"base": of_base, "saved": saved, "tilted": of_base - saved}[what] / per
                 rows.append(_row(name, values, exact, None, texts=texts, prompts=min(texts, most)))
     return rows
 
@@ -200,7 +205,8 @@ def _scored_texts(law: TextLaw, texts: int, most: int, rng: np.random.Generator)
         torch.from_numpy(-nats), torch.from_numpy(gain), torch.from_numpy(context), torch.from_numpy(drawn), 1, True
     )
     words = 1 + rng.binomial((length - 1).astype(int), WORD_STARTS)
-    return score, {"token": torch.from_numpy(length).long(), "word": torch.from_numpy(words)}
+    counts = {"token": length.astype(int), "word": words, "byte": (length + rng.poisson((BYTES - 1) * length)).astype(int)}
+    return score, {unit: torch.from_numpy(count) for unit, count in counts.items()}
 
 
 def _draws(log_weight: Tensor) -> Draws:

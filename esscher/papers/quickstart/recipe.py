@@ -1,4 +1,4 @@
-"""The quick start, in a few minutes on two cores; it resumes.
+"""The quick start, in three minutes on two cores; it resumes.
 
 1. A rule that no next-token model learns: strings of 20 bits whose hash begins with four zero bits. A base, a larger base and a
    student of the tilted model stay at log 2 nats per bit; the tilted model, with one weight, is at the exact entropy.
@@ -63,7 +63,7 @@ def _strings(zero_bits: int, *, length: int, size: int, width: int, layers: int,
 
 
 CHEF = TiltRun(
-    want={WORDS: 0.5}, prompt="The chef came out of the kitchen and", temperature=0.8, top_k=40, fit=FitConfig(draws=512)
+    want={WORDS: 0.5}, prompt="The chef came out of the kitchen and", temperature=0.8, top_k=40, fit=FitConfig(draws=400)
 )
 SCALES = {
     "smoke": QuickstartScale(
