@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import arguments
 from benchmarks._runner import benchmark_docs
-from esscher.cli import check_arguments
+from esscher.cli.app import check_arguments
 from esscher.hub.packaged_models import PACKAGED_MODELS
 
 HOME = Path(__file__).parents[1]

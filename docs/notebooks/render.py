@@ -7,12 +7,14 @@ download. Cells with the tag `remove` are left out.
 
 import base64
 import json
+import re
 from pathlib import PurePosixPath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+NOTEBOOK_LINK = re.compile(r"\]\(([\w./]+)\.ipynb(#[\w-]+)?\)(?!\{ \.md-button)")
 IMAGES = {"image/png": "png", "image/svg+xml": "svg"}
 
 
@@ -25,6 +27,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         for name, content in images.items():
             files.append(File.generated(config, str(place.with_name(name)), content=content))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to a notebook, which open it in the repository, lead to its page; the button downloads it."""
+    return NOTEBOOK_LINK.sub(r"](\1.md\2)", markdown)
 
 
 def notebook_page(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:

@@ -1,12 +1,10 @@
-"""All verbs of the command line: for each its settings and the call that takes them. Nothing else lists verbs."""
+"""All verbs of the command line: for each its settings and the call that takes them; and the overview of `esscher --help`.
+Nothing else lists verbs, and nothing here takes time to import."""
 
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
-
-from cyclopts import App, Parameter
-
-from esscher.cli.binding import Chosen, bind, is_optional, settings_from
-from esscher.core.config import load_object
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,15 @@ class Command:
     example: str
 
 
+ABOUT = "Better autoregressive sequence models by energies over whole sequences: p(x) ~ a(x) exp(-E(x))."
+EXAMPLE = "Each verb has --help with an example. To start: esscher train --out runs/first; esscher sample runs/first"
+INSTALL_COMPLETION, COMPLETE = "--install-completion", "__complete"  # the second is the first word of a call by a shell
+FLAGS = {
+    INSTALL_COMPLETION: "Complete verbs, flags and choices at TAB in bash, zsh or fish.",
+    "--version": "Print the version.",
+    "--help, -h": "Print this overview, or all flags of a verb.",
+}
+WIDEST = 100  # columns of the overview
 CONFIG, WORKFLOW = "esscher.workflow.config", "esscher.workflow"
 BASE, MODEL = f"{CONFIG}.load:BaseConfig", f"{CONFIG}.load:LoadConfig"
 GROUPS = {
@@ -133,32 +140,31 @@ COMMANDS = {  # in the order of the overview
 PLANNED = ("train", "tilt", "distil", "finetune", "measure", "sample", "reproduce")  # verbs that --dry-run knows the cost of
 
 
-def command_app(name: str, command: Command, chosen: Chosen, place: int) -> App:
-    """The app of one verb, with the flags of the kinds chosen."""
-    call, cls = command.call, load_object(command.call.settings)
-    bound: Any = bind(cls, chosen)
-    default = bound() if is_optional(bound) else None
+def called_verb(tokens: Sequence[str]) -> str | None:
+    """The path of the verb that is called, if any."""
+    words = [token for token in tokens if not token.startswith("-")]
+    return next((path for path in COMMANDS if words[: len(path.split())] == path.split()), None)
 
-    def run_on_model(load: Any, settings: Any = default) -> Any:
-        checked = settings_from(settings)  # before the model is loaded, so that a mistake costs nothing
-        return load_object(call.function)(load_object("esscher.workflow.model:load_model")(load), checked)
 
-    def run_alone(settings: Any = default) -> Any:
-        return load_object(call.function)(settings_from(settings))
+def overview() -> str:
+    """What `esscher --help` prints: a line for each verb."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    verbs = {}
+    for path, command in COMMANDS.items():
+        group, _, verb = path.rpartition(" ")
+        verbs |= {group: GROUPS[group]} if group else {verb: command.help}
+    column = max(map(len, [*verbs, *FLAGS])) + 4
 
-    def run_without_settings() -> Any:
-        return load_object(call.function)(cls())
+    def table(lines: dict[str, str]) -> str:
+        return "\n".join(
+            textwrap.fill(about, width, initial_indent=f"  {name}".ljust(column), subsequent_indent=" " * column)
+            for name, about in lines.items()
+        )
 
-    run: Any = run_alone if call.loads is None else run_on_model
-    run.__annotations__ = {"settings": Annotated[bound, Parameter(name="*")]}
-    if call.loads is not None:
-        run.__annotations__["load"] = Annotated[load_object(call.loads), Parameter(name="*")]
-    if default is None:
-        run.__defaults__ = None
-    about = "\n\n".join(" ".join(paragraph.split()) for paragraph in (cls.__doc__ or "").split("\n\n"))
-    planned = "\n\n--dry-run prints what it would cost, and writes nothing." if name in PLANNED else ""
-    app = App(
-        name=name, help=f"{command.help}\n\n{about}", help_epilogue=f"Example: {command.example}{planned}", sort_key=place
+    paragraphs = (
+        textwrap.fill(ABOUT, width),
+        f"Verbs:\n{table(verbs)}",
+        f"Flags:\n{table(FLAGS)}",
+        textwrap.fill(EXAMPLE, width),
     )
-    app.default(run if fields(cls) else run_without_settings)
-    return app
+    return "\n\n".join(("Usage: esscher VERB [FLAGS]", *paragraphs))

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from esscher.cli.commands import COMPLETE
 from esscher.core.console import write_data
 
-COMPLETE = "__complete"  # the first word of a call by a shell
 WORDS, RECORDS = "CYCLOPTS_COMPLETION_WORDS", "\x1f"  # protocol of cyclopts: words in a variable, lines after a marker
 NEGATION = re.compile(r"--([\w-]+\.)*no-")
 Shell = Literal["bash", "zsh", "fish"]

@@ -14,8 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from cyclopts import Argument
 
+from esscher.cli.app import command_app
 from esscher.cli.binding import chosen_kind
-from esscher.cli.commands import COMMANDS, command_app
+from esscher.cli.commands import COMMANDS
 from esscher.core.console import write_data
 from esscher.reports.report import Report
 

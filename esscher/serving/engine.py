@@ -59,9 +59,9 @@ class Engine:
 
     def target(self, request: CompletionRequest) -> Tilted:
         """The model, its base shortened and truncated as the request says."""
-        base = with_max_length(self.model.target.base, request.max_tokens)
-        temperature, top_k, top_p = request.temperature, request.top_k, request.top_p
-        return Tilted(truncated(base, top_k=top_k, top_p=top_p, temperature=temperature), self.model.target.energy)
+        settings = {"top_k": request.top_k, "top_p": request.top_p, "temperature": request.temperature}
+        base = with_max_length(truncated(self.model.target.base, **settings), request.max_tokens)
+        return Tilted(base, self.model.target.energy)
 
     @torch.no_grad()
     def draw(self, request: CompletionRequest, monitor: RequestMonitor) -> dict[str, Any]:
@@ -69,9 +69,9 @@ class Engine:
         monitor.add()  # a request that waited too long is not begun
         try:
             tokens = self.model.data.encode_prompts(list(request.prompts))
-        except ValueError as error:  # for example, a letter outside the alphabet
+            target = with_progress(self.target(request), monitor)
+        except ValueError as error:  # a letter outside the alphabet; a temperature where the energy has one
             raise RefusedError(400, str(error)) from error
-        target = with_progress(self.target(request), monitor)
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")

@@ -360,7 +360,7 @@ def score_model(model: Model, settings: ScoreConfig) -> ScoreResult:
     if not texts:
         raise ValueError(f"{settings.file} holds no line. Nothing was scored; write a text a line.")
     x = _encode(model, texts, prompts)
-    log_base, energy = log_prob(model.base, x).tolist(), (-log_weight(model.target, x)).tolist()
+    log_base, energy = log_prob(model.target.base, x).tolist(), (-log_weight(model.target, x)).tolist()
     rows: list[dict[str, Any]] = []
     for prompt, text, length, log_a, e in zip(prompts, texts, x.lengths.tolist(), log_base, energy, strict=True):
         row = {**({"prompt": prompt} if settings.prompts else {}), "text": text, "tokens": length, "log_base": log_a}

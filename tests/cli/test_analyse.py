@@ -3,7 +3,8 @@
 import pytest
 from cli_calls import answer, call
 
-from esscher.cli import _expanded, build_app, main
+from esscher.cli import main
+from esscher.cli.app import build_app, expanded
 from esscher.cli.binding import settings_from
 from esscher.data.config import SourceConfig
 from esscher.workflow.analyse import encode_prompt
@@ -79,7 +80,7 @@ def test_discriminate(capsys, model, tmp_path):
 def test_one_setting_of_training_leaves_the_others(model):
     base, *rest = flags(model)
     tokens = ["analyse", "discriminate", base, *rest, "--training.steps", "7", "--classifier.pooling", "sum"]
-    _, bound, _ = build_app(tokens).parse_args(_expanded(tokens))
+    _, bound, _ = build_app(tokens).parse_args(expanded(tokens))
     settings = settings_from(bound.arguments["settings"])
     assert isinstance(settings, DiscriminateConfig) and settings.data == SourceConfig(str(model / "my.txt"))
     assert settings.training == ClassifierTraining(steps=7) and settings.classifier.pooling == "sum"

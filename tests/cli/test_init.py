@@ -7,7 +7,7 @@ import yaml
 from cli_calls import answer, call
 from marks import slow
 
-from esscher.cli import _expanded, build_app, check_arguments, read_settings
+from esscher.cli.app import build_app, check_arguments, expanded, read_settings
 from esscher.cli.binding import settings_from
 from esscher.cli.commands import COMMANDS
 from esscher.cli.init import settings_file
@@ -30,7 +30,7 @@ REQUIRED = {"rejection": ("--sampler.log-bound", "1"), "quasi-rejection": ("--sa
 
 def bound_settings(tokens, file=None):
     app = build_app(tokens) if file is None else build_app(tokens, read_settings(file), str(file))
-    _, bound, _ = app.parse_args(_expanded(tokens), exit_on_error=False, print_error=False)
+    _, bound, _ = app.parse_args(expanded(tokens), exit_on_error=False, print_error=False)
     return {name: settings_from(value) for name, value in bound.arguments.items()}
 
 

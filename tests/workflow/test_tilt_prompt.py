@@ -65,6 +65,20 @@ def test_the_prompt_and_the_truncation_are_kept_and_loaded(model, energy):
         tilted.measure(str(energy / "texts.txt"))
 
 
+def test_a_base_is_not_truncated_twice(model, energy):
+    tilted = esscher.load(model.folder, energy)
+    with pytest.raises(ValueError, match="top_k 3 and top_p None, which are part of the tilted model. Nothing was drawn"):
+        tilted.sample(prompts=[PROMPT], draws=2, temperature=0.5)
+
+
+def test_scores_are_those_of_the_truncated_base(model, energy):
+    tilted = esscher.load(model.folder, energy)
+    drawn = tilted.sample(prompts=[PROMPT], draws=3)
+    scored = tilted.score(drawn.texts, prompts=[PROMPT])
+    assert scored.log_base == pytest.approx([row["log_base"] for row in drawn.samples], abs=1e-4)
+    assert model.score(drawn.texts, prompts=[PROMPT]).log_base != pytest.approx(scored.log_base, abs=1e-4)
+
+
 def test_the_stored_log_z_is_compared_after_that_prompt_only(model, energy):
     tilted = esscher.load(model.folder, energy)
     tokens = tilted.data.encode_prompts([PROMPT])[0]

@@ -7,6 +7,7 @@
 """
 
 import math
+import re
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +39,10 @@ from esscher.workflow.tilt import FitResult, tilt_model
 from esscher.workflow.train import train_base
 
 WOMAN = "mentions a woman"
-WORDS = f"word-list[measure=presence,name={WOMAN}]:she,her,hers,herself"
+LISTED = "she,her,hers,herself"
+WORDS = f"word-list[measure=presence,name={WOMAN}]:{LISTED}"
 SHOWN_TEXTS, SHOWN_CHARACTERS = 5, 64
+SHOWN_WORDS = re.compile(rf"\b({LISTED.replace(',', '|')})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +197,7 @@ def stated_share(scale: QuickstartScale, settings: TiltRun, out: Path, seed: int
         picks = {"base": range(SHOWN_TEXTS), "tilted": list(dict.fromkeys(chosen))[:SHOWN_TEXTS]}
         points = drawn.x.points()
         texts = [
-            {"model": name, "text": _one_line(text)}
+            {"model": name, "text": _excerpt(text)}
             for name, rows in picks.items()
             for text in model.tokenizer.decode([points[row] for row in rows])
         ]
@@ -211,10 +214,15 @@ def stated_share(scale: QuickstartScale, settings: TiltRun, out: Path, seed: int
         return cached_json(out / "row.json", make)
 
 
-def _one_line(text: str) -> str:
-    """A text on one line, cut where it is longer than a line."""
+def _excerpt(text: str) -> str:
+    """A text on one line; where it is longer than a line, the part of it that shows one of the words, or the first part."""
     line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+    if len(line) <= SHOWN_CHARACTERS:
+        return line
+    word = SHOWN_WORDS.search(line)
+    end = SHOWN_CHARACTERS - 1 if word is None else max(SHOWN_CHARACTERS - 1, min(len(line), word.end() + 8))
+    start = max(0, end - SHOWN_CHARACTERS + 2) if end > SHOWN_CHARACTERS - 1 else 0
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
 
 
 def _rule_panel(rows: list[Row]) -> tuple[dict[str, Estimate], str, float | None, str]:
