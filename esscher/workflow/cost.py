@@ -108,7 +108,9 @@ class Cost:
             return self.unknown
         longest = sorted(self.phases, key=lambda phase: -phase.seconds)[:2]
         shown = [phase for phase in self.phases if phase in longest and phase.seconds > 0.1 * self.seconds]
-        return f"About {duration(self.seconds)}: {', '.join(map(str, shown))}; --dry-run shows the details."
+        alike = len({str(phase) for phase in shown}) < len(shown)
+        words = ", ".join(f"{phase} ({phase.name})" if alike else str(phase) for phase in shown)
+        return f"About {duration(self.seconds)}: {words}; --dry-run shows the details."
 
     def report(self) -> Report:
         """The cost as a report: a row for each phase, and the sums."""

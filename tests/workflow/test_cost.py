@@ -174,6 +174,8 @@ def test_the_sentence_names_what_takes_longest():
     update, evaluation = StepTime(0.2, 0.1, 0.3), StepTime(0.001, 0.001, 0.001)
     plan = Cost("x", (Phase("training", 2400, "updates", update, "16 sequences"), Phase("evaluation", 3, "passes", evaluation)))
     assert plan.sentence == "About 8 minutes: 2,400 updates of 16 sequences; --dry-run shows the details."
+    twice = Cost("x", tuple(Phase(name, 1200, "draws", update) for name in ("fit", "measurement")))
+    assert twice.sentence == "About 8 minutes: 1,200 draws (fit), 1,200 draws (measurement); --dry-run shows the details."
     assert plan.minutes_range == pytest.approx((4.0, 12.0), rel=1e-3)
     words = {20: "20 seconds", 0: "1 second", 100: "2 minutes", 7200: "2 hours", 1e6: "12 days"}
     assert {seconds: duration(seconds) for seconds in words} == words
