@@ -115,9 +115,9 @@ def caption(figures: dict[str, dict[str, float]]) -> str:
     nats = figures["nats"]
     return (
         f"\n*The quick start. Left: strings of 20 bits whose hash begins with four zero bits. A base trained on them has "
-        f"{nats['base']:.4f} nats per bit, a larger one {nats['larger base']:.4f}: coin tosses. Tilted by that one rule it has "
-        f"{nats['tilted']:.4f}, computed exactly as all of these are; the entropy is {nats['entropy of the rule']:.4f}. A student "
-        f"learns nothing of it. Right: SmolLM2, tilted to a share of 0.5, on fresh draws.*\n"
+        f"{nats['base']:.4f} nats per bit, a larger one {nats['larger base']:.4f}, a student {nats['student']:.4f}: coin "
+        f"tosses. Tilted by that one rule it has {nats['tilted']:.4f}; the exact entropy is {nats['entropy of the rule']:.4f}. "
+        f"Right: SmolLM2, tilted to a share of 0.5, on fresh draws.*\n"
     )
 
 
@@ -132,7 +132,10 @@ def before_and_after(figures: dict[str, dict[str, list[str]]]) -> str:
     heads = f"SmolLM2: {share_in_words(shares['base'])} {figures['what']}", f"tilted: {share_in_words(shares['tilted'])}"
     lines = [f"| {heads[0]} | {heads[1]} |", "| --- | --- |"]
     texts = figures["texts"]
-    lines += [f"| … {plain(one)} | … {plain(other)} |" for one, other in zip(texts["base"], texts["tilted"], strict=False)]
+    lines += [
+        f"| … {plain(one.lstrip('…'))} | … {plain(other.lstrip('…'))} |"
+        for one, other in zip(texts["base"], texts["tilted"], strict=False)
+    ]
     return "\n" + "\n".join(lines) + "\n"
 
 

@@ -53,9 +53,8 @@ def _draw_intervals(axes: "Axes", rows: Mapping[str, Estimate], label: str, trut
         axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
         axes.plot([estimate.value], [row], "o", color=colour)
         where = (estimate.value, row)
-        axes.annotate(
-            format_estimate(estimate).partition(" ")[0], where, (0, 8), textcoords="offset points", ha="center", fontsize=9
-        )
+        shown = min(f"{estimate.value:.4g}", format_estimate(estimate).partition(" ")[0], key=len)
+        axes.annotate(shown, where, (0, 8), textcoords="offset points", ha="center", fontsize=9)
         axes.text(-0.02, row, name, transform=axes.get_yaxis_transform(), ha="right", va="center", color=INK)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.4, -0.7)

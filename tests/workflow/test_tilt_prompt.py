@@ -67,7 +67,7 @@ def test_the_prompt_and_the_truncation_are_kept_and_loaded(model, energy):
 
 def test_a_base_is_not_truncated_twice(model, energy):
     tilted = esscher.load(model.folder, energy)
-    with pytest.raises(ValueError, match="top_k 3 and top_p None, which are part of the tilted model. Nothing was drawn"):
+    with pytest.raises(ValueError, match="top_k 3 and top_p None: they are part of the tilted model"):
         tilted.sample(prompts=[PROMPT], draws=2, temperature=0.5)
 
 
