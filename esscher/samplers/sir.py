@@ -16,7 +16,6 @@ from esscher.core.space import Sequences, concatenate
 from esscher.core.target import Base, Tilted
 from esscher.samplers.importance import Importance
 
-
 Evidence = Callable[[Draws], Tensor]
 """For each prompt whether its weighted candidates agree with what is known of the target: `Draws -> Bool[Tensor, "P"]`."""
 

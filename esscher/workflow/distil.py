@@ -140,8 +140,8 @@ def _distil(model: Model, run: DistilRun, folder: Path, proposal: NamedProposal 
     tables = {"distance_to_the_tilted_model": distances, "nats_on_held_out_data": held_out_rows, "features": rows}
     facts = {
         "nearer_than_the_base_by": result.nearer, "reliability": result.reliability.verdict, "student": run.out, **model.facts,
-        **({} if proposal is None else proposal.facts), "method": result.method, "drawn": result.cost, "ess": sum(round(stage.ess) for stage in result.stages),
-        "log_z": result.log_z, "seed": training.seed,
+        **({} if proposal is None else proposal.facts), "method": result.method, "drawn": result.cost,
+        "ess": sum(round(stage.ess) for stage in result.stages), "log_z": result.log_z, "seed": training.seed,
     }  # fmt: skip
     details = ("method", "drawn", "ess", "log_z")
     notes = [*result.warnings, *missing, *_proposal_offer(model, run, result)]

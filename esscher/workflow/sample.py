@@ -182,7 +182,7 @@ def _draw(
     pools = pool_rows(prompts.labels, selections, model.target.energy, stored)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
-    notes = [*_notes(model, prompts, pools), *([] if selections else _draw_notes(prompts.labels, draws, target, stored))]
+    notes = [*_notes(model, prompts, pools), *([] if selections else evidence_notes(draws, target, stored))]
     return SampleResult(samples, tokens, facts, notes, pools, candidates)
 
 
@@ -197,18 +197,17 @@ def _stored_after(draws: Draws, stored: Stored | None) -> StoredEstimates | None
     return None if stored is None else stored(draws.x.tokens[0, : int(draws.x.start[0])].tolist())
 
 
-def _draw_notes(labels: Sequence[Any], draws: Draws, target: Tilted, stored: Stored | None) -> list[str]:
-    """For samplers that do not choose among candidates: where the draws themselves lack what is known of the tilted model."""
+def evidence_notes(draws: Draws, target: Tilted, stored: Stored | None) -> list[str]:
+    """Where draws that were not chosen among candidates lack what is known of the tilted model: after how many prompts, with
+    the reason for the first."""
     if target.energy is flat:
         return []
-    notes = []
-    for label, row in zip(labels, per_prompt(draws), strict=True):
-        known = _stored_after(row, stored)
-        if row.estimates_z or known is not None:
-            missing = missing_of(row, energy=target.energy, stored=known)
-            after = f" after {label!r}" if isinstance(label, str) and label else ""
-            notes += [f"The draws{after} are unreliable: {'; '.join(missing)}. {REMEDY}"] if missing else []
-    return notes
+    rows = [missing_of(row, energy=target.energy, stored=_stored_after(row, stored)) for row in per_prompt(draws)]
+    lacking = [missing for missing in rows if missing]
+    if not lacking:
+        return []
+    where = "" if len(rows) == 1 else f" after {len(lacking)} of {len(rows)} prompts"
+    return [f"The draws{where} are unreliable: {'; '.join(lacking[0])}. {REMEDY}"]
 
 
 def _merge_processes(parts: Sequence[SampleResult], prompts: int, drawn: str) -> SampleResult:

@@ -57,7 +57,7 @@ def test_a_proposal_that_cannot_reach_all_points_is_refused_by_every_sampler(nam
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_proposal_over_another_space_is_refused_by_every_sampler(name):
-    with pytest.raises(ValueError, match="The proposal draws from Space.*Nothing was drawn"):
+    with pytest.raises(ValueError, match=r"The proposal draws from Space.*Nothing was drawn"):
         EVERY[name](random_automaton(Space(3, 5, eos=0)))(TARGET, ONE, 2, rng=SeededRng(0))
 
 
