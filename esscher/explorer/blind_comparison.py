@@ -244,8 +244,8 @@ def _texts(side: str, energy: str | None, prompts: Sequence[str], rng: SeededRng
     few = int((~drawn.info["large_enough"]).sum()) if model.is_tilted else 0
     if few:
         current_progress().say(
-            f"The texts of {model.name} after {few} of {len(prompts)} prompts are unreliable: {drawn.info['num_candidates'].max()} "
-            f"candidates are too few, or lack what is known of the tilted model."
+            f"The texts of {model.name} after {few} of {len(prompts)} prompts are unreliable: their candidates are too few, or "
+            f"lack what is known of the tilted model."
         )
     return model.tokenizer.decode(drawn.x.points())
 

@@ -4,9 +4,11 @@ import shlex
 
 import pytest
 from cli_calls import answer, call
+from random_targets import random_automaton
 
 import esscher
 from esscher.cli import main
+from esscher.core.space import Space
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Importance
@@ -118,7 +120,7 @@ def test_kept_draws_belong_to_their_proposal(folders, tmp_path):
     ("settings", "message"),
     [
         ({"sampler": Ancestral()}, "Ancestral takes no proposal. Nothing was drawn; choose a sampler that weighs"),
-        ({"sampler": Importance("itself")}, "The sampler has a proposal, and the settings name another"),
+        ({"sampler": Importance(random_automaton(Space(3, 7, eos=0)))}, "The sampler has a proposal, and the settings name another"),
         ({"proposal_base_share": 1.0}, "proposal_base_share is at least 0 and below 1, not 1.0"),
         ({"proposal": None, "proposal_base_share": 0.5}, "is for a proposal, and none is named"),
     ],
