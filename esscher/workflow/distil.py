@@ -164,7 +164,7 @@ def _proposal_offer(model: Model, run: DistilRun, result: DistillationResult) ->
         return []  # an energy of your own has no name to load it by
     source = "FILE" if run.source is None else str(run.source.source)
     command = ["esscher", "measure", model.name, "--energy", model.energy_name, "--proposal", run.out, "--data", source]
-    return [f"The student is a proposal for the tilted model; narrower intervals of log Z: {shlex.join(command)}"]
+    return [f"The student is a proposal for the tilted model, for narrower intervals of log Z:\n{shlex.join(command)}"]
 
 
 def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str]]:
