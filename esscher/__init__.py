@@ -45,6 +45,7 @@ _HOMES = {
     "esscher.samplers.importance": ("Exhaustive", "Importance"),
     "esscher.samplers.accept_reject": ("Metropolis", "QuasiRejection", "Rejection"),
     "esscher.samplers.particles": ("Particles",),
+    "esscher.samplers.proposals": ("AssumeCovering", "defensive"),
     "esscher.samplers.sir": ("AdaptiveSIR", "SIR"),
     "esscher.samplers.twists": ("FittedParticles", "ParticleSIR", "fitted_twist", "linear_twist"),
     "esscher.decoding.beam_search": ("BeamSearch", "beam_search", "Greedy"),

@@ -175,6 +175,10 @@ from esscher.samplers.importance import (
 from esscher.samplers.particles import (
     Particles as Particles,
 )
+from esscher.samplers.proposals import (
+    AssumeCovering as AssumeCovering,
+    defensive as defensive,
+)
 from esscher.samplers.sir import (
     AdaptiveSIR as AdaptiveSIR,
     SIR as SIR,

@@ -59,6 +59,11 @@ class HiddenMarkov:
     def states(self) -> int:
         return len(self.initial)
 
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some hidden state never emits some token, so that tokens may have probability 0."""
+        return bool((self.emission == -torch.inf).any())
+
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B S"]]:
         belief = self.beliefs(prompts)
         return log_matmul(belief, self.emission), belief

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from esscher.core.device import place, widest
 from esscher.core.space import Sequences, Space
-from esscher.core.target import Base, State
+from esscher.core.target import Base, State, drops_tokens
 from esscher.exact.automaton import FiniteState, intersect
 from esscher.exact.dynamic_programming import entropy, log_partition
 
@@ -42,6 +42,11 @@ class MixtureBase:
     @property
     def space(self) -> Space:
         return self.components[0].space
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether all components that are ever drawn do."""
+        return all(drops_tokens(part) for part, weight in zip(self.components, self.mixture_weights, strict=True) if weight > 0)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], _MixtureState]:
         log_posterior = place(self._log_mixture_weights(), prompts.tokens.device).expand(len(prompts), -1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from esscher.bases.logits import LogitBase, gather_tokens, split_rows
 from esscher.core.device import widest
 from esscher.core.space import Sequences
-from esscher.core.target import Base, BaseWrapper, State
+from esscher.core.target import Base, BaseWrapper, State, drops_tokens
 
 RANK_RESOLUTION = 2.0**-12
 
@@ -39,7 +39,7 @@ class Truncated(BaseWrapper):
     @property
     def drops_tokens(self) -> bool:
         """Whether some tokens may have probability 0."""
-        return self.top_k is not None or self.top_p is not None
+        return self.top_k is not None or self.top_p is not None or drops_tokens(self.base)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.begin(prompts)

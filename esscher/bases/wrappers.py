@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax, pad
 from esscher.bases.logits import LogitBase, eval_mode, gather_tokens, split_rows
 from esscher.bases.network import NetworkBase
 from esscher.core.space import Sequences, Space
-from esscher.core.target import Base, BaseWrapper, State, Tilted
+from esscher.core.target import Base, BaseWrapper, State, Tilted, drops_tokens
 from esscher.heads.chunked_log_softmax import no_autocast, step_log_probs
 from esscher.networks.network import Memory, ResumableNetwork
 from esscher.networks.xlnet import FactorizationOrder, XLNetNetwork, prepend_visible_symbol
@@ -30,6 +30,10 @@ class FirstTokenRestricted(BaseWrapper):
                 f"The mask of allowed first tokens has {self.space.vocab_size} entries, at least one of them True; here "
                 f"{int(self.allowed.sum())} of {self.allowed.numel()} are allowed. Nothing was drawn."
             )
+
+    @property
+    def drops_tokens(self) -> bool:
+        return not bool(self.allowed.all()) or drops_tokens(self.base)
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], State]:
         log_prob, state = self.base.begin(prompts)

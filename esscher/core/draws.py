@@ -36,6 +36,7 @@ class Draws:
     independent: bool  # of each other, given the prompt: true for importance draws, false for particles
     cost: int  # sequences drawn from the proposal
     info: Mapping[str, Tensor] = field(default_factory=dict)  # diagnostics of the sampler
+    max_log_ratio: float = 0.0  # the largest log a(x) / q(x) of all points, q the proposal: 0 for draws of the base itself
 
     def log_z(self) -> Float[Tensor, "P"]:
         """log of the mean weight for each prompt: an estimate of log Z, in float64."""
@@ -65,7 +66,8 @@ class Draws:
         rows = torch.arange(prompts * draws).view(prompts, draws)[:, chosen].reshape(-1)
         log_weight, log_base = self.log_weight[:, chosen], self.log_base[:, chosen]
         cost = round(self.cost * log_weight.shape[1] / draws)
-        return Draws(self.x.rows(rows), log_weight, log_base, self.estimates_z, self.independent, cost)
+        x, ratio = self.x.rows(rows), self.max_log_ratio
+        return Draws(x, log_weight, log_base, self.estimates_z, self.independent, cost, max_log_ratio=ratio)
 
     @classmethod
     def cat(cls, parts: "Sequence[Draws]", dim: int) -> "Draws":
@@ -85,6 +87,7 @@ class Draws:
             independent=all(part.independent for part in parts),
             cost=sum(part.cost for part in parts),
             info=info,
+            max_log_ratio=max(part.max_log_ratio for part in parts),
         )
 
 

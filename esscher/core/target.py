@@ -47,6 +47,11 @@ def prompt_vocab_size(base: Base) -> int:
     return int(getattr(base, "prompt_vocab_size", base.space.vocab_size))
 
 
+def drops_tokens(base: Base) -> bool:
+    """Whether a base says that it gives some tokens probability 0, so that it does not reach every point of its space."""
+    return bool(getattr(base, "drops_tokens", False))
+
+
 @dataclass(frozen=True)
 class BaseWrapper:
     """A base that passes every call to another one; its subclasses change some of them."""
@@ -61,6 +66,10 @@ class BaseWrapper:
     def prompt_vocab_size(self) -> int:
         return prompt_vocab_size(self.base)
 
+    @property
+    def drops_tokens(self) -> bool:
+        return drops_tokens(self.base)
+
     def log_probs(self, x: Sequences) -> Float[Tensor, "B T"]:
         return self.base.log_probs(x)
 
@@ -72,6 +81,15 @@ class BaseWrapper:
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         return self.base.select(state, index)
+
+
+def unwrapped(base: Base) -> Base:
+    """The base itself, without wrappers that only watch it, such as those that count draws."""
+    while isinstance(base, BaseWrapper) and all(
+        getattr(type(base), name) is getattr(BaseWrapper, name) for name in ("space", "log_probs")
+    ):
+        base = base.base
+    return base
 
 
 Energy = Callable[[Sequences], Tensor]

@@ -106,13 +106,14 @@ def _empty_model(folder: Path) -> nn.Module:
 
 @dataclass(frozen=True)
 class Origin:
-    """What an energy was trained on: folder and digest of the base, log Z of the tilted model, the seed, the chunking."""
+    """What an energy was trained on: folder and digest of the base, the seed, the chunking; and log Z of the tilted model."""
 
     base: str
     base_digest: str
     log_z: Estimate
     seed: int
     chunking: Chunking = field(default_factory=Chunking)
+    reliability: str = "good"  # the verdict on the draws behind log Z
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,9 @@ class SavedLogLinear:
     log_z: Estimate
     seed: int
     chunking: Chunking = field(default_factory=Chunking)
+    reliability: str = "good"  # the verdict on the draws behind log Z and the moments
+    wanted: tuple[float, ...] = ()  # the mean of each feature that the weights were fitted to
+    moments: tuple[Estimate, ...] = ()  # the mean of each feature under the tilted model, by draws not fitted on
     prompt: str | None = None  # the text after which the weights were fitted, and log Z is; None is no prompt
     truncation: Truncation = field(default_factory=Truncation)  # of the base that the weights were fitted on
 
@@ -253,7 +257,7 @@ def load_energy(folder: str | Path) -> SavedLogLinear | SavedNetworkEnergy | Sav
     if model_type not in (LOG_LINEAR_TYPE, *NETWORK_TYPES):
         types = ", ".join([LOG_LINEAR_TYPE, *NETWORK_TYPES])
         raise ValueError(f"{file} holds a model of type {model_type!r}, not an energy ({types}). Nothing was loaded.")
-    own = ("energy", "vocab_size", "bos") if model_type in NETWORK_TYPES else ("features", "weights", "prompt", "truncation")
+    own = ["energy", "vocab_size", "bos"] if model_type in NETWORK_TYPES else [entry.name for entry in fields(SavedLogLinear)]
     known = {*own, *(field_.name for field_ in fields(Origin))}
     if set(config) != known:
         raise ValueError(f"{file} has keys {sorted(config)}; an energy of this type has {sorted(known)}. Nothing was loaded.")
@@ -280,8 +284,12 @@ def _read_log_linear(file: Path, config: dict[str, Any]) -> SavedLogLinear:
     weights = tuple(from_dict(Estimate, values, "weights.") for values in config.pop("weights"))
     if len(features) != len(weights):
         raise ValueError(f"it has {len(features)} features and {len(weights)} weights")
+    moments = tuple(from_dict(Estimate, values, "moments.") for values in config.pop("moments"))
+    wanted = tuple(float(value) for value in config.pop("wanted"))
+    if any(part and len(part) != len(features) for part in (moments, wanted)):
+        raise ValueError(f"it has {len(features)} features, {len(wanted)} wanted means and {len(moments)} means")
     prompt, truncation = config.pop("prompt"), from_dict(Truncation, config.pop("truncation"), "truncation.")
     if not isinstance(prompt, str | None):
         raise ValueError(f"its prompt is {prompt!r}, which is no text")
     origin = {field_.name: getattr(from_dict(Origin, config), field_.name) for field_ in fields(Origin)}
-    return SavedLogLinear(features, weights, **origin, prompt=prompt, truncation=truncation)
+    return SavedLogLinear(features, weights, **origin, wanted=wanted, moments=moments, prompt=prompt, truncation=truncation)

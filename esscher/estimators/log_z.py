@@ -24,6 +24,8 @@ from torch import Tensor
 
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
+from esscher.core.target import Energy
+from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import (
     Prompts,
     bias_of_log_mean,
@@ -84,6 +86,15 @@ def _or_of_equal_weights(
     low, high = estimate.value + math.log1p(-missing), math.inf if bounds is None else bounds[1]
     method = f"{EQUAL}: unbounded above" if bounds is None else EQUAL
     return replace(estimate, low=min(low, estimate.low), high=max(high, estimate.high), method=method)
+
+
+def weight_bounds(draws: Draws, energy: Energy) -> Bounds | None:
+    """Bounds of the log weights of all points, drawn or not, as the form of the energy tells: those of -E for draws of the
+    base; above by 1 / share more for a mixture with that share of the base; None for draws of another proposal."""
+    bounds = log_weight_bounds(energy)
+    if bounds is None or draws.max_log_ratio == 0:
+        return bounds
+    return None if math.isinf(draws.max_log_ratio) else (-math.inf, bounds[1] + draws.max_log_ratio)
 
 
 def log_z_std(draws: Draws, *, confidence: float = 0.95) -> Estimate:

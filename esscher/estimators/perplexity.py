@@ -27,11 +27,18 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, refuse_foreign
 from esscher.core.target import Tilted, flat
-from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import DEPENDENT, bias_of_log_mean, check_independent, require_weights
 from esscher.estimators.intervals import combined, interval, log_mean, one_replicate, raised_by_unseen, ratio
-from esscher.estimators.log_z import Bounds, betting_mean_log_z, leave_one_out_bounds, log_mean_weight, log_z, log_z_std
-from esscher.estimators.reliability import Reliability, Verdict, mean_reliability, reliability
+from esscher.estimators.log_z import (
+    Bounds,
+    betting_mean_log_z,
+    leave_one_out_bounds,
+    log_mean_weight,
+    log_z,
+    log_z_std,
+    weight_bounds,
+)
+from esscher.estimators.reliability import Reliability, StoredEstimates, Verdict, mean_reliability, reliability
 from esscher.samplers.scoring import log_prob, log_weight
 
 TestSetMode = Literal["sample", "fixed"]
@@ -354,13 +361,13 @@ def measure(
     *,
     units: Units | None = None,
     bounds: Bounds | None = None,
-    stored: Estimate | None = None,
+    stored: StoredEstimates | None = None,
     test: TestSetMode = "sample",
     confidence: float = 0.95,
     rng: Rng,
 ) -> Measurement:
     """Measure on test sequences `x`, with `draws` for each different prompt. `bounds` bound -E(x) over all points, by default
-    as the energy says; `stored` is another log Z of the same prompt, to compare."""
+    as the energy says; `stored` is what is known of the same prompt, to compare."""
     if target.energy is flat:
         base = cross_entropy(Tilted(target.base), x, units=units, test=test, confidence=confidence)
         return Measurement(base, texts=len(x) if test == "sample" else None)
@@ -376,13 +383,13 @@ def measure_with_draws(
     *,
     units: Units | None = None,
     bounds: Bounds | None = None,
-    stored: Estimate | None = None,
+    stored: StoredEstimates | None = None,
     test: TestSetMode = "sample",
     confidence: float = 0.95,
 ) -> Measurement:
     """`measure` with existing draws of each different prompt of `x`."""
     counts, score = unit_counts(x, units), score_sequences(target, x, drawn)
-    bounds = log_weight_bounds(target.energy) if bounds is None else bounds
+    bounds = weight_bounds(drawn, target.energy) if bounds is None else bounds
     several, enough = score.contexts > 1, drawn.independent and drawn.log_weight.shape[1] > 1
     return Measurement(
         base=base_cross_entropy(score.log_base, counts, test=test, confidence=confidence),

@@ -7,12 +7,13 @@ s their root mean square above the median, log-normal weights of that spread hav
 with a weight that no draw shows, weights of few values below the bound of the energy. (Equal weights are good only where the
 form of the energy says that no others exist: `flat`, weights of 0, equal bounds.) And it asks whether one draw holds more
 than a third of the weight, whether the tail has a mean (Pareto index k; Zhang and Stephens, 2009; Vehtari et al., JMLR 2024),
-and whether log Z agrees with one that was stored. Calibration: docs/why/intervals.md. A mode that nothing hints at no
+and whether log Z and the means of features agree with those that were stored (`StoredEstimates`): what they hold and the draws
+lack is `missing`, and such draws are never good. Calibration: docs/why/intervals.md. A mode that nothing hints at no
 diagnostic sees."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -22,9 +23,9 @@ from torch import Tensor
 from esscher.core.draws import Draws
 from esscher.core.estimate import Estimate
 from esscher.core.target import Energy
-from esscher.energies.features import feature_values, log_weight_bounds, weighted_features
+from esscher.energies.features import Feature, feature_values, weighted_features
 from esscher.estimators.expectations import require_weights
-from esscher.estimators.log_z import Bounds, equal_weights
+from esscher.estimators.log_z import Bounds, equal_weights, weight_bounds
 
 TOO_FEW = 10  # effective draws below which a table of shares says little
 DRAWS_PER_EFFECTIVE = 2.0
@@ -49,29 +50,71 @@ class Reliability:
     spread: float  # of the log weights above their median, in nats
     verdict: Verdict
     advice: str
+    missing: tuple[str, ...] = ()  # what is known of the target that the draws do not show: more of them, or other ones, would
+
+
+@dataclass(frozen=True)
+class StoredEstimates:
+    """What is known of a tilted model after one prompt, such as the folder of its energy holds: log Z, the means of features by
+    name, and whether the draws behind these were reliable."""
+
+    log_z: Estimate
+    moments: Mapping[str, Estimate] = field(default_factory=dict)
+    reliable: bool = True
 
 
 def reliability(
-    draws: Draws, *, energy: Energy | None = None, bounds: Bounds | None = None, stored: Estimate | None = None
+    draws: Draws,
+    *,
+    energy: Energy | None = None,
+    bounds: Bounds | None = None,
+    stored: StoredEstimates | Estimate | None = None,
 ) -> list[Reliability]:
     """A verdict for each prompt. An `energy` tells what the weights may be beyond those drawn, as do `bounds` of the log
-    weights of all points; `stored` is another estimate of log Z of the same prompt, which must agree."""
+    weights of all points; `stored` is what is known of the same prompt, or log Z alone, which must agree."""
     require_weights(draws)
     log_weight = draws.log_weight.detach().cpu().double()
-    bounds = log_weight_bounds(energy) if bounds is None and energy is not None else bounds
+    bounds = weight_bounds(draws, energy) if bounds is None and energy is not None else bounds
     if bounds is not None and bool(((log_weight > _widened(bounds[1], 1)) | (log_weight < _widened(bounds[0], -1))).any()):
         bounds = None  # those of the energy, and the draws were proposed by something other than the base
-    unseen = _unseen_features(draws, energy)
+    known = StoredEstimates(stored) if isinstance(stored, Estimate) else stored
+    features = _FeatureTable.of(draws, energy)
+    unseen = features.unseen()
     symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), upper_spread(log_weight)
     rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)
     judged = []
-    for values, hidden, (ess, share, k, spread) in zip(log_weight, unseen, rows, strict=True):
+    for row, (values, (ess, share, k, spread)) in enumerate(zip(log_weight, rows, strict=True)):
+        hidden = [text for text, _ in unseen[row]]
         word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
-        if stored is not None and (other := _disagreement(values, stored)):
-            word, advice = ("doubtful", other) if word == "good" else (word, f"{advice}; {other}")
+        missing = [text for text, heavy in unseen[row] if heavy]
+        if known is None and not _constant(bounds) and bool(equal_weights(values[None])):
+            missing.append("all weights are equal")
+        if known is not None and not known.reliable:
+            unsure = "what is stored with the energy was unreliable itself, so that agreement says little"
+            word, advice = ("doubtful", unsure) if word == "good" else (word, f"{advice}; {unsure}")
+        elif known is not None:
+            others = [*filter(None, [_disagreement(values, known.log_z)]), *features.disagreements(row, known.moments)]
+            missing += others
+            if others:
+                other = f"{'; '.join(others)}; draw more, or propose from a model that shows it"
+                word, advice = "unreliable", other if word == "good" else f"{advice}; {other}"
         seen = f"{ess:.1f} of {len(values)} draws are effective, their log weights spread by {spread:.2g} nats"
-        judged.append(Reliability(ess, share, k, spread, word, f"{seen}: {advice}."))
+        judged.append(Reliability(ess, share, k, spread, word, f"{seen}: {advice}.", tuple(missing)))
     return judged
+
+
+def missing_of(draws: Draws, *, energy: Energy, stored: StoredEstimates | None = None) -> tuple[str, ...]:
+    """What is known of the tilted model that the draws of one prompt do not show. Those of equal weight, from a sampler that
+    discards its normaliser, are compared with the stored means of features only."""
+    if draws.estimates_z:
+        return reliability(draws, energy=energy, stored=stored)[0].missing
+    if stored is None or not stored.reliable:
+        return ()
+    return tuple(_FeatureTable.of(draws, energy).disagreements(0, stored.moments))
+
+
+def _constant(bounds: Bounds | None) -> bool:
+    return bounds is not None and bounds[0] == bounds[1]
 
 
 def _verdict(
@@ -86,7 +129,7 @@ def _verdict(
 ) -> tuple[Verdict, str]:
     n, top, value = len(log_weight), float(log_weight.max()), float(torch.logsumexp(log_weight, -1)) - math.log(len(log_weight))
     more = "draw more, tilt less, or propose from something nearer the target"
-    constant = bounds is not None and bounds[0] == bounds[1]
+    constant = _constant(bounds)
     hidden = math.inf if bounds is None else MISSED / n * math.exp(min(bounds[1] - value, 700.0))
     reached = bounds is not None and top >= bounds[1] - 1e-6 * (1 + abs(bounds[1]))
     needed = DRAWS_PER_EFFECTIVE * math.exp(min(spread**2, 700.0))
@@ -145,29 +188,62 @@ def _disagreement(log_weight: Float[Tensor, "n"], stored: Estimate) -> str:
     value = float(torch.logsumexp(log_weight, -1)) - math.log(n)
     if stored.low <= value <= stored.high or abs(stored.value - value) <= math.log1p(error):
         return ""
-    return f"log Z is {value:.4g} by these draws and {stored.value:.4g} as stored with the energy; draw more"
+    return f"log Z is {value:.4g} by these draws and {stored.value:.4g} as stored with the energy"
 
 
-def _unseen_features(draws: Draws, energy: Energy | None) -> list[list[str]]:
-    """For each prompt, what its draws do not show of the features that the energy weighs: those that are 0 in all draws of all
-    prompts; and those that are the same in all draws of this one, where other values weigh so much more that it matters."""
-    prompts, n = draws.log_weight.shape
-    unseen: list[list[str]] = [[] for _ in range(prompts)]
-    weighted = [] if energy is None else weighted_features(energy, draws.prompts())
-    columns = feature_values([feature for feature, _ in weighted], draws.x).cpu().view(prompts, n, -1)
-    for (feature, weights), values in zip(weighted, columns.unbind(-1), strict=True):
-        shown = bool((values != 0).any())
-        ends = feature.bounds or (float(values.min()), float(values.max()))
-        same = (values == values[:, :1]).all(-1) & (weights != 0)
-        for row in same.nonzero()[:, 0].tolist():
-            value, weight = float(values[row, 0]), float(weights[row])
-            heavier = max(weight * (end - value) for end in ends)
-            if value == 0 and not shown:
-                unseen[row].append(f"no draw shows {feature.name!r}, which the energy weighs")
-            elif MISSED / n * math.expm1(min(heavier, 700.0)) >= NEGLIGIBLE:
-                more = f"and other values weigh up to {heavier:.3g} nats more"
-                unseen[row].append(f"all draws have {feature.name!r} = {value:g}, {more}")
-    return unseen
+@dataclass(frozen=True)
+class _FeatureTable:
+    """The features that an energy weighs, each with its weight after each prompt and its value in each draw."""
+
+    log_weight: Float[Tensor, "P N"]
+    weighted: list[tuple[Feature, Tensor]]
+    columns: list[Tensor]
+
+    @classmethod
+    def of(cls, draws: Draws, energy: Energy | None) -> "_FeatureTable":
+        weighted = [] if energy is None else weighted_features(energy, draws.prompts())
+        log_weight = draws.log_weight.detach().cpu().double()
+        values = feature_values([feature for feature, _ in weighted], draws.x).cpu().double()
+        return cls(log_weight, weighted, list(values.view(*log_weight.shape, -1).unbind(-1)))
+
+    def unseen(self) -> list[list[tuple[str, bool]]]:
+        """For each prompt, what its draws do not show, and whether it may weigh much: features that are 0 in all draws of all
+        prompts; and those that are the same in all draws of this one, where other values weigh so much more that it
+        matters."""
+        prompts, n = self.log_weight.shape
+        unseen: list[list[tuple[str, bool]]] = [[] for _ in range(prompts)]
+        for (feature, weights), values in zip(self.weighted, self.columns, strict=True):
+            shown = bool((values != 0).any())
+            ends = feature.bounds or (float(values.min()), float(values.max()))
+            same = (values == values[:, :1]).all(-1) & (weights != 0)
+            for row in same.nonzero()[:, 0].tolist():
+                value, weight = float(values[row, 0]), float(weights[row])
+                heavier = max(weight * (end - value) for end in ends)
+                heavy = MISSED / n * math.expm1(min(heavier, 700.0)) >= NEGLIGIBLE
+                if value == 0 and not shown:
+                    text = f"no draw shows {feature.name!r}, which the energy weighs"
+                    unseen[row].append((text, heavy or feature.bounds is None))
+                elif heavy:
+                    more = f"and other values weigh up to {heavier:.3g} nats more"
+                    unseen[row].append((f"all draws have {feature.name!r} = {value:g}, {more}", True))
+        return unseen
+
+    def disagreements(self, row: int, moments: Mapping[str, Estimate]) -> list[str]:
+        """Features whose mean by the draws of a prompt is outside the stored interval, and the stored mean outside a rough
+        interval of these draws, with room for what so few draws may miss."""
+        share, n = torch.softmax(self.log_weight[row], -1), self.log_weight.shape[1]
+        lines = []
+        for (feature, _), column in zip(self.weighted, self.columns, strict=True):
+            stored, values = moments.get(feature.name), column[row]
+            if stored is None:
+                continue
+            mean = float(share @ values)
+            low, high = feature.bounds or (min(float(values.min()), stored.low), max(float(values.max()), stored.high))
+            error = 4 * float((share * (values - mean)).square().sum().sqrt())
+            error += MISSED * max(float(share.max()), 1 / n) * (high - low)
+            if not stored.covers(mean) and abs(stored.value - mean) > error:
+                lines.append(f"the mean of {feature.name!r} is {mean:.3g} by these draws and {stored.value:.3g} as stored")
+        return lines
 
 
 def upper_spread(log_weight: Float[Tensor, "P N"]) -> Float[Tensor, "P"]:

@@ -98,6 +98,11 @@ class Automaton:
                 f"No base was made; give log-probabilities, or normalise weights: `normalise(WeightedAutomaton(...))`."
             )
 
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some tokens have probability 0."""
+        return bool((self.log_emission == -torch.inf).any())
+
     def to_weighted_automaton(self) -> WeightedAutomaton:
         return WeightedAutomaton(self.log_emission, self.next_state, self.space, prompt_next_state=self.prompt_next_state)
 
@@ -139,6 +144,11 @@ class NormalisedAutomaton:
     @property
     def space(self) -> Space:
         return self.weights.space
+
+    @property
+    def drops_tokens(self) -> bool:
+        """Whether some tokens may have probability 0."""
+        return bool((self.weights.log_emission == -torch.inf).any() or (self.weights.log_final == -torch.inf).any())
 
     def to_weighted_automaton(self) -> WeightedAutomaton:
         return self.weights

@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from esscher.core.config import from_dict
+from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.reading import describing, read_json_lines
 from esscher.core.space import prompts_of
@@ -30,6 +32,7 @@ from esscher.reports.report import Report
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.sir import AdaptiveSIR
 from esscher.workflow.model import load
+from esscher.workflow.sample import evidence_agrees
 
 if TYPE_CHECKING:
     from gradio import Blocks
@@ -235,8 +238,16 @@ def _texts(side: str, energy: str | None, prompts: Sequence[str], rng: SeededRng
             raise ValueError(f"{side} has {len(lines)} lines for {len(prompts)} prompts. Nothing was served; correct the file.")
         return lines
     model = load(side, energy, **placement)
-    sampler = AdaptiveSIR() if model.is_tilted else Ancestral()
-    return model.tokenizer.decode(sampler(model.target, prompts_of(model.data.encode_prompts(prompts)), 1, rng=rng).x.points())
+    evidence = partial(evidence_agrees, energy=model.target.energy, stored=model.stored_estimates)
+    sampler = AdaptiveSIR(evidence=evidence) if model.is_tilted else Ancestral()
+    drawn = sampler(model.target, prompts_of(model.data.encode_prompts(prompts)), 1, rng=rng)
+    few = int((~drawn.info["large_enough"]).sum()) if model.is_tilted else 0
+    if few:
+        current_progress().say(
+            f"The texts of {model.name} after {few} of {len(prompts)} prompts are unreliable: their candidates are too few, or "
+            f"lack what is known of the tilted model."
+        )
+    return model.tokenizer.decode(drawn.x.points())
 
 
 def preference_report(folder: str | Path, confidence: float = 0.95) -> Report:

@@ -151,7 +151,7 @@ class Explorer:
     @torch.no_grad()
     def _view(self, text: str, target: Tilted, prompt: Sequences, selection: CandidateSelection, pool: int) -> CandidatesView:
         (rows,) = weighted_candidates([selection], target, self.model.tokenizer)
-        stored = self.model.stored_log_z if target.base is self.model.base else None
+        stored = self.model.stored_estimates if target.base is self.model.base else None
         (pool_row,) = pool_rows([text], [selection], target.energy, stored)
         x = _sequences_after(prompt, [row.point for row in rows])
         parts = _parts(target, x)

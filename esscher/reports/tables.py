@@ -234,8 +234,13 @@ def rich_facts(title: str, facts: Mapping[str, Any], console: Console, *, verbos
 
 
 def rich_notes(notes: Sequence[str], console: Console) -> Group:
-    """Each note with its continuation lines indented."""
-    return Group(*_hanging([f"- {note}" for note in notes], console, style=""))
+    """Each note with its continuation lines indented; a second line of a note, a command, stays whole, to be copied."""
+    lines: list[Text] = []
+    for note in notes:
+        text, _, command = note.partition("\n")
+        lines += _hanging([f"- {text}"], console, style="")
+        lines += [Text(GAP + escaped(command))] if command else []
+    return Group(*lines)
 
 
 def token_name(token: int | None, context: Sequence[int], tokenizer: "Tokenizer") -> str:

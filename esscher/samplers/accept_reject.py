@@ -1,6 +1,7 @@
-"""Rejection sampling, quasi-rejection sampling and independence Metropolis-Hastings, with proposals from the base. Draws of
-quasi-rejection (Eikema et al., 2022) follow q(x) min(w(x), bound) for any bound; `info` holds the weights of all candidates,
-from which `esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target."""
+"""Rejection sampling, quasi-rejection sampling and independence Metropolis-Hastings, with candidates of the base or of another
+proposal q, whose weights are w(x) = a(x) exp(-E(x)) / q(x). Draws of quasi-rejection (Eikema et al., 2022) follow q(x)
+min(w(x), bound) for any bound; `info` holds the weights of all candidates, from which
+`esscher.estimators.expectations.quasi_rejection_gap` estimates the distance to the target."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from esscher.core.config import check_at_least
 from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
-from esscher.core.target import Tilted
+from esscher.core.target import Base, Tilted
 from esscher.samplers.importance import Importance
 
 MAX_CANDIDATES_PER_ROUND = 2**16
@@ -24,16 +25,18 @@ class Rejection:
     """Exact draws, given a bound on the log weight; a larger weight is an error, never clamped."""
 
     log_bound: float
-    """Upper bound of -E(x) over all sequences."""
+    """Upper bound of -E(x) over all sequences; with a proposal q, of log a(x) - E(x) - log q(x)."""
     patience: int = 1_000_000
     """Candidates for each draw before giving up."""
+    proposal: Base | None = None
+    """The base that candidates are drawn from; None is the base of the target."""
 
     def __post_init__(self) -> None:
         check_at_least(self, -math.inf, "log_bound", note=" Nothing was drawn.")
         check_at_least(self, 1, "patience", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        return _reject(target, prompts, draws, self.log_bound, self.patience, strict=True, rng=rng)
+        return _reject(self, target, prompts, draws, strict=True, rng=rng)
 
 
 @checked_sampler
@@ -45,19 +48,22 @@ class QuasiRejection:
     """Weights above exp of this are treated as exp of this."""
     patience: int = 1_000_000
     """Candidates for each draw before giving up."""
+    proposal: Base | None = None
+    """The base that candidates are drawn from; None is the base of the target."""
 
     def __post_init__(self) -> None:
         check_at_least(self, -math.inf, "log_bound", note=" Nothing was drawn.")
         check_at_least(self, 1, "patience", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        return _reject(target, prompts, draws, self.log_bound, self.patience, strict=False, rng=rng)
+        return _reject(self, target, prompts, draws, strict=False, rng=rng)
 
 
 def _reject(
-    target: Tilted, prompts: Sequences, draws: int, log_bound: float, patience: int, *, strict: bool, rng: Rng
+    settings: Rejection | QuasiRejection, target: Tilted, prompts: Sequences, draws: int, *, strict: bool, rng: Rng
 ) -> Draws:
     """Rounds of candidates for the prompts that still need draws; the acceptance rate so far sets the size of a round."""
+    log_bound, patience, propose = settings.log_bound, settings.patience, Importance(settings.proposal)
     missing = torch.full((len(prompts),), draws)
     rounds: list[tuple[Draws, Tensor, Tensor]] = []  # the candidates, the prompt of each, and which become draws
     proposed = accepted = 0  # surplus candidates included
@@ -70,7 +76,7 @@ def _reject(
         waiting = missing.nonzero()[:, 0]
         wanted = 1.1 * int(missing.max()) * (proposed + 1) / (accepted + 1)
         size = math.ceil(min(wanted, max(1, MAX_CANDIDATES_PER_ROUND // len(waiting))))
-        batch = Importance()(target, prompts.rows(waiting), size, rng=rng)
+        batch = propose(target, prompts.rows(waiting), size, rng=rng)
         largest = float(batch.log_weight.max())
         if strict and largest > log_bound + 1e-5 * max(1.0, abs(log_bound)):
             raise ValueError(
@@ -100,13 +106,15 @@ class Metropolis:
 
     steps: int = 100
     """Proposals of each chain."""
+    proposal: Base | None = None
+    """The base that proposals are drawn from; None is the base of the target."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "steps", note=" Nothing was drawn.")
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         length = self.steps + 1
-        chains = Importance()(target, prompts, draws * length, rng=rng)  # proposals do not depend on the state
+        chains = Importance(self.proposal)(target, prompts, draws * length, rng=rng)  # proposals do not depend on the state
         log_weight = chains.log_weight.view(-1, length)
         at = torch.zeros(len(log_weight), dtype=torch.long, device=log_weight.device)
         moves = torch.zeros_like(at)

@@ -11,7 +11,7 @@ from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
 from esscher.exact.enumeration import enumerate_points
-from esscher.samplers.ancestral import draw
+from esscher.samplers.proposals import propose
 from esscher.samplers.scoring import log_prob, log_weight
 
 
@@ -23,18 +23,8 @@ class Importance:
     proposal: Base | None = None
     """The base to draw from; None is the base of the target."""
 
-    @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        proposal = target.base if self.proposal is None else self.proposal
-        if proposal.space != target.space:
-            raise ValueError(
-                f"The proposal draws from {proposal.space}, and the target is over {target.space}. Nothing was drawn; propose "
-                f"from a base with the same tokens, end symbol and max_length."
-            )
-        x, log_proposal = draw(proposal, prompts, draws, rng=rng)
-        log_base = log_proposal if self.proposal is None else log_prob(target.base, x).view(log_proposal.shape)
-        log_tilt = log_weight(target, x).view(log_proposal.shape) + log_base - log_proposal
-        return Draws(x, log_tilt, log_base, estimates_z=True, independent=True, cost=len(x))
+        return propose(target, prompts, draws, self.proposal, rng=rng)
 
 
 @dataclass(frozen=True)

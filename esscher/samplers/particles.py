@@ -22,8 +22,9 @@ from esscher.core.device import on_device_of, widest_float
 from esscher.core.draws import Draws, checked_sampler, ess, refuse_too_many
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
-from esscher.core.target import Tilted
+from esscher.core.target import Base, Tilted
 from esscher.samplers.ancestral import rows_at_once
+from esscher.samplers.proposals import ProposalSteps, max_log_ratio
 from esscher.samplers.scoring import log_weight, max_rows, score_in_batches
 
 
@@ -68,6 +69,8 @@ class Particles:
     """Tokens between two weighings."""
     pruning_rounds: int = 0
     """Start with 2^this times as many prefixes, and keep half of them after each block."""
+    proposal: Base | None = None
+    """The base that draws the tokens; None is the base of the target. A prefix is weighed by its a / q, too."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "block", note=" Nothing was drawn.")
@@ -75,14 +78,14 @@ class Particles:
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        device, prompts = prompts.tokens.device, on_device_of(prompts, target.base, target.energy)
+        device, prompts = prompts.tokens.device, on_device_of(prompts, self.proposal, target.base, target.energy)
         refuse_too_many(len(prompts) * draws << self.pruning_rounds, prompts.tokens.shape[1] + target.space.max_length)
         together = max(1, rows_at_once(target.space) // (draws * 2**self.pruning_rounds))
         drawn = Draws.cat([self._run(target, group, draws, rng) for group in prompts.split(together)], 0)
         return replace(drawn, x=drawn.x.to(device))
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
-        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng)
+        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng, self.proposal)
         while True:
             cloud.extend()
             if not cloud.growing() or (self.twist is not None and cloud.length % self.block == 0):
@@ -102,9 +105,10 @@ class _ParticleCloud:
     """P * N growing sequences. All is kept on the CPU but the state of the base, which has a row for each open sequence, and
     the prefixes of these, for the twist: an accelerator is asked once a step for the tokens, and once for the twist."""
 
-    def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng):
+    def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng, proposal: Base | None = None):
         self.target, self.rng, self.shape = target, rng, (len(prompts), draws)
-        log_prob, self.state = target.base.begin(prompts)
+        self.steps, self.max_log_ratio = ProposalSteps(target, proposal), max_log_ratio(target.base, proposal)
+        log_prob, log_base, self.state = self.steps.begin(prompts)
         prefixes = prompts.repeat(draws)
         rows, device = prefixes.to("cpu"), log_prob.device
         self.start, self.stop = rows.start, rows.start.clone()
@@ -114,12 +118,13 @@ class _ParticleCloud:
         self.closing = torch.zeros_like(self.open_)  # finished since the last weighing
         self.log_base = torch.zeros(len(rows), dtype=torch.float64)
         self.log_twist = torch.zeros(len(rows), dtype=torch.float64)
+        self.log_ratio = torch.zeros(len(rows), dtype=torch.float64)  # log a - log q of the tokens since the last weighing
         self.log_weight = torch.zeros(self.shape, dtype=torch.float64)
         self.length, self.lost = 0, 0  # tokens of an open row, and of all pruned rows
         self.choices = rng.tokens(len(rows), device)
         self.slot = torch.arange(len(rows)) // draws  # the row of the state of each open sequence
         self.token: Int[Tensor, "A"] | None = None
-        self.log_prob = log_prob
+        self.log_prob, self.log_base_prob = log_prob, log_base  # of the next token, under proposal and base
         self._align_state()
 
     def growing(self) -> bool:
@@ -128,14 +133,16 @@ class _ParticleCloud:
     def extend(self) -> None:
         """One more token for every open row."""
         self.token = self.choices.categorical(self.log_prob)
-        log_token = self.log_prob.gather(1, self.token[:, None])[:, 0]
+        log_token, log_proposal = (part.gather(1, self.token[:, None])[:, 0] for part in (self.log_base_prob, self.log_prob))
         dtype = widest_float(log_token.device)
-        token, log_token = torch.stack([self.token.to(dtype), log_token.to(dtype)]).cpu().double()
+        columns = self.token.to(dtype), log_token.to(dtype), log_proposal.to(dtype)
+        token, log_token, log_proposal = torch.stack(columns).cpu().double()
         token, rows = token.long(), self.open_.nonzero()[:, 0]
         self.tokens[rows, self.stop[rows]] = token
         self.prefixes.tokens.scatter_(1, self.prefixes.stop[:, None], self.token[:, None])
         self.prefixes = replace(self.prefixes, stop=self.prefixes.stop + 1)
         self.log_base[rows] += log_token
+        self.log_ratio[rows] += log_token - log_proposal
         self.stop[rows] += 1
         self.length += 1
         ended = self.target.space.is_eos(token) | (self.length == self.target.space.max_length)
@@ -161,8 +168,9 @@ class _ParticleCloud:
                 )
             log_twist[self.open_] = guess
         change = torch.where(log_twist == -torch.inf, log_twist, log_twist - self.log_twist)
-        self.log_weight = self.log_weight + change.view(self.shape)
+        self.log_weight = self.log_weight + (change + self.log_ratio).view(self.shape)
         self.log_twist, self.closing = log_twist, torch.zeros_like(self.closing)
+        self.log_ratio = torch.zeros_like(self.log_ratio)
 
     def resample(self, threshold: float) -> None:
         """Resample the prompts whose effective sample size is low; their mean weight stays."""
@@ -180,11 +188,12 @@ class _ParticleCloud:
     def halve(self) -> None:
         """Prune half of the rows of each prompt, one of each pair; the mean weight stays."""
         rows, half = torch.arange(len(self.start), device=self.start.device).view(self.shape), self.shape[1] // 2
-        below = self.log_weight.amax(-1, keepdim=True) - self.log_weight
+        below = (self.log_weight.amax(-1, keepdim=True) - self.log_weight).nan_to_num(nan=0.0)  # all have weight 0
         order = (below * 2**20).round().argsort(dim=-1, stable=True)  # rounding must not order equal weights
         strong, weak = order[:, :half], order[:, half:].flip(-1)
         pair = torch.stack([self.log_weight.gather(1, strong), self.log_weight.gather(1, weak)], -1)
-        lost = self.rng.categorical(pair.view(-1, 2)).view(-1, half) == 0  # the weak one is
+        either = pair.masked_fill((pair == -torch.inf).all(-1, keepdim=True), 0.0)  # of two without weight, any
+        lost = self.rng.categorical(either.view(-1, 2)).view(-1, half) == 0  # the weak one is
         keep = rows.gather(1, torch.where(lost, strong, weak))
         self.lost += int((self.stop - self.start).sum() - (self.stop - self.start)[keep].sum())
         self.log_weight = torch.logsumexp(pair, -1) - math.log(2)
@@ -196,20 +205,22 @@ class _ParticleCloud:
         rank = self.open_.cumsum(0) - 1  # of an open row among the open ones
         chosen = rank[ancestor][self.open_[ancestor]]
         self.slot = self.slot[chosen]
-        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist"):
+        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist", "log_ratio"):
             setattr(self, name, getattr(self, name)[ancestor])
         self.prefixes = self.prefixes.rows(chosen.to(self.prefixes.start.device))
 
     def advance(self) -> None:
         self._align_state()
         assert self.token is not None
-        self.log_prob, self.state = self.target.base.advance(self.state, self.token)
+        self.log_prob, self.log_base_prob, self.state = self.steps.advance(self.state, self.token)
 
     def _align_state(self) -> None:
         """A row of the state for each open sequence."""
         if len(self.slot) != len(self.log_prob) or bool((self.slot[1:] <= self.slot[:-1]).any()):
             index = self.slot.to(self.log_prob.device)
-            self.state, self.log_prob = self.target.base.select(self.state, index), self.log_prob[index]
+            one = self.log_base_prob is self.log_prob
+            self.state, self.log_prob = self.steps.select(self.state, index), self.log_prob[index]
+            self.log_base_prob = self.log_prob if one else self.log_base_prob[index]
             self.token = None if self.token is None else self.token[index]
 
     def points(self, rows: Tensor) -> Sequences:
@@ -220,4 +231,7 @@ class _ParticleCloud:
         every = torch.ones_like(self.open_)
         weights, log_base = self.log_weight, self.log_base.view(self.shape)
         dropped = math.ceil(self.lost * len(every) / int((self.stop - self.start).sum()))
-        return Draws(self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + dropped)
+        return Draws(
+            self.points(every), weights, log_base, estimates_z=True, independent=False, cost=len(every) + dropped,
+            max_log_ratio=self.max_log_ratio,
+        )  # fmt: skip

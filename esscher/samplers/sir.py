@@ -2,7 +2,7 @@
 truncated base this is the top-k joint sampling of Deng et al. (2020). The law q of a draw is not exactly the target p: KL(p ||
 q) <= log(1 + chi2 / n), about 1 / (effective sample size of the candidates), with chi2 the relative variance of the weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,8 +13,11 @@ from esscher.core.config import check_at_least
 from esscher.core.draws import Draws, Sampler, checked_sampler, ess
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences, concatenate
-from esscher.core.target import Tilted
+from esscher.core.target import Base, Tilted
 from esscher.samplers.importance import Importance
+
+Evidence = Callable[[Draws], Tensor]
+"""For each prompt whether its weighted candidates agree with what is known of the target: `Draws -> Bool[Tensor, "P"]`."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,20 @@ class SIR:
     num_candidates: int = 64
     """Candidates of each draw; with `shared`, of each prompt."""
     candidates: Sampler | None = None
-    """The sampler of the candidates, whose weights must be proper; None is `Importance()`."""
+    """The sampler of the candidates, whose weights must be proper; None is `Importance(proposal)`."""
     shared: bool = True
     """Choose all draws of a prompt from the same candidates: each draw follows the same law at a fraction of the cost, but the
     draws are independent only given the candidates."""
+    proposal: Base | None = None
+    """The base that candidates are drawn from; None is the base of the target."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "num_candidates", note=" Nothing was drawn.")
+        if self.candidates is not None and self.proposal is not None:
+            raise ValueError(
+                "SIR has a sampler of candidates and a proposal of its own. Nothing was drawn; give the proposal to the "
+                "sampler of the candidates, or leave that out."
+            )
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         return selected_draws(self.choose(target, prompts, draws, rng=rng))
@@ -52,7 +62,8 @@ class SIR:
     def choose(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> list[CandidateSelection]:
         """The same draws together with their candidates: one selection for all prompts."""
         sets = 1 if self.shared else draws
-        candidates = (self.candidates or Importance())(target, prompts, sets * self.num_candidates, rng=rng)
+        sampler = self.candidates or Importance(self.proposal)
+        candidates = sampler(target, prompts, sets * self.num_candidates, rng=rng)
         log_weight = candidates.log_weight.view(len(prompts) * sets, self.num_candidates)
         if bool((log_weight == -torch.inf).all(-1).any()):
             raise ValueError(
@@ -72,9 +83,10 @@ class SIR:
 class AdaptiveSIR:
     """SIR with as many candidates as each prompt needs, found by a pilot run.
 
-    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight. The draws are chosen from fresh
-    candidates, because a pilot that lacks the rare heavy ones stops too soon. `info["large_enough"]` is False where
-    `max_candidates` did not suffice.
+    The pilot doubles its candidates until none holds more than 1 / `min_ess` of their weight, and `evidence`, if there is any,
+    agrees with them. The draws are chosen from fresh candidates, because a pilot that lacks the rare heavy ones stops too soon;
+    these are doubled, too, while evidence does not agree. `info["large_enough"]` is False where `max_candidates` did not
+    suffice.
     """
 
     min_ess: float = 16.0
@@ -85,6 +97,10 @@ class AdaptiveSIR:
     """Candidates at most."""
     shared: bool = True
     """Choose all draws of a prompt from the same candidates."""
+    proposal: Base | None = None
+    """The base that candidates are drawn from; None is the base of the target."""
+    evidence: Evidence | None = None
+    """Which prompts' candidates show what is known of the target, such as its stored log Z; None asks for nothing."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "min_ess", "min_candidates", "max_candidates", note=" Nothing was drawn.")
@@ -106,13 +122,24 @@ class AdaptiveSIR:
         """The same draws with their candidates: one selection for all prompts with the same number of candidates."""
         size, large_enough, cost = self.pilot(target, prompts, rng=rng)
         selections = []
-        for num_candidates in sorted(set(size.tolist())):
+        while len(waiting := (size > 0).nonzero()[:, 0]):
+            num_candidates = int(size[waiting].min())
             here = (size == num_candidates).nonzero()[:, 0]
-            sampler = SIR(num_candidates, shared=self.shared)
+            sampler = SIR(num_candidates, shared=self.shared, proposal=self.proposal)
             (group,) = sampler.choose(target, prompts.rows(here.to(prompts.tokens.device)), draws, rng=rng)
-            candidates = replace(group.candidates, cost=group.candidates.cost + int(cost[here].sum()))
-            selections.append(replace(group, prompt=here, candidates=candidates, large_enough=large_enough[here]))
+            agrees = self._agrees(group.candidates)
+            done = agrees | (num_candidates == self.max_candidates)
+            cost[here] += group.candidates.cost // len(here)
+            size[here] = torch.where(done, 0, min(2 * num_candidates, self.max_candidates))
+            if bool(done.any()):
+                group = _some_prompts(replace(group, prompt=here, large_enough=large_enough[here] & agrees), done)
+                candidates = replace(group.candidates, cost=int(cost[group.prompt].sum()))
+                selections.append(replace(group, candidates=candidates))
         return selections
+
+    def _agrees(self, candidates: Draws) -> Bool[Tensor, "P"]:
+        every = torch.ones(len(candidates.log_weight), dtype=torch.bool)
+        return every if self.evidence is None else every & self.evidence(candidates)
 
     def pilot(
         self, target: Tilted, prompts: Sequences, *, rng: Rng
@@ -121,17 +148,41 @@ class AdaptiveSIR:
         size = torch.zeros(len(prompts), dtype=torch.long)
         total, largest = (torch.full((len(prompts),), -torch.inf, dtype=torch.float64) for _ in range(2))
         waiting, wanted, cost = torch.arange(len(prompts)), self.min_candidates, torch.zeros_like(size)
+        seen: list[Draws] = []  # candidates of the prompts that wait, where evidence is asked for
+        lacking = torch.zeros(len(prompts), dtype=torch.bool)
         while len(waiting):
             rows = prompts.rows(waiting.to(prompts.tokens.device))
-            drawn = Importance()(target, rows, wanted - int(size[waiting[0]]), rng=rng)
+            drawn = Importance(self.proposal)(target, rows, wanted - int(size[waiting[0]]), rng=rng)
             total[waiting] = torch.logaddexp(total[waiting], torch.logsumexp(drawn.log_weight, -1))
             largest[waiting] = torch.maximum(largest[waiting], drawn.log_weight.amax(-1))
             size[waiting], cost[waiting] = wanted, cost[waiting] - (-drawn.cost // len(waiting))
             uneven = ~((largest - total).exp() <= (1 + 1e-9) / self.min_ess)  # True, too, where all weights are 0
+            if self.evidence is not None:
+                seen = [Draws.cat([*seen, drawn], 1)]
+                lacking[waiting] = ~self._agrees(seen[0])
             if wanted == self.max_candidates:
                 break
-            waiting, wanted = uneven.nonzero()[:, 0], min(2 * wanted, self.max_candidates)
-        return size, ~uneven, cost
+            still = (uneven | lacking)[waiting]
+            seen = [_rows_of_prompts(part, still) for part in seen]
+            waiting, wanted = waiting[still], min(2 * wanted, self.max_candidates)
+        return size, ~(uneven | lacking), cost
+
+
+def _rows_of_prompts(draws: Draws, chosen: Bool[Tensor, "P"]) -> Draws:
+    """The draws of some of the prompts, with their share of the cost."""
+    count, each = draws.log_weight.shape
+    rows = torch.arange(count * each).view(count, each)[chosen].reshape(-1).to(draws.x.tokens.device)
+    cost = round(draws.cost * int(chosen.sum()) / count)
+    log_weight, log_base = draws.log_weight[chosen], draws.log_base[chosen]
+    return replace(draws, x=draws.x.rows(rows), log_weight=log_weight, log_base=log_base, cost=cost, info={})
+
+
+def _some_prompts(group: CandidateSelection, chosen: Bool[Tensor, "Q"]) -> CandidateSelection:
+    """The selection for some of its prompts."""
+    if bool(chosen.all()):
+        return group
+    columns = {name: getattr(group, name)[chosen] for name in ("prompt", "selected", "ess", "large_enough")}
+    return replace(group, candidates=_rows_of_prompts(group.candidates, chosen), **columns)
 
 
 def selected_draws(selections: Sequence[CandidateSelection]) -> Draws:

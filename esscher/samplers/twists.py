@@ -20,7 +20,7 @@ from esscher.core.device import on_device_of
 from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
-from esscher.core.target import Energy, Tilted
+from esscher.core.target import Base, Energy, Tilted
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.scoring import score_in_batches
@@ -70,6 +70,8 @@ class FittedParticles:
     """Start with 2^this times as many prefixes, and keep half of them after each block."""
     pilot: int = 256
     """Draws of the base, over all prompts, to fit the twist on."""
+    proposal: Base | None = None
+    """The base that draws the particles; None is the base of the target."""
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "pilot", note=" Nothing was drawn.")
@@ -79,7 +81,8 @@ class FittedParticles:
         pilot_prompts = prompts.rows(slice(0, max(1, self.pilot // MIN_DRAWS)))
         each = max(MIN_DRAWS, self.pilot // len(pilot_prompts))
         twist = fitted_twist(target, pilot_prompts, block=self.block, draws=each, rng=rng)
-        drawn = Particles(twist, block=self.block, pruning_rounds=self.pruning_rounds)(target, prompts, draws, rng=rng)
+        particles = Particles(twist, block=self.block, pruning_rounds=self.pruning_rounds, proposal=self.proposal)
+        drawn = particles(target, prompts, draws, rng=rng)
         return replace(drawn, cost=drawn.cost + each * len(pilot_prompts))
 
 
@@ -94,6 +97,8 @@ class ParticleSIR:
     """Tokens between two weighings."""
     pruning_rounds: int = 0
     """Start with 2^this times as many prefixes, and keep half of them after each block."""
+    proposal: Base | None = None
+    """The base that draws the particles; None is the base of the target."""
 
     def __post_init__(self) -> None:
         self._sir()  # refuses impossible settings
@@ -106,7 +111,7 @@ class ParticleSIR:
         return self._sir().choose(target, prompts, draws, rng=rng)
 
     def _sir(self) -> SIR:
-        return SIR(self.num_candidates, FittedParticles(self.block, self.pruning_rounds))
+        return SIR(self.num_candidates, FittedParticles(self.block, self.pruning_rounds, proposal=self.proposal))
 
 
 def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:

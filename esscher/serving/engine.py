@@ -14,14 +14,15 @@ from esscher.core.device import device_of
 from esscher.core.progress import current_progress
 from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of
-from esscher.core.target import Tilted, flat
+from esscher.core.target import Tilted, flat, unwrapped
 from esscher.energies.text_scorers import PatternTimeoutError
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
-from esscher.samplers.sir import SIR
+from esscher.samplers.sir import SIR, CandidateSelection, selected_draws
 from esscher.serving.config import ServeConfig
 from esscher.serving.requests import CompletionRequest, RefusedError
 from esscher.workflow.model import Model
+from esscher.workflow.sample import pool_rows
 
 PROGRESS_SECONDS = 0.5  # between two progress messages
 LATE = "The time limit was reached before all was drawn; lower n, num_candidates or max_tokens."
@@ -75,9 +76,15 @@ class Engine:
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")
-        sampler = Ancestral() if target.energy is flat else SIR(request.num_candidates, shared=False)
+        rng, verdicts = SeededRng(request.seed), [None] * len(tokens)
         try:
-            drawn = sampler(target, prompts_of(tokens), request.draws, rng=SeededRng(request.seed))
+            if target.energy is flat:
+                drawn = Ancestral()(target, prompts_of(tokens), request.draws, rng=rng)
+            else:
+                selections = SIR(request.num_candidates, shared=False).choose(
+                    target, prompts_of(tokens), request.draws, rng=rng
+                )
+                drawn, verdicts = selected_draws(selections), self._verdicts(target, selections)
         except PatternTimeoutError as error:
             raise RefusedError(408, str(error)) from error
         except ValueError as error:  # for example, all candidates have weight 0
@@ -85,20 +92,28 @@ class Engine:
         points, eos = drawn.x.points(), target.space.eos
         texts = self.model.tokenizer.decode(points)
         ess = drawn.info["ess"].view(-1).tolist() if "ess" in drawn.info else [None] * len(points)
-        columns = zip(texts, points, drawn.log_base.view(-1).tolist(), ess, strict=True)
+        of_draw = [verdict for verdict in verdicts for _ in range(request.draws)]
+        columns = zip(texts, points, drawn.log_base.view(-1).tolist(), ess, of_draw, strict=True)
         choices = [
             {
                 "index": index,
                 "text": text,
                 "finish_reason": "stop" if eos is not None and point[-1:] == [eos] else "length",
                 "logprobs": None,
-                "esscher": {"log_base": log_base, "ess": ess_of_draw},
+                "esscher": {"log_base": log_base, "ess": ess_of_draw, "verdict": verdict},
             }
-            for index, (text, point, log_base, ess_of_draw) in enumerate(columns)
+            for index, (text, point, log_base, ess_of_draw, verdict) in enumerate(columns)
         ]
         read, written = sum(map(len, tokens)), sum(map(len, points))
         usage = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
         return {"choices": choices, "usage": {**usage, "drawn_tokens": monitor.tokens}, "seed": request.seed}
+
+    def _verdicts(self, target: Tilted, selections: list[CandidateSelection]) -> list[str | None]:
+        """The verdict on the candidates after each prompt, compared with what the energy's folder holds of the model itself."""
+        (group,) = selections
+        stored = self.model.stored_estimates if unwrapped(target.base) is self.model.target.base else None
+        rows = pool_rows([""] * len(group.prompt), selections, target.energy, stored)
+        return [row["verdict"] for row in rows]
 
 
 def serve_model(model: Model, config: ServeConfig) -> None:

@@ -39,7 +39,7 @@ from esscher.estimators.expectations import (
 )
 from esscher.estimators.intervals import log_mean
 from esscher.estimators.log_z import log_z
-from esscher.estimators.reliability import Reliability, reliability
+from esscher.estimators.reliability import Reliability, StoredEstimates, reliability
 from esscher.objectives.distil import PolicyGradient, ReweightedDistil
 from esscher.objectives.likelihood import Likelihood
 from esscher.objectives.noise_contrastive import base_fingerprint
@@ -51,7 +51,13 @@ from esscher.training.batches import batch_order
 from esscher.training.collectives import broadcast_object
 from esscher.training.config import DistilConfig, TrainingConfig
 from esscher.training.evaluation import HeldOut, mean_loss
-from esscher.training.made_with import claim_folder, draws_fingerprint, sequences_fingerprint, target_digests
+from esscher.training.made_with import (
+    claim_folder,
+    draws_fingerprint,
+    proposal_digests,
+    sequences_fingerprint,
+    target_digests,
+)
 from esscher.training.resumable import ROWS_BY_DRAWS, ResumableByDraws
 from esscher.training.trainer import Trainer, TrainingRecord
 
@@ -115,12 +121,15 @@ def distil(
     training: TrainingConfig,
     *,
     candidates: Draws | None = None,
+    proposal: Base | None = None,
+    stored: StoredEstimates | None = None,
     folder: str | Path | None = None,
     resume: bool = False,
     sample: Callable[[Rng], Sequence[str]] | None = None,
 ) -> DistillationResult:
     """Train the student, a base that is a module, in place; `candidates` are weighted draws of the teacher at hand, `sample`
-    draws texts for the histories of training."""
+    draws texts for the histories of training. Candidates that are drawn here come from `proposal`, by default the teacher's
+    base; `stored` is what is known of the teacher, with which the student's draws are compared in the end."""
     if not isinstance(student, Base):
         raise TypeError(f"A student is a base that can be trained, and {type(student).__name__} is none. Nothing was drawn.")
     if len(prompts) == 0:
@@ -135,15 +144,16 @@ def distil(
                 "student": base_fingerprint(cast(Base, student)),
                 "prompts": sequences_fingerprint(prompts),
                 "candidates": None if candidates is None else draws_fingerprint(candidates),
+                **proposal_digests(proposal),
                 "method": to_dict(config),
                 "seed": training.seed,
             }
             claim_folder(place, made_with, kept=("*/draws-*.safetensors", "*/checkpoints"))
-        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with, sample)
-        return _distil(run, candidates)
+        run = _Distillation(teacher, student, prompts, config, training, place, resume, rng, made_with, sample, proposal)
+        return _distil(run, candidates, stored)
 
 
-def _distil(run: "_Distillation", candidates: Draws | None) -> DistillationResult:
+def _distil(run: "_Distillation", candidates: Draws | None, stored: StoredEstimates | None) -> DistillationResult:
     teacher, student, prompts, config, rng = run.teacher, run.student, run.prompts, run.config, run.rng
     methods: dict[str, Callable[[], list[Stage]]] = {
         "plain": run.plain,
@@ -155,7 +165,12 @@ def _distil(run: "_Distillation", candidates: Draws | None) -> DistillationResul
     method = config.method
     if method == "auto":  # candidates at hand may come from another proposal than the base
         whole = isinstance(teacher.base, LogitBase) and isinstance(student, LogitBase)
-        method = "reweighted" if whole and candidates is None else "importance"
+        method = "reweighted" if whole and candidates is None and run.proposal is None else "importance"
+    if method == "reweighted" and run.proposal is not None:
+        raise ValueError(
+            "The method reweighted learns from draws of the base itself, and a proposal is named. Nothing was drawn; choose "
+            "importance, cyclical, plain or policy-gradient, or leave the proposal out."
+        )
     stages = methods[method]()
     draws = max(2, config.evaluation_draws // len(prompts))
     drawn = Importance(cast(Base, student))(teacher, prompts, draws, rng=rng.stream("judge"))
@@ -169,7 +184,7 @@ def _distil(run: "_Distillation", candidates: Draws | None) -> DistillationResul
         divergences_of_densities(drawn, first, second, prompts=scope),
         _nearer(drawn, first, second, scope),
         log_z(drawn, prompts=scope),
-        min(reliability(drawn, energy=teacher.energy), key=lambda entry: entry.ess),
+        min(reliability(drawn, energy=teacher.energy, stored=stored), key=lambda entry: entry.ess),
         drawn,
     )
 
@@ -203,25 +218,27 @@ class _Distillation:
     rng: Rng
     made_with: Mapping[str, Any]
     sample: Callable[[Rng], Sequence[str]] | None = None
+    proposal: Base | None = None
 
     def plain(self) -> list[Stage]:
         """Draws of the teacher by rejection, then likelihood."""
         if self.config.log_bound is not None:
-            sampler: Sampler = Rejection(self.config.log_bound)
+            sampler: Sampler = Rejection(self.config.log_bound, proposal=self.proposal)
         else:
-            pilot = Importance()(self.teacher, self.prompts, self._each(PILOT_DRAWS), rng=self.rng.stream("pilot"))
-            sampler = QuasiRejection(float(pilot.log_weight.max()))
+            pilot_rng, each = self.rng.stream("pilot"), self._each(PILOT_DRAWS)
+            pilot = Importance(self.proposal)(self.teacher, self.prompts, each, rng=pilot_rng)
+            sampler = QuasiRejection(float(pilot.log_weight.max()), proposal=self.proposal)
         drawn = self._collect("plain", sampler, self.config.draws, shard=ACCEPTED_AT_ONCE)
         gap = quasi_rejection_gap(drawn, sampler.log_bound)["tv"] if isinstance(sampler, QuasiRejection) else None
         accepted = drawn.log_weight.numel()
         return [Stage(drawn.cost, float(accepted), self._learn("plain", drawn), accepted / drawn.cost, gap)]
 
     def cycles(self, stages: int, candidates: Draws | None) -> list[Stage]:
-        """Weighted draws, at first of the base, then of the student so far; each stage learns from all of them."""
+        """Weighted draws, at first of the base or the proposal, then of the student so far; each stage learns from all."""
         done: list[Stage] = []
         parts: list[Draws] = []
         for number in range(stages):
-            proposal = None if number == 0 else cast(Base, deepcopy(self.student).eval())
+            proposal = self.proposal if number == 0 else cast(Base, deepcopy(self.student).eval())
             if number == 0 and candidates is not None:
                 drawn = candidates
             else:
@@ -252,7 +269,7 @@ class _Distillation:
 
     def policy_gradient(self, candidates: Draws | None) -> list[Stage]:
         """Draws of the student at every step."""
-        held_out = candidates or self._collect("held-out", Importance(), int(HELD_OUT * self.config.candidates))
+        held_out = candidates or self._collect("held-out", Importance(self.proposal), int(HELD_OUT * self.config.candidates))
         rows = resample(held_out, self._each(int(HELD_OUT * self.config.draws)), rng=self.rng.stream("held-out"))
         at_once = min(len(self.prompts), self.training.batch_size)
         draws = max(2, self.config.draws_per_step // at_once)

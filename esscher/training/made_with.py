@@ -22,7 +22,7 @@ from esscher.core.draws import Draws
 from esscher.core.reading import parse_json, read_json_object
 from esscher.core.space import Sequences
 from esscher.core.storage import digest, module_tensors, write_json
-from esscher.core.target import Energy, Tilted
+from esscher.core.target import Base, Energy, Tilted
 from esscher.energies.features import LogLinear
 from esscher.objectives.noise_contrastive import base_fingerprint
 
@@ -71,6 +71,11 @@ def claim_folder(
 def target_digests(target: Tilted) -> dict[str, str]:
     """Digests of the base and of the energy."""
     return {"base": base_fingerprint(target.base) or fingerprint(target.base), "energy": energy_fingerprint(target.energy)}
+
+
+def proposal_digests(proposal: Base | None) -> dict[str, str]:
+    """The digest of a proposal; nothing without one."""
+    return {} if proposal is None else {"proposal": base_fingerprint(proposal) or fingerprint(proposal)}
 
 
 def energy_fingerprint(energy: Energy) -> str:

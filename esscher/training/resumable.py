@@ -27,7 +27,7 @@ from esscher.core.storage import digest, read_tensors, write_tensors
 from esscher.core.target import Tilted
 from esscher.estimators.log_z import log_z
 from esscher.training.collectives import all_gather_bytes, all_gather_objects, barrier, broadcast_object, init_process_group
-from esscher.training.made_with import claim_folder, sequences_fingerprint, target_digests
+from esscher.training.made_with import claim_folder, proposal_digests, sequences_fingerprint, target_digests
 
 Result = TypeVar("Result")
 
@@ -150,7 +150,8 @@ class ResumableByDraws:
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
         made_with = self.made_with
         if made_with is None and self.folder is not None:
-            made_with = {**target_digests(target), "prompts": sequences_fingerprint(prompts), "rng": repr(rng)}
+            digests = {**target_digests(target), **proposal_digests(getattr(self.sampler, "proposal", None))}
+            made_with = {**digests, "prompts": sequences_fingerprint(prompts), "rng": repr(rng)}
         size = max(1, self.rows // len(prompts))
 
         def shard(number: int) -> WorkItem[Draws]:
@@ -188,7 +189,10 @@ class ResumableByPrompts:
     remake: bool = False  # whether files of something else are made anew, instead of refused
 
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
-        made_with = {} if self.folder is None else target_digests(target) if self.made_with is None else self.made_with
+        made_with = self.made_with
+        if made_with is None:
+            proposal = getattr(self.sampler, "proposal", None)
+            made_with = {} if self.folder is None else {**target_digests(target), **proposal_digests(proposal)}
         if len(prompts) == 1 and draws > self.rows:
             name = _name(prompts, draws, target)
             by_draws = ResumableByDraws(self.sampler, self.folder, self.rows, self.say, name, made_with, self.remake)
@@ -238,6 +242,7 @@ def write_draws(file: Path, draws: Draws) -> None:
         **{"tokens": draws.x.tokens, "start": draws.x.start, "stop": draws.x.stop},
         **{"log_weight": draws.log_weight, "log_base": draws.log_base},
         "facts": torch.tensor([draws.estimates_z, draws.independent, draws.cost]),
+        "max_log_ratio": torch.tensor(draws.max_log_ratio, dtype=torch.float64),
     }
     write_tensors(file, tensors | {f"info.{name}": value for name, value in draws.info.items()})
 
@@ -248,4 +253,5 @@ def read_draws(file: Path) -> Draws:
     estimates_z, independent, cost = tensors["facts"].tolist()
     x = Sequences(tensors["tokens"], tensors["start"], tensors["stop"])
     info = {name.removeprefix("info."): value for name, value in tensors.items() if name.startswith("info.")}
-    return Draws(x, tensors["log_weight"], tensors["log_base"], bool(estimates_z), bool(independent), cost, info)
+    ratio = float(tensors["max_log_ratio"])
+    return Draws(x, tensors["log_weight"], tensors["log_base"], bool(estimates_z), bool(independent), cost, info, ratio)

@@ -48,6 +48,7 @@ from esscher.training.resumable import ResumableByDraws
 from esscher.training.trainer import Trainer
 from esscher.workflow.config.analyse import DiscriminateConfig, EnergiesConfig, NextTokenConfig, NgramsConfig
 from esscher.workflow.model import Model
+from esscher.workflow.sample import evidence_notes
 from esscher.workflow.tilt import energy_data
 
 R = TypeVar("R")
@@ -104,7 +105,7 @@ def _draw_comparison(model: Model, settings: EnergiesConfig) -> tuple[Population
         **model.facts, "data": description, "seed": settings.seed, "sequences": len(x),
         "drawn_from_the_base": pops.draws.cost, "ess": pops.ess(),
     }  # fmt: skip
-    return pops, facts, ess_notes(pops.ess())
+    return pops, facts, [*ess_notes(pops.ess()), *evidence_notes(pops.draws, model.target, model.stored_estimates)]
 
 
 def analyse_energies(model: Model, settings: EnergiesConfig) -> Analysis[EnergyComparison]:

@@ -1,5 +1,6 @@
 """`distil`: a plain model that approximates a tilted one, saved as a model folder like any other."""
 
+import shlex
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, load
 from esscher.workflow.processors import EncodedSet, ImageProcessor
+from esscher.workflow.proposal import NamedProposal, named_proposal
 from esscher.workflow.run_folder import (
     DISTIL_SETTINGS,
     changed_settings,
@@ -80,11 +82,13 @@ def distil_model(model: Model, run: DistilRun) -> DistilResult:
     folder = Path(run.out)
     if not model.is_tilted:
         raise ValueError(f"{model.name} is not tilted, so it is a plain model already. Nothing was drawn; name an energy.")
+    proposal = named_proposal(model, run)
+    run = run if proposal is None else replace(run, proposal=proposal.name)
     with locked_folder(written(folder)):
-        return _distil(model, run, folder)
+        return _distil(model, run, folder, proposal)
 
 
-def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
+def _distil(model: Model, run: DistilRun, folder: Path, proposal: NamedProposal | None) -> DistilResult:
     if run.resume:
         refuse_other_settings(folder / DISTIL_SETTINGS, run)
     elif (folder / DISTIL_SETTINGS).is_file():
@@ -106,13 +110,15 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     before_start(partial(_cost, model, student, prompts, run))
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
-    decode = model.decode()
+    decode, first_prompt = model.decode(), prompts.tokens[0, : int(prompts.start[0])].tolist()
     result = distil(
         model.target,
         student,
         prompts,
         run.distil,
         training,
+        proposal=None if proposal is None else proposal.base_for(model.target),
+        stored=model.stored_estimates(first_prompt) if len(prompts) == 1 else None,
         folder=folder / "checkpoints",
         resume=run.resume,
         sample=None if decode is None else text_sampler(student, prompts, decode),
@@ -134,11 +140,12 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
     tables = {"distance_to_the_tilted_model": distances, "nats_on_held_out_data": held_out_rows, "features": rows}
     facts = {
         "nearer_than_the_base_by": result.nearer, "reliability": result.reliability.verdict, "student": run.out, **model.facts,
-        "method": result.method, "drawn": result.cost, "ess": sum(round(stage.ess) for stage in result.stages),
-        "log_z": result.log_z, "seed": training.seed,
+        **({} if proposal is None else proposal.facts), "method": result.method, "drawn": result.cost,
+        "ess": sum(round(stage.ess) for stage in result.stages), "log_z": result.log_z, "seed": training.seed,
     }  # fmt: skip
     details = ("method", "drawn", "ess", "log_z")
-    report = Report("esscher distil", facts, tables, [*result.warnings, *missing], details=details)
+    notes = [*result.warnings, *missing, *_proposal_offer(model, run, result)]
+    report = Report("esscher distil", facts, tables, notes, details=details)
     return DistilResult(
         folder,
         model.device,
@@ -147,6 +154,17 @@ def _distil(model: Model, run: DistilRun, folder: Path) -> DistilResult:
         nats,
         report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run)),
     )
+
+
+def _proposal_offer(model: Model, run: DistilRun, result: DistillationResult) -> list[str]:
+    """The command that measures the tilted model with the student as its proposal, where that is nearer than the base."""
+    if model.folder is None or model.energy_name is None or not result.nearer.low > 0:
+        return []
+    if model.energy_folder is None and model.energy_name != SELF:
+        return []  # an energy of your own has no name to load it by
+    source = "FILE" if run.source is None else str(run.source.source)
+    command = ["esscher", "measure", model.name, "--energy", model.energy_name, "--proposal", run.out, "--data", source]
+    return [f"The student is a proposal for the tilted model, for narrower intervals of log Z:\n{shlex.join(command)}"]
 
 
 def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str]]:

@@ -36,6 +36,7 @@ from esscher.workflow.cost import Cost, Phase, before_start
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
+from esscher.workflow.proposal import NamedProposal, named_proposal
 from esscher.workflow.run_folder import changed_settings, stream_settings, trained_chunking
 
 DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
@@ -55,6 +56,7 @@ class SequenceMeasurement:
     estimates: Measurement
     positions: tuple[PositionEstimates, ...]
     worst_prompts: tuple[dict[str, Any], ...]
+    proposal: NamedProposal | None = None  # of the draws for log Z
 
     @property
     def nats_by_model(self) -> dict[str, Mapping[str, Estimate]]:
@@ -67,7 +69,8 @@ class SequenceMeasurement:
         facts: dict[str, Any] = {
             **tilt_facts(estimates),
             "measured_on": f"{self.sequences}, evenly spaced among {self.available:,}" if thinned else str(self.sequences),
-            "data": self.sequences.description, **model.facts, "seed": settings.seed,
+            "data": self.sequences.description, **model.facts, **({} if self.proposal is None else self.proposal.facts),
+            "seed": settings.seed,
         }  # fmt: skip
         name, rows = model.data.measurement_rows(estimates)
         bounds = [row for row in rows if row.get("method") not in (None, "interval")]
@@ -165,6 +168,13 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
     """Measure a model on data: as sequences, as one stream, or learning from it. The report is saved in `settings.out`, by
     default in the folder `measured` in that of the energy or the base."""
     measurement: SequenceMeasurement | StreamMeasurement | DynamicMeasurement
+    proposal = named_proposal(model, settings)
+    settings = settings if proposal is None else replace(settings, proposal=proposal.name)
+    if proposal is not None and not model.is_tilted:
+        raise ValueError(
+            f"A proposal is for log Z of a tilted model, and {model.name} was loaded without an energy. Nothing was measured; "
+            f"name an energy, or leave the proposal out."
+        )
     if settings.dynamic:
         measurement = measure_dynamic(model, settings)
     elif reads_stream(model, settings):
@@ -185,7 +195,7 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
                 "The base was truncated by top_k or top_p when it was tilted: a text with a token that was dropped has "
                 "probability 0, and its perplexity is infinite. Nothing was measured; tilt without top_k and top_p."
             )
-        measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings)
+        measurement = measure_sequences(model, model.data.read(settings.source, model.trained), settings, proposal)
     report, home = measurement.report(model, settings), model.report_folder
     folder = Path(settings.out) if settings.out is not None else None if home is None else home / MEASURED
     if folder is not None:
@@ -195,8 +205,11 @@ def measure_model(model: Model, settings: MeasureConfig) -> MeasureResult:
     return MeasureResult(measurement, report)
 
 
-def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConfig) -> SequenceMeasurement:
-    """Estimates on test sequences, of which at most `settings.sequences` are taken, evenly spaced."""
+def measure_sequences(
+    model: Model, available: EncodedSet, settings: MeasureConfig, proposal: NamedProposal | None = None
+) -> SequenceMeasurement:
+    """Estimates on test sequences, of which at most `settings.sequences` are taken, evenly spaced; draws for log Z are those of
+    the proposal."""
     prompts, _ = unique_prompts(available.x)
     one_prompt = len(prompts) == 1
     count = settings.sequences or (len(available) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
@@ -205,9 +218,11 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
     before_start(partial(_sequence_cost, model, sequences, draws, settings))
     folder = None if settings.out is None else Path(settings.out)
     made_with = {} if folder is None or not model.is_tilted else draws_record(model, settings, draws)
+    propose = Importance(None if proposal is None else proposal.base_for(model.target))
+    proposed_with = {**made_with, **({} if proposal is None or not made_with else proposal.made_with)}
     say, first_prompt = current_progress().say, prompts.tokens[0, : int(prompts.start[0])].tolist()
-    stored = model.stored_log_z(first_prompt) if one_prompt else None
-    sampler = ResumableByPrompts(Importance(), folder, say=say, made_with=made_with)
+    stored = model.stored_estimates(first_prompt) if one_prompt else None
+    sampler = ResumableByPrompts(propose, folder, say=say, made_with=proposed_with)
     estimates = measure(
         model.target, sequences.x, sampler, draws, units=sequences.units, stored=stored, test=settings.test,
         confidence=settings.confidence, rng=SeededRng(settings.seed),
@@ -228,7 +243,7 @@ def measure_sequences(model: Model, available: EncodedSet, settings: MeasureConf
             label = model.data.prompt_label(prompts.tokens[row, : int(prompts.start[row])].tolist())
             reliability = {name: getattr(estimates.reliability[row], name) for name in RELIABILITY_COLUMNS}
             worst.append({"prompt_ends_with": label, **reliability})
-    return SequenceMeasurement(sequences, len(available), draws, estimates, tuple(positions), tuple(worst))
+    return SequenceMeasurement(sequences, len(available), draws, estimates, tuple(positions), tuple(worst), proposal)
 
 
 def _sequence_cost(model: Model, sequences: EncodedSet, draws: int, settings: MeasureConfig) -> Cost:

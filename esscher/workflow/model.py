@@ -42,6 +42,7 @@ from esscher.energies.serialization import (
     save_energy,
     save_network_energy,
 )
+from esscher.estimators.reliability import StoredEstimates
 from esscher.hub import ModelCard, SavedBase, read_base, save_base
 from esscher.hub.packaged_models import is_packaged, resolve_model_folder
 from esscher.training.collectives import init_process_group
@@ -133,6 +134,18 @@ class Model:
             return self.energy.log_z
         without_prompts = isinstance(self.processor, TextProcessor) and not self.is_translator and not self.prompt_tokens
         return self.energy.log_z if isinstance(self.energy, SavedNetworkEnergy | Origin) and without_prompts else None
+
+    def stored_estimates(self, prompt: Sequence[int]) -> StoredEstimates | None:
+        """All that the folder of the energy holds of what follows this prompt: log Z, the means of features, and whether these
+        were reliable; None as in `stored_log_z`."""
+        log_z = self.stored_log_z(prompt)
+        if log_z is None or not isinstance(self.energy, SavedLogLinear | SavedNetworkEnergy | Origin):
+            return None
+        names, origin = [], self.energy.origin if isinstance(self.energy, SavedNetworkEnergy) else self.energy
+        if isinstance(origin, SavedLogLinear):
+            names = [spec.title for spec in origin.features]
+        moments = dict(zip(names, origin.moments, strict=True)) if names and origin.moments else {}
+        return StoredEstimates(log_z, moments, reliable=origin.reliability != "unreliable")
 
     @property
     def energy_name(self) -> str | None:

@@ -20,21 +20,19 @@ from esscher.bases.network import NetworkBase, with_prompt_tokens
 from esscher.bases.truncated import truncated
 from esscher.core.distributed import is_main_process, rank, world_size
 from esscher.core.draws import Draws, Sampler
-from esscher.core.estimate import Estimate
 from esscher.core.progress import current_progress
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences, sequences
-from esscher.core.target import Energy, Tilted
+from esscher.core.target import Energy, Tilted, flat
 from esscher.data.sources import read_lines
 from esscher.data.tokenizers import Tokenizer
-from esscher.energies.features import log_weight_bounds
 from esscher.estimators.expectations import per_prompt
-from esscher.estimators.log_z import log_z
-from esscher.estimators.reliability import reliability
+from esscher.estimators.log_z import log_z, weight_bounds
+from esscher.estimators.reliability import StoredEstimates, missing_of, reliability
 from esscher.reports.report import Report
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
-from esscher.samplers.progress import ProgressCounter, with_progress
+from esscher.samplers.progress import CountingBase, ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
 from esscher.samplers.scoring import log_prob, log_weight
 from esscher.samplers.sir import SIR, AdaptiveSIR, CandidateSelection, selected_draws
@@ -46,8 +44,14 @@ from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.cost import Cost, before_start, duration
 from esscher.workflow.model import Model
 from esscher.workflow.processors import PromptSet
+from esscher.workflow.proposal import NamedProposal, named_proposal, with_proposal
 
-StoredLogZ = Callable[[Sequence[int]], Estimate | None]  # log Z after a prompt, if it is known
+Stored = Callable[[Sequence[int]], StoredEstimates | None]  # what is known of what follows a prompt
+DRAWN = {False: "drawn_from_the_base", True: "drawn_from_the_proposal"}  # how reports call it, by whether there is a proposal
+REMEDY = (
+    "Raise --sampler.max-candidates, or draw from a model that shows it (--proposal), such as a student that was distilled in "
+    "stages (esscher distil --distil.method cyclical)."
+)
 
 
 @dataclass(frozen=True)
@@ -79,23 +83,27 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
         file = Path(settings.out)
         if file.exists():
             raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
+    proposal = named_proposal(model, settings)
     sampler = settings.sampler or (AdaptiveSIR() if model.is_tilted else Ancestral())
+    if proposal is not None:
+        with_proposal(sampler, proposal.model.base)  # refuses a sampler that takes none
     named = bool(settings.prompts)
     if model.stored_prompt is not None and not named:
         settings = replace(settings, prompts=(model.stored_prompt,))
     prompts = model.data.sample_prompts(settings, model.trained)
     before_start(partial(_cost, model, sampler, prompts, settings, file))
-    result = _draw_together(model, sampler, prompts, settings)
+    result = _draw_together(model, sampler, prompts, settings, proposal)
     result = replace(result, notes=[*_prompt_notes(model, settings, named), *result.notes])
     if file is not None and is_main_process():
         model.data.save_samples(file, result.samples, result.tokens, prompts)
     facts = {
-        "out": file, **model.facts, "sampler": SAMPLERS.kind_of(sampler), "seed": settings.seed, **result.facts,
+        "out": file, **model.facts, "sampler": SAMPLERS.kind_of(sampler), **({} if proposal is None else proposal.facts),
+        "seed": settings.seed, **result.facts,
     }  # fmt: skip
     tables, json_tables = _tables(result, prompts.labels, settings.show_candidates)
     notes, details = (
         [*_pool_lines(result.pools), *result.notes],
-        ("sampler", "drawn_from_the_base", "independent_draws", "pools"),
+        ("sampler", *DRAWN.values(), "independent_draws", "pools"),
     )
     report = Report("esscher sample", facts, tables, notes, json_tables=json_tables, details=details, tables_first=True)
     return replace(result, report=report)
@@ -138,35 +146,71 @@ def sampling_target(model: Model, settings: SampleConfig, prompts: PromptSet) ->
     return Tilted(base, model.target.energy)
 
 
-def _draw_together(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig) -> SampleResult:
+def _draw_together(
+    model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig, proposal: NamedProposal | None
+) -> SampleResult:
     """All draws, of which each process makes its share."""
+    draw = partial(_draw, model, sampler, prompts, settings, proposal)
     if world_size() == 1:
-        return _draw(model, sampler, prompts, settings, settings.draws, SeededRng(settings.seed))
+        return draw(settings.draws, SeededRng(settings.seed))
     init_process_group()
     share = len(range(rank(), settings.draws, world_size()))
     with gather_in_lockstep():
         rng = SeededRng(settings.seed).stream("rank", rank())
-        result = _draw(model, sampler, prompts, settings, share, rng) if share else SampleResult([], [], {}, [])
+        result = draw(share, rng) if share else SampleResult([], [], {}, [])
     parts = all_gather_objects({name: value for name, value in vars(result).items() if name != "report"})
-    return _merge_processes([SampleResult(**part) for part in parts if part["samples"]], len(prompts.labels))
+    merged = [SampleResult(**part) for part in parts if part["samples"]]
+    return _merge_processes(merged, len(prompts.labels), DRAWN[proposal is not None])
 
 
-def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig, count: int, rng: Rng) -> SampleResult:
-    target = with_progress(sampling_target(model, settings, prompts), ProgressCounter(current_progress().say))
+def _draw(
+    model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig, proposal: NamedProposal | None, count: int,
+    rng: Rng,
+) -> SampleResult:  # fmt: skip
+    tally, plain = ProgressCounter(current_progress().say), sampling_target(model, settings, prompts)
+    target, stored = with_progress(plain, tally), None if settings.truncates else model.stored_estimates
+    sampler = with_proposal(sampler, None if proposal is None else CountingBase(proposal.base_for(plain), tally))
+    if isinstance(sampler, AdaptiveSIR) and sampler.evidence is None:
+        sampler = replace(sampler, evidence=partial(evidence_agrees, energy=target.energy, stored=stored))
     selections: list[CandidateSelection] = []
     if isinstance(sampler, SIR | AdaptiveSIR | ParticleSIR):
         selections = sampler.choose(target, prompts.x, count, rng=rng)
     draws = selected_draws(selections) if selections else sampler(target, prompts.x, count, rng=rng)
     samples = sample_rows(model, prompts.labels, draws, target)
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
-    facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
-    pools = pool_rows(prompts.labels, selections, model.target.energy, None if settings.truncates else model.stored_log_z)
+    facts = {DRAWN[proposal is not None]: draws.cost, "independent_draws": draws.independent}
+    pools = pool_rows(prompts.labels, selections, model.target.energy, stored)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
-    return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
+    notes = [*_notes(model, prompts, pools), *([] if selections else evidence_notes(draws, target, stored))]
+    return SampleResult(samples, tokens, facts, notes, pools, candidates)
 
 
-def _merge_processes(parts: Sequence[SampleResult], prompts: int) -> SampleResult:
+def evidence_agrees(draws: Draws, *, energy: Energy, stored: Stored | None) -> Tensor:
+    """For each prompt whether its weighted draws show what is known of the tilted model: see `Reliability.missing`."""
+    rows = [reliability(row, energy=energy, stored=_stored_after(row, stored))[0] for row in per_prompt(draws)]
+    return torch.tensor([not row.missing for row in rows])
+
+
+def _stored_after(draws: Draws, stored: Stored | None) -> StoredEstimates | None:
+    """What is known of what follows the prompt of these draws."""
+    return None if stored is None else stored(draws.x.tokens[0, : int(draws.x.start[0])].tolist())
+
+
+def evidence_notes(draws: Draws, target: Tilted, stored: Stored | None) -> list[str]:
+    """Where draws that were not chosen among candidates lack what is known of the tilted model: after how many prompts, with
+    the reason for the first."""
+    if target.energy is flat:
+        return []
+    rows = [missing_of(row, energy=target.energy, stored=_stored_after(row, stored)) for row in per_prompt(draws)]
+    lacking = [missing for missing in rows if missing]
+    if not lacking:
+        return []
+    where = "" if len(rows) == 1 else f" after {len(lacking)} of {len(rows)} prompts"
+    return [f"The draws{where} are unreliable: {'; '.join(lacking[0])}. {REMEDY}"]
+
+
+def _merge_processes(parts: Sequence[SampleResult], prompts: int, drawn: str) -> SampleResult:
     """What several processes drew, prompt by prompt."""
     counts = [len(part.samples) // prompts for part in parts]
     places = [
@@ -178,7 +222,7 @@ def _merge_processes(parts: Sequence[SampleResult], prompts: int) -> SampleResul
     return SampleResult(
         [part.samples[row] for part, row in places],
         [part.tokens[row] for part, row in places],
-        {"drawn_from_the_base": sum(part.facts["drawn_from_the_base"] for part in parts),
+        {drawn: sum(part.facts[drawn] for part in parts),
          "independent_draws": all(part.facts["independent_draws"] for part in parts), "processes": world_size()},
         list(dict.fromkeys(note for part in parts for note in part.notes)),
         [part.pools[prompt] for prompt in range(prompts) for part in parts if part.pools],
@@ -236,7 +280,8 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
     share = torch.softmax(draws.log_weight[0], -1).tolist()
     chosen = torch.bincount(selected, minlength=len(share)).tolist()
     # the weight of an independent candidate, drawn from the base, is -E; that of a particle depends on its history
-    weight = draws.log_weight[0] if draws.independent else log_weight(target, draws.x)
+    plain = draws.independent and draws.max_log_ratio == 0
+    weight = draws.log_weight[0] if plain else log_weight(target, draws.x)
     rows: dict[tuple[int, ...], list[int]] = {}
     for row, point in enumerate(draws.x.points()):
         rows.setdefault(tuple(point), []).append(row)
@@ -257,19 +302,20 @@ def _candidates_of_prompt(draws: Draws, selected: Tensor, target: Tilted, tokeni
 
 
 def pool_rows(
-    labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy, stored: StoredLogZ | None = None
+    labels: Sequence[Any], selections: Sequence[CandidateSelection], energy: Energy, stored: Stored | None = None
 ) -> list[dict[str, Any]]:
-    """For each prompt: the number of candidates, their effective sample size, log Z and its reliability. log Z is None where it
-    has no interval: particles depend on each other, and one candidate has no spread. `stored` gives log Z by prompt."""
+    """For each prompt: the number of candidates, their effective sample size, log Z and its reliability, and what is known of
+    the tilted model that they lack. log Z is None where it has no interval: particles depend on each other, and one candidate
+    has no spread. `stored` gives what is known by prompt."""
     rows = []
     for prompt, draws, _, large_enough in _by_prompt(selections):
-        known = None if stored is None else stored(draws.x.tokens[0, : int(draws.x.start[0])].tolist())
+        known = _stored_after(draws, stored)
         (entry,), count = reliability(draws, energy=energy, stored=known), draws.log_weight.shape[1]
         rows.append({
             "prompt": labels[prompt], "candidates": count, "ess": entry.ess,
             "largest_share": float(torch.softmax(draws.log_weight[0], -1).max()), "large_enough": large_enough,
-            "log_z": log_z(draws, bounds=log_weight_bounds(energy)) if draws.independent and count > 1 else None,
-            "verdict": entry.verdict, "advice": entry.advice,
+            "log_z": log_z(draws, bounds=weight_bounds(draws, energy)) if draws.independent and count > 1 else None,
+            "verdict": entry.verdict, "advice": entry.advice, "missing": list(entry.missing),
         })  # fmt: skip
     return rows
 
@@ -278,7 +324,7 @@ def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dic
     """Tables for people, who see the draws and on request some candidates and what the pools were like, and all rows for
     JSON."""
     rows: dict[str, Any] = {"samples": result.samples} | ({"prompts": result.pools} if result.pools else {})
-    pools = [{key: row[key] for key in row if key not in ("advice", "large_enough")} for row in result.pools]
+    pools = [{key: row[key] for key in row if key not in ("advice", "large_enough", "missing")} for row in result.pools]
     flat = all(row["energy"] == 0 and row["log_weight"] == 0 for row in result.samples)
     hidden = ("energy", "log_weight") if flat else ()
     draws = [{key: value for key, value in row.items() if key not in hidden} for row in result.samples]
@@ -322,7 +368,14 @@ def _notes(model: Model, prompts: PromptSet, pools: Sequence[Mapping[str, Any]])
     other = [length for length in prompts.x.start.tolist() if length != size]
     if size and other:
         notes.append(f"The model was made for prompts of {size} tokens; {len(other)} of these have others, such as {other[0]}.")
-    few = [row for row in pools if not row["large_enough"]]
+    lacking = [row for row in pools if row["missing"]]
+    if lacking:
+        size = max(row["candidates"] for row in lacking)
+        notes.append(
+            f"{len(lacking)} of {len(pools)} pools of up to {size:,} candidates lack what is known of the tilted model, so the "
+            f"draws are unreliable. {REMEDY}"
+        )
+    few = [row for row in pools if not row["large_enough"] and not row["missing"]]
     if few:
         notes.append(
             f"Even {few[0]['candidates']:,} candidates are too few after {len(few)} of {len(pools)} prompts, so the draws are "

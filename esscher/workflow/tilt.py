@@ -348,7 +348,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
     result = fit_feature_weights(base, features, data, wanted, run.fit, prompt=prompt, rng=rng)
     saved = SavedLogLinear(
         specs, result.fit.weights, model.name, model.base_digest, result.log_z, run.training.seed, model.chunking,
-        run.prompt, run.truncation,
+        result.reliability.verdict, result.fit.moments_wanted, result.moments, run.prompt, run.truncation,
     )  # fmt: skip
     if folder is not None:
         remove_energy(folder)
@@ -404,7 +404,7 @@ def _learn(
     )
     record, measured = result.record, result.measured
     assert measured.log_z is not None
-    origin = Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking)
+    origin = Origin(model.name, digest, measured.log_z, run.training.seed, model.chunking, measured.verdict[0])
     saved = origin if folder is None else load_energy(save_network_energy(folder, energy, origin))
     facts = {
         "saved_by_tilting": next(iter((measured.reduction or {}).values())), "reliability": measured.verdict[0],

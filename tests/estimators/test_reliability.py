@@ -145,7 +145,7 @@ def test_a_feature_that_one_prompt_lacks_counts_only_where_it_matters():
 def test_a_stored_log_z_must_agree():
     log_weight = 0.5 * normal(7, 1, 1000)
     value = float(torch.logsumexp(log_weight, -1)) - math.log(1000)
-    for stored, verdict in ((value, "good"), (value + 0.05, "good"), (value + 1.0, "doubtful")):
+    for stored, verdict in ((value, "good"), (value + 0.05, "good"), (value + 1.0, "unreliable")):
         estimate = Estimate(stored, stored - 0.02, stored + 0.02, 0.95, 4000, "stored")
         assert verdicts(log_weight, stored=estimate) == [verdict]
     (row,) = reliability(weighted(torch.tensor([[50.0, *[0.0] * 999]])), stored=estimate)  # said beside what is worse

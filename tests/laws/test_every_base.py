@@ -38,6 +38,7 @@ from esscher.exact.languages import matching_strings, white_noise
 from esscher.networks.pixelcnn_config import PixelCnnConfig
 from esscher.networks.registry import NETWORKS
 from esscher.samplers.progress import CountingBase, ProgressCounter
+from esscher.samplers.proposals import AssumeCovering, defensive
 from esscher.testing import check_base, check_stream
 
 from laws.parts import check_complete, has, one_of_each, part_of, parts  # isort: skip
@@ -187,6 +188,10 @@ BASES = {
     },
     "core.BaseWrapper": Tried(lambda: BaseWrapper(random_automaton(SPACE))),
     "samplers.CountingBase": Tried(lambda: CountingBase(random_automaton(SPACE), ProgressCounter(print))),
+    "samplers.AssumeCovering": Tried(lambda: AssumeCovering(Truncated(random_automaton(SPACE), top_k=2)), FOUR, EXACT),
+    "samplers.defensive": Tried(
+        lambda: defensive(random_automaton(SPACE), Truncated(random_automaton(SPACE, seed=3), top_k=1)), FOUR, EXACT
+    ),
     "exact.Automaton": Tried(lambda: random_automaton(SPACE), FOUR, EXACT),
     "exact.Automaton, fixed length": Tried(lambda: random_automaton(Space(3, 4)), FOUR, EXACT),
     "exact.NormalisedAutomaton": Tried(lambda: normalise(random_weighted(SPACE, seed=3)), FOUR, EXACT),
@@ -207,6 +212,8 @@ APART = {
     "bases.causal_lm": "gives a CausalLM",
     "bases.seq2seq_lm": "gives a Seq2SeqLM",
     "samplers.DrawCountingBase": "passes every call on and counts tokens; tests/core/test_progress.py",
+    "samplers.check_proposal": "gives the base it was given",
+    "core.unwrapped": "gives the base inside; tests/samplers/test_proposals.py",
     "bases.require_logits": "gives the base it was given",
     "bases.with_max_length": "gives a WithMaxLength, or the base",
     "bases.truncated": "gives a Truncated, or the base",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from random_targets import random_target
+from random_targets import random_automaton, random_target
 
 from esscher.core.draws import Draws
 from esscher.core.randomness import Rng, SeededRng
@@ -14,12 +14,15 @@ from esscher.samplers import particles
 from esscher.samplers.accept_reject import Metropolis
 from esscher.samplers.importance import Exhaustive, Importance
 from esscher.samplers.particles import Particles
+from esscher.samplers.proposals import defensive
 from esscher.samplers.sir import SIR
 from esscher.samplers.twists import linear_twist
 from esscher.testing import every_outcome
+from esscher.testing.statistics import point_number
 
 SHORT, LONGER = random_target(Space(2, 2, eos=0)), random_target(Space(2, 3, eos=0))
 PROMPTS = prompts_of([[1]])
+OTHER, SHORTER_OTHER = random_automaton(LONGER.space, seed=3), random_automaton(SHORT.space, seed=3)
 
 
 def twist(x: Sequences) -> torch.Tensor:
@@ -64,6 +67,64 @@ def test_weights_are_exactly_proper(sampler):
     weight, long, outcomes = mean_over_outcomes(sampler, LONGER, draws=1 if getattr(sampler, "pruning_rounds", 0) else 2)
     assert outcomes > 10
     assert (weight, long) == pytest.approx(exact(LONGER))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Importance(OTHER),
+        Importance(defensive(LONGER.base, OTHER, base_share=0.25)),
+        Particles(proposal=OTHER),
+        Particles(twist, threshold=1.1, proposal=OTHER),
+        Particles(twist, threshold=1.1, block=2, proposal=OTHER),
+        Particles(twist, threshold=0.0, pruning_rounds=1, proposal=OTHER),
+    ],
+)
+def test_weights_towards_another_proposal_are_exactly_proper(sampler):
+    weight, long, outcomes = mean_over_outcomes(sampler, LONGER, draws=1 if getattr(sampler, "pruning_rounds", 0) else 2)
+    assert outcomes > 10
+    assert (weight, long) == pytest.approx(exact(LONGER))
+
+
+def test_particles_that_forget_the_proposal_are_caught(monkeypatch):
+    """The wrong version: prefixes are weighed by the twist alone, without a / q."""
+
+    def forgets(self) -> None:
+        extend(self)
+        self.log_ratio = torch.zeros_like(self.log_ratio)
+
+    extend = particles._ParticleCloud.extend
+    monkeypatch.setattr(particles._ParticleCloud, "extend", forgets)
+    weight, _, _ = mean_over_outcomes(Particles(twist, threshold=1.1, proposal=OTHER), LONGER)
+    assert weight != pytest.approx(exact(LONGER)[0], rel=1e-3)
+
+
+def chain_law(steps: int, divided: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
+    """The target over the points of SHORT, and the law of a chain that starts with a proposal of OTHER; its kernel moves from x
+    to y with probability q(y) min(1, w(y) / w(x)), which keeps detailed balance."""
+    x = Exhaustive()(SHORT, PROMPTS, 0, rng=SeededRng(0)).x
+    log_p, log_q = SHORT.log_score(x), SHORTER_OTHER.log_probs(x).sum(-1)
+    log_w = log_p - log_q if divided else log_p
+    kernel = log_q.exp()[None] * (log_w[None] - log_w[:, None]).exp().clamp(max=1)
+    kernel = kernel + torch.diag(1 - kernel.sum(-1))
+    p, law = torch.softmax(log_p, 0), log_q.exp()
+    flow = p[:, None] * kernel
+    assert torch.allclose(flow, flow.T) == divided  # detailed balance
+    for _ in range(steps):
+        law = law @ kernel
+    return p, law
+
+
+def test_metropolis_with_a_proposal_has_the_kernel_that_keeps_detailed_balance():
+    sampler = Metropolis(2, proposal=SHORTER_OTHER)
+    outcomes = every_outcome(lambda rng: sampler(SHORT, PROMPTS, 1, rng=rng))
+    law = torch.zeros(3, dtype=torch.float64)
+    for probability, result in outcomes:
+        law[point_number(SHORT.space, result.x)] += probability
+    p, expected = chain_law(2)
+    assert torch.allclose(law, expected)
+    assert not torch.allclose(law, chain_law(2, divided=False)[1], rtol=1e-3)  # the wrong version: weights without / q
+    assert torch.allclose(p @ torch.eye(3, dtype=torch.float64), chain_law(200)[1])
 
 
 def test_particles_with_three_draws():

@@ -68,6 +68,7 @@ def test_same_seed_same_draws_and_an_answer_says_what_it_cost(port):
     for choice in first["choices"]:
         assert choice["finish_reason"] in ("stop", "length") and len(choice["text"]) <= 2
         assert choice["esscher"]["log_base"] <= 0 and 1 <= choice["esscher"]["ess"] <= 200
+        assert choice["esscher"]["verdict"] in ("good", "doubtful", "unreliable")
 
 
 def test_a_base_alone_is_served_too(tilted_model):

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from esscher.data.config import SourceConfig
 from esscher.training.config import DistilConfig, Schedule, TrainingConfig
+from esscher.workflow.config.proposal import ProposalConfig
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class DistilTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class DistilRun:
+class DistilRun(ProposalConfig):
     """The student is a model folder like any other. Its distance from the tilted model is printed beside the base's, with
     intervals, and the perplexity of all three on held-out data."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 from esscher.core.config import check_at_least
 from esscher.data.config import SourceConfig
 from esscher.training.config import DynamicConfig
+from esscher.workflow.config.proposal import ProposalConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class StreamConfig:
 
 
 @dataclass(frozen=True)
-class MeasureConfig:
+class MeasureConfig(ProposalConfig):
     """Longer texts than the model's sequences are cut, and counted; end symbols count, prompts do not.
 
     A model that was trained on a stream reads all texts as one, with its memory; so does any base with a memory when a setting
@@ -42,7 +43,7 @@ class MeasureConfig:
     positions: int = field(default=0, kw_only=True)
     """Add the perplexity at each position, on so many of the sequences."""
     position_draws: int = field(default=64, kw_only=True)
-    """Draws after each prefix of these sequences."""
+    """Draws after each prefix of these sequences, of the base itself."""
     sample_last: bool = field(default=False, kw_only=True)
     """Draw at the last position too, instead of scoring every token of the vocabulary."""
     plot: str | None = field(default=None, kw_only=True)
@@ -63,6 +64,7 @@ class MeasureConfig:
     def __post_init__(self) -> None:
         for name, least in (("draws", 2), ("sequences", 2), ("positions", 0), ("position_draws", 2)):
             check_at_least(self, least, name, note=" Nothing was measured.")
+        self.check_proposal_share()
         if self.plot is not None and self.positions == 0:
             raise ValueError("plot shows the perplexity by position. Nothing was measured; set positions, too.")
         default = StreamConfig()
@@ -87,6 +89,6 @@ class MeasureConfig:
 
     def refuse_sequence_settings(self, where: str, others: Sequence[str] = ()) -> None:
         """Refuse settings that need sequences, where a text is read in one piece."""
-        names = [*(name for name in ("draws", "sequences", "positions") if getattr(self, name)), *others]
+        names = [*(name for name in ("draws", "sequences", "positions", "proposal") if getattr(self, name)), *others]
         if names:
             raise ValueError(f"{', '.join(names)} has no meaning {where}. Nothing was measured; leave it out.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from esscher.core.config import Texts, check_at_least
 from esscher.core.truncation import Truncation
 from esscher.samplers.registry import SAMPLERS
+from esscher.workflow.config.proposal import ProposalConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ImageSampleConfig:
 
 
 @dataclass(frozen=True)
-class SampleConfig(Truncation):
+class SampleConfig(ProposalConfig, Truncation):
     """Draw sequences after each prompt, or from nothing: each with its log-probability under the base, its energy and its
     log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and `show_candidates`
     adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a PNG."""
@@ -47,6 +48,7 @@ class SampleConfig(Truncation):
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "draws", note=" Nothing was drawn.")
+        self.check_proposal_share()
         _check_list("prompts", self.prompts)
 
 
