@@ -104,7 +104,7 @@ def truncated(base: Base, *, top_k: int | None = None, top_p: float | None = Non
         return base
     if isinstance(base, Truncated):
         raise ValueError(
-            f"The energy was fitted on a base with temperature {base.temperature:g}, top_k {base.top_k} and top_p {base.top_p}: "
+            f"The energy was fitted on a base of temperature {base.temperature:g}, top_k {base.top_k} and top_p {base.top_p}: "
             f"they are part of the tilted model. Nothing was drawn; leave temperature, top_k and top_p out, or tilt again."
         )
     return Truncated(base, top_k, top_p, temperature)
