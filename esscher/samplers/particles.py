@@ -1,8 +1,10 @@
 """Sequential Monte Carlo: extend all particles of a prompt together, weigh the prefixes, resample when few dominate.
 
 An unfinished prefix is weighed by a guess of its final weight, the *twist* (`esscher.samplers.twists`); a finished sequence by
-the energy itself, so the draws are properly weighted with any twist. Without a twist nothing is weighed before the last
-sequence has finished, which is importance sampling: one guess for all prefixes would not do better (docs/why/particles.md).
+the energy itself, so the draws are properly weighted with any twist. A learnt twist (`esscher.energies.twist`) proposes the
+tokens, too, and a prefix is then weighed by its ratio of base and proposal as well. Without a twist nothing is weighed before
+the last sequence has finished, which is importance sampling: one guess for all prefixes would not do better
+(docs/why/particles.md).
 Pruning halves the prefixes block by block: the largest weight is paired with the smallest, the second largest with the second
 smallest; one of each pair survives, with probability proportional to its weight, and gets their mean weight. The weights stay
 proper, their sum stays exact, no prefix is duplicated.
@@ -22,7 +24,8 @@ from esscher.core.device import on_device_of, widest_float
 from esscher.core.draws import Draws, checked_sampler, ess, refuse_too_many
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
-from esscher.core.target import Tilted
+from esscher.core.target import Base, Tilted
+from esscher.energies.twist import LearntTwist, TwistedBase
 from esscher.samplers.ancestral import rows_at_once
 from esscher.samplers.scoring import log_weight, max_rows, score_in_batches
 
@@ -59,9 +62,9 @@ def resample(draws: Draws, count: int, *, rng: Rng) -> Sequences:
 class Particles:
     """Weighted draws by sequential Monte Carlo, dependent within a prompt; a pruned prefix counts in `cost` as far as drawn."""
 
-    twist: Callable[[Sequences], Tensor] | None = None
-    """Guess of -E(x) from a prefix of x, on the scale of -E: for E + c it must be lower by c. None weighs and prunes only when
-    all sequences have finished, and never resamples."""
+    twist: Callable[[Sequences], Tensor] | LearntTwist | None = None
+    """Guess of -E(x) from a prefix of x, on the scale of -E: for E + c it must be lower by c. A learnt one also proposes the
+    tokens. None weighs and prunes only when all sequences have finished, and never resamples."""
     threshold: float = 0.5
     """Resample the particles of a prompt where their effective sample size falls below this share of them."""
     block: int = 1
@@ -82,11 +85,12 @@ class Particles:
         return replace(drawn, x=drawn.x.to(device))
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
-        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng)
+        learnt = self.twist if isinstance(self.twist, LearntTwist) else None
+        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng, learnt)
         while True:
             cloud.extend()
             if not cloud.growing() or (self.twist is not None and cloud.length % self.block == 0):
-                cloud.weigh(self.twist)
+                cloud.weigh(self.twist if learnt is None else None)
                 if cloud.shape[1] > draws:
                     cloud.halve()
                 if cloud.growing():
@@ -102,9 +106,10 @@ class _ParticleCloud:
     """P * N growing sequences. All is kept on the CPU but the state of the base, which has a row for each open sequence, and
     the prefixes of these, for the twist: an accelerator is asked once a step for the tokens, and once for the twist."""
 
-    def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng):
-        self.target, self.rng, self.shape = target, rng, (len(prompts), draws)
-        log_prob, self.state = target.base.begin(prompts)
+    def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng, learnt: LearntTwist | None = None):
+        self.target, self.rng, self.shape, self.learnt = target, rng, (len(prompts), draws), learnt
+        self.base: Base = target.base if learnt is None else TwistedBase(target.base, learnt)
+        log_prob, self.state = self.base.begin(prompts)
         prefixes = prompts.repeat(draws)
         rows, device = prefixes.to("cpu"), log_prob.device
         self.start, self.stop = rows.start, rows.start.clone()
@@ -114,6 +119,8 @@ class _ParticleCloud:
         self.closing = torch.zeros_like(self.open_)  # finished since the last weighing
         self.log_base = torch.zeros(len(rows), dtype=torch.float64)
         self.log_twist = torch.zeros(len(rows), dtype=torch.float64)
+        self.log_ratio = torch.zeros_like(self.log_base)  # log a - log q of the tokens since the last weighing
+        self.log_psi = torch.zeros_like(self.log_base)  # the learnt twist of the prefix
         self.log_weight = torch.zeros(self.shape, dtype=torch.float64)
         self.length, self.lost = 0, 0  # tokens of an open row, and of all pruned rows
         self.choices = rng.tokens(len(rows), device)
@@ -128,10 +135,13 @@ class _ParticleCloud:
     def extend(self) -> None:
         """One more token for every open row."""
         self.token = self.choices.categorical(self.log_prob)
-        log_token = self.log_prob.gather(1, self.token[:, None])[:, 0]
-        dtype = widest_float(log_token.device)
-        token, log_token = torch.stack([self.token.to(dtype), log_token.to(dtype)]).cpu().double()
+        tables = [self.log_prob] if self.learnt is None else [self.log_prob, self.state.log_base, self.state.log_twist]
+        columns = [self.token, *(table.gather(1, self.token[:, None])[:, 0] for table in tables)]
+        token, log_token, *twisted = torch.stack([part.to(widest_float(part.device)) for part in columns]).cpu().double()
         token, rows = token.long(), self.open_.nonzero()[:, 0]
+        if self.learnt is not None:
+            self.log_ratio[rows] += twisted[0] - log_token
+            self.log_psi[rows], log_token = twisted[1] + self.learnt.offset, twisted[0]
         self.tokens[rows, self.stop[rows]] = token
         self.prefixes.tokens.scatter_(1, self.prefixes.stop[:, None], self.token[:, None])
         self.prefixes = replace(self.prefixes, stop=self.prefixes.stop + 1)
@@ -147,7 +157,7 @@ class _ParticleCloud:
 
     def weigh(self, twist: Callable[[Sequences], Tensor] | None) -> None:
         """Update each row's log weight: by the energy where it has finished, by the twist where it is open."""
-        log_twist = self.log_twist.clone()
+        log_twist = torch.where(self.open_, self.log_psi, self.log_twist)
         if bool(self.closing.any()):
             log_twist[self.closing] = log_weight(self.target, self.points(self.closing))
         if twist is not None and bool(self.open_.any()):
@@ -161,8 +171,8 @@ class _ParticleCloud:
                 )
             log_twist[self.open_] = guess
         change = torch.where(log_twist == -torch.inf, log_twist, log_twist - self.log_twist)
-        self.log_weight = self.log_weight + change.view(self.shape)
-        self.log_twist, self.closing = log_twist, torch.zeros_like(self.closing)
+        self.log_weight = self.log_weight + (change + self.log_ratio).view(self.shape)
+        self.log_twist, self.closing, self.log_ratio = log_twist, torch.zeros_like(self.closing), torch.zeros_like(log_twist)
 
     def resample(self, threshold: float) -> None:
         """Resample the prompts whose effective sample size is low; their mean weight stays."""
@@ -196,20 +206,20 @@ class _ParticleCloud:
         rank = self.open_.cumsum(0) - 1  # of an open row among the open ones
         chosen = rank[ancestor][self.open_[ancestor]]
         self.slot = self.slot[chosen]
-        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist"):
+        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist", "log_ratio", "log_psi"):
             setattr(self, name, getattr(self, name)[ancestor])
         self.prefixes = self.prefixes.rows(chosen.to(self.prefixes.start.device))
 
     def advance(self) -> None:
         self._align_state()
         assert self.token is not None
-        self.log_prob, self.state = self.target.base.advance(self.state, self.token)
+        self.log_prob, self.state = self.base.advance(self.state, self.token)
 
     def _align_state(self) -> None:
         """A row of the state for each open sequence."""
         if len(self.slot) != len(self.log_prob) or bool((self.slot[1:] <= self.slot[:-1]).any()):
             index = self.slot.to(self.log_prob.device)
-            self.state, self.log_prob = self.target.base.select(self.state, index), self.log_prob[index]
+            self.state, self.log_prob = self.base.select(self.state, index), self.log_prob[index]
             self.token = None if self.token is None else self.token[index]
 
     def points(self, rows: Tensor) -> Sequences:

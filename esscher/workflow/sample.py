@@ -153,6 +153,8 @@ def _draw_together(model: Model, sampler: Sampler, prompts: PromptSet, settings:
 
 def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleConfig, count: int, rng: Rng) -> SampleResult:
     target = with_progress(sampling_target(model, settings, prompts), ProgressCounter(current_progress().say))
+    if isinstance(sampler, ParticleSIR) and sampler.twist is None and model.twist is not None:
+        sampler = replace(sampler, twist=model.twist.twist)
     selections: list[CandidateSelection] = []
     if isinstance(sampler, SIR | AdaptiveSIR | ParticleSIR):
         selections = sampler.choose(target, prompts.x, count, rng=rng)
