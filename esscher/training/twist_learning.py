@@ -41,6 +41,7 @@ from esscher.training.resumable import ROWS_BY_PROMPTS, WorkItem, run_resumable
 from esscher.training.trainer import Trainer, TrainingRecord
 
 HELD_OUT = 5  # one of so many draws
+JUDGED_IN = 4  # batches at least, for an interval of the loss on what is held out
 NUMBERS_AT_ONCE = 2**24  # log-probabilities of all tokens that one update holds
 NUMBERS_KEPT = 2**26  # numbers of the base's steps that are kept between updates; of more, they are computed again
 
@@ -87,6 +88,7 @@ def learn_twist(
     *,
     folder: Path | None = None,
     resume: bool = False,
+    loss: TwistLoss | None = None,
     rng: SeededRng,
 ) -> TwistResult:
     """A twist of the target after these prompts, learnt from `config.draws` sequences."""
@@ -98,7 +100,7 @@ def learn_twist(
         progress.say(f"Round {number + 1} of {config.rounds} of learning the twist.")
         rounds.append(_draw_round(target, None if number == 0 else twisted, prompts, config, here, rng.stream("round", number)))
         rows, twist.offset = _training_rows(rounds, twisted)
-        records.append(_train(twisted, rows, config, here, resume=resume, number=number))
+        records.append(_train(twisted, rows, config, here, loss or TwistLoss(), resume=resume, number=number))
     return _measure(target, twisted, prompts, config, records, sum(len(part.x) for part in rounds), rng.stream("measure"))
 
 
@@ -182,8 +184,9 @@ def _join(pieces: Sequence[Steps], width: int) -> Steps:
 
 
 def _train(
-    twisted: TwistedBase, rows: TwistRows, config: TwistLearningConfig, folder: Path | None, *, resume: bool, number: int
-) -> TrainingRecord:
+    twisted: TwistedBase, rows: TwistRows, config: TwistLearningConfig, folder: Path | None, loss: TwistLoss, *,
+    resume: bool, number: int,
+) -> TrainingRecord:  # fmt: skip
     """Train on the draws that are not held out; the weights at the start stay where no evaluation is better."""
     held_out = torch.arange(len(rows)) % HELD_OUT == HELD_OUT - 1
     space, twist = twisted.space, twisted.twist
@@ -193,14 +196,14 @@ def _train(
 
     @torch.no_grad()
     def validation() -> Estimate:
-        device, pieces = next(twist.parameters()).device, judge.split(size)
-        losses = [TwistLoss()(twisted, piece.to(device), rng=SeededRng(0)) for piece in pieces]
-        return mean_loss([(float(loss.values[None]), loss.count) for loss in losses], n=len(judge), counted="draws")
+        device, pieces = next(twist.parameters()).device, judge.split(min(size, -(-len(judge) // JUDGED_IN)))
+        losses = [loss(twisted, piece.to(device), rng=SeededRng(0)) for piece in pieces]
+        return mean_loss([(float(part.values[None]), part.count) for part in losses], n=len(judge), counted="draws")
 
     first = broadcast_object(validation())
     weights = {name: weight.clone() for name, weight in local_module_tensors(twist).items()}
     record = Trainer(settings)(
-        TwistLoss(), twisted, rows.rows(~held_out), modules=twist, validation=validation, folder=folder, resume=resume
+        loss, twisted, rows.rows(~held_out), modules=twist, validation=validation, folder=folder, resume=resume
     )
     if record.best is None or record.best.value < first.value:
         return record
