@@ -28,6 +28,7 @@ from esscher.core.storage import digest, local_module_tensors, module_tensors, r
 from esscher.core.target import Base, Tilted
 from esscher.energies.features import log_weight_bounds
 from esscher.energies.twist import LearntTwist, TwistedBase, build_twist
+from esscher.estimators.expectations import Prompts
 from esscher.estimators.log_z import log_z
 from esscher.objectives.twist import TwistLoss, TwistRows
 from esscher.samplers.ancestral import draw
@@ -218,14 +219,16 @@ def _measure(
     cost: int, rng: Rng,
 ) -> TwistResult:  # fmt: skip
     """What fresh draws of the base and of the proposal say, as many of each."""
-    each = max(2, config.evaluation_draws // len(prompts))
-    bounds = log_weight_bounds(target.energy)
+    each, which = max(2, config.evaluation_draws // len(prompts)), _over(prompts)
     plain = Importance()(target, prompts, each, rng=rng.stream("base"))
     learnt = Importance(twisted)(target, prompts, each, rng=rng.stream("twist"))
-    return TwistResult(
-        twisted.twist, tuple(records), cost, _effective(learnt), _effective(plain),
-        log_z(learnt), log_z(plain, bounds=bounds),
-    )  # fmt: skip
+    estimates = log_z(learnt, prompts=which), log_z(plain, prompts=which, bounds=log_weight_bounds(target.energy))
+    return TwistResult(twisted.twist, tuple(records), cost, _effective(learnt), _effective(plain), *estimates)
+
+
+def _over(prompts: Sequences) -> Prompts:
+    """What an estimate is a mean over."""
+    return "same" if len(prompts) == 1 else "sample"
 
 
 def _effective(draws: Draws) -> float:

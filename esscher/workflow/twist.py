@@ -4,14 +4,17 @@ The twist is saved in the folder of the energy, and loading the model loads it. 
 stay proper, so it changes how many draws are needed, never what is drawn.
 """
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from esscher.core.distributed import is_main_process
 from esscher.core.folder_lock import locked_folder
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, empty_prompts, prompts_of, unique_prompts
 from esscher.data.splits import evenly_spaced_rows
 from esscher.energies.twist_folder import SavedTwist, TwistOrigin, save_twist
+from esscher.training.collectives import barrier
 from esscher.training.config import TwistLearningConfig
 from esscher.training.made_with import energy_fingerprint
 from esscher.training.twist_learning import TwistResult, learn_twist
@@ -33,6 +36,9 @@ def learn_model_twist(model: Model, config: TwistLearningConfig, *, resume: bool
     rng = SeededRng(config.training.seed).stream("twist")
     with locked_folder(folder):
         kept = None if folder is None else folder / TWIST_FOLDER
+        if kept is not None and kept.is_dir() and not resume and is_main_process():
+            shutil.rmtree(kept)  # of an earlier twist, which this one replaces
+        barrier()
         result = learn_twist(model.target, prompts, config, folder=kept, resume=resume, rng=rng)
         digests = model.base_digest, energy_fingerprint(model.target.energy)
         facts = (result.cost, config.training.seed, result.log_z, result.ess, result.base_ess)

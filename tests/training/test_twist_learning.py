@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
 from esscher.core.storage import digest, module_tensors
 from esscher.core.target import Tilted
 from esscher.energies.config import TwistConfig
-from esscher.energies.twist import TwistedBase
+from esscher.energies.twist import TwistedBase, build_twist
 from esscher.samplers.importance import Exhaustive
 from esscher.samplers.particles import Particles
 from esscher.training.config import TwistLearningConfig, TwistTraining
@@ -61,7 +62,9 @@ def _log_sum(pairs: list[tuple[float, float]], which: int) -> float:
     return float(torch.logsumexp(torch.tensor([pair[which] for pair in pairs], dtype=torch.float64), 0))
 
 
-@pytest.mark.parametrize("case", ["automaton, fixed length", "automaton, end symbol", "lstm"])
+@pytest.mark.parametrize(
+    "case", [pytest.param("automaton, fixed length", marks=pytest.mark.slow), "automaton, end symbol", "lstm"]
+)
 def test_a_learnt_twist_approaches_the_true_one_and_its_draws_are_all_effective(case):
     """The wrong version, a twist that learnt nothing, has errors above 1 nat and the base's effective share."""
     space = FIXED if "fixed" in case else ENDING
@@ -72,7 +75,9 @@ def test_a_learnt_twist_approaches_the_true_one_and_its_draws_are_all_effective(
     result = learnt(target, config=config)
     assert (result.twist.config.memory == 0) == (case == "lstm")
     gap = errors(target, result, empty_prompts(1)).square().mean().sqrt()
-    assert gap < 0.25, gap
+    blank = replace(result, twist=build_twist(config.network, target.base, rng=SeededRng(0)))
+    blank.twist.offset = result.twist.offset
+    assert gap < 0.4 < 1 < errors(target, blank, empty_prompts(1)).square().mean().sqrt()
     drawn = Particles(result.twist)(target, empty_prompts(50), 32, rng=SeededRng(1))
     assert float(drawn.ess().mean()) > 0.85 * 32
     assert result.ess > 0.85 > 0.5 > result.base_ess
@@ -81,11 +86,12 @@ def test_a_learnt_twist_approaches_the_true_one_and_its_draws_are_all_effective(
     assert "it pays from" in result.notes[0]
 
 
+@pytest.mark.slow
 def test_prompts_have_their_own_expectations():
     prompts = prompts_of([[1, 1], [2]])
     target = strong(FIXED)
     result = learnt(target, prompts)
-    assert errors(target, result, prompts).square().mean().sqrt() < 0.35
+    assert errors(target, result, prompts).square().mean().sqrt() < 0.5
 
 
 def test_a_constant_of_the_energy_changes_nothing_but_the_offset():
