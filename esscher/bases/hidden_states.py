@@ -18,7 +18,7 @@ from esscher.bases.causal_lm import CausalLM, text_config
 from esscher.bases.network import NetworkBase
 from esscher.core.space import Sequences
 from esscher.core.target import Base, BaseWrapper, State
-from esscher.heads.head import Head, LogitsFn
+from esscher.heads.head import Head, LogitsFn, LogProbsAndLogsumexp
 from esscher.networks.pixel_network import PixelNetwork
 
 
@@ -48,6 +48,12 @@ class _RecordingHead(nn.Module):
     def logits(self, hidden: Float[Tensor, "*S D"]) -> Float[Tensor, "*S V"]:
         self._recorder.record(hidden)
         return self._head[0].logits(hidden)
+
+    def log_probs(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> Float[Tensor, "*S"]:
+        return self._head[0].log_probs(hidden, tokens)
+
+    def log_probs_and_logsumexp(self, hidden: Float[Tensor, "*S D"], tokens: Int[Tensor, "*S"]) -> LogProbsAndLogsumexp:
+        return self._head[0].log_probs_and_logsumexp(hidden, tokens)
 
     def logits_fn(self, steps: int) -> LogitsFn:
         logits = self._head[0].logits_fn(steps)
