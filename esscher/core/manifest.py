@@ -19,8 +19,9 @@ MANIFEST = "esscher-manifest.json"
 CHECKPOINT_MANIFEST = "manifest.json"
 INSIDE = ("encoder", "reader")  # folders whose files belong to the folder around them
 LOADED = (  # what loading depends on; reports, cards and results are compared where they are read
-    "*config.json", "model*.safetensors*", "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt",
-    "*.model", "*.spm", "codec.json", "esscher.json", "run.yaml", "tilt.yaml", *(f"{folder}/*" for folder in INSIDE),
+    "*config.json", "model*.safetensors*", "twist.safetensors", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
+    "vocab*", "merges.txt", "*.model", "*.spm", "codec.json", "esscher.json", "run.yaml", "tilt.yaml",
+    *(f"{folder}/*" for folder in INSIDE),
 )  # fmt: skip
 Record = Mapping[str, Any]  # {"bytes": size, "sha256": digest}
 

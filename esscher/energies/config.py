@@ -78,6 +78,21 @@ class EnergyConfig:
 
 
 @dataclass(frozen=True)
+class TwistConfig:
+    """The network of a learnt twist."""
+
+    width: int = 64
+    """Units of its hidden layers; a token costs one product of so many numbers with the vocabulary."""
+    memory: int | None = None
+    """Width of a recurrent network that reads the tokens beside the hidden vectors of the base; by default 0, which is none, or
+    64 if the base has no hidden vectors (an n-gram, an automaton)."""
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "width")
+        check_at_least(self, 0, "memory")
+
+
+@dataclass(frozen=True)
 class TaskHeadConfig:
     """A task head on the hidden vectors of an encoder."""
 

@@ -1,8 +1,10 @@
 """Sequential Monte Carlo: extend all particles of a prompt together, weigh the prefixes, resample when few dominate.
 
 An unfinished prefix is weighed by a guess of its final weight, the *twist* (`esscher.samplers.twists`); a finished sequence by
-the energy itself, so the draws are properly weighted with any twist. Without a twist nothing is weighed before the last
-sequence has finished, which is importance sampling: one guess for all prefixes would not do better (docs/why/particles.md).
+the energy itself, so the draws are properly weighted with any twist. A learnt twist (`esscher.energies.twist`) proposes the
+tokens, too, and a prefix is then weighed by its ratio of base and proposal as well. Without a twist nothing is weighed before
+the last sequence has finished, which is importance sampling: one guess for all prefixes would not do better
+(docs/why/particles.md).
 Pruning halves the prefixes block by block: the largest weight is paired with the smallest, the second largest with the second
 smallest; one of each pair survives, with probability proportional to its weight, and gets their mean weight. The weights stay
 proper, their sum stays exact, no prefix is duplicated.
@@ -23,6 +25,7 @@ from esscher.core.draws import Draws, checked_sampler, ess, refuse_too_many
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Tilted
+from esscher.energies.twist import LearntTwist, TwistedBase
 from esscher.samplers.ancestral import rows_at_once
 from esscher.samplers.proposals import ProposalSteps, max_log_ratio
 from esscher.samplers.scoring import log_weight, max_rows, score_in_batches
@@ -60,9 +63,9 @@ def resample(draws: Draws, count: int, *, rng: Rng) -> Sequences:
 class Particles:
     """Weighted draws by sequential Monte Carlo, dependent within a prompt; a pruned prefix counts in `cost` as far as drawn."""
 
-    twist: Callable[[Sequences], Tensor] | None = None
-    """Guess of -E(x) from a prefix of x, on the scale of -E: for E + c it must be lower by c. None weighs and prunes only when
-    all sequences have finished, and never resamples."""
+    twist: Callable[[Sequences], Tensor] | LearntTwist | None = None
+    """Guess of -E(x) from a prefix of x, on the scale of -E: for E + c it must be lower by c. A learnt one also proposes the
+    tokens. None weighs and prunes only when all sequences have finished, and never resamples."""
     threshold: float = 0.5
     """Resample the particles of a prompt where their effective sample size falls below this share of them."""
     block: int = 1
@@ -75,6 +78,10 @@ class Particles:
     def __post_init__(self) -> None:
         check_at_least(self, 1, "block", note=" Nothing was drawn.")
         check_at_least(self, 0, "pruning_rounds", "threshold", note=" Nothing was drawn.")
+        if self.proposal is not None and isinstance(self.twist, LearntTwist):
+            raise ValueError(
+                "A learnt twist proposes the tokens itself. Nothing was drawn; leave the proposal out, or the twist."
+            )
 
     @torch.no_grad()
     def __call__(self, target: Tilted, prompts: Sequences, draws: int, *, rng: Rng) -> Draws:
@@ -85,11 +92,12 @@ class Particles:
         return replace(drawn, x=drawn.x.to(device))
 
     def _run(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng) -> Draws:
-        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng, self.proposal)
+        learnt = self.twist if isinstance(self.twist, LearntTwist) else None
+        cloud = _ParticleCloud(target, prompts, draws * 2**self.pruning_rounds, rng, self.proposal, learnt)
         while True:
             cloud.extend()
             if not cloud.growing() or (self.twist is not None and cloud.length % self.block == 0):
-                cloud.weigh(self.twist)
+                cloud.weigh(self.twist if learnt is None else None)
                 if cloud.shape[1] > draws:
                     cloud.halve()
                 if cloud.growing():
@@ -105,8 +113,12 @@ class _ParticleCloud:
     """P * N growing sequences. All is kept on the CPU but the state of the base, which has a row for each open sequence, and
     the prefixes of these, for the twist: an accelerator is asked once a step for the tokens, and once for the twist."""
 
-    def __init__(self, target: Tilted, prompts: Sequences, draws: int, rng: Rng, proposal: Base | None = None):
-        self.target, self.rng, self.shape = target, rng, (len(prompts), draws)
+    def __init__(
+        self, target: Tilted, prompts: Sequences, draws: int, rng: Rng, proposal: Base | None = None,
+        learnt: LearntTwist | None = None,
+    ):  # fmt: skip
+        self.target, self.rng, self.shape, self.learnt = target, rng, (len(prompts), draws), learnt
+        proposal = proposal if learnt is None else TwistedBase(target.base, learnt)
         self.steps, self.max_log_ratio = ProposalSteps(target, proposal), max_log_ratio(target.base, proposal)
         log_prob, log_base, self.state = self.steps.begin(prompts)
         prefixes = prompts.repeat(draws)
@@ -119,6 +131,7 @@ class _ParticleCloud:
         self.log_base = torch.zeros(len(rows), dtype=torch.float64)
         self.log_twist = torch.zeros(len(rows), dtype=torch.float64)
         self.log_ratio = torch.zeros(len(rows), dtype=torch.float64)  # log a - log q of the tokens since the last weighing
+        self.log_psi = torch.zeros(len(rows), dtype=torch.float64)  # the learnt twist of the prefix
         self.log_weight = torch.zeros(self.shape, dtype=torch.float64)
         self.length, self.lost = 0, 0  # tokens of an open row, and of all pruned rows
         self.choices = rng.tokens(len(rows), device)
@@ -133,11 +146,13 @@ class _ParticleCloud:
     def extend(self) -> None:
         """One more token for every open row."""
         self.token = self.choices.categorical(self.log_prob)
-        log_token, log_proposal = (part.gather(1, self.token[:, None])[:, 0] for part in (self.log_base_prob, self.log_prob))
-        dtype = widest_float(log_token.device)
-        columns = self.token.to(dtype), log_token.to(dtype), log_proposal.to(dtype)
-        token, log_token, log_proposal = torch.stack(columns).cpu().double()
+        tables = [self.log_base_prob, self.log_prob, *([] if self.learnt is None else [self.state.log_twist])]
+        columns = [self.token, *(table.gather(1, self.token[:, None])[:, 0] for table in tables)]
+        dtype = widest_float(self.log_prob.device)
+        token, log_token, log_proposal, *log_psi = torch.stack([part.to(dtype) for part in columns]).cpu().double()
         token, rows = token.long(), self.open_.nonzero()[:, 0]
+        if self.learnt is not None:
+            self.log_psi[rows] = log_psi[0] + self.learnt.offset
         self.tokens[rows, self.stop[rows]] = token
         self.prefixes.tokens.scatter_(1, self.prefixes.stop[:, None], self.token[:, None])
         self.prefixes = replace(self.prefixes, stop=self.prefixes.stop + 1)
@@ -154,7 +169,7 @@ class _ParticleCloud:
 
     def weigh(self, twist: Callable[[Sequences], Tensor] | None) -> None:
         """Update each row's log weight: by the energy where it has finished, by the twist where it is open."""
-        log_twist = self.log_twist.clone()
+        log_twist = self.log_twist.clone() if self.learnt is None else torch.where(self.open_, self.log_psi, self.log_twist)
         if bool(self.closing.any()):
             log_twist[self.closing] = log_weight(self.target, self.points(self.closing))
         if twist is not None and bool(self.open_.any()):
@@ -205,7 +220,7 @@ class _ParticleCloud:
         rank = self.open_.cumsum(0) - 1  # of an open row among the open ones
         chosen = rank[ancestor][self.open_[ancestor]]
         self.slot = self.slot[chosen]
-        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist", "log_ratio"):
+        for name in ("tokens", "start", "stop", "open_", "closing", "log_base", "log_twist", "log_ratio", "log_psi"):
             setattr(self, name, getattr(self, name)[ancestor])
         self.prefixes = self.prefixes.rows(chosen.to(self.prefixes.start.device))
 

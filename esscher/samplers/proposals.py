@@ -20,6 +20,7 @@ from esscher.core.draws import Draws
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, BaseWrapper, State, Tilted, drops_tokens, name_of, unwrapped
+from esscher.energies.twist import TwistedBase
 from esscher.samplers.ancestral import draw
 from esscher.samplers.scoring import log_prob, log_weight
 
@@ -104,32 +105,33 @@ def max_log_ratio(base: Base, proposal: Base | None) -> float:
 
 
 class ProposalSteps:
-    """The proposal and the base of the target token by token: next-token log-probabilities of both, and their states. Without a
-    proposal both are the base, stepped once."""
+    """The proposal and the base of the target token by token: next-token log-probabilities of both, and their states. The base
+    is stepped once where it is its own proposal, and where a learnt twist of it proposes."""
 
     def __init__(self, target: Tilted, proposal: Base | None):
         self.base, self.proposal = check_proposal(target, proposal), proposal
         self.scored = target.base
+        self.twisted = isinstance(proposal, TwistedBase) and proposal.base is target.base
 
     def begin(self, prompts: Sequences) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B V"], State]:
         """Log-probabilities of the first token under proposal and base, and the state after the prompt."""
         log_proposal, state = self.base.begin(prompts)
-        if self.proposal is None:
-            return log_proposal, log_proposal, state
+        if self.proposal is None or self.twisted:
+            return log_proposal, state.log_base if self.twisted else log_proposal, state
         log_base, scored = self.scored.begin(prompts)
         return log_proposal, log_base.to(log_proposal.device), (state, scored)
 
     def advance(self, state: State, token: Int[Tensor, "B"]) -> tuple[Float[Tensor, "B V"], Float[Tensor, "B V"], State]:
         """The same after one more token of each row."""
-        if self.proposal is None:
+        if self.proposal is None or self.twisted:
             log_proposal, state = self.base.advance(state, token)
-            return log_proposal, log_proposal, state
+            return log_proposal, state.log_base if self.twisted else log_proposal, state
         log_proposal, proposed = self.base.advance(state[0], token)
         log_base, scored = self.scored.advance(state[1], token)
         return log_proposal, log_base, (proposed, scored)
 
     def select(self, state: State, index: Int[Tensor, "K"]) -> State:
         """A copy of the state of the chosen rows."""
-        if self.proposal is None:
+        if self.proposal is None or self.twisted:
             return self.base.select(state, index)
         return self.base.select(state[0], index), self.scored.select(state[1], index)

@@ -21,6 +21,7 @@ from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import Rng
 from esscher.core.space import Sequences
 from esscher.core.target import Base, Energy, Tilted
+from esscher.energies.twist import LearntTwist
 from esscher.samplers.importance import Importance
 from esscher.samplers.particles import Particles
 from esscher.samplers.scoring import score_in_batches
@@ -89,7 +90,7 @@ class FittedParticles:
 @checked_sampler
 @dataclass(frozen=True)
 class ParticleSIR:
-    """SIR among the particles of one sequential Monte Carlo run for each prompt, with a fitted twist."""
+    """SIR among the particles of one sequential Monte Carlo run for each prompt, with a learnt twist, or else a fitted one."""
 
     num_candidates: int = 64
     """Particles of each prompt."""
@@ -99,6 +100,8 @@ class ParticleSIR:
     """Start with 2^this times as many prefixes, and keep half of them after each block."""
     proposal: Base | None = None
     """The base that draws the particles; None is the base of the target."""
+    twist: LearntTwist | None = None
+    """The learnt twist of the target; None fits one on pilot draws. The verb `sample` takes that of the energy's folder."""
 
     def __post_init__(self) -> None:
         self._sir()  # refuses impossible settings
@@ -111,7 +114,10 @@ class ParticleSIR:
         return self._sir().choose(target, prompts, draws, rng=rng)
 
     def _sir(self) -> SIR:
-        return SIR(self.num_candidates, FittedParticles(self.block, self.pruning_rounds, proposal=self.proposal))
+        if self.twist is None:
+            return SIR(self.num_candidates, FittedParticles(self.block, self.pruning_rounds, proposal=self.proposal))
+        learnt = Particles(self.twist, block=self.block, pruning_rounds=self.pruning_rounds, proposal=self.proposal)
+        return SIR(self.num_candidates, learnt)
 
 
 def linear_twist(target: Tilted, *, scale: float = 1.0) -> PrefixEnergy:

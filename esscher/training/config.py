@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 from esscher.core.config import check_at_least, check_choices
+from esscher.energies.config import TwistConfig
 
 Schedule = Literal["constant", "cosine", "linear", "exponential", "inverse-sqrt"]
 COUNT_FIELDS = ("steps", "epochs", "batch_size", "batch_tokens", "gradient_accumulation_steps", "patience", "swa_patience")
 INTERVAL_FIELDS = ("evaluate_every", "save_every", "log_every")
+MIN_ROUND_DRAWS = 64  # sequences that a round of learning a twist draws at least
 
 
 @dataclass(frozen=True)
@@ -240,3 +242,41 @@ class DistilConfig:
         check_choices(self)
         check_at_least(self, 1, "draws", "candidates", "stages", "evaluation_draws", "prompts")
         check_at_least(self, 2, "draws_per_step", note=" The baseline of a draw is the mean of the others.")
+
+
+@dataclass(frozen=True)
+class TwistTraining(TrainingConfig):
+    """How a twist is trained, in each round."""
+
+    default_epochs: ClassVar[int] = 60
+    supports_fsdp: ClassVar[bool] = False
+    batch_size: int = 256
+    learning_rate: float = 3e-3
+    evaluate_every: int | None = 20
+    patience: int | None = 6
+
+
+@dataclass(frozen=True)
+class TwistLearningConfig:
+    """How a twist is learnt: the first round draws from the base, each further one from the proposal of the round before; every
+    round trains on the draws of all."""
+
+    draws: int = field(default=8_192, metadata={"flag": "--twist"})
+    """Sequences to draw in all rounds."""
+    rounds: int = 4
+    """Rounds of drawing and training."""
+    evaluation_draws: int = 2_000
+    """Fresh sequences, of the base and of the twist, to measure in the end what the twist saves."""
+    prompts: int = 256
+    """Prompts from the energy's training data, for a model of chunks; the draws are shared among them."""
+    network: TwistConfig = field(default_factory=TwistConfig)
+    training: TwistTraining = field(default_factory=TwistTraining)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "rounds", "prompts")
+        check_at_least(self, 2, "evaluation_draws")
+        if self.draws < MIN_ROUND_DRAWS * self.rounds:
+            raise ValueError(
+                f"A round of learning a twist needs {MIN_ROUND_DRAWS} sequences, so {self.rounds} rounds need "
+                f"{MIN_ROUND_DRAWS * self.rounds}, and draws is {self.draws}. Nothing was drawn; raise draws, or lower rounds."
+            )

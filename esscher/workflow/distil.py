@@ -16,9 +16,9 @@ from esscher.core.folder_lock import locked_folder
 from esscher.core.manifest import check_manifest
 from esscher.core.randomness import SeededRng
 from esscher.core.reading import read_text
-from esscher.core.space import Sequences, empty_prompts, prompts_of, unique_prompts
+from esscher.core.space import Sequences, empty_prompts, unique_prompts
 from esscher.core.target import Base, Tilted
-from esscher.data.splits import evenly_spaced, evenly_spaced_rows
+from esscher.data.splits import evenly_spaced
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
 from esscher.estimators.expectations import moments
@@ -36,7 +36,7 @@ from esscher.workflow.calibration import FORWARD_SHARE, drawing, draws_on_disk, 
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.cost import Cost, Phase, before_start, written
 from esscher.workflow.model import Model, load
-from esscher.workflow.processors import EncodedSet, ImageProcessor
+from esscher.workflow.processors import EncodedSet
 from esscher.workflow.proposal import NamedProposal, named_proposal
 from esscher.workflow.run_folder import (
     DISTIL_SETTINGS,
@@ -48,6 +48,7 @@ from esscher.workflow.run_folder import (
 )
 from esscher.workflow.tilt import DRAWS_PER_PROMPT, energy_data
 from esscher.workflow.train import text_sampler
+from esscher.workflow.twist import prompts_to_learn_from
 
 DISTANCES = {
     "kl": "KL(tilted || model), nats",
@@ -106,7 +107,7 @@ def _distil(model: Model, run: DistilRun, folder: Path, proposal: NamedProposal 
             f"from the base's weights."
         )
     held_out, missing = _held_out(model, run)  # before the work, so that data that cannot be read cost nothing
-    prompts = _prompts(model, run)
+    prompts = prompts_to_learn_from(model, run.distil.prompts)
     before_start(partial(_cost, model, student, prompts, run))
     barrier()  # nobody writes before all have looked
     save_settings(folder / DISTIL_SETTINGS, run)
@@ -259,19 +260,6 @@ def _card(model: Model, run: DistilRun, result: DistillationResult) -> ModelCard
         ],
         notes=notes,
     )
-
-
-def _prompts(model: Model, run: DistilRun) -> Sequences:
-    """The prompt that the energy was fitted after, or the empty one; the classes of images; or prompts of the data that the
-    energy was trained on."""
-    if isinstance(model.processor, ImageProcessor):
-        return model.processor.class_prompts().x
-    if model.stored_prompt is not None:
-        return prompts_of(model.data.encode_prompts([model.stored_prompt]))
-    if not model.prompt_tokens:
-        return empty_prompts(1)
-    train = model.training_splits(energy_data(model)).train
-    return unique_prompts(evenly_spaced_rows(train, run.distil.prompts))[0]
 
 
 def _feature_rows(

@@ -42,10 +42,13 @@ from esscher.energies.serialization import (
     save_energy,
     save_network_energy,
 )
+from esscher.energies.twist_folder import SavedTwist, has_twist, load_twist, save_twist
 from esscher.estimators.reliability import StoredEstimates
 from esscher.hub import ModelCard, SavedBase, read_base, save_base
 from esscher.hub.packaged_models import is_packaged, resolve_model_folder
 from esscher.training.collectives import init_process_group
+from esscher.training.config import TwistLearningConfig
+from esscher.training.made_with import energy_fingerprint
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.config.load import BaseConfig, LoadConfig
 from esscher.workflow.config.measure import MeasureConfig
@@ -79,6 +82,7 @@ class Model:
     fsdp: bool = False  # whether the base's weights are sharded among processes
     digest_as_saved: str | None = None  # of the base's weights before they were rounded to another dtype
     packaged_name: str | None = None  # of a base that came as a package, or from the hub
+    twist: SavedTwist | None = None  # of the energy, if one was learnt
 
     @property
     def device(self) -> torch.device:
@@ -198,7 +202,7 @@ class Model:
 
     def untilted(self) -> "Model":
         """The base alone."""
-        return replace(self, target=Tilted(self.base), energy=None, energy_folder=None)
+        return replace(self, target=Tilted(self.base), energy=None, energy_folder=None, twist=None)
 
     def decode(self) -> Decode | None:
         """The function that makes text of tokens; None for a model without text."""
@@ -287,6 +291,22 @@ class Model:
 
         return tilt_model(self, settings).model
 
+    @takes(TwistLearningConfig)
+    def learn_twist(self, settings: TwistLearningConfig) -> "Model":
+        """This tilted model with a twist of its energy, which the sampler `ParticleSIR` draws with. It is saved in the
+        energy's folder, if there is one.
+
+        Args:
+            settings: The fields of `TwistLearningConfig`: first `draws`, the sequences to learn from; then `rounds`, ...
+
+        Example:
+            >>> tilted = tilted.learn_twist(8192)
+            >>> tilted.sample(sampler=ParticleSIR()).texts
+        """
+        from esscher.workflow.twist import learn_model_twist
+
+        return learn_model_twist(self, settings)[0]
+
     @takes(DistilRun)
     def distil(self, settings: DistilRun) -> "Model":
         """A plain model that approximates this tilted one.
@@ -363,6 +383,8 @@ class Model:
                 f"The energy, a {type(energy).__name__}, is your own, and only energies that `tilt` made can be saved. Nothing "
                 f"was saved; save the base by `model.untilted().save(...)`, and give the energy to `tilt` again."
             )
+        if self.twist is not None and inside.is_dir():
+            save_twist(inside, replace(self.twist, origin=replace(self.twist.origin, base_digest=base_digest(self.base))))
         save_base(folder, self.base, None if self.processor is None else self.processor.artifact, ModelCard(self.name))
 
 
@@ -423,10 +445,26 @@ def load_model(settings: BaseConfig) -> Model:
     else:
         compile_steps(base, settings.compile)
     energy_folder = Path(energy) if energy is not None and Path(energy).is_dir() else None
+    twist = None
+    if energy_folder is not None and has_twist(energy_folder) and not settings.fsdp:
+        digests = {"base_digest": digest_as_saved or base_digest(base), "energy_digest": energy_fingerprint(target.energy)}
+        twist = load_twist(energy_folder, target.base, **digests)
+        place(twist.twist, device)
     processor = _processor(folder, base, tokenizer, chunking, trained)
     packaged = settings.folder if is_packaged(settings.folder) else None
     return Model(
-        base, target, processor, chunking, folder, saved, energy_folder, trained, settings.fsdp, digest_as_saved, packaged
+        base,
+        target,
+        processor,
+        chunking,
+        folder,
+        saved,
+        energy_folder,
+        trained,
+        settings.fsdp,
+        digest_as_saved,
+        packaged,
+        twist,
     )
 
 

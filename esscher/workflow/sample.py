@@ -84,7 +84,7 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
         if file.exists():
             raise ValueError(f"The file {file} exists already. Nothing was drawn; choose another name, or remove it.")
     proposal = named_proposal(model, settings)
-    sampler = settings.sampler or (AdaptiveSIR() if model.is_tilted else Ancestral())
+    sampler = settings.sampler or (pool_for(settings.draws) if model.is_tilted else Ancestral())
     if proposal is not None:
         with_proposal(sampler, proposal.model.base)  # refuses a sampler that takes none
     named = bool(settings.prompts)
@@ -107,6 +107,14 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
     )
     report = Report("esscher sample", facts, tables, notes, json_tables=json_tables, details=details, tables_first=True)
     return replace(result, report=report)
+
+
+def pool_for(draws: int) -> AdaptiveSIR:
+    """A shared pool of candidates that grows with the draws chosen from it: no candidate holds more than one draw's share of the
+    weight, so that a thousand draws have the rates of a thousand texts, not of a few."""
+    default = AdaptiveSIR()
+    most = max(default.max_candidates, CANDIDATES_PER_DRAW * draws)
+    return replace(default, min_ess=max(default.min_ess, float(draws)), max_candidates=most)
 
 
 def _cost(model: Model, sampler: Any, prompts: PromptSet, settings: SampleConfig, file: Path | None) -> Cost:
@@ -172,6 +180,8 @@ def _draw(
     sampler = with_proposal(sampler, None if proposal is None else CountingBase(proposal.base_for(plain), tally))
     if isinstance(sampler, AdaptiveSIR) and sampler.evidence is None:
         sampler = replace(sampler, evidence=partial(evidence_agrees, energy=target.energy, stored=stored))
+    if isinstance(sampler, ParticleSIR) and sampler.twist is None and sampler.proposal is None and model.twist is not None:
+        sampler = replace(sampler, twist=model.twist.twist)
     selections: list[CandidateSelection] = []
     if isinstance(sampler, SIR | AdaptiveSIR | ParticleSIR):
         selections = sampler.choose(target, prompts.x, count, rng=rng)

@@ -42,6 +42,7 @@ from esscher.energies.serialization import (
     save_energy,
     save_network_energy,
 )
+from esscher.energies.twist_folder import TWIST_FILES
 from esscher.estimators.expectations import divergences, moments
 from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import Measurement, measure
@@ -83,8 +84,9 @@ from esscher.workflow.run_folder import (
     run_settings,
     save_settings,
 )
+from esscher.workflow.twist import TWIST_FOLDER, learn_model_twist
 
-ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE)
+ENERGY_FILES = (WEIGHTS_FILE, ENCODER_FOLDER, "history.jsonl", RECORD, ANSWER, PAGE, *TWIST_FILES)
 PROMPTS_PER_FILE = 64  # prompts whose negatives share a file
 NEGATIVES, HELD_OUT, JUDGED = "negatives", "held-out", "judge"  # folders of draws that a run keeps
 EXAMPLES, TIMED_ROWS = 8, 1024  # draws, and rows of them on which the time of features is measured, to estimate the cost
@@ -328,9 +330,14 @@ def tilt_model(model: Model, run: TiltRun) -> TiltResult:
                 f"choose another --out."
             )
         details, saved, report = _fit(model, run, folder) if run.specs() else _learn(model, run.energy, run, folder)
+        tilted = replace(model, target=details.target, energy=saved, energy_folder=folder, twist=None)
+        if run.twist is not None:
+            tilted, learnt = learn_model_twist(tilted, run.twist, resume=run.resume)
+            facts = {**report.facts, "twist_ess": learnt.ess, "base_ess": learnt.base_ess, "drawn_for_the_twist": learnt.cost}
+            report = replace(report, facts=facts, notes=[*report.notes, *learnt.notes])
         if folder is not None:
             report = report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run))
-    return TiltResult(replace(model, target=details.target, energy=saved, energy_folder=folder), details, report)
+    return TiltResult(tilted, details, report)
 
 
 def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, SavedEnergy, Report]:
@@ -351,7 +358,7 @@ def _fit(model: Model, run: TiltRun, folder: Path | None) -> tuple[FitResult, Sa
         result.reliability.verdict, result.fit.moments_wanted, result.moments, run.prompt, run.truncation,
     )  # fmt: skip
     if folder is not None:
-        remove_energy(folder)
+        remove_energy(folder, kept=(TWIST_FOLDER,) if run.resume else ())
         save_energy(folder, saved)
     rows = result.rows()
     rates = [
@@ -486,10 +493,12 @@ def _contrast_cost(model: Model, energy: NetworkEnergy, splits: DataSplits, run:
     return Cost("esscher tilt", phases, run.out, kept, estimate.memory, notes, {"device": model.placement})
 
 
-def remove_energy(folder: Path) -> None:
-    """Remove the energy of a folder, first the file that makes it one, and all that its run kept."""
+def remove_energy(folder: Path, kept: Sequence[str] = ()) -> None:
+    """Remove the energy of a folder, first the file that makes it one, and all that its run kept, but for these."""
     if is_main_process():
-        for name in (CONFIG_FILE, "checkpoints", NEGATIVES, HELD_OUT, JUDGED, TILT_SETTINGS, *ENERGY_FILES):
+        for name in (CONFIG_FILE, "checkpoints", NEGATIVES, HELD_OUT, JUDGED, TILT_SETTINGS, TWIST_FOLDER, *ENERGY_FILES):
+            if name in kept:
+                continue
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
             else:

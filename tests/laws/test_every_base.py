@@ -18,9 +18,11 @@ from heads_on_networks import CASES, DEEPER, ENDING, FAST, FIXED, PIXELS, PROMPT
 from heads_on_networks import NETWORKS as HEADED
 from marks import slow_except
 from random_targets import random_automaton
+from random_twists import random_twist
 from small_networks import CONFIGS, SPACES, lively
 
 from esscher.bases.hidden_markov import path_automaton
+from esscher.bases.hidden_states import with_hidden_states
 from esscher.bases.mixture import MixtureBase
 from esscher.bases.network import with_attention_span, with_factorization_order, with_prompt_tokens, with_unrolled_layers
 from esscher.bases.ngram import fit_ngram
@@ -30,6 +32,7 @@ from esscher.bases.wrappers import Continuation, FirstTokenRestricted, ProductOf
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space, prompts_of, sequences
 from esscher.core.target import BaseWrapper
+from esscher.energies.twist import TwistedBase
 from esscher.exact import features
 from esscher.exact.automaton import WeightedAutomaton
 from esscher.exact.dynamic_programming import normalise, normalise_unbounded
@@ -187,6 +190,10 @@ BASES = {
         for kind, setting, space in product(TO_CHANGE, SETTINGS, SPACES)
     },
     "core.BaseWrapper": Tried(lambda: BaseWrapper(random_automaton(SPACE))),
+    "energies.TwistedBase": Tried(lambda: TwistedBase(small("lstm, vectors"), random_twist(small("lstm, vectors"), memory=0))),
+    "energies.TwistedBase, memory": Tried(lambda: TwistedBase(random_automaton(SPACE), random_twist(random_automaton(SPACE)))),
+    "bases.with_hidden_states": Tried(lambda: with_hidden_states(small("gru, tied"))),
+    "bases.with_hidden_states, of Hugging Face": Tried(lambda: with_hidden_states(causal_models.tiny_base("gpt2"))),
     "samplers.CountingBase": Tried(lambda: CountingBase(random_automaton(SPACE), ProgressCounter(print))),
     "samplers.AssumeCovering": Tried(lambda: AssumeCovering(Truncated(random_automaton(SPACE), top_k=2)), FOUR, EXACT),
     "samplers.defensive": Tried(

@@ -9,6 +9,7 @@ import torch
 from laws.parts import calls_give, check_complete, one_of_each, part_of, parts
 from marks import slow
 from random_targets import PROMPTS, random_automaton, random_target
+from random_twists import random_twist
 
 from esscher.bases.truncated import Truncated
 from esscher.core.draws import Draws
@@ -134,9 +135,17 @@ SAMPLERS = {
     "samplers.Particles, blocks": scaled(lambda constant: Particles(twist(constant), threshold=0.9, block=2)),
     "samplers.Particles, halved": scaled(lambda constant: Particles(twist(constant), threshold=0.9, pruning_rounds=2)),
     "samplers.Particles, halved by blocks": scaled(lambda constant: Particles(twist(constant), block=2, pruning_rounds=3)),
+    "samplers.Particles, learnt twist": lambda target, constant=0.0: (
+        Particles(random_twist(target.base, offset=-constant, scale=0.3), threshold=0.9),
+        target,
+    ),
     "samplers.FittedParticles": tilted(FittedParticles(block=1, pruning_rounds=1)),
     "samplers.FittedParticles, few allowed": tilted(FittedParticles(block=1, pilot=8)),
     "samplers.ParticleSIR": tilted(ParticleSIR(512, block=1)),
+    "samplers.ParticleSIR, learnt twist": lambda target, constant=0.0: (
+        ParticleSIR(512, block=1, twist=random_twist(target.base, offset=-constant, scale=0.3)),
+        target,
+    ),
     "samplers.Exhaustive": tilted(Exhaustive()),
     "training.ResumableByDraws": tilted(ResumableByDraws(Importance(), rows=3000)),
     "training.ResumableByPrompts": tilted(ResumableByPrompts(SIR(64, shared=False), rows=1500)),

@@ -9,7 +9,7 @@ from esscher.core.truncation import Truncation
 from esscher.data.config import DataConfig
 from esscher.energies.config import EnergyConfig
 from esscher.energies.feature_spec import FeatureSpec, parse_feature, parse_features, read_features
-from esscher.training.config import Schedule, TrainingConfig
+from esscher.training.config import Schedule, TrainingConfig, TwistLearningConfig
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,8 @@ class TiltRun(Truncation):
     """Folder of another model with the base's tokenizer, such as a larger one, whose weights a network energy starts from."""
     contrast: ContrastConfig = field(default_factory=ContrastConfig, kw_only=True)
     training: ContrastTraining = field(default_factory=ContrastTraining, kw_only=True)
+    twist: TwistLearningConfig | None = field(default=None, kw_only=True)
+    """Also learn a twist of the energy, with which `--sampler.kind particles` draws; by default none."""
     resume: bool = field(default=False, kw_only=True)
     """Go on from the last checkpoint in `out`, to the same weights."""
     overwrite: bool = field(default=False, kw_only=True)
