@@ -48,6 +48,7 @@ from esscher.workflow.proposal import NamedProposal, named_proposal, with_propos
 
 Stored = Callable[[Sequence[int]], StoredEstimates | None]  # what is known of what follows a prompt
 DRAWN = {False: "drawn_from_the_base", True: "drawn_from_the_proposal"}  # how reports call it, by whether there is a proposal
+CANDIDATES_PER_DRAW = 16  # of a shared pool, at most
 REMEDY = (
     "Raise --sampler.max-candidates, or draw from a model that shows it (--proposal), such as a student that was distilled in "
     "stages (esscher distil --distil.method cyclical)."
