@@ -34,6 +34,8 @@ NO_MEAN, TAIL_SHARE = 1.0, 0.1  # a Pareto index from which weights have no mean
 SMALLEST_TAIL = 5
 SEEN_OFTEN = 5  # draws of the largest weight that make it the end of the tail, as far as draws can tell
 MISSED, NEGLIGIBLE = 3.7, 0.1  # n draws miss a share of 3.7 / n with probability 2.5 %; what may hide there, over Z
+LADDER = ("overlap", "acceptance", "disagreement")  # the diagnostics of a ladder
+RUNS_DISAGREE, LEAST_OVERLAP, LEAST_ACCEPTANCE, FEW_RUNS = 1.0, 0.1, 0.01, 4  # nats, shares, and runs
 BULK = 0.1  # share of prompts that may be unreliable in a mean over prompts
 
 Verdict = Literal["good", "doubtful", "unreliable"]
@@ -64,9 +66,13 @@ def reliability(
     unseen = _unseen_features(draws, energy)
     symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), upper_spread(log_weight)
     rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)
-    judged = []
+    judged: list[Reliability] = []
+    ladder = all(name in draws.info for name in LADDER)
     for values, hidden, (ess, share, k, spread) in zip(log_weight, unseen, rows, strict=True):
-        word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
+        if ladder:
+            word, advice = _ladder_verdict(len(values), hidden, *(float(draws.info[name][len(judged)]) for name in LADDER))
+        else:
+            word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
         if stored is not None and (other := _disagreement(values, stored)):
             word, advice = ("doubtful", other) if word == "good" else (word, f"{advice}; {other}")
         seen = f"{ess:.1f} of {len(values)} draws are effective, their log weights spread by {spread:.2g} nats"
@@ -110,6 +116,27 @@ def _verdict(
         return word, f"so wide a spread needs about {needed:,.0f} draws; {more}"
     if n < FEW_DRAWS:
         return "doubtful", f"fewer than {FEW_DRAWS} draws do not tell a heavy tail from a light one; {more}"
+    return "good", "nothing speaks against the interval"
+
+
+def _ladder_verdict(
+    runs: int, unseen: Sequence[str], overlap: float, acceptance: float, disagreement: float
+) -> tuple[Verdict, str]:
+    """The verdict on draws of a ladder, each of a run of its own, by its diagnostics (`esscher.samplers.ladder.LadderRuns`)."""
+    more = "make more moves, or take more particles"
+    if unseen:
+        return "unreliable", f"{', '.join(unseen)}; give the ladder a guide, or {more}"
+    if disagreement > RUNS_DISAGREE:
+        return "unreliable", f"the runs disagree by {disagreement:.2g} nats on a rung; {more}"
+    if overlap < LEAST_OVERLAP:
+        return "unreliable", f"two rungs overlap by {overlap:.0%}; ask for more overlap, or more rungs"
+    if runs < FEW_RUNS:
+        return "doubtful", f"fewer than {FEW_RUNS} runs do not show whether they agree; draw more"
+    if disagreement > RUNS_DISAGREE / 2 or acceptance < LEAST_ACCEPTANCE:
+        return (
+            "doubtful",
+            f"the runs differ by {disagreement:.2g} nats, and {acceptance:.0%} of the moves were accepted; {more}",
+        )
     return "good", "nothing speaks against the interval"
 
 

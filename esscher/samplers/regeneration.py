@@ -2,10 +2,10 @@
 
 The stationary density is a(x) exp(w(x)), where the log weight w is a function of a score of the whole point, such as -E(x): a
 tilt has w = -E, a rung of a ladder w = -beta E, a level of a rare event w = 0 where the score reaches it and -inf below. The
-cut c is uniform over the positions 0 to |x| - 1 of a point x of |x| tokens; the rest is drawn from the base, or from a proposal
-q. With x' for the new point, whose cuts have another law if it has another length, a move is accepted with probability
+cut c has a law k(c | x) over the positions 0 to |x| - 1 of a point x of |x| tokens, by default uniform; the rest is drawn from
+the base, or from a proposal q. With x' for the new point, a move is accepted with probability
 
-    min(1, exp(w(x') - w(x)) |x| / |x'| r(x') / r(x)),    r(x) = product over t >= c of a(x_t | x_<t) / q(x_t | x_<t),
+    min(1, exp(w(x') - w(x)) k(c | x') / k(c | x) r(x') / r(x)),    r(x) = product over t >= c of a(x_t | x_<t) / q(x_t | x_<t),
 
 which is detailed balance for each c by itself; r is 1 where the rest is drawn from the base. The tokens before the cut stay, so
 a move keeps what a strong tilt selects for more often than an independent draw would find it again.
@@ -25,7 +25,7 @@ from esscher.core.target import Base, prompt_vocab_size
 from esscher.samplers.ancestral import redraw, rows_at_once
 from esscher.samplers.scoring import log_prob, score_in_batches
 
-LogWeight = Callable[[Float[Tensor, "B"]], Float[Tensor, "B"]]
+LogWeight = Callable[[Float[Tensor, "B *S"]], Float[Tensor, "B"]]
 """The log weight of each row from its score, in float64 on the CPU; -inf forbids."""
 
 
@@ -34,7 +34,7 @@ class Chains:
     """The points of Markov chains, one a row, with what the next move needs."""
 
     x: Sequences
-    score: Float[Tensor, "B"]
+    score: Float[Tensor, "B *S"]  # one number for each chain, or several
     log_base: Float[Tensor, "B"]  # log a(x)
     log_ratio: Float[Tensor, "B L"] | None = None  # log a - log q of each token by position; None if q is the base
 
@@ -61,7 +61,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Regeneration:
-    """The kernel for all densities that are functions of one score.
+    """The kernel for all densities that are functions of one score, or of one vector of scores.
 
     kernel = Regeneration(target.base, target.log_weight)
     chains = kernel.start(x)
@@ -71,9 +71,11 @@ class Regeneration:
 
     base: Base
     score: Callable[[Sequences], Tensor]
-    """A number for each row, which must not depend on padding or on other rows."""
+    """A number for each row, or several, which must not depend on padding or on other rows."""
     proposal: Base | None = None
     """Draw the rest of a point from it, over the same space; None is the base."""
+    log_cut: Callable[[Chains], Float[Tensor, "B L"]] | None = None
+    """The log-probability of each cut of each point, -inf from its last position on; None is uniform over its positions."""
 
     def __post_init__(self) -> None:
         if self.proposal is not None and self.proposal.space != self.base.space:
@@ -83,7 +85,7 @@ class Regeneration:
             )
 
     def start(
-        self, x: Sequences, *, score: Float[Tensor, "B"] | None = None, log_base: Float[Tensor, "B"] | None = None
+        self, x: Sequences, *, score: Float[Tensor, "B *S"] | None = None, log_base: Float[Tensor, "B"] | None = None
     ) -> Chains:
         """Chains that start at these points; what is known of them is not computed again."""
         refuse_foreign(x, self.base.space, prompt_vocab_size=prompt_vocab_size(self.base))
@@ -98,13 +100,18 @@ class Regeneration:
         """`moves` moves of each chain, and what they did and cost."""
         accepted, drawn, read = torch.zeros(len(chains.x), dtype=torch.float64), 0, 0
         for _ in range(moves):
-            cut = rng.categorical(_log_cut(chains.x))[:, 0]
+            log_cut = self._log_cut(chains)
+            cut = rng.categorical(log_cut)[:, 0]
             new = self._propose(chains.x, cut, rng)
-            accept = rng.bernoulli(_log_acceptance(chains, new, cut, log_weight))
+            log_back, log_there = (law.gather(1, cut[:, None])[:, 0] for law in (self._log_cut(new), log_cut))
+            accept = rng.bernoulli(_log_acceptance(chains, new, cut, log_weight) + log_back - log_there)
             drawn, read = drawn + int(new.x.lengths.sum()) - int(cut.sum()), read + int(cut.sum())
             accepted += accept
-            chains = _choose(accept, new, chains)
+            chains = choose(accept, new, chains)
         return chains, Moves(accepted / max(1, moves), moves * len(chains.x), drawn, read)
+
+    def _log_cut(self, chains: Chains) -> Float[Tensor, "B L"]:
+        return uniform_cut(chains) if self.log_cut is None else self.log_cut(chains)
 
     def _propose(self, x: Sequences, cut: Int[Tensor, "B"], rng: Rng) -> Chains:
         new, log_proposal = redraw(self.base if self.proposal is None else self.proposal, x, cut, rng=rng)
@@ -113,7 +120,7 @@ class Regeneration:
         log_base = token_log_probs(self.base, new)
         return Chains(new, self._scores(new), log_base.sum(-1), log_base - log_proposal.double())
 
-    def _scores(self, x: Sequences) -> Float[Tensor, "B"]:
+    def _scores(self, x: Sequences) -> Float[Tensor, "B *S"]:
         score = score_in_batches(lambda rows: self.score(on_device_of(rows, self.score, self.base)), x)
         if bool(score.isnan().any()):
             raise ValueError(
@@ -136,25 +143,25 @@ def token_log_probs(base: Base, x: Sequences) -> Float[Tensor, "B L"]:
     return torch.cat(parts)
 
 
-def _log_cut(x: Sequences) -> Float[Tensor, "B L"]:
-    """The law of the cut of each point, unnormalised: uniform over its positions."""
-    lengths = x.lengths.cpu()
+def uniform_cut(chains: Chains) -> Float[Tensor, "B L"]:
+    """The law of a cut that is uniform over the positions of each point."""
+    lengths = chains.x.lengths.cpu()[:, None]
     position = torch.arange(int(lengths.max()))
-    return torch.zeros(len(lengths), len(position), dtype=torch.float64).masked_fill(position >= lengths[:, None], -torch.inf)
+    return (-lengths.double().log()).expand(-1, len(position)).masked_fill(position >= lengths, -torch.inf)
 
 
 def _log_acceptance(old: Chains, new: Chains, cut: Int[Tensor, "B"], log_weight: LogWeight) -> Float[Tensor, "B"]:
+    """The log of the ratio of densities and proposals, without the law of the cut."""
     gain = log_weight(new.score) - log_weight(old.score)
     gain = gain.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)  # between two forbidden points weights do not decide
-    gain = gain + old.x.lengths.cpu().double().log() - new.x.lengths.cpu().double().log()
     if old.log_ratio is None or new.log_ratio is None:
         return gain
     after = torch.arange(new.log_ratio.shape[1]) >= cut[:, None]
     return gain + torch.where(after, new.log_ratio, 0.0).sum(-1) - torch.where(after, old.log_ratio, 0.0).sum(-1)
 
 
-def _choose(accept: Bool[Tensor, "B"], new: Chains, old: Chains) -> Chains:
-    """The new chain where it is accepted, and the old one elsewhere."""
+def choose(accept: Bool[Tensor, "B"], new: Chains, old: Chains) -> Chains:
+    """The new chain of each row where it is accepted, and the old one elsewhere."""
     row = torch.arange(len(accept))
     row = torch.where(accept, row, row + len(accept))
     both = Chains(

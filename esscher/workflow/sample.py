@@ -34,6 +34,7 @@ from esscher.estimators.reliability import reliability
 from esscher.reports.report import Report
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
+from esscher.samplers.ladder import Ladder
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
 from esscher.samplers.scoring import log_prob, log_weight
@@ -113,6 +114,11 @@ def _cost(model: Model, sampler: Any, prompts: PromptSet, settings: SampleConfig
         )  # a pilot, and the draws
     elif isinstance(sampler, Metropolis):
         least = most = (1 + sampler.steps) * settings.draws
+    elif isinstance(sampler, Ladder):
+        least, most = (
+            (1 + rungs * sampler.moves) * (sampler.pilot + settings.draws * sampler.num_particles)
+            for rungs in (1, sampler.max_rungs)
+        )
     unbounded = isinstance(sampler, Rejection | QuasiRejection)
     phase = drawing("drawing", sampling_target(model, settings, prompts), prompts.x, least, at_once=ROWS_BY_DRAWS)
     notes, times = [], len(prompts.labels)
@@ -161,6 +167,9 @@ def _draw(model: Model, sampler: Sampler, prompts: PromptSet, settings: SampleCo
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {"drawn_from_the_base": draws.cost, "independent_draws": draws.independent}
     pools = pool_rows(prompts.labels, selections, model.target.energy, None if settings.truncates else model.stored_log_z)
+    if isinstance(sampler, Ladder):
+        stored = None if settings.truncates else model.stored_log_z
+        pools = ladder_rows(prompts, draws, model.target.energy, stored)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
     return SampleResult(samples, tokens, facts, _notes(model, prompts, pools), pools, candidates)
@@ -274,6 +283,27 @@ def pool_rows(
     return rows
 
 
+def ladder_rows(prompts: PromptSet, draws: Draws, energy: Energy, stored: StoredLogZ | None = None) -> list[dict[str, Any]]:
+    """For each prompt: how many runs of a ladder were made, one for each draw, their log Z and its reliability."""
+    judged, rows = reliability(draws, energy=energy), []
+    for number, (label, alone) in enumerate(zip(prompts.labels, per_prompt(draws), strict=True)):
+        count, entry = draws.log_weight.shape[1], judged[number]
+        known = None if stored is None else stored(alone.x.tokens[0, : int(alone.x.start[0])].tolist())
+        value = log_z(alone) if count > 1 else None
+        verdict, advice = entry.verdict, entry.advice
+        if value is not None and known is not None and (value.high < known.low or value.low > known.high):
+            verdict, advice = (
+                "unreliable",
+                f"{advice} log Z is {value.value:.4g} by these runs and {known.value:.4g} as stored.",
+            )
+        rows.append({
+            "prompt": label, "candidates": count, "ess": entry.ess, "largest_share": entry.max_share, "large_enough": True,
+            "log_z": value, "verdict": verdict, "advice": advice,
+            **{name: float(values[number]) for name, values in draws.info.items()},
+        })  # fmt: skip
+    return rows
+
+
 def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables for people, who see the draws and on request some candidates and what the pools were like, and all rows for
     JSON."""
@@ -301,6 +331,10 @@ def _pool_lines(pools: Sequence[Mapping[str, Any]]) -> list[str]:
         after = f" after {row['prompt']!r}" if isinstance(row["prompt"], str) and row["prompt"] else ""
         seen = f"{row['candidates']:,} candidates{after}: effective sample size {row['ess']:.3g}, {row['verdict']}"
         advice = row["advice"].partition(": ")[2].rstrip(".").replace("draw more", "take more candidates")
+        if "rungs" in row:
+            runs = f"{row['candidates']:,} {'runs' if row['candidates'] > 1 else 'run'} of a ladder of {row['rungs']:.0f} rungs"
+            seen = f"{runs}{after}: the least overlap is {row['overlap']:.0%}, {row['verdict']}"
+            advice = row["advice"].partition(": ")[2].rstrip(".")
         lines.append(f"{seen}." if row["verdict"] == "good" else f"{seen}: {advice}.")
     return lines
 

@@ -13,7 +13,7 @@ from esscher.exact.automaton import Automaton
 from esscher.exact.enumeration import enumerate_points
 from esscher.samplers import regeneration
 from esscher.samplers.ancestral import draw, redraw
-from esscher.samplers.regeneration import Regeneration, at_least, token_log_probs
+from esscher.samplers.regeneration import Chains, Regeneration, at_least, token_log_probs, uniform_cut
 from esscher.samplers.scoring import log_prob
 from esscher.testing import every_outcome
 from esscher.testing.statistics import point_number
@@ -55,30 +55,50 @@ def imbalance(kernel: Regeneration, log_weight, prompt: list[int]) -> float:
     return float((flow - flow.T).abs().max())
 
 
-@pytest.mark.parametrize("density", DENSITIES)
-@pytest.mark.parametrize("prompt", [[], [1, 1]], ids=str)
+CASES = [(VARIABLE, [1], name) for name in DENSITIES] + [(VARIABLE, [], "tilt"), (FIXED, [1, 1], "tilt")]
+
+
+@pytest.mark.parametrize(("space", "prompt", "density"), CASES)
 @pytest.mark.parametrize("other", [False, True], ids=["from the base", "from a proposal"])
-@pytest.mark.parametrize("space", [VARIABLE, FIXED], ids=["end symbol", "fixed length"])
-def test_detailed_balance_is_exact(space, other, prompt, density):
+def test_detailed_balance_is_exact(space, prompt, density, other):
     proposal = random_automaton(space, seed=3) if other else None
     kernel = Regeneration(random_automaton(space), score_of(space), proposal)
     assert imbalance(kernel, DENSITIES[density], prompt) < 1e-12
 
 
-@pytest.mark.parametrize("wrong", ["without the lengths", "without the proposal's ratio", "accepts all", "the ratio inverted"])
+def cut_near_the_score(chains: Chains) -> torch.Tensor:
+    """A law of the cut that depends on the score of a point: half uniform, half at one position."""
+    place = (chains.score.abs() * 7).long() % chains.x.lengths
+    uniform = uniform_cut(chains)
+    here = torch.arange(uniform.shape[1]) == place[:, None]
+    return torch.log(0.5 * uniform.exp() + 0.5 * here)
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["from the base", "from a proposal"])
+def test_detailed_balance_with_a_law_of_the_cut_that_depends_on_the_point(other):
+    proposal = random_automaton(VARIABLE, seed=3) if other else None
+    kernel = Regeneration(random_automaton(VARIABLE), score_of(VARIABLE), proposal, cut_near_the_score)
+    assert imbalance(kernel, DENSITIES["tilt"], [1]) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "wrong", ["without the law of the cut", "without the proposal's ratio", "accepts all", "the ratio inverted"]
+)
 def test_wrong_acceptances_are_caught(monkeypatch, wrong):
+    right, base = regeneration._log_acceptance, random_automaton(VARIABLE)
+
     def acceptance(old, new, cut, log_weight):
-        gain = log_weight(new.score) - log_weight(old.score)
-        lengths = old.x.lengths.double().log() - new.x.lengths.double().log()
         whole = (new.log_ratio - old.log_ratio).sum(-1)
-        if wrong == "accepts all":
-            return torch.zeros_like(gain)
-        if wrong == "without the lengths":
-            return gain + whole
-        return gain + lengths + (0 if wrong == "without the proposal's ratio" else -whole)
+        lengths = old.x.lengths.double().log() - new.x.lengths.double().log()
+        return {
+            "without the law of the cut": lambda: right(old, new, cut, log_weight) - lengths,
+            "without the proposal's ratio": lambda: right(old, new, cut, log_weight) - whole,
+            "accepts all": lambda: torch.full_like(whole, 9.0),
+            "the ratio inverted": lambda: right(old, new, cut, log_weight) - 2 * whole,
+        }[wrong]()
 
     monkeypatch.setattr(regeneration, "_log_acceptance", acceptance)
-    kernel = Regeneration(random_automaton(VARIABLE), score_of(VARIABLE), random_automaton(VARIABLE, seed=3))
+    kernel = Regeneration(base, score_of(VARIABLE), random_automaton(VARIABLE, seed=3))
     assert imbalance(kernel, DENSITIES["tilt"], []) > 1e-3
 
 
