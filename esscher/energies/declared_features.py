@@ -195,7 +195,26 @@ def _label_number(model: Any, label: str, folder: str | Path) -> int:
 
 def feature_from_spec(spec: FeatureSpec, decode: Decode | None = None) -> Feature:
     """The feature of a declaration; one that reads text needs `decode`, which turns tokens into text."""
-    return replace(_feature_from_spec(spec, decode), bounds=features.YES_OR_NO if spec.is_share else None)
+    bounds = features.YES_OR_NO if spec.is_share else None
+    return replace(_feature_from_spec(spec, decode), bounds=bounds, progress=_progress(spec, decode))
+
+
+def _progress(spec: FeatureSpec, decode: Decode | None) -> Callable[[Sequences], Tensor] | None:
+    """The share of the string that its longest prefix in a point is; None for features of other kinds."""
+    if spec.kind not in ("contains", "starts-with") or spec.negated or spec.at_least is not None:
+        return None
+    if spec.reads == "tokens":
+        return MOTIF_FEATURES[spec.kind](spec.motif).progress
+    assert decode is not None
+    value = spec.value
+
+    def share(text: str) -> float:
+        found = (
+            (lambda length: text.startswith(value[:length])) if spec.kind == "starts-with" else (lambda n: value[:n] in text)
+        )
+        return next(length for length in range(len(value), -1, -1) if found(length)) / len(value)
+
+    return TextFunction(decode, lambda texts: [share(text) for text in texts])
 
 
 def _feature_from_spec(spec: FeatureSpec, decode: Decode | None) -> Feature:

@@ -11,7 +11,7 @@ motif may begin.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -126,11 +126,13 @@ def evaluate_feature(
 
 @dataclass(frozen=True)
 class Feature:
-    """A named real number of each whole sequence; `bounds` are its least and largest value, if they are known."""
+    """A named real number of each whole sequence; `bounds` are its least and largest value, if they are known. `progress` is,
+    for one that a sequence has or has not, how much of it a sequence has, from 0 to 1: what leads a ladder of tilts to it."""
 
     name: str
     of: Callable[[Sequences], Tensor]
     bounds: tuple[float, float] | None = None
+    progress: Callable[[Sequences], Tensor] | None = None
 
 
 YES_OR_NO = (0.0, 1.0)
@@ -205,7 +207,8 @@ class Decomposable(Protocol):
 
 def contains(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the motif occurs in the point, else 0."""
-    return Feature(name or f"contains {list(motif)}", lambda x: widest(_occurs(x, motif).any(-1)), YES_OR_NO)
+    title, progress = name or f"contains {list(motif)}", partial(_longest_prefix, motif, "anywhere")
+    return Feature(title, lambda x: widest(_occurs(x, motif).any(-1)), YES_OR_NO, progress)
 
 
 def lacks(motif: Sequence[int], *, name: str | None = None) -> Feature:
@@ -234,7 +237,8 @@ def length(*, name: str = "length") -> Feature:
 
 def starts_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
     """1 where the point begins with the motif, else 0."""
-    return Feature(name or f"starts with {list(motif)}", lambda x: widest(_occurs(x, motif, "start").any(-1)), YES_OR_NO)
+    title, progress = name or f"starts with {list(motif)}", partial(_longest_prefix, motif, "start")
+    return Feature(title, lambda x: widest(_occurs(x, motif, "start").any(-1)), YES_OR_NO, progress)
 
 
 def ends_with(motif: Sequence[int], *, name: str | None = None) -> Feature:
@@ -274,6 +278,12 @@ def _occurs(x: Sequences, motif: Sequence[int], where: Literal["anywhere", "star
     for offset, token in enumerate(motif if width else ()):
         begins = begins & (x.tokens[:, offset : offset + width] == token)
     return begins
+
+
+def _longest_prefix(motif: Sequence[int], where: Literal["anywhere", "start"], x: Sequences) -> Float[Tensor, "B"]:
+    """The share of the motif that its longest prefix in the point is."""
+    found = [_occurs(x, motif[:length], where).any(-1) for length in range(1, len(motif) + 1)]
+    return widest(torch.stack(found).sum(0)) / len(motif)
 
 
 class ConditionalLogLinear(nn.Module):

@@ -35,6 +35,8 @@ NO_MEAN, TAIL_SHARE = 1.0, 0.1  # a Pareto index from which weights have no mean
 SMALLEST_TAIL = 5
 SEEN_OFTEN = 5  # draws of the largest weight that make it the end of the tail, as far as draws can tell
 MISSED, NEGLIGIBLE = 3.7, 0.1  # n draws miss a share of 3.7 / n with probability 2.5 %; what may hide there, over Z
+LADDER = ("overlap", "acceptance", "disagreement")  # the diagnostics of a ladder
+RUNS_DISAGREE, LEAST_OVERLAP, LEAST_ACCEPTANCE, FEW_RUNS = 1.0, 0.1, 0.01, 4  # nats, shares, and runs
 BULK = 0.1  # share of prompts that may be unreliable in a mean over prompts
 
 Verdict = Literal["good", "doubtful", "unreliable"]
@@ -82,10 +84,14 @@ def reliability(
     unseen = features.unseen()
     symptoms = draws.ess(), torch.softmax(log_weight, -1).amax(-1), pareto_k(log_weight), upper_spread(log_weight)
     rows = zip(*(symptom.tolist() for symptom in symptoms), strict=True)
-    judged = []
+    judged: list[Reliability] = []
+    ladder = all(name in draws.info for name in LADDER)
     for row, (values, (ess, share, k, spread)) in enumerate(zip(log_weight, rows, strict=True)):
         hidden = [text for text, _ in unseen[row]]
-        word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
+        if ladder:
+            word, advice = _ladder_verdict(len(values), hidden, *(float(draws.info[name][row]) for name in LADDER))
+        else:
+            word, advice = _verdict(values, share, k, spread, bounds, hidden, independent=draws.independent)
         missing = [text for text, heavy in unseen[row] if heavy]
         if known is None and not _constant(bounds) and bool(equal_weights(values[None])):
             missing.append("all weights are equal")
@@ -154,6 +160,27 @@ def _verdict(
         return word, f"so wide a spread needs about {needed:,.0f} draws with a weight, here {weighted:,}; {more}"
     if weighted < FEW_DRAWS:
         return "doubtful", f"fewer than {FEW_DRAWS} draws with a weight do not tell a heavy tail from a light one; {more}"
+    return "good", "nothing speaks against the interval"
+
+
+def _ladder_verdict(
+    runs: int, unseen: Sequence[str], overlap: float, acceptance: float, disagreement: float
+) -> tuple[Verdict, str]:
+    """The verdict on draws of a ladder, each of a run of its own, by its diagnostics (`esscher.samplers.ladder.LadderRuns`)."""
+    more = "make more moves, or take more particles"
+    if unseen:
+        return "unreliable", f"{', '.join(unseen)}; give the ladder a guide, or {more}"
+    if disagreement > RUNS_DISAGREE:
+        return "unreliable", f"the runs disagree by {disagreement:.2g} nats on a rung; {more}"
+    if overlap < LEAST_OVERLAP:
+        return "unreliable", f"two rungs overlap by {overlap:.0%}; ask for more overlap, or more rungs"
+    if runs < FEW_RUNS:
+        return "doubtful", f"fewer than {FEW_RUNS} runs do not show whether they agree; draw more"
+    if disagreement > RUNS_DISAGREE / 2 or acceptance < LEAST_ACCEPTANCE:
+        return (
+            "doubtful",
+            f"the runs differ by {disagreement:.2g} nats, and {acceptance:.0%} of the moves were accepted; {more}",
+        )
     return "good", "nothing speaks against the interval"
 
 

@@ -14,6 +14,7 @@ SAMPLERS = Registry(
         "quasi-rejection": Kind("esscher.samplers.accept_reject:QuasiRejection"),
         "metropolis": Kind("esscher.samplers.accept_reject:Metropolis"),
         "particles": Kind("esscher.samplers.twists:ParticleSIR"),
+        "ladder": Kind("esscher.samplers.ladder:Ladder"),
         "exhaustive": Kind("esscher.samplers.importance:Exhaustive"),
     },
 )

@@ -51,19 +51,21 @@ def log_weight(target: Tilted, x: Sequences) -> Float[Tensor, "B"]:
 
 
 @torch.no_grad()
-def score_in_batches(score: Callable[[Sequences], Tensor], x: Sequences, *, at_most: int = MOST_ROWS) -> Float[Tensor, "B"]:
-    """Any score of each row, in float64; `score` must not depend on padding or on other rows."""
+def score_in_batches(score: Callable[[Sequences], Tensor], x: Sequences, *, at_most: int = MOST_ROWS) -> Float[Tensor, "B *S"]:
+    """Any score of each row, one number or several, in float64; `score` must not depend on padding or on other rows."""
     lengths = x.stop.cpu()
     order = lengths.argsort(descending=True, stable=True)
-    scores = torch.empty(len(x), dtype=torch.float64)
+    scores: Tensor | None = None
     first = 0
     while first < len(x):
         width = int(lengths[order[first]])
         here = order[first : first + min(at_most, max_rows(width))]
         batch = x.rows(here.to(x.tokens.device))
-        scores[here] = score(Sequences(batch.tokens[:, :width], batch.start, batch.stop)).cpu().double()
+        values = score(Sequences(batch.tokens[:, :width], batch.start, batch.stop)).cpu().double()
+        scores = torch.empty(len(x), *values.shape[1:], dtype=torch.float64) if scores is None else scores
+        scores[here] = values
         first += len(here)
-    return scores
+    return torch.empty(0, dtype=torch.float64) if scores is None else scores
 
 
 def max_rows(width: int) -> int:

@@ -28,6 +28,8 @@ from esscher.estimators.perplexity import Measurement, TestSetMode, as_bits, as_
 from esscher.reports.plots import BASE, TILTED, interval_bands, save_figure
 from esscher.reports.report import Report
 from esscher.samplers.importance import Importance
+from esscher.samplers.ladder import Ladder
+from esscher.samplers.registry import SAMPLERS
 from esscher.training.made_with import energy_fingerprint
 from esscher.training.resumable import ROWS_BY_PROMPTS, ResumableByPrompts
 from esscher.workflow.calibration import drawing, draws_on_disk, peak_memory, reading, scoring
@@ -36,10 +38,10 @@ from esscher.workflow.cost import Cost, Phase, before_start
 from esscher.workflow.dynamic_evaluation import DynamicMeasurement, measure_dynamic
 from esscher.workflow.model import Model
 from esscher.workflow.processors import EncodedSet
-from esscher.workflow.proposal import NamedProposal, named_proposal
+from esscher.workflow.proposal import NamedProposal, named_proposal, with_proposal
 from esscher.workflow.run_folder import changed_settings, stream_settings, trained_chunking
 
-DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT = 4000, 64
+DRAWS_ONE_PROMPT, DRAWS_EACH_PROMPT, LADDER_RUNS = 4000, 64, 16
 MAX_SEQUENCES = 500  # test sequences with prompts of their own
 WORST_PROMPTS, RELIABILITY_COLUMNS = 8, ("ess", "max_share", "spread", "verdict")
 MEASURED = "measured"  # folder of the report, in that of the energy or the base, where `out` is None
@@ -213,12 +215,13 @@ def measure_sequences(
     prompts, _ = unique_prompts(available.x)
     one_prompt = len(prompts) == 1
     count = settings.sequences or (len(available) if one_prompt or not model.is_tilted else MAX_SEQUENCES)
-    draws = settings.draws or (DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT)
+    default = DRAWS_ONE_PROMPT if one_prompt else DRAWS_EACH_PROMPT
+    draws = settings.draws or (LADDER_RUNS if isinstance(settings.sampler, Ladder) else default)
     sequences = available.rows(evenly_spaced(len(available), count))
     before_start(partial(_sequence_cost, model, sequences, draws, settings))
     folder = None if settings.out is None else Path(settings.out)
     made_with = {} if folder is None or not model.is_tilted else draws_record(model, settings, draws)
-    propose = Importance(None if proposal is None else proposal.base_for(model.target))
+    propose = with_proposal(settings.sampler or Importance(), None if proposal is None else proposal.base_for(model.target))
     proposed_with = {**made_with, **({} if proposal is None or not made_with else proposal.made_with)}
     say, first_prompt = current_progress().say, prompts.tokens[0, : int(prompts.start[0])].tolist()
     stored = model.stored_estimates(first_prompt) if one_prompt else None
@@ -311,6 +314,7 @@ def draws_record(model: Model, settings: MeasureConfig, draws: int) -> dict[str,
         "base": model.base_digest,
         "energy": energy_fingerprint(model.target.energy),
         "draws": draws,
+        **({} if settings.sampler is None else {"sampler": SAMPLERS.to_dict(settings.sampler)}),
         "position_draws": settings.position_draws,
         "seed": settings.seed,
     }

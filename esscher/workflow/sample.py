@@ -32,6 +32,7 @@ from esscher.estimators.reliability import StoredEstimates, missing_of, reliabil
 from esscher.reports.report import Report
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
+from esscher.samplers.ladder import Ladder
 from esscher.samplers.progress import CountingBase, ProgressCounter, with_progress
 from esscher.samplers.registry import SAMPLERS
 from esscher.samplers.scoring import log_prob, log_weight
@@ -130,6 +131,11 @@ def _cost(model: Model, sampler: Any, prompts: PromptSet, settings: SampleConfig
         )  # a pilot, and the draws
     elif isinstance(sampler, Metropolis):
         least = most = (1 + sampler.steps) * settings.draws
+    elif isinstance(sampler, Ladder):
+        least, most = (
+            (1 + rungs * sampler.moves) * (sampler.pilot + settings.draws * sampler.num_particles)
+            for rungs in (1, sampler.max_rungs)
+        )
     unbounded = isinstance(sampler, Rejection | QuasiRejection)
     phase = drawing("drawing", sampling_target(model, settings, prompts), prompts.x, least, at_once=ROWS_BY_DRAWS)
     notes, times = [], len(prompts.labels)
@@ -191,9 +197,11 @@ def _draw(
     tokens = [row[:stop] for row, stop in zip(draws.x.tokens.tolist(), draws.x.stop.tolist(), strict=True)]
     facts = {DRAWN[proposal is not None]: draws.cost, "independent_draws": draws.independent}
     pools = pool_rows(prompts.labels, selections, model.target.energy, stored)
+    if isinstance(sampler, Ladder):
+        pools = ladder_rows(prompts, draws, model.target.energy, stored)
     groups = weighted_candidates(selections, target, model.tokenizer) if selections and "text" in samples[0] else []
     candidates = [[{key: value for key, value in vars(row).items() if key != "point"} for row in group] for group in groups]
-    notes = [*_notes(model, prompts, pools), *([] if selections else evidence_notes(draws, target, stored))]
+    notes = [*_notes(model, prompts, pools), *([] if pools else evidence_notes(draws, target, stored))]
     return SampleResult(samples, tokens, facts, notes, pools, candidates)
 
 
@@ -331,6 +339,30 @@ def pool_rows(
     return rows
 
 
+def _count(number: float) -> str:
+    """An effective number of draws, to a draw where there are many."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def ladder_rows(prompts: PromptSet, draws: Draws, energy: Energy, stored: Stored | None = None) -> list[dict[str, Any]]:
+    """For each prompt: how many runs of a ladder were made, one for each draw, their log Z and its reliability."""
+    judged, rows = reliability(draws, energy=energy), []
+    for number, (label, alone) in enumerate(zip(prompts.labels, per_prompt(draws), strict=True)):
+        count, entry = draws.log_weight.shape[1], judged[number]
+        known = _stored_after(alone, stored)
+        value = log_z(alone) if count > 1 else None
+        verdict, advice = entry.verdict, entry.advice
+        if value is not None and known is not None and (value.high < known.log_z.low or value.low > known.log_z.high):
+            advice += f" log Z is {value.value:.4g} by these runs and {known.log_z.value:.4g} as stored."
+            verdict = "unreliable"
+        rows.append({
+            "prompt": label, "candidates": count, "ess": entry.ess, "largest_share": entry.max_share, "large_enough": True,
+            "log_z": value, "verdict": verdict, "advice": advice, "missing": (),
+            **{name: float(values[number]) for name, values in draws.info.items()},
+        })  # fmt: skip
+    return rows
+
+
 def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tables for people, who see the draws and on request some candidates and what the pools were like, and all rows for
     JSON."""
@@ -356,8 +388,12 @@ def _pool_lines(pools: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for row in pools:
         after = f" after {row['prompt']!r}" if isinstance(row["prompt"], str) and row["prompt"] else ""
-        seen = f"{row['candidates']:,} candidates{after}: effective sample size {row['ess']:.3g}, {row['verdict']}"
+        seen = f"{row['candidates']:,} candidates{after}: effective sample size {_count(row['ess'])}, {row['verdict']}"
         advice = row["advice"].partition(": ")[2].rstrip(".").replace("draw more", "take more candidates")
+        if "rungs" in row:
+            runs = f"{row['candidates']:,} {'runs' if row['candidates'] > 1 else 'run'} of a ladder of {row['rungs']:.0f} rungs"
+            seen = f"{runs}{after}: the least overlap is {row['overlap']:.0%}, {row['verdict']}"
+            advice = row["advice"].partition(": ")[2].rstrip(".")
         lines.append(f"{seen}." if row["verdict"] == "good" else f"{seen}: {advice}.")
     return lines
 

@@ -90,6 +90,7 @@ FEW = {
     "adaptive-sir": ("--sampler.min-ess", "4"),
     "metropolis": ("--sampler.steps", "5"),
     "particles": ("--sampler.num-candidates", "8", "--sampler.block", "2", "--sampler.pruning-rounds", "1"),
+    "ladder": ("--sampler.num-particles", "8", "--sampler.pilot", "16", "--sampler.moves", "1"),
     "exhaustive": (),
 }
 
@@ -104,6 +105,10 @@ def test_every_sampler_is_reached(capsys, folders, sampler):
     if sampler == "particles":
         assert output["prompts"][0]["log_z"] is None and output["prompts"][0]["candidates"] == 8
         assert output["drawn_from_the_base"] > 256  # the pilot counts
+    if sampler == "ladder":
+        (row,) = output["prompts"]
+        assert row["candidates"] == 2 and row["rungs"] >= 1 and 0 < row["overlap"] <= 1 and row["verdict"] != "good"  # 2 runs
+        assert row["log_z"]["low"] <= row["log_z"]["value"] <= row["log_z"]["high"]
 
 
 def test_draws_are_written_line_by_line(capsys, folders, tmp_path):
@@ -199,3 +204,16 @@ def test_what_cannot_be_scored_is_named(folders, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             model.score(**settings)
+
+
+def test_a_ladder_measures_log_z(capsys, folders, tmp_path):
+    base, energy = folders
+    texts = tmp_path / "texts.txt"
+    texts.write_text("10110\n01010\n11101\n")
+    flags = ("--sampler.kind", "ladder", *FEW["ladder"])
+    output = answer(capsys, "measure", base, "--energy", energy, "--data", str(texts), *flags, "--draws", "6", "--quiet")
+    by_importance = answer(capsys, "measure", base, "--energy", energy, "--data", str(texts), "--draws", "400", "--quiet")
+    assert output["log_z"]["n"] == 6
+    assert max(output["log_z"]["low"], by_importance["log_z"]["low"]) < min(
+        output["log_z"]["high"], by_importance["log_z"]["high"]
+    )

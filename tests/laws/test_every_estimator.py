@@ -42,6 +42,8 @@ SHOWN = {  # where coverage is asserted
     "estimators.guaranteed_cross_entropy": "estimators/test_measure.py::test_the_guarantee_of_a_perplexity_covers",
     "estimators.interval": "estimators/test_intervals.py::test_coverage_for_heavy_tails_and_the_naive_interval_that_fails",
     "estimators.log_z": "estimators/test_log_z.py::test_per_prompt_intervals_cover",
+    "estimators.mbar_log_z": "estimators/test_mbar.py::test_runs_as_replicates_cover",
+    "estimators.mbar_moments": "estimators/test_mbar.py::test_runs_as_replicates_cover",
     "estimators.log_z_std": (
         "estimators/test_measure.py::test_the_spread_of_log_z_covers_and_without_the_correction_it_does_not"
     ),

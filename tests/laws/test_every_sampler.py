@@ -22,6 +22,7 @@ from esscher.samplers import particles, proposals
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Exhaustive, Importance
+from esscher.samplers.ladder import Ladder
 from esscher.samplers.particles import Particles
 from esscher.samplers.proposals import defensive
 from esscher.samplers.scoring import log_prob
@@ -29,6 +30,12 @@ from esscher.samplers.sir import SIR, AdaptiveSIR
 from esscher.samplers.twists import FittedParticles, ParticleSIR, linear_twist
 from esscher.testing import check_sampler
 from esscher.training.resumable import ResumableByDraws, ResumableByPrompts
+
+
+def guide(x: Sequences) -> torch.Tensor:
+    """The share of the point that is token 1: a guide for ladders."""
+    return (x.counted & (x.tokens == 1)).sum(-1).double() / x.lengths.clamp(min=1)
+
 
 MANY = prompts_of([PROMPTS[row % len(PROMPTS)] for row in range(1000)])
 
@@ -146,6 +153,8 @@ SAMPLERS = {
         ParticleSIR(512, block=1, twist=random_twist(target.base, offset=-constant, scale=0.3)),
         target,
     ),
+    "samplers.Ladder": tilted(Ladder(4, moves=1, overlap=0.7, pilot=32)),
+    "samplers.Ladder, guided": tilted(Ladder(4, moves=1, overlap=0.7, pilot=32, guide=guide, guided_share=0.6)),
     "samplers.Exhaustive": tilted(Exhaustive()),
     "training.ResumableByDraws": tilted(ResumableByDraws(Importance(), rows=3000)),
     "training.ResumableByPrompts": tilted(ResumableByPrompts(SIR(64, shared=False), rows=1500)),

@@ -15,6 +15,7 @@ from esscher.core.space import Space, empty_prompts
 from esscher.samplers.accept_reject import Metropolis, QuasiRejection, Rejection
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.importance import Exhaustive, Importance
+from esscher.samplers.ladder import Ladder
 from esscher.samplers.registry import SAMPLERS
 from esscher.samplers.sir import SIR, AdaptiveSIR
 from esscher.samplers.twists import FittedParticles, ParticleSIR
@@ -28,6 +29,7 @@ KINDS = {
     "quasi-rejection": QuasiRejection(1.5),
     "metropolis": Metropolis(9),
     "particles": ParticleSIR(7, 2, 1),
+    "ladder": Ladder(7, 2, 0.4, 9),
     "exhaustive": Exhaustive(),
 }
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from esscher.core.config import check_at_least
 from esscher.data.config import SourceConfig
+from esscher.samplers.registry import SAMPLERS
 from esscher.training.config import DynamicConfig
 from esscher.workflow.config.proposal import ProposalConfig
 
@@ -37,7 +38,9 @@ class MeasureConfig(ProposalConfig):
 
     data: SourceConfig | str
     draws: int | None = field(default=None, kw_only=True)
-    """Draws for log Z: by default 4000 where all texts have one prompt, else 64 after each."""
+    """Draws for log Z: by default 4000 where all texts have one prompt, else 64 after each; of a ladder, 16 runs."""
+    sampler: Annotated[Any, SAMPLERS] | None = field(default=None, kw_only=True)
+    """How log Z of a tilted model is estimated: importance by default; ladder, with a run for each draw, for a strong tilt."""
     sequences: int | None = field(default=None, kw_only=True)
     """Test sequences at most, evenly spaced; by default all, of tilted chunks 500."""
     positions: int = field(default=0, kw_only=True)
