@@ -112,7 +112,7 @@ def sample_model(model: Model, settings: SampleConfig) -> SampleResult:
 
 
 def pool_for(draws: int) -> AdaptiveSIR:
-    """A shared pool of candidates that grows with the draws chosen from it: no candidate holds more than one draw's share of the
+    """A shared pool of candidates that grows with the draws: no candidate holds more than one draw's share of the
     weight, so that a thousand draws have the rates of a thousand texts, not of a few."""
     default = AdaptiveSIR()
     most = max(default.max_candidates, CANDIDATES_PER_DRAW * draws)
