@@ -1,6 +1,7 @@
 """The app of cyclopts behind the verbs: settings come from defaults, then the YAML file of --config, then flags; an unknown key
 is an error that names the file and the key."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields

@@ -81,8 +81,8 @@ class LearntTwist(nn.Module):
         """The memory after one more token."""
         if memory is None:
             return None
-        gru = self.gru
-        return torch.gru_cell(self.embedding(token), memory, gru.weight_ih_l0, gru.weight_hh_l0, gru.bias_ih_l0, gru.bias_hh_l0)
+        weights = (getattr(self.gru, name) for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"))
+        return torch.gru_cell(self.embedding(token), memory, *weights)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ where norm = sum_v a(v | prefix) psi(prefix, v), r_t is the ratio of base and dr
 exp(-E) / Z. Sums over the next token are exact.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,18 +47,23 @@ class TwistRows:
         return len(self.x)
 
     def rows(self, chosen: Tensor | slice) -> "TwistRows":
-        steps = None if self.steps is None else Steps(*(None if part is None else part[chosen] for part in self.steps))
+        steps = None if self.steps is None else _each(self.steps, lambda part: part[chosen])
         return TwistRows(self.x.rows(chosen), self.log_weight[chosen], self.log_ratio[chosen], steps)
 
     def split(self, size: int) -> "list[TwistRows]":
         return [self.rows(slice(first, first + size)) for first in range(0, len(self), size)]
 
     def to(self, device: torch.device | str) -> "TwistRows":
-        steps = None if self.steps is None else Steps(*(None if part is None else part.to(device) for part in self.steps))
+        steps = None if self.steps is None else _each(self.steps, lambda part: part.to(device))
         return TwistRows(self.x.to(device), self.log_weight.to(device), self.log_ratio.to(device), steps)
 
     def tensors(self) -> tuple[Tensor, ...]:
         return self.x.tokens, self.x.start, self.x.stop, self.log_weight, self.log_ratio
+
+
+def _each(steps: Steps, change: Callable[[Tensor], Tensor]) -> Steps:
+    """The steps with both of their tensors changed."""
+    return Steps(change(steps.log_prob), None if steps.hidden is None else change(steps.hidden))
 
 
 @dataclass(frozen=True)

@@ -60,9 +60,9 @@ class Engine:
 
     def target(self, request: CompletionRequest) -> Tilted:
         """The model, its base shortened and truncated as the request says."""
-        settings = {"top_k": request.top_k, "top_p": request.top_p, "temperature": request.temperature}
-        base = with_max_length(truncated(self.model.target.base, **settings), request.max_tokens)
-        return Tilted(base, self.model.target.energy)
+        temperature, top_k, top_p = request.temperature, request.top_k, request.top_p
+        base = truncated(self.model.target.base, top_k=top_k, top_p=top_p, temperature=temperature)
+        return Tilted(with_max_length(base, request.max_tokens), self.model.target.energy)
 
     @torch.no_grad()
     def draw(self, request: CompletionRequest, monitor: RequestMonitor) -> dict[str, Any]:
@@ -76,7 +76,8 @@ class Engine:
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")
-        rng, verdicts = SeededRng(request.seed), [None] * len(tokens)
+        verdicts: list[str | None] = [None] * len(tokens)
+        rng = SeededRng(request.seed)
         try:
             if target.energy is flat:
                 drawn = Ancestral()(target, prompts_of(tokens), request.draws, rng=rng)

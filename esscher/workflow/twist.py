@@ -40,9 +40,11 @@ def learn_model_twist(model: Model, config: TwistLearningConfig, *, resume: bool
             shutil.rmtree(kept)  # of an earlier twist, which this one replaces
         barrier()
         result = learn_twist(model.target, prompts, config, folder=kept, resume=resume, rng=rng)
-        digests = model.base_digest, energy_fingerprint(model.target.energy)
-        facts = (result.cost, config.training.seed, result.log_z, result.ess, result.base_ess)
-        saved = SavedTwist(result.twist, TwistOrigin(*digests, *facts))
+        origin = TwistOrigin(
+            model.base_digest, energy_fingerprint(model.target.energy), result.cost, config.training.seed, result.log_z,
+            result.ess, result.base_ess,
+        )  # fmt: skip
+        saved = SavedTwist(result.twist, origin)
         if folder is not None:
             save_twist(Path(folder), saved)
     return replace(model, twist=saved), result
