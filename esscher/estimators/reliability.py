@@ -97,7 +97,8 @@ def reliability(
             missing += others
             if others:
                 other = f"{'; '.join(others)}; draw more, or propose from a model that shows it"
-                word, advice = "unreliable", other if word == "good" else f"{advice}; {other}"
+                advice = other if word == "good" else f"{advice}; {other}"
+                word = "unreliable"
         seen = f"{ess:.1f} of {len(values)} draws are effective, their log weights spread by {spread:.2g} nats"
         judged.append(Reliability(ess, share, k, spread, word, f"{seen}: {advice}.", tuple(missing)))
     return judged

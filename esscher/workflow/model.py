@@ -141,11 +141,11 @@ class Model:
         log_z = self.stored_log_z(prompt)
         if log_z is None or not isinstance(self.energy, SavedLogLinear | SavedNetworkEnergy | Origin):
             return None
-        names, origin = [], self.energy.origin if isinstance(self.energy, SavedNetworkEnergy) else self.energy
-        if isinstance(origin, SavedLogLinear):
-            names = [spec.title for spec in origin.features]
-        moments = dict(zip(names, origin.moments, strict=True)) if names and origin.moments else {}
-        return StoredEstimates(log_z, moments, reliable=origin.reliability != "unreliable")
+        origin = self.energy.origin if isinstance(self.energy, SavedNetworkEnergy) else self.energy
+        moments: dict[str, Estimate] = {}
+        if isinstance(origin, SavedLogLinear) and origin.moments:
+            moments = dict(zip([spec.title for spec in origin.features], origin.moments, strict=True))
+        return StoredEstimates(log_z, moments, reliable=origin.verdict != "unreliable")
 
     @property
     def energy_name(self) -> str | None:
