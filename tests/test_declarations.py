@@ -100,6 +100,11 @@ EXCEPTIONS = [
         ["esscher.energies.serialization:*"],
     ),
     (
+        "samplers of one family, which differ by what they promise: with a bound that holds or any, with a twist of one's own or "
+        "a fitted one; defaults and checks are their own",
+        ["esscher.samplers.accept_reject:*", "esscher.samplers.particles:Particles", "esscher.samplers.twists:*"],
+    ),
+    (
         "samplers that go on after an interruption, piece by piece of the draws or of the prompts",
         ["esscher.training.resumable:*"],
     ),

@@ -113,7 +113,7 @@ class Origin:
     log_z: Estimate
     seed: int
     chunking: Chunking = field(default_factory=Chunking)
-    reliability: str = "good"  # the verdict on the draws behind log Z
+    verdict: str = "good"  # on the draws behind log Z
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class SavedLogLinear:
     log_z: Estimate
     seed: int
     chunking: Chunking = field(default_factory=Chunking)
-    reliability: str = "good"  # the verdict on the draws behind log Z and the moments
+    verdict: str = "good"  # on the draws behind log Z and the moments
     wanted: tuple[float, ...] = ()  # the mean of each feature that the weights were fitted to
     moments: tuple[Estimate, ...] = ()  # the mean of each feature under the tilted model, by draws not fitted on
     prompt: str | None = None  # the text after which the weights were fitted, and log Z is; None is no prompt

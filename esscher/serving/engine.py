@@ -16,13 +16,14 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import prompts_of
 from esscher.core.target import Tilted, flat, unwrapped
 from esscher.energies.text_scorers import PatternTimeoutError
+from esscher.estimators.expectations import per_prompt
+from esscher.estimators.reliability import reliability
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.progress import ProgressCounter, with_progress
 from esscher.samplers.sir import SIR, CandidateSelection, selected_draws
 from esscher.serving.config import ServeConfig
 from esscher.serving.requests import CompletionRequest, RefusedError
 from esscher.workflow.model import Model
-from esscher.workflow.sample import pool_rows
 
 PROGRESS_SECONDS = 0.5  # between two progress messages
 LATE = "The time limit was reached before all was drawn; lower n, num_candidates or max_tokens."
@@ -76,8 +77,7 @@ class Engine:
         longest = max(map(len, tokens))
         if longest > self.config.max_prompt_tokens:
             raise RefusedError(413, f"A prompt has at most {self.config.max_prompt_tokens:,} tokens, not {longest:,}.")
-        verdicts: list[str | None] = [None] * len(tokens)
-        rng = SeededRng(request.seed)
+        rng, verdicts = SeededRng(request.seed), list[str | None]([None] * len(tokens))
         try:
             if target.energy is flat:
                 drawn = Ancestral()(target, prompts_of(tokens), request.draws, rng=rng)
@@ -113,8 +113,11 @@ class Engine:
         """The verdict on the candidates after each prompt, compared with what the energy's folder holds of the model itself."""
         (group,) = selections
         stored = self.model.stored_estimates if unwrapped(target.base) is self.model.target.base else None
-        rows = pool_rows([""] * len(group.prompt), selections, target.energy, stored)
-        return [row["verdict"] for row in rows]
+        verdicts: list[str | None] = []
+        for row in per_prompt(group.candidates):
+            known = None if stored is None else stored(row.x.tokens[0, : int(row.x.start[0])].tolist())
+            verdicts.append(reliability(row, energy=target.energy, stored=known)[0].verdict)
+        return verdicts
 
 
 def serve_model(model: Model, config: ServeConfig) -> None:

@@ -145,10 +145,11 @@ class Model:
         log_z = self.stored_log_z(prompt)
         if log_z is None or not isinstance(self.energy, SavedLogLinear | SavedNetworkEnergy | Origin):
             return None
-        moments, origin = {}, self.energy.origin if isinstance(self.energy, SavedNetworkEnergy) else self.energy
+        origin = self.energy.origin if isinstance(self.energy, SavedNetworkEnergy) else self.energy
+        moments: dict[str, Estimate] = {}
         if isinstance(origin, SavedLogLinear) and origin.moments:
             moments = dict(zip([spec.title for spec in origin.features], origin.moments, strict=True))
-        return StoredEstimates(log_z, moments, reliable=origin.reliability != "unreliable")
+        return StoredEstimates(log_z, moments, reliable=origin.verdict != "unreliable")
 
     @property
     def energy_name(self) -> str | None:

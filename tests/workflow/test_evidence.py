@@ -125,7 +125,7 @@ def test_a_fit_that_saw_nothing_makes_no_good_draws(base, tmp_path):
     """The energy's own draws were unreliable, so agreement with them proves nothing."""
     model = base.tilt(want={"contains:1": 0.6}, out=str(tmp_path / "energy"), fit=FitConfig(draws=300))
     doubtful = esscher.load(model.folder, model.energy_folder)
-    unsure = replace(doubtful, energy=replace(doubtful.energy, reliability="unreliable"))
+    unsure = replace(doubtful, energy=replace(doubtful.energy, verdict="unreliable"))
     (pool,) = unsure.sample(draws=2, sampler=SIR(2000)).pools
     assert pool["verdict"] != "good" and "unreliable itself" in pool["advice"]
     (pool,) = doubtful.sample(draws=2, sampler=SIR(2000)).pools
