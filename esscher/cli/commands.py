@@ -149,7 +149,7 @@ def called_verb(tokens: Sequence[str]) -> str | None:
 def overview() -> str:
     """What `esscher --help` prints: a line for each verb."""
     width = min(WIDEST, shutil.get_terminal_size().columns)
-    verbs = {}
+    verbs: dict[str, str] = {}
     for path, command in COMMANDS.items():
         group, _, verb = path.rpartition(" ")
         verbs |= {group: GROUPS[group]} if group else {verb: command.help}

@@ -286,7 +286,7 @@ def _topics_uniform(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, F
 
 
 def _negative_binomial(rng: "Generator", shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-    length = 1.0 + rng.negative_binomial(2, 0.1, shape)
+    length = (1 + rng.negative_binomial(2, 0.1, shape)).astype(np.float64)
     return length, _sums_of_exponentials(rng, length)
 
 
