@@ -209,10 +209,10 @@ def _progress(spec: FeatureSpec, decode: Decode | None) -> Callable[[Sequences],
     value = spec.value
 
     def share(text: str) -> float:
-        found = (
-            (lambda length: text.startswith(value[:length])) if spec.kind == "starts-with" else (lambda n: value[:n] in text)
-        )
-        return next(length for length in range(len(value), -1, -1) if found(length)) / len(value)
+        lengths = range(len(value), 0, -1)
+        if spec.kind == "starts-with":
+            return next((length for length in lengths if text.startswith(value[:length])), 0) / len(value)
+        return next((length for length in lengths if value[:length] in text), 0) / len(value)
 
     return TextFunction(decode, lambda texts: [share(text) for text in texts])
 

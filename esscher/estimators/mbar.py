@@ -150,13 +150,12 @@ def mbar_moments(runs: LadderRuns, features: Float[Tensor, "K R M F"], *, confid
             f"The features of {tuple(runs.log_base.shape)} draws (rungs, runs, particles) have shape {tuple(features.shape)}. "
             f"Nothing was estimated; give one row of features a draw."
         )
-    return [
-        _jackknife(
-            runs, lambda solution, kept, column=column: solution.expect(column[:, kept].reshape(-1)),
-            "mean by multistate reweighting", "", confidence,
-        )
-        for column in features.double().unbind(-1)
-    ]  # fmt: skip
+
+    def mean_of(column: Float[Tensor, "K R M"]) -> Callable[[MBAR, Tensor], float]:
+        return lambda solution, kept: solution.expect(column[:, kept].reshape(-1))
+
+    columns = features.double().unbind(-1)
+    return [_jackknife(runs, mean_of(column), "mean by multistate reweighting", "", confidence) for column in columns]
 
 
 def _jackknife(

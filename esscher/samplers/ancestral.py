@@ -59,7 +59,7 @@ def redraw(base: Base, x: Sequences, cut: Int[Tensor, "B"], *, rng: Rng) -> tupl
     if bool(((cut < 0) | (cut >= x.lengths.to(cut.device))).any()):
         raise ValueError("A point is cut before its last token, at the latest. Nothing was drawn; give 0 <= cut < x.lengths.")
     x, rows, parts = on_device_of(x, base), rows_at_once(base.space), []
-    for group, group_cut in zip(x.split(rows), cut.to(x.tokens.device).split(rows), strict=True):
+    for group, group_cut in zip(x.split(rows), torch.split(cut.to(x.tokens.device), rows), strict=True):
         distinct, place = unique_prompts(group)
         log_prob, state = base.begin(distinct)
         _refuse_other_shape(base, log_prob, len(distinct))

@@ -134,14 +134,12 @@ class Ladder:
         order = torch.cat(owners).argsort()
         x = concatenate([part.x for part in parts])
         place = (order[:, None] * draws + torch.arange(draws)).view(-1)
-        columns = {
-            name: torch.cat([getattr(part, name).view(-1, draws) for part in parts])[order]
-            for name in ("log_weight", "log_base")
-        }
+        log_weight = torch.cat([part.log_weight.view(-1, draws) for part in parts])[order]
+        log_base = torch.cat([part.log_base.reshape(-1, draws) for part in parts])[order]
         by_prompt = torch.tensor(info, dtype=torch.float64)[which.cpu()]
         names = {name: by_prompt[:, column] for column, name in enumerate(DIAGNOSTICS)}
         return Draws(
-            x.rows(place.to(x.tokens.device)), **columns, estimates_z=True, independent=True,
+            x.rows(place.to(x.tokens.device)), log_weight, log_base, estimates_z=True, independent=True,
             cost=sum(part.cost for part in parts), info=names,
         )  # fmt: skip
 
@@ -258,9 +256,9 @@ class _Run:
     def result(self) -> LadderRuns:
         score = torch.stack([chains.score.view(*self.shape, -1) for chains in self.levels])
         log_base = torch.stack([chains.log_base.view(self.shape) for chains in self.levels])
-        numbers = (torch.stack(rows) for rows in (self.log_ratios, self.overlaps, self.acceptances))
-        x = tuple(chains.x for chains in self.levels)
-        return LadderRuns(torch.stack(self.rungs), x, score, log_base, *numbers, self.sequences, self.tokens)
+        log_ratio, overlap, acceptance = map(torch.stack, (self.log_ratios, self.overlaps, self.acceptances))
+        x, rungs = tuple(chains.x for chains in self.levels), torch.stack(self.rungs)
+        return LadderRuns(rungs, x, score, log_base, log_ratio, overlap, acceptance, self.sequences, self.tokens)
 
 
 def _one_of_each_run(runs: LadderRuns, rng: Rng) -> Draws:

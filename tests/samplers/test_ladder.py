@@ -1,6 +1,7 @@
 """Ladders: proper weights on every outcome, rungs by overlap, guides to what temperatures do not find, and dead runs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from marks import slow
 from random_targets import random_automaton, random_target, taste
 
 from esscher.core.randomness import SeededRng
-from esscher.core.space import Sequences, Space, empty_prompts, prompts_of
+from esscher.core.space import Sequences, Space, empty_prompts, prompts_of, sequences
 from esscher.core.target import Tilted
+from esscher.energies.declared_features import feature_from_spec
+from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.features import LogLinear, contains
+from esscher.estimators.reliability import reliability
 from esscher.exact import features as exact_features
 from esscher.exact.automaton import Automaton
 from esscher.exact.exponential_family import exact_moment_weights, tilt
@@ -58,7 +62,7 @@ def exact(target: Tilted) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("target", "rungs"),
-    [(ONE, ONE_STEP), slow(ONE, TWO_STEPS), slow(SHORT, ONE_STEP), (SHORT, GUIDED)],
+    [(ONE, ONE_STEP), slow(ONE, TWO_STEPS), slow(SHORT, ONE_STEP), (ONE, GUIDED)],
     ids=["one step", "two steps", "end symbol", "guided"],
 )
 def test_weights_are_exactly_proper(target, rungs):
@@ -160,3 +164,46 @@ def test_settings_at_their_edges():
     one = Ladder(8, pilot=8, max_rungs=1).run(strong_target(), empty_prompts(1), 1, rng=SeededRng(0))
     assert one.rungs.tolist() == [BASE, LAST]
     assert SAMPLERS.from_dict({"kind": "ladder", "moves": 2}) == Ladder(moves=2)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "reason"),
+    [
+        ({}, "good", "nothing speaks against"),
+        ({"disagreement": 1.5}, "unreliable", "the runs disagree by 1.5 nats on a rung"),
+        ({"disagreement": 0.7}, "doubtful", "the runs differ by 0.7 nats"),
+        ({"overlap": 0.05}, "unreliable", "two rungs overlap by 5%"),
+        ({"acceptance": 0.001}, "doubtful", "0% of the moves were accepted"),
+    ],
+)
+def test_the_verdict_is_by_what_the_runs_show(changed, verdict, reason):
+    drawn = Ladder(4, moves=1, pilot=8)(SHORT, empty_prompts(1), 6, rng=SeededRng(0))
+    info = {"rungs": 2.0, "overlap": 0.5, "acceptance": 0.4, "disagreement": 0.1} | changed
+    changed_draws = replace(drawn, info={name: torch.tensor([value], dtype=torch.float64) for name, value in info.items()})
+    (entry,) = reliability(changed_draws)
+    assert entry.verdict == verdict and reason in entry.advice
+    few = Ladder(4, moves=1, pilot=8)(SHORT, empty_prompts(1), 2, rng=SeededRng(0))
+    assert reliability(replace(few, info=changed_draws.info))[0].verdict != "good"
+
+
+def test_runs_that_differ_on_a_rung_disagree_whatever_they_say_in_the_end():
+    runs = Ladder(4, moves=1).run(SHORT, empty_prompts(1), 2, rng=SeededRng(0), rungs=TWO_STEPS)
+    ratios = torch.tensor([[0.0, 0.0], [3.0, 1.0], [-3.0, -1.0]], dtype=torch.float64)
+    assert replace(runs, log_ratio=ratios).disagreement() == pytest.approx(math.sqrt(2))
+    dead = torch.tensor([[0.0, 0.0], [0.0, -math.inf], [0.0, 0.0]], dtype=torch.float64)
+    assert replace(runs, log_ratio=dead).disagreement() == math.inf
+
+
+def test_features_that_a_point_has_or_has_not_bring_their_progress():
+    x = sequences([[5, 1, 2, 9], [1, 2, 3, 4], [9, 9, 9, 9]])
+
+    def decode(points):
+        return ["".join(map(str, point)) for point in points]
+
+    for kind, expected in (("contains", [0.5, 1.0, 0.0]), ("starts-with", [0.0, 1.0, 0.0])):
+        for spec in (FeatureSpec(kind, "1234"), FeatureSpec(kind, "1 2 3 4", on="tokens")):
+            feature = feature_from_spec(spec, decode)
+            assert feature.progress(x).tolist() == expected
+            assert (feature.progress(x) == 1).tolist() == feature.of(x).bool().tolist()
+    assert feature_from_spec(FeatureSpec("lacks", "1234"), decode).progress is None
+    assert feature_from_spec(FeatureSpec("contains", "1234", negated=True), decode).progress is None
