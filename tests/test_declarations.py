@@ -100,7 +100,7 @@ EXCEPTIONS = [
         ["esscher.energies.serialization:*"],
     ),
     (
-        "samplers of one family, which differ by what they promise: with a bound that holds or any, with a twist of one's own or "
+        "samplers of one family, which differ in what they promise: with a bound that holds or any, with a given twist or "
         "a fitted one; defaults and checks are their own",
         ["esscher.samplers.accept_reject:*", "esscher.samplers.particles:Particles", "esscher.samplers.twists:*"],
     ),
