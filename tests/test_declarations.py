@@ -100,7 +100,7 @@ EXCEPTIONS = [
         ["esscher.energies.serialization:*"],
     ),
     (
-        "samplers of one family, which differ by what they promise: with a bound that holds or any, with one's own twist or "
+        "samplers of one family, which differ in what they promise: with a bound that holds or any, with a given twist or "
         "a fitted one; defaults and checks are their own",
         ["esscher.samplers.accept_reject:*", "esscher.samplers.particles:Particles", "esscher.samplers.twists:*"],
     ),

@@ -58,7 +58,7 @@ class SequenceMeasurement:
     estimates: Measurement
     positions: tuple[PositionEstimates, ...]
     worst_prompts: tuple[dict[str, Any], ...]
-    proposal: NamedProposal | None = None  # of the draws for log Z
+    drawn_from: NamedProposal | None = None  # the proposal of the draws for log Z; None is the base
 
     @property
     def nats_by_model(self) -> dict[str, Mapping[str, Estimate]]:
@@ -71,7 +71,7 @@ class SequenceMeasurement:
         facts: dict[str, Any] = {
             **tilt_facts(estimates),
             "measured_on": f"{self.sequences}, evenly spaced among {self.available:,}" if thinned else str(self.sequences),
-            "data": self.sequences.description, **model.facts, **({} if self.proposal is None else self.proposal.facts),
+            "data": self.sequences.description, **model.facts, **({} if self.drawn_from is None else self.drawn_from.facts),
             "seed": settings.seed,
         }  # fmt: skip
         name, rows = model.data.measurement_rows(estimates)
