@@ -13,7 +13,7 @@ from esscher.core.config import check_at_least
 from esscher.core.device import on_device_of, widest_float
 from esscher.core.draws import Draws, checked_sampler
 from esscher.core.randomness import STEPS_PER_BLOCK, Rng
-from esscher.core.space import Sequences, Space, concatenate
+from esscher.core.space import Sequences, Space, concatenate, unique_prompts
 from esscher.core.target import Base, State, Tilted, flat, name_of
 
 COMPACT_BELOW = 0.75  # drop finished rows when the open ones are fewer than this share: dropping copies the state
@@ -46,8 +46,27 @@ def draw(
         for number, size in enumerate(sizes):
             own_state = state if number + 1 == len(sizes) else base.select(state, every)
             parts.append(_continue(base, group, size, length, log_prob, own_state, rng))
-    log_base = torch.cat([part[1] for part in parts]).view(len(prompts), draws).cpu()
+    log_base = torch.cat([part[1].sum(-1) for part in parts]).view(len(prompts), draws).cpu()
     return concatenate([part[0] for part in parts]).to(device), log_base
+
+
+@torch.no_grad()
+def redraw(base: Base, x: Sequences, cut: Int[Tensor, "B"], *, rng: Rng) -> tuple[Sequences, Float[Tensor, "B L"]]:
+    """Keep the first `cut` tokens of each point, fewer than it has, and draw the rest again. Returns the new sequences, and the
+    log-probability of each token by its position in the point, with 0 after the end. The base reads the tokens that are kept
+    step by step, because it may read a prompt in another way; rows share one state while their prefixes agree."""
+    device, length = x.tokens.device, base.space.max_length
+    if bool(((cut < 0) | (cut >= x.lengths.to(cut.device))).any()):
+        raise ValueError("A point is cut before its last token, at the latest. Nothing was drawn; give 0 <= cut < x.lengths.")
+    x, rows, parts = on_device_of(x, base), rows_at_once(base.space), []
+    for group, group_cut in zip(x.split(rows), cut.to(x.tokens.device).split(rows), strict=True):
+        distinct, place = unique_prompts(group)
+        log_prob, state = base.begin(distinct)
+        _refuse_other_shape(base, log_prob, len(distinct))
+        kept = _KeptTokens(torch.nn.functional.pad(group.tokens, (0, length)), group.start, group_cut)
+        new, log_probs = _continue(base, group.prompts(), 1, length, log_prob, state, rng, place=place, kept=kept)
+        parts.append((new, torch.nn.functional.pad(log_probs, (0, length - log_probs.shape[1]))))
+    return concatenate([part[0] for part in parts]).to(device), torch.cat([part[1] for part in parts]).cpu()
 
 
 def _refuse_other_shape(base: Base, log_prob: Tensor, rows: int) -> None:
@@ -73,20 +92,46 @@ class _Step(NamedTuple):
     log_prob: Float[Tensor, "A"]
 
 
+class _KeptTokens(NamedTuple):
+    """The first `cut` tokens of each point, which are not drawn."""
+
+    tokens: Int[Tensor, "B T"]
+    start: Int[Tensor, "B"]
+    cut: Int[Tensor, "B"]
+
+    def at_step(self, t: int, row: Int[Tensor, "A"], log_prob: Float[Tensor, "A V"]) -> Float[Tensor, "A V"]:
+        """The log-probabilities with which these rows draw: of the token that is kept, where there is one, 0."""
+        token = self.tokens[row, self.start[row] + t][:, None]
+        only = torch.full_like(log_prob, -torch.inf).scatter_(1, token, 0.0)
+        return torch.where((t < self.cut[row])[:, None], only, log_prob)
+
+
 def _continue(
-    base: Base, prompts: Sequences, draws: int, length: int, log_prob: Float[Tensor, "P V"], state: State, rng: Rng
-) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """`draws` sequences of at most `length` tokens for each prompt, from the state after it."""
+    base: Base,
+    prompts: Sequences,
+    draws: int,
+    length: int,
+    log_prob: Float[Tensor, "P V"],
+    state: State,
+    rng: Rng,
+    *,
+    place: Int[Tensor, "B"] | None = None,
+    kept: _KeptTokens | None = None,
+) -> tuple[Sequences, Float[Tensor, "B S"]]:
+    """`draws` sequences of at most `length` tokens for each prompt, from the state after it, with the log-probability of each
+    token by position. `place` is the row of the state of each draw, by default that of its prompt."""
     space, device = base.space, log_prob.device
     rows, interval = prompts.repeat(draws), steps_between_checks(device)
     alive = torch.arange(len(rows), device=device)  # open rows, and finished ones that are not dropped yet
-    place = None if draws == 1 else alive // draws
+    if place is None and draws > 1:
+        place = alive // draws
     open_ = torch.ones_like(alive, dtype=torch.bool)
     choices, first_total = rng.tokens(len(rows), device), log_prob.logsumexp(-1)
     steps: list[_Step] = []
+    last_kept = 0 if kept is None else int(kept.cut.max())
     for t in range(length):
         row_log_prob = log_prob if place is None else log_prob[place]
-        token = choices.categorical(row_log_prob)
+        token = choices.categorical(row_log_prob if kept is None or t >= last_kept else kept.at_step(t, alive, row_log_prob))
         steps.append(_Step(alive, token, row_log_prob.gather(1, token[:, None])[:, 0]))
         if t + 1 == length:
             break
@@ -102,8 +147,9 @@ def _continue(
                 choices.keep(keep)
         state, token, place = _branch(base, state, len(log_prob), token, place)
         log_prob, state = base.advance(state, token)
-    x, log_base = _assemble(space, rows, steps)
-    wrong, unnormalised = torch.stack([(~torch.isfinite(log_base)).sum(), (first_total.abs() > UNNORMALISED).sum()]).tolist()
+    x, log_probs = _assemble(space, rows, steps)
+    finite = torch.isfinite(log_probs).all(-1)
+    wrong, unnormalised = torch.stack([(~finite).sum(), (first_total.abs() > UNNORMALISED).sum()]).tolist()
     if unnormalised:
         raise ValueError(
             f"The base {name_of(base)} gives probabilities that do not sum to 1 after {unnormalised} of {len(prompts)} "
@@ -112,10 +158,10 @@ def _continue(
         )
     if wrong:
         raise ValueError(
-            f"The base gave no probability to {wrong} of {len(log_base)} draws: its log-probabilities are not finite. "
+            f"The base gave no probability to {wrong} of {len(log_probs)} draws: its log-probabilities are not finite. "
             f"The draws were dropped; look for NaN weights (training that diverged)."
         )
-    return x, log_base
+    return x, log_probs
 
 
 def _branch(
@@ -134,8 +180,8 @@ def _branch(
     return base.select(state, place), token, None
 
 
-def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B"]]:
-    """The sequences and their log-probabilities, without the tokens drawn after an end symbol."""
+def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequences, Float[Tensor, "B S"]]:
+    """The sequences and the log-probabilities of their tokens, without the tokens drawn after an end symbol."""
     tokens = torch.zeros(len(rows), len(steps), dtype=torch.long, device=rows.start.device)
     log_probs = torch.zeros(tokens.shape, dtype=widest_float(tokens.device), device=tokens.device)
     first = 0
@@ -149,8 +195,7 @@ def _assemble(space: Space, rows: Sequences, steps: list[_Step]) -> tuple[Sequen
     inside = position < length[:, None]
     padded, stop = torch.nn.functional.pad(rows.tokens, (0, len(steps))), rows.start + length
     padded.scatter_(1, rows.start[:, None] + position, torch.where(inside, tokens, 0))
-    log_base = torch.where(inside, log_probs, 0.0).sum(-1)
-    return Sequences(padded[:, : int(stop.max())], rows.start, stop), log_base
+    return Sequences(padded[:, : int(stop.max())], rows.start, stop), torch.where(inside, log_probs, 0.0)
 
 
 @checked_sampler
