@@ -72,6 +72,9 @@ COMMANDS = {  # in the order of the overview
     "measure": Command("Perplexity and bits of a model on data, with intervals, per token, word and byte.",
         Call(f"{CONFIG}.measure:MeasureConfig", f"{WORKFLOW}.measure:measure_model", loads=MODEL),
         "esscher measure runs/first --data my.txt"),
+    "risk": Command("How likely a model produces a text with an event, however rare, with an interval and a verdict.",
+        Call(f"{CONFIG}.risk:RiskConfig", f"{WORKFLOW}.risk:risk_model", loads=BASE),
+        "esscher risk runs/first --event contains:dragon --prompt 'Once upon a time' --out runs/risk"),
     "serve": Command("A model, tilted or not, behind an endpoint that speaks OpenAI's completions.",
         Call("esscher.serving.config:ServeConfig", "esscher.serving.engine:serve_model", loads=MODEL),
         "esscher serve runs/first --energy runs/energy --port 8000"),
@@ -137,7 +140,16 @@ COMMANDS = {  # in the order of the overview
 # fmt: on
 
 
-PLANNED = ("train", "tilt", "distil", "finetune", "measure", "sample", "reproduce")  # verbs that --dry-run knows the cost of
+PLANNED = (
+    "train",
+    "tilt",
+    "distil",
+    "finetune",
+    "measure",
+    "sample",
+    "risk",
+    "reproduce",
+)  # verbs that --dry-run knows the cost of
 
 
 def called_verb(tokens: Sequence[str]) -> str | None:

@@ -136,6 +136,7 @@ SETTINGS = {  # by title, the settings class whose defaults need not be shown
     "esscher distil": "esscher.workflow.config.distil:DistilRun",
     "esscher finetune": "esscher.workflow.config.finetune:FinetuneRun",
     "esscher measure": "esscher.workflow.config.measure:MeasureConfig",
+    "esscher risk": "esscher.workflow.config.risk:RiskConfig",
 }
 NOT_COMPARED = ("out", "seed", "resume")
 

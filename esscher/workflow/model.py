@@ -52,6 +52,7 @@ from esscher.training.made_with import energy_fingerprint
 from esscher.workflow.config.distil import DistilRun
 from esscher.workflow.config.load import BaseConfig, LoadConfig
 from esscher.workflow.config.measure import MeasureConfig
+from esscher.workflow.config.risk import RiskConfig
 from esscher.workflow.config.sample import SampleConfig, ScoreConfig
 from esscher.workflow.config.tilt import TiltRun
 from esscher.workflow.config.train import TrainRun
@@ -61,6 +62,7 @@ from esscher.workflow.run_folder import TRAIN_SETTINGS, read_settings, stream_se
 
 if TYPE_CHECKING:
     from esscher.workflow.measure import MeasureResult
+    from esscher.workflow.risk import RiskResult
     from esscher.workflow.sample import SampleResult, ScoreResult
     from esscher.workflow.translate import TranslateResult
 
@@ -274,6 +276,24 @@ class Model:
         from esscher.workflow.measure import measure_model
 
         return measure_model(self, settings)
+
+    @takes(RiskConfig)
+    def risk(self, settings: RiskConfig) -> "RiskResult":
+        """How likely the model produces a text with an event, however rare; the model must not be tilted.
+
+        Args:
+            settings: The fields of `RiskConfig`: first `event`, such as `contains:dragon`, `count:the>=12`, or a function of a
+                text; then `prompt` (a list of texts) or `prompts` (a file), `draws`, `out`, ...
+
+        Returns:
+            `.probability` with its interval, `.verdict` and `.advice` on it, `.texts` that show the event, and `.report`.
+
+        Example:
+            >>> model.risk("contains:dragon", prompt=["Once upon a time"]).probability
+        """
+        from esscher.workflow.risk import risk_model
+
+        return risk_model(self, settings)
 
     @takes(TiltRun)
     def tilt(self, settings: TiltRun) -> "Model":

@@ -1,0 +1,113 @@
+"""The probability of an event with its interval and a verdict: from direct draws, or from independent runs of splitting.
+
+Direct draws have the interval of Clopper and Pearson, which covers at least at its rate, also for draws that are spread evenly
+over prompts with different probabilities (Hoeffding, 1956). Without a hit it starts at 0 and is an upper bound.
+
+The estimates of runs of splitting are unbiased and nearly log-normal, so the interval is that of the mean of a log-normal law,
+by Cox's method (Zhou and Gao, Statistics in Medicine, 1997) from the mean and the variance of their logarithms, with Student's
+quantile; the value is the plain mean, which is unbiased. The variance is at least `LEAST_SHARE` of that of splitting with
+independent stages, so that runs that agree by luck do not shorten the interval. Measured coverage: docs/guide/rare_events.md.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from esscher.core.estimate import Estimate
+from esscher.estimators.intervals import check_confidence
+from esscher.estimators.reliability import Verdict
+
+FEW_HITS = 10  # hits of direct draws below which the interval says little more than an order of magnitude
+FEW_ROOTS = 2.0  # first particles of a run, on average, from which its last ones come
+WIDE = 1.0  # standard deviation of the logarithms of runs above which they disagree
+LOST = 0.1  # share of runs that may end without the event
+LEAST_SHARE = 0.7  # of the variance with independent stages, below which that of the runs is lucky
+
+
+@dataclass(frozen=True)
+class RareEvent:
+    """The probability, the verdict on its interval, and the reason."""
+
+    probability: Estimate
+    verdict: Verdict
+    advice: str
+
+
+def direct_probability(hits: int, draws: int, *, confidence: float = 0.95) -> RareEvent:
+    """The share of independent draws that show the event."""
+    from scipy.special import betaincinv
+
+    check_confidence(confidence)
+    tail = (1 - confidence) / 2
+    low = 0.0 if hits == 0 else float(betaincinv(hits, draws - hits + 1, tail))
+    high = 1.0 if hits == draws else float(betaincinv(hits + 1, draws - hits, 1 - tail))
+    estimate = Estimate(hits / draws, low, high, confidence, draws, "direct draws, Clopper-Pearson")
+    if hits == 0:
+        return RareEvent(
+            estimate, "unreliable", f"not seen in {draws:,} draws: the upper end is a bound, and below it all is open"
+        )
+    if hits < FEW_HITS:
+        return RareEvent(estimate, "doubtful", f"{hits} of {draws:,} draws show it: the interval holds, and is wide; draw more")
+    return RareEvent(estimate, "good", f"{hits:,} of {draws:,} draws show it")
+
+
+def splitting_probability(
+    reached: Int[Tensor, "R K"], particles: Sequence[int], roots: Int[Tensor, "R"], *, confidence: float = 0.95
+) -> RareEvent:
+    """The mean of the estimates of independent runs (`esscher.samplers.splitting.Splits`)."""
+    check_confidence(confidence)
+    runs = len(reached)
+    if runs < 2:
+        raise ValueError(f"An interval needs at least 2 runs and has {runs}. Nothing was estimated; raise runs.")
+    sizes = torch.tensor(list(particles), dtype=torch.float64)
+    log_p = (reached.double() / sizes).log().sum(-1)
+    value = float(log_p.exp().mean())
+    method = f"splitting, {runs} runs with {len(sizes)} levels, log-normal"
+    if value == 0:
+        advice = "no run reached the event; raise the budget, or choose an event with a score that leads to it"
+        return RareEvent(Estimate(0.0, 0.0, 1.0, confidence, runs, method, counted="runs"), "unreliable", advice)
+    ended = log_p == -torch.inf
+    floor = least_variance(reached, sizes)
+    centre, error, quantile = _log_normal(log_p[~ended], float(ended.double().mean()), floor, confidence)
+    low, high = (math.exp(min(0.0, centre + sign * quantile * error)) for sign in (-1, 1))
+    low = 0.0 if bool(ended.any()) and runs - int(ended.sum()) < 3 else low
+    estimate = Estimate(value, min(low, value), max(high, value), confidence, runs, method, counted="runs")
+    return RareEvent(estimate, *_verdict(log_p[~ended], int(ended.sum()), roots))
+
+
+def least_variance(reached: Int[Tensor, "R K"], particles: Float[Tensor, "K"]) -> float:
+    """The variance of the logarithm of a run if its stages were independent: the sum of (1 - p) / (p n)."""
+    share = (reached.double().sum(0) / (len(reached) * particles)).clamp(min=1e-12, max=1.0)
+    return float(((1 - share) / (share * particles)).sum())
+
+
+def _log_normal(log_p: Float[Tensor, "S"], ended: float, floor: float, confidence: float) -> tuple[float, float, float]:
+    """Centre and standard error of the log of the mean, and the quantile. Runs that ended early lower the centre, and count as
+    if they had missed by their share."""
+    from scipy.special import stdtrit
+
+    runs = len(log_p)
+    variance = max(float(log_p.var()) if runs > 1 else 1.0, LEAST_SHARE * floor)
+    centre = float(log_p.mean()) + variance / 2 + math.log1p(-ended)
+    error = math.sqrt(variance / runs + variance**2 / (2 * max(1, runs - 1)) + ended / (1 - ended) / runs)
+    return centre, error, float(stdtrit(max(1, runs - 1), (1 + confidence) / 2))
+
+
+def _verdict(log_p: Float[Tensor, "S"], ended: int, roots: Int[Tensor, "R"]) -> tuple[Verdict, str]:
+    runs, more = len(log_p) + ended, "raise the budget"
+    spread = float(log_p.std()) if len(log_p) > 1 else math.inf
+    mean_roots = float(roots.double().mean())
+    if ended > LOST * runs:
+        return "unreliable", f"{ended} of {runs} runs never reached the event; {more}"
+    if spread > WIDE:
+        return "unreliable", f"the runs disagree: their logarithms spread by {spread:.2g}; {more}"
+    if mean_roots < FEW_ROOTS:
+        return "unreliable", f"the last particles of a run come from {mean_roots:.2g} first ones on average; {more}"
+    if ended or spread > WIDE / 2 or mean_roots < 2 * FEW_ROOTS:
+        why = f"the logarithms of the runs spread by {spread:.2g}, and {mean_roots:.3g} first particles lead to the event"
+        return "doubtful", f"{why}; {more}"
+    return "good", f"{runs} independent runs agree, and {mean_roots:.3g} first particles of each lead to the event"
