@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 
 $(ALL_READY): $(READY)
 	@echo "Setting up the extras (about 2 minutes) ..."
-	@$(PIP) --constraint constraints.txt --editable '.[dev,docs,eval,harness,images,peft,serve,ui]'
+	@$(PIP) --constraint constraints.txt --editable '.[dev,docs,eval,harness,images,peft,readability,serve,ui]'
 	@touch $@
 
 quickstart: $(READY)
