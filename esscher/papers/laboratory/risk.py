@@ -11,6 +11,8 @@ with its own direct draws, pilot and runs. Rows are kept in batches, so that an 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,7 +63,7 @@ class Process:
 
     def estimate(self, draws: int, seed: int) -> Risk:
         """One replication."""
-        rng = SeededRng(seed, "risk", self.name, self.threshold)
+        rng = SeededRng(seed, "risk", self.name, str(self.threshold))
         return estimate_risk(self.base, self.prompts, self.scores, self.threshold, draws=draws, rng=rng, runs_at_once=2**10)
 
 
@@ -133,6 +135,10 @@ def misses_by(row: Row) -> float:
     return abs(math.log(truth) - (low + high) / 2) / max(1e-12, (high - low) / 2)
 
 
+def _replicate_in(process: Process, draws: int, first: int, folder: Path) -> list[Row]:
+    return replicate(process, draws, first)
+
+
 def summarise(process: Process, draws: int, rows: list[Row]) -> Row:
     """Coverage with its own interval, what the verdicts said, widths and costs."""
     covered = [row["probability"].covers(row["truth"]) for row in rows]
@@ -164,7 +170,7 @@ def run(context: StudyContext) -> dict[str, Any]:
                         "risk",
                         f"{process.name}-{truth:g}-{first:04d}",
                         0,
-                        lambda _, p=process, d=BUDGET[truth], f=first: replicate(p, d, f),
+                        partial(_replicate_in, process, BUDGET[truth], first),
                     )
                 table.append(summarise(process, BUDGET[truth], rows))
     about = "Intervals of `esscher risk` at 95 % on automata with exact probabilities."
