@@ -73,9 +73,8 @@ def _prefix_scores(score: Callable[[Sequences], Tensor], x: Sequences, lengths: 
         if bool(values.isnan().any()):
             raise ValueError("The score of the event is not a number for some text. Nothing was kept; correct the function.")
         counts = torch.tensor([len(places[key][0]) for key in some])
-        rows = torch.tensor([row for key in some for row in places[key][0]])
-        positions = torch.tensor([position for key in some for position in places[key][1]])
-        yield (rows, positions), values.repeat_interleave(counts)
+        where = [torch.tensor([place for key in some for place in places[key][part]]) for part in (0, 1)]
+        yield (where[0], where[1]), values.repeat_interleave(counts)
 
 
 def make_event(event: str | EventSpec | TextEvent, decode: Decode | None, max_length: int, *, at_least: float = 1.0) -> Event:
@@ -131,7 +130,7 @@ def _graded(name: str, spec: FeatureSpec, decode: Decode | None) -> Event:
         return Event(name, _of_texts(lambda text: -float(text.count(spec.value)), _required(decode, name)), 0.0)
     if not present:
         return Event(name, of, 1.0)
-    graders = {
+    graders: dict[str, Callable[[str], TextEvent]] = {
         "contains": string_grade,
         "starts-with": lambda value: partial(_common_start, value),
         "ends-with": lambda value: partial(_common_end, value),
