@@ -23,7 +23,7 @@ from esscher.samplers.scoring import log_prob, log_weight
 from esscher.training.config import TwistLearningConfig
 from esscher.training.twist_learning import learn_twist
 
-REPEATS = 1  # seeds of learning
+REPEATS = 2  # seeds of learning
 LEARNT_FROM, TRUE_DRAWS = 4096, 4000
 FORMS: tuple[tuple[TwistForm, ...], ...] = (
     ("contrastive",), ("poisson",), ("relative",), ("likelihood",), ("bellman",), ("relative", "bellman"),

@@ -51,8 +51,8 @@ def test_a_run_that_goes_on_shows_where_it_is_its_speed_and_its_texts(tmp_path):
         "tokens/s",
         "of 40",
         "a second &lt;text&gt;",
-        "2.10",
-        "[2.05, 2.20]",
+        "2.100",
+        "[2.050, 2.200]",
         "<polyline",
     ):
         assert words in html, words

@@ -146,7 +146,7 @@ def right_end(harm: str, code: int, said: str) -> bool:
     return code == -signal.SIGKILL
 
 
-EVENTS = {"train": 149, "tilt": 112, "tilt by features": 24, "distil": 177}  # of the undisturbed runs
+EVENTS = {"train": 150, "tilt": 112, "tilt by features": 24, "distil": 177}  # of the undisturbed runs
 EACH = 6  # cases of the other harms for each verb
 RANDOM_KILLS = 10  # for each verb
 

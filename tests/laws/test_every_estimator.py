@@ -65,6 +65,9 @@ SHOWN = {  # where coverage is asserted
 }
 APART = {
     "energies.load_energy": "reads what was measured when the energy was saved",
+    "energies.load_twist": "reads what was measured when the twist was learnt",
+    "estimators.direct_probability": "is the interval of Clopper and Pearson: test_rare_events.py",
+    "estimators.splitting_probability": "needs runs of splitting: test_rare_events.py, and `esscher reproduce risk`",
     "papers.probe_error": "is `error_rate` of a fitted probe",
     "estimators.estimate_from_draws": "is `interval`, of replicates",
     "estimators.compare_energies": "is `wasserstein`, and shares of populations",

@@ -166,6 +166,7 @@ APART = {
     "objectives.concatenate_negatives": "gives a StoredNegatives",
     "objectives.load_negatives": "gives a StoredNegatives",
     "workflow.draw_negatives": "gives a StoredNegatives",
+    "workflow.pool_for": "gives an AdaptiveSIR",
 }
 
 

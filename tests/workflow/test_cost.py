@@ -75,6 +75,7 @@ CALLS = {
     "sample": ["sample", "IN/base", "--energy", "IN/energy", "--out", "OUT"],
     "sample by metropolis": ["sample", "IN/base", "--energy", "IN/energy", "--sampler.kind", "metropolis"],
     "reproduce": ["reproduce", "laboratory", "--out", "OUT"],
+    "risk": ["risk", "IN/base", "--event", "contains:101", "--draws", "500", "--out", "OUT"],
 }  # fmt: skip
 
 
@@ -119,7 +120,7 @@ def test_a_resumed_run_has_fewer_updates(capsys, folder, tmp_path):
 
 def test_other_verbs_have_no_dry_run(capsys, folder):
     code, _, err = call(capsys, "score", str(folder / "base"), "--text", "101", "--dry-run")
-    assert code == 1 and "train, tilt, distil, finetune, measure, sample, reproduce" in err and "Nothing was done" in err
+    assert code == 1 and ", ".join(PLANNED) in err and "Nothing was done" in err
     assert call(capsys, "--dry-run")[0] == 1
 
 
