@@ -54,7 +54,7 @@ class WeightLaw:
     @cached_property
     def probability_large(self) -> float:
         """The weighted probability of the feature *large*."""
-        return self._mean(lambda t: (t > self.large).astype(float)) * self.allowed / math.exp(self.log_z)
+        return min(1.0, self._mean(lambda t: (t > self.large).astype(float)) * self.allowed / math.exp(self.log_z))  # rounding
 
     @property
     def bounds(self) -> tuple[float, float] | None:

@@ -75,7 +75,7 @@ CALLS = {
     "sample": ["sample", "IN/base", "--energy", "IN/energy", "--out", "OUT"],
     "sample by metropolis": ["sample", "IN/base", "--energy", "IN/energy", "--sampler.kind", "metropolis"],
     "reproduce": ["reproduce", "laboratory", "--out", "OUT"],
-    "risk": ["risk", "IN/base", "--event", "contains:101", "--draws", "500", "--out", "OUT"],
+    "risk": ["risk", "IN/base", "--event", "contains:101", "--draws", "1000", "--out", "OUT"],
 }  # fmt: skip
 
 
