@@ -114,9 +114,9 @@ def combined(
     for factor, part in parts:
         below, above = part.value - part.low, part.high - part.value
         below, above = (below, above) if factor >= 0 else (above, below)
-        low, high = low + (factor * below) ** 2, high + (factor * above) ** 2
+        low, high = math.hypot(low, factor * below), math.hypot(high, factor * above)
     least, most = (-math.inf, math.inf) if limits is None else limits
-    ends = max(value - math.sqrt(low), min(value, least)), min(value + math.sqrt(high), max(value, most))
+    ends = max(value - low, min(value, least)), min(value + high, max(value, most))
     first = parts[0][1]
     return replace(first, value=value, low=ends[0], high=ends[1], n=n, method=method)
 
