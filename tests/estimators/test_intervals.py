@@ -110,7 +110,8 @@ def test_parts_add_by_pythagoras():
     lowered = combined(-1.0, [(1.0, first), (-1.0, second)], n=12, method="both", limits=(-2.0, 9.0))
     assert (lowered.low, lowered.high) == pytest.approx((-2.0, -1 + math.sqrt(9 + 16)))
     # two texts on the log scale may reach beyond the root of the largest number
-    far = combined(1.0, [(1.0, Estimate(1.0, 0.0, 1e200, 0.9, 2, "a")), (2.0, first)], n=2, method="both", limits=(0.0, math.inf))
+    wide = Estimate(1.0, 0.0, 1e200, 0.9, 2, "a")
+    far = combined(1.0, [(1.0, wide), (2.0, first)], n=2, method="both", limits=(0.0, math.inf))
     assert (far.low, far.high) == (0.0, 1e200)
 
 
