@@ -38,6 +38,13 @@ def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
         assert words in page, words
 
 
+def test_the_text_of_a_report_is_what_its_command_prints(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_report(answer(2.0), as_json=False)
+    printed = capsys.readouterr().out
+    assert str(answer(2.0)) == printed.rstrip("\n") and "2.00 [1.90, 2.10] nats" in printed
+
+
 def test_a_run_is_read_back_as_it_was(tmp_path):
     output = answer(2.0, wide=found(1.0, high=math.inf))
     output.save(tmp_path, {})
