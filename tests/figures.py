@@ -133,7 +133,7 @@ def before_and_after(figures: dict[str, dict[str, list[str]]]) -> str:
     lines = [f"| {heads[0]} | {heads[1]} |", "| --- | --- |"]
     texts = figures["texts"]
     lines += [
-        f"| … {plain(one.lstrip('…'))} | … {plain(other.lstrip('…'))} |"
+        f"| … {plain(one.lstrip('… '))} | … {plain(other.lstrip('… '))} |"
         for one, other in zip(texts["base"], texts["tilted"], strict=False)
     ]
     return "\n" + "\n".join(lines) + "\n"
