@@ -116,8 +116,8 @@ def caption(figures: dict[str, dict[str, float]]) -> str:
     return (
         f"\n*The quick start. Left: strings of 20 bits whose hash begins with four zero bits. A base trained on them has "
         f"{nats['base']:.4f} nats per bit, a larger one {nats['larger base']:.4f}, a student {nats['student']:.4f}: coin "
-        f"tosses. Tilted by that one rule it has {nats['tilted']:.4f}; the exact entropy is {nats['entropy of the rule']:.4f}. "
-        f"Right: SmolLM2, tilted to a share of 0.5, on fresh draws.*\n"
+        f"tosses. Tilted by that one rule it has {nats['tilted']:.4f}; the entropy is {nats['entropy of the rule']:.4f} "
+        f"(exact; the picture has estimates). Right: SmolLM2, tilted to a share of 0.5, on fresh draws.*\n"
     )
 
 
@@ -133,7 +133,7 @@ def before_and_after(figures: dict[str, dict[str, list[str]]]) -> str:
     lines = [f"| {heads[0]} | {heads[1]} |", "| --- | --- |"]
     texts = figures["texts"]
     lines += [
-        f"| … {plain(one.lstrip('…'))} | … {plain(other.lstrip('…'))} |"
+        f"| … {plain(one.lstrip('… '))} | … {plain(other.lstrip('… '))} |"
         for one, other in zip(texts["base"], texts["tilted"], strict=False)
     ]
     return "\n" + "\n".join(lines) + "\n"

@@ -2,14 +2,16 @@
 
 import os
 import platform
+import re
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 from esscher.core.environment import VARIABLES
 from esscher.reports.report import Report, package_versions
 
 PACKAGES = ("esscher", "torch", "transformers", "tokenizers", "datasets", "accelerate", "safetensors", "scipy", "numpy")
-EXTRAS = {"tensorboard": "track"}
+NOT_SHOWN = ("dev", "docs")  # extras of who works on the library
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,21 @@ def env(settings: EnvConfig) -> Report:
         "device_auto": str(resolve_device("auto")),
         "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") not in ("0", ""),
     }
-    versions = package_versions((*PACKAGES, *EXTRAS))
-    rows = [{"package": name, "version": version, "extra": EXTRAS.get(name, "")} for name, version in versions.items()]
+    extras = extra_packages()
+    versions = package_versions((*PACKAGES, *extras))
+    rows = [{"package": name, "version": version, "extra": extras.get(name, "")} for name, version in versions.items()]
     variables = [{"variable": entry.name, "value": entry.value, "meaning": entry.meaning} for entry in VARIABLES]
     return Report("esscher env", facts, {"devices": _devices(), "packages": rows, "variables": variables})
+
+
+def extra_packages() -> dict[str, str]:
+    """The extra that brings a package, by package; empty where the library runs without being installed."""
+    try:
+        required = metadata.requires("esscher") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    found = (re.match(r"([\w.-]+).*; *extra == ['\"](\w+)['\"]", line) for line in required)
+    return {match[1]: match[2] for match in found if match is not None and match[2] not in NOT_SHOWN}
 
 
 def _cuda_build() -> str:

@@ -168,17 +168,17 @@ class JsonLinesProgress(LineProgress):
 
 
 class ProgressBar(Progress):
-    """A bar with rate, time left, loss and the last evaluation."""
+    """A bar with rate, time left, loss and the last evaluation, which has its interval where the terminal has room for it."""
 
     def __init__(self, console: Console):
+        self.wide = console.width >= 132
         self.bar = RichProgress(
-            TextColumn("training"),
-            BarColumn(),
+            BarColumn(40 if self.wide else 10),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[loss]}  {task.fields[validation]}"),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[loss]}"),
+            TextColumn("{task.fields[validation]}"),
             console=console,
         )
 
@@ -193,7 +193,8 @@ class ProgressBar(Progress):
         self.bar.update(self.task, completed=step, rate=f"{rate:,.0f} tokens/s", loss=f"loss {loss:.4f}")
 
     def evaluation_done(self, step: int, estimate: Estimate, best: bool) -> None:
-        self.bar.update(self.task, validation=f"validation {_format_estimate(estimate)}{' (best)' if best else ''}")
+        shown = f"{_format_estimate(estimate)}{' (best)' if best else ''}" if self.wide else f"{estimate.value:.4f}"
+        self.bar.update(self.task, validation=f"validation {shown}")
 
     def say(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)

@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from esscher.core.reading import read_json_lines
 from esscher.core.storage import write_file
 from esscher.reports.charts import COLOURS, Line, line_chart, theme, whisker_chart
 from esscher.reports.plots import BASE, INK, TILTED, TRUTH
-from esscher.reports.report import PAGE, Report, compare_reports, flatten
+from esscher.reports.report import MODELS, PAGE, Report, compare_reports, flatten
 from esscher.reports.tables import column_names, format_cell
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ DOT_AND_BAR = "The dot is the estimate, the bar its interval."
 SHARED = "Estimates whose intervals do not overlap differ by more than chance."
 CURVES = "The loss while training; the band around the validation loss is its interval, over held-out data. Lower is better."
 MAX_CHARTS, MAX_SAMPLES = 12, 8
+MODEL_COLOURS = {"base": "base", "tilted": "tilted", "student": "third"}
 
 
 @dataclass(frozen=True)
@@ -271,15 +272,36 @@ def validation_chart(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> "M
 
 
 def _results_section(report: Report) -> Section:
-    parts: list[Part] = []
+    charts = model_charts(report)[:MAX_CHARTS]
     for unit, estimates in _estimates_by_unit(report).items():
         if 2 <= len(estimates) <= 12:
-            parts.append(Chart(whisker_chart(estimates, label=unit), DOT_AND_BAR))
+            charts.append(whisker_chart(estimates, label=unit))
+    parts: list[Part] = [Chart(chart, "" if number else DOT_AND_BAR) for number, chart in enumerate(charts)]
     tables = {name: rows for name, rows in report.tables.items() if rows and name != "samples"}
     parts += [Table(name.replace("_", " "), rows, meaning(name)) for name, rows in tables.items()]
     if report.facts:
         parts.append(Facts(report.facts))
     return Section("Results", "", parts)
+
+
+def model_charts(report: Report) -> "list[Markup]":
+    """A chart for each row of a table that has two models or more beside each other, on one scale."""
+    charts = []
+    for rows in report.tables.values():
+        for row in rows:
+            if estimates := _of_models(row):
+                name = " ".join(str(value) for value in row.values() if isinstance(value, str))
+                unit = next((each.unit for each in estimates.values() if each.unit and each.unit not in name), "")
+                label = name if not unit else unit if name in unit else f"{name} ({unit})"
+                charts.append(whisker_chart(estimates, label=label, colours=MODEL_COLOURS))
+    return charts
+
+
+def _of_models(row: Mapping[str, Any]) -> dict[str, Estimate]:
+    """The finite estimates of a row by model, if it has those of several."""
+    found = {name: row[name] for name in MODELS if isinstance(row.get(name), Estimate)}
+    finite = {name: value for name, value in found.items() if math.isfinite(value.low + value.high) and value.n}
+    return finite if len(finite) > 1 else {}
 
 
 def _method_of(value: Any) -> str:
@@ -289,9 +311,10 @@ def _method_of(value: Any) -> str:
 
 
 def _estimates_by_unit(report: Report) -> dict[str, dict[str, Estimate]]:
-    """The finite estimates of the tables, grouped by column and unit."""
+    """The finite estimates of the tables, but for those of `model_charts`, grouped by column and unit."""
     groups: dict[str, dict[str, Estimate]] = {}
-    for name, value in report.estimates().items():
+    tables = {name: [row for row in rows if not _of_models(row)] for name, rows in report.tables.items()}
+    for name, value in replace(report, tables=tables).estimates().items():
         if ": " in name and math.isfinite(value.low + value.high) and value.n:
             column = name.rsplit(": ", 1)[1]
             unit = f"{column} ({value.unit})" if value.unit else column

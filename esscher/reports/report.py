@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import metadata
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from esscher.core.config import from_dict, load_object, to_dict
 from esscher.core.console import console, write_line
@@ -21,6 +22,9 @@ from esscher.core.distributed import is_main_process
 from esscher.core.estimate import Estimate
 from esscher.core.manifest import check_manifest, files_of, write_manifest
 from esscher.core.reading import describing, read_json_object
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 ANSWER, PAGE = "answer.json", "report.html"
 PACKAGES = ("esscher", "torch", "transformers", "numpy")
@@ -52,6 +56,12 @@ class Report:
                 words = " ".join(str(value) for value in row.values() if isinstance(value, str) and len(value) <= 40)
                 by_name |= {f"{table}, {words}: {key}": value for key, value in row.items() if isinstance(value, Estimate)}
         return {name.replace("_", " "): value for name, value in by_name.items()}
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        text = StringIO()
+        _print(self, console(file=text), verbose=False)
+        return text.getvalue().rstrip("\n")
 
     def save(
         self, folder: Path, settings: Mapping[str, Any], *, changed: Mapping[str, Any] | None = None, own_page: bool = False
@@ -90,12 +100,16 @@ def print_report(report: Report, *, as_json: bool, verbose: bool = False) -> Non
         tables = report.tables if report.json_tables is None else report.json_tables
         notes = {"notes": list(report.notes)} if report.notes else {}
         write_line(json.dumps(to_json({**report.facts, **tables, **notes})))
-        return
+    else:
+        _print(report, console(), verbose=verbose)
+
+
+def _print(report: Report, terminal: "Console", *, verbose: bool) -> None:
     from rich.text import Text
 
     from esscher.reports.tables import format_cell, heading, rich_facts, rich_notes, rich_table
 
-    terminal, hidden = console(), () if verbose else report.details
+    hidden = () if verbose else report.details
     facts = {name: value for name, value in report.facts.items() if name not in (*hidden, *FOOTER)}
     parts: list[Any] = [
         rich_table(name, rows, terminal, verbose=verbose) for name, rows in report.tables.items() if rows and name not in hidden

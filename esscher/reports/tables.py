@@ -114,6 +114,12 @@ def methods(values: Iterable[tuple[str, Any]]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(group))}: {way}" for way, group in names.items()]
 
 
+def _names_unit(row: Mapping[str, Any], value: Any) -> bool:
+    """Whether the words of the row say what the unit of the value is."""
+    words = " ".join(cell for cell in row.values() if isinstance(cell, str))
+    return isinstance(value, Estimate) and value.unit != "" and value.unit.split()[-1] in words
+
+
 class _Column:
     """A column of formatted cells under its header."""
 
@@ -121,15 +127,14 @@ class _Column:
         values = [row.get(key) for row in rows]
         self.numeric = all(isinstance(value, int | float | Estimate | None) and not isinstance(value, bool) for value in values)
         units = {value.unit for value in values if isinstance(value, Estimate) and not math.isnan(value.value)}
-        shared, named = (
-            len(units) == 1,
-            " ".join(str(value) for row in rows for value in row.values() if isinstance(value, str)),
-        )
+        shared = len(units) == 1
         unit = units.pop() if shared else ""
         unit = unit if unit.startswith("per ") or not unit else f"({unit})"
         self.title = f"{heading(key)} {unit}" if unit and unit not in heading(key) else heading(key)
-        in_cells = not shared and any(unit.split()[-1] not in named for unit in units if unit)
-        self.cells = [escaped(format_cell(value, unit=in_cells)) for value in values]
+        self.cells = [
+            escaped(format_cell(value, unit=not shared and not _names_unit(row, value)))
+            for row, value in zip(rows, values, strict=True)
+        ]
         self.width = max((cell_len(line) for cell in self.cells for line in cell.split("\n")), default=0)
         self.head: list[str] = []
         longest_word = max((cell_len(word) for word in self.title.split()), default=0)

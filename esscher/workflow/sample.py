@@ -368,8 +368,9 @@ def _tables(result: SampleResult, labels: Sequence[Any], show: int) -> tuple[dic
     JSON."""
     rows: dict[str, Any] = {"samples": result.samples} | ({"prompts": result.pools} if result.pools else {})
     pools = [{key: row[key] for key in row if key not in ("advice", "large_enough", "missing")} for row in result.pools]
-    flat = all(row["energy"] == 0 and row["log_weight"] == 0 for row in result.samples)
-    hidden = ("energy", "log_weight") if flat else ()
+    equal = all(row["log_weight"] == 0 for row in result.samples)  # the draws of most samplers have the same weight
+    flat = equal and all(row["energy"] == 0 for row in result.samples)
+    hidden = ("energy", "log_weight") if flat else ("log_weight",) if equal else ()
     draws = [{key: value for key, value in row.items() if key not in hidden} for row in result.samples]
     tables: dict[str, Any] = {"draws": draws, "pools": pools}
     if not result.candidates:

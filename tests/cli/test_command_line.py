@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -158,6 +160,9 @@ def test_data_and_env(capsys):
     assert all("101" in row["example"] for row in output["examples"])
     found = answer(capsys, "env")
     assert found["python"].startswith("3.") and found["device_auto"] == str(resolve_device("auto"))
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras = {row["extra"] for row in found["packages"]} - {""}
+    assert extras == set(project["optional-dependencies"]) - {"dev", "docs"}
     if torch.version.cuda is None:
         assert found["cuda"] == "none: this build of torch has no CUDA" and [row["device"] for row in found["devices"]] == [
             "cpu"

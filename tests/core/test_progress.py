@@ -2,13 +2,14 @@
 
 import io
 import json
+import re
 
 from cli_calls import call
 from rich.console import Console
 
 from esscher.core import progress
 from esscher.core.estimate import Estimate
-from esscher.core.progress import Stages, current_progress, progress_as
+from esscher.core.progress import ProgressBar, Stages, current_progress, progress_as
 from esscher.core.randomness import SeededRng
 
 FOUND = Estimate(1.25, 1.0, 1.5, 0.95, 100, "delta", "nats")
@@ -98,3 +99,16 @@ def test_on_a_terminal_stages_are_one_bar(monkeypatch):
         with stages.stage("tilting"):
             assert stages.bar.tasks[0].completed == 0.25
     assert "2/2 tilting" in output.getvalue() and len(stages.bar.tasks) == 1
+
+
+def test_the_bar_of_training_fits_a_terminal():
+    output = io.StringIO()
+    shown = ProgressBar(Console(file=output, force_terminal=True, width=80))
+    shown.begin(900, 10_000)
+    shown.update(960, 3.4567, 2_000)
+    shown.evaluation_done(960, Estimate(4.3085, 4.0828, 4.5217, 0.95, 9, "mean"), True)
+    shown.end()
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.getvalue())
+    line = next(line for line in text.replace("\r", "\n").splitlines() if "validation" in line)
+    assert len(line) <= 80 and "…" not in line
+    assert all(part in line for part in ("960/10000", "tokens/s", "loss 3.4567", "validation 4.3085")) and ":" in line

@@ -78,6 +78,22 @@ def test_what_a_person_sees_fits_the_terminal(finished):
     assert "A rule that no next-token model learns" in page and "tilted to a stated share" in page
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "went in to work, but the waitress did not even notice, as she was busy with all that",
+        "began to chop apples. He took a knife and began to cut into each of them with care",
+        "a b c d e f g h i j k l m n o p q r s t u v w x y z a b c d e f g h i j k l (herself), at last",
+        "short, and hers",
+    ],
+)
+def test_excerpts_are_whole_words_and_show_the_listed_one(text):
+    excerpt = recipe._excerpt(text)
+    assert len(excerpt) <= recipe.SHOWN_CHARACTERS
+    assert f" {excerpt.strip('… ')} " in f" {text} "
+    assert bool(recipe.SHOWN_WORDS.search(excerpt)) == bool(recipe.SHOWN_WORDS.search(text))
+
+
 def test_without_its_package_the_text_model_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("esscher.hub.packaged_models.find_spec", lambda name: None)
     monkeypatch.setenv("ESSCHER_CACHE", str(tmp_path / "cache"))

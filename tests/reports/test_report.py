@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from esscher.core.estimate import Estimate
 from esscher.core.manifest import MANIFEST
 from esscher.reports.document import MEANINGS, figure_svg, meaning, write_comparison
 from esscher.reports.plots import intervals
-from esscher.reports.report import Report, compare_reports, print_report, read_report
+from esscher.reports.report import MODELS, Report, compare_reports, print_report, read_report
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -36,6 +37,13 @@ def test_a_report_has_each_number_with_unit_interval_and_meaning(tmp_path):
         'class="chart',
     ):
         assert words in page, words
+
+
+def test_the_text_of_a_report_is_what_its_command_prints(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_report(answer(2.0), as_json=False)
+    printed = capsys.readouterr().out
+    assert str(answer(2.0)) == printed.rstrip("\n") and "2.00 [1.90, 2.10] nats" in printed
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path):
@@ -88,6 +96,15 @@ def test_a_page_starts_with_samples_and_curves_and_ends_with_the_settings_that_w
     assert places == sorted(places) and "<img" not in page
     assert "1 of 2 settings" in page and page.count("<details>") == 1 and "<td>data</td>" not in page
     assert set(read_report(tmp_path).settings) == {"data", "fit"}
+
+
+def test_models_beside_each_other_are_one_chart_on_one_scale(tmp_path):
+    distance = [{"distance": "total variation", "base": found(0.4), "student": found(0.3)}]
+    nats = [{"per": "token", **{name: replace(found(4.0), unit="nats per token") for name in MODELS}}]
+    page = Report("esscher distil", {}, {"distance": distance, "nats": nats}).save(tmp_path, {}).facts["report"].read_text()
+    charts = page.split('class="chart')[1:]
+    assert len(charts) == 2 and "0.40 [0.30, 0.50]" in charts[0] and "0.30 [0.20, 0.40]" in charts[0]
+    assert "total variation" in charts[0] and "nats per token" in charts[1] and all(name in charts[1] for name in MODELS)
 
 
 def test_a_picture_of_matplotlib_has_a_dark_form():

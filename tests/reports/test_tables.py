@@ -95,6 +95,17 @@ def test_units_stand_in_the_header_once():
     assert "nats per" not in console.export_text()  # the row says of what
 
 
+def test_units_stand_in_the_cells_whose_rows_do_not_name_them():
+    console = Console(file=StringIO(), width=WIDTH)
+    rows = [
+        {"number": "perplexity per token", "run": estimate(2.0, 1.9, 2.1, "per token")},
+        {"number": "log Z", "run": estimate(1.0, 0.9, 1.1, "nats")},
+    ]
+    console.print(rich_table("t", rows, console))
+    shown = console.file.getvalue()
+    assert "1.00 [0.90, 1.10] nats" in shown and shown.count("per token") == 1
+
+
 def test_methods_and_details_are_printed_only_where_asked(capsys):
     facts = {"kl": MANY, "regime": "newton", "device": "cpu", "seed": 3}
     report = Report("title", facts, {"rows": [{"a": FEW}], "more": [{"b": 1}]}, details=("regime", "more"))

@@ -215,14 +215,17 @@ def stated_share(scale: QuickstartScale, settings: TiltRun, out: Path, seed: int
 
 
 def _excerpt(text: str) -> str:
-    """A text on one line; where it is longer than a line, the part of it that shows one of the words, or the first part."""
+    """A text on one line; where it is longer than a line, those of its words that show a listed one, or the first of them."""
     line = " ".join(text.split())
     if len(line) <= SHOWN_CHARACTERS:
         return line
-    word = SHOWN_WORDS.search(line)
-    end = SHOWN_CHARACTERS - 1 if word is None else max(SHOWN_CHARACTERS - 1, min(len(line), word.end() + 8))
-    start = max(0, end - SHOWN_CHARACTERS + 2) if end > SHOWN_CHARACTERS - 1 else 0
-    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
+    words, listed = [*re.finditer(r"\S+", line)], SHOWN_WORDS.search(line)
+    room = SHOWN_CHARACTERS - 4  # beside an ellipsis and a space at either end
+    end = max((word.end() for word in words if word.end() <= room), default=room)
+    if listed is not None and listed.end() > end:
+        end = min(word.end() for word in words if word.end() >= listed.end())
+    start = min((word.start() for word in words if word.start() >= end - room), default=end - room) if end > room else 0
+    return f"{'… ' if start else ''}{line[start:end]}{' …' if end < len(line) else ''}"
 
 
 def _rule_panel(rows: list[Row]) -> tuple[dict[str, Estimate], str, float | None, str]:

@@ -28,9 +28,10 @@ class ImageSampleConfig:
 
 @dataclass(frozen=True)
 class SampleConfig(ProposalConfig, Truncation):
-    """Draw sequences after each prompt, or from nothing: each with its log-probability under the base, its energy and its
-    log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and `show_candidates`
-    adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a PNG."""
+    """Draw sequences after each prompt, or from nothing: each with its log-probability under the base, its energy and, where
+    they differ, its log-weight. A tilted model draws from candidates of the base; a line says whether they were enough, and
+    `show_candidates` adds them by their share of the weight, `chosen` being the draws that each became. Images are a grid in a
+    PNG."""
 
     prompts: Texts = field(default=(), metadata={"flag": "--prompt"})
     """Texts to continue; may be given several times. By default none, or the prompt that the energy was fitted after."""
