@@ -22,7 +22,7 @@ from esscher.data.splits import evenly_spaced
 from esscher.energies.features import LogLinear, feature_values
 from esscher.energies.self_energy import SELF
 from esscher.estimators.expectations import moments
-from esscher.estimators.perplexity import cross_entropy
+from esscher.estimators.perplexity import perplexity
 from esscher.hub import ModelCard, save_base
 from esscher.hub.folder import CARD
 from esscher.objectives.likelihood import Likelihood
@@ -69,7 +69,7 @@ class DistilResult:
     device: torch.device
     distilled: DistillationResult
     rows: list[dict[str, Any]]
-    held_out: Mapping[str, Mapping[str, Estimate]]  # nats by model (base, tilted, student) and unit; empty without such data
+    held_out: Mapping[str, Mapping[str, Estimate]]  # perplexities by model (base, tilted, student) and unit; empty without such data
     report: Report
 
     @property
@@ -126,19 +126,20 @@ def _distil(model: Model, run: DistilRun, folder: Path, proposal: NamedProposal 
     )
     one_prompt = prompts if len(prompts) == 1 else empty_prompts(1)
     rows = _feature_rows(model.target.base, student, energy, result, one_prompt, run) if isinstance(energy, LogLinear) else []
-    nats = {} if held_out is None else _held_out_nats(model, student, held_out, result, run)
+    perplexities = {} if held_out is None else _held_out_perplexities(model, student, held_out, result, run)
     distances = [
         {"distance": DISTANCES[name], "base": result.base_divergences[name], "student": value}
         for name, value in result.divergences.items()
     ]
     save_base(folder, student, model.data.artifact, _card(model, run, result))
     results = {"drawn": result.cost, "divergences": result.divergences, "log_z": result.log_z, "features": rows}
-    base_results = {"base_divergences": result.base_divergences, "nearer": result.nearer, "held_out": nats}
+    base_results = {"base_divergences": result.base_divergences, "nearer": result.nearer, "held_out": perplexities}
     write_results(folder, to_json({"folder": folder, **results, **base_results}))
     held_out_rows = [
-        {"per": unit, **{name: by_unit[unit] for name, by_unit in nats.items()}} for unit in next(iter(nats.values()), {})
+        {"per": unit, **{name: by_unit[unit] for name, by_unit in perplexities.items()}}
+        for unit in next(iter(perplexities.values()), {})
     ]
-    tables = {"distance_to_the_tilted_model": distances, "nats_on_held_out_data": held_out_rows, "features": rows}
+    tables = {"distance_to_the_tilted_model": distances, "perplexity_on_held_out_data": held_out_rows, "features": rows}
     facts = {
         "nearer_than_the_base_by": result.nearer, "reliability": result.reliability.verdict, "student": run.out, **model.facts,
         **({} if proposal is None else proposal.facts), "method": result.method, "drawn": result.cost,
@@ -152,7 +153,7 @@ def _distil(model: Model, run: DistilRun, folder: Path, proposal: NamedProposal 
         model.device,
         result,
         rows,
-        nats,
+        perplexities,
         report.save(folder, {"model": model.name, **run_settings(run)}, changed=changed_settings(run)),
     )
 
@@ -187,10 +188,10 @@ def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str
     return available.rows(evenly_spaced(len(available), most)), []
 
 
-def _held_out_nats(
+def _held_out_perplexities(
     model: Model, student: Base, held_out: EncodedSet, result: DistillationResult, run: DistilRun
 ) -> dict[str, Mapping[str, Estimate]]:
-    """Nats per unit of base, tilted model and student on held-out data. The student's draws, weighted, estimate log Z if they
+    """Perplexities per unit of base, tilted model and student on held-out data. The student's draws, weighted, estimate log Z if they
     have the one prompt of the data."""
     x, prompts, draws = held_out.x, unique_prompts(held_out.x)[0], result.draws
     if len(prompts) > 1 or draws.prompts().prompt_keys()[:1] != prompts.prompt_keys() or len(draws.log_weight) > 1:
@@ -198,9 +199,9 @@ def _held_out_nats(
         count = run.distil.evaluation_draws if len(prompts) == 1 else DRAWS_PER_PROMPT
         draws = Importance()(model.target, prompts, max(2, count), rng=rng)
     return {
-        "base": cross_entropy(Tilted(model.base), x, units=held_out.units),
-        "tilted": cross_entropy(model.target, x, draws=draws, units=held_out.units),
-        "student": cross_entropy(Tilted(student), x, units=held_out.units),
+        "base": perplexity(Tilted(model.base), x, units=held_out.units),
+        "tilted": perplexity(model.target, x, draws=draws, units=held_out.units),
+        "student": perplexity(Tilted(student), x, units=held_out.units),
     }
 
 

@@ -102,12 +102,13 @@ def test_a_student_stands_beside_its_base(capsys, runs, monkeypatch):
     assert saved["facts"]["nearer_than_the_base_by"]["value"] == pytest.approx(
         kl["base"]["value"] - kl["student"]["value"], abs=2e-3
     )
-    nats = next(row for row in saved["tables"]["nats_on_held_out_data"] if row["per"] == "token")
-    assert {"base", "tilted", "student"} <= set(nats) and nats["student"]["unit"] == "nats per token"
+    held_out = next(row for row in saved["tables"]["perplexity_on_held_out_data"] if row["per"] == "token")
+    assert {"base", "tilted", "student"} <= set(held_out) and held_out["student"]["unit"] == "per token"
+    assert 1 < held_out["student"]["value"] < 1000
     nearer = kl["student"]["value"] < kl["base"]["value"]
     assert nearer or any("nearer" in note for note in saved["notes"])
     more = answer(capsys, "distil", "base", "--energy", "energy", "--out", "data", *DISTIL, "--data", "texts.txt", "--quiet")
-    assert more["nats_on_held_out_data"][0]["base"]["n"] == 12
+    assert more["perplexity_on_held_out_data"][0]["base"]["n"] == 12
 
 
 def test_unlike_runs_are_compared(capsys, runs, monkeypatch):
