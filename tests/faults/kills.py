@@ -150,8 +150,8 @@ def right_end(harm: str, code: int, said: str) -> bool:
 
 
 EVENTS = {"train": 149, "tilt": 112, "tilt by features": 24, "distil": 177}  # of the undisturbed runs
-EACH = 6  # cases of the other harms for each verb
-RANDOM_KILLS = 10  # for each verb
+EACH = 4  # cases of the other harms for each verb
+RANDOM_KILLS = 6  # for each verb
 
 
 def count_events(folder: Path, *, verb: str) -> Outcome:
