@@ -15,8 +15,9 @@ from tempfile import NamedTemporaryFile
 
 LOADED = [
     "torch._dynamo", "accelerate", "datasets", "transformers", "matplotlib.backends.backend_agg", "matplotlib.figure",
-    "scipy.stats", "rich.console", "esscher.cli", "esscher.bases.fsdp", "esscher.data.splits", "esscher.hub.auto",
-    "esscher.reports.document", "esscher.workflow.tilt", "esscher.workflow.train",
+    "scipy.stats", "rich.console", "esscher.cli.app", "esscher.bases.fsdp", "esscher.data.splits", "esscher.hub.auto",
+    "esscher.networks.recurrent", "esscher.reports.document", "esscher.workflow.distil", "esscher.workflow.tilt",
+    "esscher.workflow.train",
 ]  # fmt: skip
 MEANS_MORE = set("|&;<>()$`\\*?[]{}~!#")  # to a shell, outside of quotes
 

@@ -38,6 +38,7 @@ class Family:
     cases: Callable[[], Iterator[Case]]  # all of them, always the same ones in the same order
     sample: int = 12  # how many the fast tests run, evenly spaced
     serial: bool = False  # whether cases need the machine for themselves: they have time limits
+    forks: bool = False  # whether cases are forks (`tests/forks.py`) themselves: their own process would be one more
 
 
 def sampled(family: Family) -> list[Case]:

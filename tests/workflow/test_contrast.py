@@ -121,6 +121,17 @@ def test_a_stopped_run_goes_on_to_the_same_weights(strings, tmp_path):
     assert (tmp_path / "stopped" / "tilt.yaml").read_text() == kept
 
 
+def test_draws_that_judged_another_energy_are_made_anew(strings, tmp_path):
+    """What is left of another run's `judge` would give the new energy the log Z of the old one."""
+    run = TiltRun(out=str(tmp_path / "first"), contrast=SMALL, training=SHORT)
+    first = tilt(strings, run)
+    shutil.copytree(tmp_path / "first" / "judge", tmp_path / "left" / "judge")
+    second, fresh = (
+        tilt(strings, replace(run, training=replace(SHORT, steps=3), out=str(tmp_path / name))) for name in ("left", "none")
+    )
+    assert second.measured.log_z == fresh.measured.log_z != first.measured.log_z
+
+
 def test_chunks_have_prompts_and_the_energy_remembers_how_text_was_cut(book, tmp_path):
     run = TiltRun(out=str(tmp_path / "energy"), contrast=SMALL, training=SHORT)
     result = tilt(book, run, chunking=CHUNKS)

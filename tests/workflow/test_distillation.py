@@ -175,6 +175,19 @@ def test_a_broken_distillation_ends_with_the_same_weights(method, tmp_path, monk
     assert digest(module_tensors(again)) == digest(module_tensors(whole))
 
 
+@pytest.mark.parametrize("method", ["importance", "cyclical"])
+def test_draws_of_another_energy_are_refused(method, tmp_path):
+    """A teacher that was tilted again: its student would learn from the draws of the old one."""
+    config = replace(DRAWN, method=method, draws=100, candidates=200, evaluation_draws=50)
+    learn = replace(LEARN, epochs=1)
+    distil(TEACHER, student(8), NOTHING, config, learn, folder=tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    other = Tilted(TEACHER.base, taste(SPACE, seed=9, scale=1.5))
+    with pytest.raises(ValueError, match=r"was made with energy = .*it would be used for something else. Nothing was changed"):
+        distil(other, student(8), NOTHING, config, learn, folder=tmp_path, resume=True)
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
 def test_errors():
     with pytest.raises(TypeError, match="A student is a base that can be trained, and Linear is none"):
         distil(TEACHER, torch.nn.Linear(2, 2), NOTHING, DRAWN, LEARN)
