@@ -69,7 +69,7 @@ class DistilResult:
     device: torch.device
     distilled: DistillationResult
     rows: list[dict[str, Any]]
-    held_out: Mapping[str, Mapping[str, Estimate]]  # perplexities by model (base, tilted, student) and unit; empty without such data
+    held_out: Mapping[str, Mapping[str, Estimate]]  # perplexities by model and unit; empty without such data
     report: Report
 
     @property
@@ -191,8 +191,8 @@ def _held_out(model: Model, run: DistilRun) -> tuple[EncodedSet | None, list[str
 def _held_out_perplexities(
     model: Model, student: Base, held_out: EncodedSet, result: DistillationResult, run: DistilRun
 ) -> dict[str, Mapping[str, Estimate]]:
-    """Perplexities per unit of base, tilted model and student on held-out data. The student's draws, weighted, estimate log Z if they
-    have the one prompt of the data."""
+    """Perplexities per unit of base, tilted model and student on held-out data. The student's draws, weighted, estimate log Z
+    if they have the one prompt of the data."""
     x, prompts, draws = held_out.x, unique_prompts(held_out.x)[0], result.draws
     if len(prompts) > 1 or draws.prompts().prompt_keys()[:1] != prompts.prompt_keys() or len(draws.log_weight) > 1:
         rng = SeededRng(run.training.seed).stream("held-out")
