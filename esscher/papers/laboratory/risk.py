@@ -34,7 +34,7 @@ TRUTHS = (1e-3, 1e-6, 1e-9)
 BUDGET = {1e-3: 20_000, 1e-6: 20_000, 1e-9: 40_000}  # sequences' worth of tokens
 REPLICATIONS = {"smoke": 5, "small": 200, "paper": 1000}
 BATCH = 5  # replications of a row
-MOTIF = [3, 1, 3, 3, 2] * 4
+MOTIF = [3, 1, 3, 3, 2] * 10
 PROMPTS = [[1], [2], [3], [1, 2], [3, 3], [2, 3, 1]]
 PAPER = [{"quantity": "coverage", "value": 0.95, "note": "the stated rate; no published study of this kind gives one"}]
 
@@ -109,8 +109,13 @@ def after_prompts(times: int) -> Process:
 
 def nearest(make: Callable[[int], Process], probability: float) -> Process:
     """The process whose exact probability is nearest to the one wanted, on a logarithmic scale."""
-    sizes = range(3, 21)
-    return min((make(size) for size in sizes), key=lambda process: abs(math.log(process.truth / probability)))
+    before = make(3)
+    for size in range(4, 50):
+        after = make(size)
+        if after.truth < probability:
+            return min(before, after, key=lambda process: abs(math.log(process.truth / probability)))
+        before = after
+    raise ValueError(f"No {before.name} of up to 49 is as rare as {probability:g}. Nothing was drawn; change its base.")
 
 
 def replicate(process: Process, draws: int, first: int) -> list[Row]:
