@@ -104,7 +104,7 @@ RECIPES = {
         Recipe("risk", "laboratory.risk:run", "-", "do the intervals of rare events cover at 1e-3, 1e-6 and 1e-9?",
                minutes={"smoke": 2.0, "small": 60.0}),
         Recipe("risk-stories", "laboratory.risk_stories:run", "-", "rare events of a story model, beside a ladder with MBAR",
-               minutes={"smoke": 2.0, "small": 40.0}),
+               minutes={}),
     )
 }  # fmt: skip
 

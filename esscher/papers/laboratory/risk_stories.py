@@ -6,9 +6,10 @@ multistate reweighting, at equal tokens.
 
 The truth is exact: all ways to write the phrase in tokens are enumerated, and what is left out is bounded.
 
-The baseline follows the transition paths of arXiv 2602.06791: densities a(x) exp(lambda s(x)) of a score s, moves that draw a
-suffix again, and MBAR. Instead of one long chain a density, particles are annealed through them (`esscher.samplers.ladder`);
-the largest lambda is chosen with the true probability, which favours the baseline.
+The baseline has the parts of transition paths with MBAR (arXiv 2602.06791), not its code or settings: densities
+a(x) exp(lambda s(x)) of a score s, moves that draw a suffix again, and multistate reweighting. Instead of one long chain a
+density, particles are annealed through them (`esscher.samplers.ladder`); the largest lambda is chosen with the true
+probability, which favours the baseline.
 """
 
 import math
@@ -46,7 +47,7 @@ REPLICATIONS = {"smoke": 1, "small": 3, "paper": 40}
 LEAST = 1e-12  # probability of a beginning below which it is left out
 RUNGS, MOVES, CHAINS = 11, 2, 4  # of the baseline
 STEEPNESS = 1.5  # the largest lambda lifts the event by 1 / probability to this power
-PAPER = [{"quantity": "relative error", "note": "arXiv 2602.06791 gives none for such events"}]
+PAPER = [{"quantity": "relative error", "note": "no published table is compared"}]
 
 
 @dataclass(frozen=True)
