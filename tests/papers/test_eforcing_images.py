@@ -18,7 +18,6 @@ from esscher.papers.eforcing.images import (
     OWN_WEIGHTS,
     PIXELCNN,
     SAMPLES,
-    begin_of,
     chosen_strength,
     effects,
     forcing,
@@ -53,7 +52,8 @@ def test_at_small_e_forcing_begins_after_a_third_and_nothing_is_averaged(tmp_pat
         for model in (FORCED, ONCE):
             item = study.models[model]
             assert item.training.swa_start is None and item.training.swa_patience is None
-            assert begin_of(item) == item.training.steps // 3 and item.objective.draws * item.training.batch_size == 128
+            assert item.objective.after_steps == item.training.steps // 3
+            assert item.objective.draws * item.training.batch_size == 128
 
 
 @pytest.mark.parametrize("decay", [0.9, 0.97, 0.9975])

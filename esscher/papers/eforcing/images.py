@@ -26,6 +26,7 @@ from esscher.data.splits import evenly_spaced_rows, read_image_splits
 from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.objectives.config import EForcingConfig
+from esscher.papers.eforcing.choosing import SELECTION, choose, since_begin, with_strength
 from esscher.papers.eforcing.laboratory_tables import verdict
 from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN, SMOOTH
 from esscher.papers.sources import CIFAR, MNIST, local_or_hub, missing_message
@@ -74,7 +75,6 @@ MEANING = (
     "ones. Late rise: of the validation loss, from its lowest to the last."
 )
 EFFECTS = "What is saved against likelihood with the same seed, with intervals over seeds; a verdict needs one without 0."
-SELECTION = 1_000  # the seed that strengths are chosen with
 COLUMNS = ("test", "train", "nats", "last test", "last train", "late rise")
 
 
@@ -90,21 +90,12 @@ class ImageStudy(Study[TrainRun]):
     test_limit: int | None = None  # test images, the first ones; None is all
 
     def run_of(self, model: str, seed: int, strength: float | None) -> TrainRun:
-        """The training run of a model with a seed and the strength of its objective; its folder is left open."""
-        run = self.models[model]
-        if strength is not None and isinstance(run.objective, EForcingConfig):
-            run = replace(run, objective=replace(run.objective, weight=strength * (1 - run.objective.decay)))
-        elif strength is not None:
-            run = replace(run, training=replace(run.training, label_smoothing=strength))
+        """The training run of a model with the images of a seed and the strength of its objective; its folder is left open."""
+        run = self.models[model] if strength is None else with_strength(self.models[model], strength)
         most = run.images.most
         if self.image_sets is not None and most is not None:
             run = replace(run, images=replace(run.images, skip=seed % self.image_sets * most))
         return run
-
-
-def begin_of(run: TrainRun) -> int:
-    """The update at which E-Forcing begins, where it is given in updates; 0 for other objectives."""
-    return (run.objective.after_steps or 0) if isinstance(run.objective, EForcingConfig) else 0
 
 
 def run(context: StudyContext) -> dict[str, Any]:
@@ -154,21 +145,11 @@ def effects(rows: Rows) -> list[Row]:
 
 
 def chosen_strength(context: StudyContext, study: ImageStudy, model: str) -> float | None:
-    """The strength with which a model has the lowest validation loss after its objective has begun; None: as it is."""
+    """The strength of a model's objective with the lowest validation loss; None: as it is."""
     if model not in study.strengths:
         return None
-
-    def choose(run_dir: Path) -> Row:
-        tried = []
-        for strength in study.strengths[model]:
-            seeded = run_with_seed(study.run_of(model, SELECTION, strength), run_dir / f"{strength:g}", SELECTION)
-            train_base(seeded)
-            history = [loss for step, loss in validation_history(Path(seeded.out)) if step > begin_of(seeded)]
-            tried.append({"strength": strength, "validation": min(history)})
-        return {**min(tried, key=lambda row: row["validation"]), "tried": tried}
-
-    strength: float = context.row(study.name, f"strength of {model}", SELECTION, choose)["strength"]
-    return strength
+    candidates = {strength: study.run_of(model, SELECTION, strength) for strength in study.strengths[model]}
+    return choose(context, study.name, f"strength of {model}", candidates)
 
 
 LAST = "last test"
@@ -191,11 +172,11 @@ def train_and_measure(study: ImageStudy, model: str, seed: int, strength: float 
     write_tensors(run_dir / SCORES, scores)
     nats_per_bit, history = result.base.space.max_length * math.log(2), validation_history(run_dir)
     step, least = min(history, key=lambda evaluation: evaluation[1])
-    begin = begin_of(made)
+    own = step in {at for at, _ in since_begin(made, history)}
     return {
         "images": study.images, "network": study.network, "model": model, "seed": seed,
         "parameters": count_parameters(result.base), "steps": result.record.steps, "strength": strength,
-        "at step": step, "weights": LIKELIHOOD_WEIGHTS if step <= begin else OWN_WEIGHTS,
+        "at step": step, "weights": OWN_WEIGHTS if own else LIKELIHOOD_WEIGHTS,
         **{part: mean_estimate(-score / nats_per_bit, **BITS) for part, score in scores.items()},
         "nats": mean_estimate(-scores["test"], method=BITS["method"], unit="nats per image"),
         "late rise": Estimate.exact((history[-1][1] - least) / math.log(2), unit=BITS["unit"]),
@@ -269,35 +250,35 @@ def objectives(run: TrainRun, forced: EForcingConfig, *, once: float = 1.0) -> d
 
 
 STRENGTHS = {SMOOTH: (0.01, 0.03, 0.1), FORCED: (1.0, 3.0, 10.0), ONCE: (1.0, 3.0, 10.0)}
-UPDATES, DRAWS = 400, 4  # draws after each of 32 images: as many as the published batch has of 32 tokens
+DRAWS = 4  # after each of 32 images: as many as the published batch has of 32 tokens
 FEW: Mapping[str, NetworkConfig] = {
-    GATED: GatedPixelCnnConfig(width=16, layers=3, first_kernel_size=5),
     PIXELCNN: PixelCnnConfig(width=32, layers=4, first_kernel_size=5),
+    GATED: GatedPixelCnnConfig(width=16, layers=3, first_kernel_size=5),
 }
-FEW_TRAINING = TrainingConfig(
-    steps=UPDATES, batch_size=32, learning_rate=5e-3, warmup_steps=20, evaluate_every=20, log_every=100
-)  # chosen on validation images of digits, seed 1000: with 2e-3 likelihood has not begun to overfit when its updates are over
+FEW_TRAINING = TrainingConfig(batch_size=32, learning_rate=5e-3, warmup_steps=20, log_every=100)
+"""With a rate of 2e-3, likelihood has not begun to overfit to 250 digits when 400 updates are over (validation images)."""
 
 
 def _few_digits(network: str) -> ImageStudy:
     """240 binarised digits of 8 x 8 pixels, five sets of them."""
     data, images = DataConfig("digits", held_out=0.15), ImageConfig(binarize="threshold", most=240)
-    return _few("digits, 8 x 8, binarised, 240", network, data, images, decay=0.97, image_sets=5)
+    run = TrainRun("", data=data, images=images, training=replace(FEW_TRAINING, steps=400, evaluate_every=20))
+    return _few("digits, 8 x 8, binarised, 240", network, run, decay=0.97, image_sets=5)
 
 
 def _few_mnist(network: str) -> ImageStudy:
-    """300 binarised images of MNIST, shrunk to 14 x 14 pixels."""
-    data, images = DataConfig(str(MNIST), held_out=0.02), ImageConfig(binarize="threshold", shrink=2, most=300)
-    return _few("MNIST, 14 x 14, binarised, 300", network, data, images, decay=0.99, image_sets=100)
+    """200 binarised images of MNIST, shrunk to 14 x 14 pixels; 300 of them the Gated PixelCNN does not learn by heart."""
+    data, images = DataConfig(str(MNIST), held_out=0.02), ImageConfig(binarize="threshold", shrink=2, most=200)
+    run = TrainRun("", data=data, images=images, training=replace(FEW_TRAINING, steps=600, evaluate_every=30))
+    return _few("MNIST, 14 x 14, binarised, 200", network, run, decay=0.99, image_sets=100)
 
 
-def _few(name: str, network: str, data: DataConfig, images: ImageConfig, *, decay: float, image_sets: int) -> ImageStudy:
-    """A study of images that likelihood learns by heart."""
-    run = TrainRun("", data=data, images=images, base=FEW[network], training=FEW_TRAINING)
-    models = objectives(run, forcing(decay, after=UPDATES // 3, draws=DRAWS))
+def _few(name: str, network: str, run: TrainRun, *, decay: float, image_sets: int) -> ImageStudy:
+    """A study of images that likelihood learns by heart; E-Forcing begins after a third of the updates."""
+    forced = forcing(decay, after=(run.training.steps or 0) // 3, draws=DRAWS)
     return ImageStudy(
-        name=f"{name}, {network}", images=name, network=network, models=models, strengths=STRENGTHS, image_sets=image_sets,
-        test_limit=2_000,
+        name=f"{name}, {network}", images=name, network=network, image_sets=image_sets, test_limit=2_000,
+        models=objectives(replace(run, base=FEW[network]), forced), strengths=STRENGTHS,
     )  # fmt: skip
 
 
