@@ -24,6 +24,7 @@ from esscher.papers.eforcing.images import (
     image_studies,
     run,
     train_and_measure,
+    verdicts,
 )
 from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN, SMOOTH
 from esscher.papers.study import StudyContext
@@ -129,14 +130,39 @@ def test_a_row_says_whose_weights_have_the_lowest_loss(tmp_path, begin, weights)
 
 
 def test_effects_are_over_seeds_and_count_likelihoods_weights():
-    def row(seed, saved, weights):
-        about = {"images": "some", "network": "one", "model": FORCED, "seed": seed, "weights": weights}
-        bits = Estimate(saved, saved - 0.1, saved + 0.1, 0.95, 9, "images")
-        return {**about, "saved": bits, "last saved": bits, "late rise": Estimate.exact(0.5)}
+    def rows(saved, weights=OWN_WEIGHTS):
+        made = []
+        for seed, bits in enumerate(saved):
+            about = {"images": "some", "network": "one", "seed": seed}
+            plain = {"test": Estimate(0.5, 0.4, 0.6, 0.95, 9, "images"), "last test": Estimate.exact(0.7)}
+            made.append({**about, "model": PLAIN, "weights": OWN_WEIGHTS, **plain, "late rise": Estimate.exact(0.3)})
+            forced = {"test": Estimate(0.5 - bits, 0.3, 0.7, 0.95, 9, "images"), "last test": Estimate.exact(0.6)}
+            made.append({**about, "model": FORCED, "weights": weights, **forced, "late rise": Estimate.exact(0.1)})
+        return made
 
-    rows = [row(seed, saved, OWN_WEIGHTS) for seed, saved in enumerate((0.03, 0.032, 0.031))]
-    (gains,) = effects(rows)
+    (gains,) = effects(rows((0.03, 0.032, 0.031)))
     assert (gains["verdict"], gains["of likelihood"], gains["seeds"]) == ("gains", 0, 3)
-    (unsure,) = effects([*rows[:2], row(2, -0.04, LIKELIHOOD_WEIGHTS)])
-    assert (unsure["verdict"], unsure["of likelihood"]) == ("open", 1)
-    assert effects(rows[:1]) == [], "one seed has no interval, so no verdict"
+    assert gains["saved"].value == pytest.approx(0.031) and gains["saved"].low > 0.028
+    assert gains["last saved"].value == pytest.approx(0.1) and gains["rise saved"].value == pytest.approx(0.2)
+    (unsure,) = effects(rows((0.03, 0.032, -0.04), LIKELIHOOD_WEIGHTS))
+    assert (unsure["verdict"], unsure["of likelihood"]) == ("open", 3)
+    assert effects(rows((0.03,))) == [], "one seed has no interval, so no verdict"
+    assert verdicts([gains, gains, unsure])[0]["verdict"] == "reproduced"
+    assert verdicts([gains, unsure, unsure])[0]["verdict"] == "open"
+
+
+def test_rows_that_were_restored_without_their_folders_are_summed_up(tmp_path, monkeypatch):
+    """A clone has the rows alone: effects are of them, and only intervals over images are gone."""
+    few = replace(studies._smoke()[0], grid_images=1, test_limit=6)
+    few = replace(few, models={name: short(few.models[name], begin=1) for name in (PLAIN, FORCED)}, strengths={})
+    monkeypatch.setattr(studies, "_smoke", lambda: [few])
+    first = run(StudyContext(scale="smoke", out=tmp_path / "first", seeds=2))
+    for file in (tmp_path / "first").rglob("row.json"):
+        copy = tmp_path / "second" / file.relative_to(tmp_path / "first")
+        copy.parent.mkdir(parents=True)
+        copy.write_text(file.read_text())
+    second = run(StudyContext(scale="smoke", out=tmp_path / "second", seeds=2))
+    assert second["effects"] == first["effects"] and second["rows"][1]["saved"] is None
+    assert first["rows"][1]["saved"].value == pytest.approx(
+        first["rows"][0]["test"].value - first["rows"][1]["test"].value, abs=1e-6
+    )

@@ -27,7 +27,7 @@ from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig
 from esscher.networks.registry import NetworkConfig
 from esscher.objectives.config import EForcingConfig
 from esscher.papers.eforcing.choosing import SELECTION, choose, since_begin, with_strength
-from esscher.papers.eforcing.laboratory_tables import verdict
+from esscher.papers.eforcing.laboratory_tables import conclusion, verdict
 from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN, SMOOTH
 from esscher.papers.sources import CIFAR, MNIST, local_or_hub, missing_message
 from esscher.papers.study import (
@@ -75,7 +75,8 @@ MEANING = (
     "ones. Late rise: of the validation loss, from its lowest to the last."
 )
 EFFECTS = "What is saved against likelihood with the same seed, with intervals over seeds; a verdict needs one without 0."
-COLUMNS = ("test", "train", "nats", "last test", "last train", "late rise")
+LAST, RISE = "last test", "late rise"
+GROUP, COLUMNS = ("images", "network", "model"), ("test", "train", "nats", LAST, "last train", RISE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,15 @@ def run(context: StudyContext) -> dict[str, Any]:
             context.row(study.name, model, seed, partial(train_and_measure, study, model, seed, strength))
             result = summarise(context, studies)
     sections = [
-        Section("Results", MEANING, [Table("Effects", result["effects"], EFFECTS), Table("Models", result["rows"])]),
+        Section(
+            "Results",
+            MEANING,
+            [
+                Table("Verdicts", result["verdicts"]),
+                Table("Effects", result["effects"], EFFECTS),
+                Table("Models", result["rows"]),
+            ],
+        ),
         *(_section(context, study) for study in studies),
     ]
     about = "One network and set of images, and several training objectives."
@@ -123,11 +132,9 @@ def summarise(context: StudyContext, studies: Sequence[ImageStudy]) -> dict[str,
         if (run_dir / ROW_FILE).exists():
             row = cached_json(run_dir / ROW_FILE, dict)
             rows.append({**row, "saved": _saved(context, study, row, "test"), "last saved": _saved(context, study, row, LAST)})
-    result = {
-        "effects": effects(rows),
-        "over seeds": means_over_seeds(rows, ("images", "network", "model"), COLUMNS),
-        "rows": rows,
-    }
+    over = means_over_seeds(rows, GROUP, COLUMNS)
+    gains = effects(rows)
+    result = {"effects": gains, "verdicts": verdicts(gains), "over seeds": over, "rows": rows}
     text = json.dumps({**result, "missing": len(wanted) - len(rows)}, indent=1, default=Estimate.to_dict)
     write_file(context.out / "images.json", text.encode())
     return result
@@ -135,12 +142,32 @@ def summarise(context: StudyContext, studies: Sequence[ImageStudy]) -> dict[str,
 
 def effects(rows: Rows) -> list[Row]:
     """For each network and objective what it saves over seeds, with the verdict; a single seed has no verdict."""
+    likelihood = {(row["images"], row["network"], row["seed"]): row for row in rows if row["model"] == PLAIN}
+    compared = []
+    for row in rows:
+        plain = likelihood.get((row["images"], row["network"], row["seed"]))
+        if row["model"] != PLAIN and plain is not None:
+            saved = {name: _difference(plain[part], row[part]) for name, part in (("saved", "test"), ("last saved", LAST))}
+            compared.append({**row, **saved, "likelihood": plain["test"], "rise saved": _difference(plain[RISE], row[RISE])})
     table = []
-    for means in means_over_seeds(rows, ("images", "network", "model"), ("saved", "last saved", "late rise")):
-        of_model = [row for row in rows if all(row[name] == means[name] for name in ("images", "network", "model"))]
-        if means["model"] != PLAIN:
-            counted = {"of likelihood": sum(row["weights"] == LIKELIHOOD_WEIGHTS for row in of_model)}
-            table.append({**means, **counted, "verdict": verdict(means["saved"])})
+    for means in means_over_seeds(compared, GROUP, ("likelihood", "saved", "last saved", "rise saved")):
+        of_model = [row for row in compared if all(row[name] == means[name] for name in GROUP)]
+        foreign = sum(row["weights"] == LIKELIHOOD_WEIGHTS for row in of_model)
+        table.append({**means, "of likelihood": foreign, "verdict": verdict(means["saved"])})
+    return table
+
+
+def _difference(plain: Estimate, other: Estimate) -> Estimate:
+    return Estimate.exact(plain.value - other.value, unit=plain.unit)
+
+
+def verdicts(effect_rows: Rows) -> list[Row]:
+    """How often each objective gains, loses or neither, over images and networks, and what this says of it."""
+    table = []
+    for model in dict.fromkeys(row["model"] for row in effect_rows):
+        words = [row["verdict"] for row in effect_rows if row["model"] == model]
+        counts = {word: words.count(word) for word in ("gains", "open", "loses")}
+        table.append({"model": model, "conditions": len(words), **counts, "verdict": conclusion(**counts)})
     return table
 
 
@@ -152,7 +179,6 @@ def chosen_strength(context: StudyContext, study: ImageStudy, model: str) -> flo
     return choose(context, study.name, f"strength of {model}", candidates)
 
 
-LAST = "last test"
 OWN_WEIGHTS, LIKELIHOOD_WEIGHTS = "its own", "of likelihood: the lowest loss came before E-Forcing began"
 
 
@@ -184,9 +210,10 @@ def train_and_measure(study: ImageStudy, model: str, seed: int, strength: float 
 
 
 def _saved(context: StudyContext, study: ImageStudy, row: Mapping[str, Any], part: str) -> Estimate | None:
-    """Bits per dimension that a model saves against likelihood with the same seed, image by image; None before that is made."""
+    """Bits per dimension that a model saves against likelihood with the same seed, image by image; None where a folder does not
+    have the scores of images (`tests/kept_rows.py` restores rows alone)."""
     files = [context.run_dir(study.name, model, row["seed"]) / SCORES for model in (row["model"], PLAIN)]
-    if row["model"] == PLAIN or not files[1].exists():
+    if row["model"] == PLAIN or not all(file.exists() for file in files):
         return None
     scores, baseline_scores = (read_tensors(file)[part] for file in files)
     nats_per_bit = row["nats"].value / row["test"].value
@@ -216,8 +243,10 @@ def _section(context: StudyContext, study: ImageStudy) -> Section:
         Picture(figure_from_file(context.run_dir(study.name, model) / file), f"{model}: {caption}")
         for model in study.models
         for file, caption in captions.items()
+        if (context.run_dir(study.name, model) / file).exists()
     ]
-    losses = context.learning_curves(study.name, study.models, "validation, nats per dimension")
+    trained = [model for model in study.models if (context.run_dir(study.name, model) / "history.jsonl").exists()]
+    losses = context.learning_curves(study.name, trained, "validation, nats per dimension")
     return Section(study.name, "", [*losses, *grids])
 
 
