@@ -79,7 +79,7 @@ def test_the_rate_comes_first_and_all_systems_get_it(tmp_path, monkeypatch):
     }
     assert {run.training.label_smoothing for runs in tried.values() for run in runs} == {0.1}
     weights = [chosen.models[f"{system}, {FORCED}"].objective.weight for system in (PLAIN, SMOOTH)]
-    assert weights == pytest.approx([main.strengths[-1] * 0.1] * 2)
+    assert weights == pytest.approx([main.forcing_strengths[-1] * 0.1] * 2)
     assert with_chosen_settings(StudyContext(scale="small", out=tmp_path), heads) == heads
 
 
@@ -110,7 +110,7 @@ def test_the_smallest_run(tmp_path, monkeypatch):
             objective = replace(objective, after_steps=None)
         return replace(one, training=training, objective=objective)
 
-    few = replace(whole, test_limit=4, models={name: short(one) for name, one in systems.items()}, strengths=(0.3,))
+    few = replace(whole, test_limit=4, models={name: short(one) for name, one in systems.items()}, forcing_strengths=(0.3,))
     monkeypatch.setattr(studies, "_smoke", lambda out: few)
     result = run(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     assert len(result["rows"]) == 12 and len(result["over seeds"]) == 6 and len(result["exposure"]) == 4

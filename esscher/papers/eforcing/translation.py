@@ -60,7 +60,7 @@ class TranslationStudy(Study[TrainRun]):
     decodings: Decodings
     baseline: str = PLAIN
     rates: tuple[float, ...] = ()  # learning rates to choose from; none: as it is
-    strengths: tuple[float, ...] = ()  # of E-Forcing, to choose from; none: as it is
+    forcing_strengths: tuple[float, ...] = ()  # of E-Forcing, to choose from; none: as it is
     length_bounds: tuple[int, ...] = (25, 50)  # source lengths, in words, that separate the groups of BLEU by length
     test_limit: int | None = None  # test pairs, the first ones; None is all
 
@@ -142,9 +142,9 @@ def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> Tran
         candidates = {rate: with_learning_rate(models[SMOOTH], rate) for rate in study.rates}
         rate = choose(context, study.name, "learning rate", candidates)
         models = {name: with_learning_rate(run, rate) for name, run in models.items()}
-    if study.strengths:
+    if study.forcing_strengths:
         forced = models[SMOOTH + WITH_FORCING]
-        candidates = {strength: with_strength(forced, strength) for strength in study.strengths}
+        candidates = {strength: with_strength(forced, strength) for strength in study.forcing_strengths}
         strength = choose(context, study.name, f"strength of {FORCED}", candidates)
         models = {name: with_strength(one, strength) if name.endswith(WITH_FORCING) else one for name, one in models.items()}
     return replace(study, models=models)
@@ -347,7 +347,7 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     systems = _systems(run, EForcingConfig(after_epochs=7))
     main = TranslationStudy(
         name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10), rates=(1e-3, 2e-3, 3e-3),
-        strengths=(0.3, 1.0, 3.0),
+        forcing_strengths=(0.3, 1.0, 3.0),
     )  # fmt: skip
     return [main, _heads(run)], []
 
@@ -402,7 +402,7 @@ def _smoke(out: Path) -> TranslationStudy:
         decodings=STANDARD_DECODINGS,
         length_bounds=(2, 3),
         test_limit=20,
-        strengths=(0.3, 1.0),
+        forcing_strengths=(0.3, 1.0),
     )
 
 
