@@ -138,6 +138,16 @@ def image_summary(figures: dict[str, object], model: str) -> str:
     return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
 
 
+def image_rise(figures: dict[str, object]) -> str:
+    """What E-Forcing as published saves of the late rise of the validation loss, in a cell of a table."""
+    parts = [
+        f"{row['images'].split(',')[0]}, {row['network']}: {bits_in_words(row['rise saved'])} bits saved of it"
+        for row in figures["effects"]
+        if row["model"] == "E-Forcing"
+    ]
+    return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
+
+
 def one_verdict(figures: dict[str, object], model: str) -> str:
     """The verdict of an objective, in a cell of a table."""
     rows = [row for row in figures["verdicts"] if model in (row.get("model"), row.get("method"))]
@@ -304,6 +314,7 @@ BLOCKS = {
     ("eforcing_images", "levels"): image_levels,
     ("eforcing_images", "published_saved"): partial(image_summary, model="E-Forcing"),
     ("eforcing_images", "published_verdict"): partial(one_verdict, model="E-Forcing"),
+    ("eforcing_images", "rise_saved"): image_rise,
     ("eforcing_images", "once_saved"): partial(image_summary, model="E-Forcing, tokens counted once"),
     ("eforcing_images", "once_verdict"): partial(one_verdict, model="E-Forcing, tokens counted once"),
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
