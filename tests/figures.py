@@ -24,6 +24,7 @@ COMMANDS = {
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
     "risk": "esscher reproduce risk --scale small --out runs/risk",
     "risk_stories": "esscher reproduce risk-stories --scale small --out runs/risk-stories",
+    "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
 }
 
 
@@ -33,6 +34,7 @@ def record(name: str, folder: Path) -> None:
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": risk_figures, "risk_stories": story_figures,
+        "eforcing_images": image_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
@@ -124,16 +126,106 @@ def story_errors(figures: dict[str, list[dict[str, object]]]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def image_figures(folder: Path) -> dict[str, object]:
+    """The effects of E-Forcing on images, the bits of likelihood, verdicts, and how many rows are not made yet."""
+    result = json.loads((folder / "images.json").read_text())
+    kept = {
+        name: [
+            {key: [round(value[end], 4) for end in ("value", "low", "high")] if isinstance(value, dict) else value
+             for key, value in row.items()}
+            for row in result[name]
+        ]
+        for name in ("effects", "over seeds")
+    }  # fmt: skip
+    return {"missing": result["missing"], "made": len(result["rows"]), "verdicts": result["verdicts"], **kept}
+
+
+def image_status(figures: dict[str, object]) -> str:
+    if figures["missing"]:
+        rows = f"{figures['made']} rows are made and {figures['missing']} are not"
+        return f"\n**Not complete**: {rows}; until they are, every verdict is *open*.\n"
+    return f"\nComplete: {figures['made']} rows.\n"
+
+
+def image_effects(figures: dict[str, object]) -> str:
+    """A line for each network and objective: what it saves of likelihood's bits with the best and the last weights."""
+    head = (
+        "images", "network", "seeds", "likelihood, bits", "objective", "saved", "saved, last weights", "saved of the late rise",
+        "weights of likelihood", "verdict",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["effects"]:
+        saved = [bits_in_words(row[name]) for name in ("saved", "last saved", "rise saved")]
+        first = [row["images"], row["network"], row["seeds"], f"{row['likelihood'][0]:.4f}", row["model"]]
+        verdict = "open (not complete)" if figures["missing"] else row["verdict"]
+        lines.append("| " + " | ".join(map(str, [*first, *saved, f"{row['of likelihood']} of {row['seeds']}", verdict])) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def image_levels(figures: dict[str, object]) -> str:
+    """A line for each network and objective: bits of test and training images, with the best and the last weights."""
+    head = ("images", "network", "objective", "seeds", "test", "train", "last test", "last train", "late rise")
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["over seeds"]:
+        bits = [bits_in_words(row[name], bold=False) for name in head[4:]]
+        lines.append("| " + " | ".join(map(str, [row["images"], row["network"], row["model"], row["seeds"], *bits])) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def bits_in_words(numbers: list[float], bold: bool = True) -> str:
+    """A number with its interval, bold where that does not hold 0."""
+    value, low, high = numbers
+    text = f"{value:.4f} [{low:.4f}, {high:.4f}]"
+    return f"**{text}**" if bold and (low > 0 or high < 0) else text
+
+
+def image_summary(figures: dict[str, object], model: str) -> str:
+    """What an objective saves, in a cell of a table: a part for each network and set of images."""
+    parts = [
+        f"{row['images'].split(',')[0]}, {row['network']} ({row['seeds']} seeds): {bits_in_words(row['saved'])}, "
+        f"last weights {bits_in_words(row['last saved'])}"
+        for row in figures["effects"]
+        if row["model"] == model
+    ]
+    return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
+
+
+def image_rise(figures: dict[str, object]) -> str:
+    """What E-Forcing as published saves of the late rise of the validation loss, in a cell of a table."""
+    parts = [
+        f"{row['images'].split(',')[0]}, {row['network']}: {bits_in_words(row['rise saved'])} bits saved of it"
+        for row in figures["effects"]
+        if row["model"] == "E-Forcing"
+    ]
+    return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
+
+
+def one_verdict(figures: dict[str, object], model: str) -> str:
+    """The verdict of an objective, in a cell of a table."""
+    rows = [row for row in figures["verdicts"] if model in (row.get("model"), row.get("method"))]
+    if figures["missing"] or not rows:
+        return " *open*: not complete "
+    return f" *{rows[0]['verdict']}* "
+
+
+def laboratory_summary(figures: dict[str, object], method: str) -> str:
+    """In how many conditions an objective gains and loses, in a cell of a table."""
+    for row in figures["verdicts"]:
+        if row["method"] == method:
+            return f" of {row['conditions']} conditions it gains in {row['gains']} and loses in {row['loses']} "
+    return " no condition yet "
+
+
 def laboratory_status(figures: dict[str, object]) -> str:
     seeds = sorted({row["seeds"] for row in figures["effects"]})
     conditions = len({(row["process"], row["network"], row["strings"]) for row in figures["effects"]})
     made = f"{conditions} conditions of a process, a network and a number of strings, {' or '.join(map(str, seeds))} seeds each"
-    if figures["missing"]:
-        return (
-            f"\n**Not complete**: {made}; {figures['missing']} rows are not made yet, and until then every verdict is *open*.\n"
-        )
     picture = "![What each objective saves of the KL of likelihood, by number of strings](../images/eforcing_laboratory.png)"
-    return f"\nComplete: {made}. Dashed lines have draws of the model as negatives.\n\n{picture}\n"
+    dashed = "Dashed lines have draws of the model as negatives."
+    if figures["missing"]:
+        missing = f"{figures['missing']} rows are not made yet, and until then every verdict is *open*"
+        return f"\n{picture}\n\n*The exact laboratory. **Not complete**: {made}; {missing}. {dashed}*\n"
+    return f"\n{picture}\n\n*The exact laboratory. Complete: {made}. {dashed}*\n"
 
 
 def laboratory_verdicts(figures: dict[str, object]) -> str:
@@ -268,6 +360,18 @@ BLOCKS = {
     ("risk_stories", "errors"): story_errors,
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
+    ("eforcing_laboratory", "published_counts"): partial(laboratory_summary, method="E-Forcing, published, drawn"),
+    ("eforcing_laboratory", "published_verdict"): partial(one_verdict, model="E-Forcing, published, drawn"),
+    ("eforcing_laboratory", "once_counts"): partial(laboratory_summary, method="E-Forcing, counted once, drawn"),
+    ("eforcing_laboratory", "once_verdict"): partial(one_verdict, model="E-Forcing, counted once, drawn"),
+    ("eforcing_images", "status"): image_status,
+    ("eforcing_images", "effects"): image_effects,
+    ("eforcing_images", "levels"): image_levels,
+    ("eforcing_images", "published_saved"): partial(image_summary, model="E-Forcing"),
+    ("eforcing_images", "published_verdict"): partial(one_verdict, model="E-Forcing"),
+    ("eforcing_images", "rise_saved"): image_rise,
+    ("eforcing_images", "once_saved"): partial(image_summary, model="E-Forcing, tokens counted once"),
+    ("eforcing_images", "once_verdict"): partial(one_verdict, model="E-Forcing, tokens counted once"),
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),

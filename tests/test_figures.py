@@ -34,6 +34,29 @@ def test_a_study_that_is_not_complete_has_no_verdict():
     assert "| 1.0 [-1.0, 3.0] |" in figures.laboratory_effects(complete, "prefix KL")
 
 
+def test_images_have_a_verdict_when_they_are_complete():
+    effect = {
+        "images": "digits, few", "network": "PixelCNN", "model": "E-Forcing", "seeds": 5, "likelihood": [0.5, 0.4, 0.6],
+        "saved": [0.01, 0.005, 0.015], "last saved": [0.01, -0.002, 0.03], "rise saved": [0.1, 0.05, 0.2], "of likelihood": 1,
+        "verdict": "gains",
+    }  # fmt: skip
+    verdicts = [{"model": "E-Forcing", "conditions": 1, "gains": 1, "open": 0, "loses": 0, "verdict": "reproduced"}]
+    about = {"made": 3, "verdicts": verdicts, "effects": [effect], "over seeds": []}
+    complete, partial = ({"missing": missing, **about} for missing in (0, 7))
+    assert figures.one_verdict(complete, "E-Forcing") == " *reproduced* "
+    assert figures.one_verdict(partial, "E-Forcing") == " *open*: not complete "
+    assert "| 1 of 5 | gains |" in figures.image_effects(complete) and "| gains |" not in figures.image_effects(partial)
+    assert "**0.0100 [0.0050, 0.0150]** | 0.0100 [-0.0020, 0.0300] |" in figures.image_effects(complete)
+    assert "7 are not" in figures.image_status(partial) and "no network has two seeds" in figures.image_summary(
+        {**about, "effects": []}, "E-Forcing"
+    )
+
+
+def test_counts_of_the_laboratory_are_of_one_objective():
+    row = {"method": "one", "conditions": 9, "gains": 1, "open": 6, "loses": 2, "verdict": "open"}
+    assert figures.laboratory_summary({"verdicts": [row]}, "one") == " of 9 conditions it gains in 1 and loses in 2 "
+
+
 @pytest.mark.slow
 def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     command = [sys.executable, "-m", "esscher", "reproduce", "quickstart", "--scale", "small", "--out", str(tmp_path / "run")]

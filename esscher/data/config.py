@@ -171,10 +171,13 @@ class ImageConfig:
     shrink: int = 1
     """Side of the squares of pixels that are averaged into one pixel."""
     most: int | None = None
-    """Train on only so many images, the first ones."""
+    """Train on only so many images, the first ones that are not skipped."""
+    skip: int = 0
+    """Leave out so many training images, the first ones."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         if not 2 <= self.quantization_levels <= 256:
             raise ValueError(f"A value has 2 to 256 levels, not {self.quantization_levels}.")
         check_at_least(self, 1, "shrink", "most")
+        check_at_least(self, 0, "skip")

@@ -76,7 +76,9 @@ def read_image_splits(data: DataConfig, images: ImageConfig) -> list[ImageArray]
         sets = [whole, *(read_images(source)[0] for source in (data.validation, data.test))]
     else:
         sets = split_images(whole, held_out=data.held_out, test=test is None) + ([] if test is None else [test])
-    sets[0] = sets[0].rows(slice(None, images.most))
+    sets[0] = sets[0].rows(slice(images.skip, None if images.most is None else images.skip + images.most))
+    if len(sets[0]) == 0:
+        raise ValueError(f"{data.source} has no training images after the first {images.skip:,}. Nothing was read; skip fewer.")
     return [split.shrunk(images.shrink) if images.shrink > 1 else split for split in sets]
 
 

@@ -75,6 +75,8 @@ class EForcingConfig(ObjectiveConfig):
     """Whether a token of the data counts again at every later position, as published, or once."""
     negatives: int | None = None
     """Most tokens of a draw; by default as many as the data have."""
+    draws: int = 1
+    """Draws after each row of the data; all of an update share one mean weight."""
     after_epochs: int | None = None
     """Epochs of plain likelihood before the energy is added."""
     after_steps: int | None = None
@@ -87,7 +89,7 @@ class EForcingConfig(ObjectiveConfig):
             raise ValueError(f"weight is at least 0, not {self.weight}.")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay lies in (0, 1], not {self.decay}.")
-        check_at_least(self, 1, "max_weight", "negatives")
+        check_at_least(self, 1, "max_weight", "negatives", "draws")
 
     def prepare(self, context: RunContext) -> Prepared:
         from esscher.objectives.exposure_bias import EForcing

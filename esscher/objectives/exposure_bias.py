@@ -92,19 +92,16 @@ def _sample_sequential(base: LogitBase, data: Sequences, use_own: Tensor, rng: R
 class EForcing:
     """Likelihood plus weight decay^k KL(data || p_k), summed over the positions k of a point, per token.
 
-    Before step `begin`, and with weight 0, it is `Likelihood` itself. `draws` are made after each row of the data: by default
+    Before step `begin`, and with weight 0, it is `Likelihood` itself. Draws are made after each row of the data: by default
     by ancestral sampling, no further than the data go, or by `sampler`. Weights above `max_weight` times their mean are cut.
     """
 
     config: EForcingConfig = field(default_factory=EForcingConfig)
     label_smoothing: float = 0.0
     begin: int = 0
-    draws: int = 1
     sampler: Sampler | None = None
 
     def __post_init__(self) -> None:
-        if self.draws < 1:
-            raise ValueError(f"At least one draw is made after each row, not {self.draws}.")
         Likelihood(self.label_smoothing)  # checks it
 
     def __call__(self, target: Tilted, data: Sequences, *, rng: Rng, step: int = 0) -> Loss:
@@ -113,7 +110,7 @@ class EForcing:
             return Likelihood(self.label_smoothing)(target, data, rng=rng, step=step)
         base, longest = target.base, int(data.lengths.max())
         sampler = self.sampler or Ancestral(min(longest, self.config.negatives or longest))
-        drawn = sampler(Tilted(base), data.prompts(), self.draws, rng=rng)
+        drawn = sampler(Tilted(base), data.prompts(), self.config.draws, rng=rng)
         share = (torch.log_softmax(drawn.log_weight, -1) - math.log(len(data))).flatten()
         negative = _PhaseScores.of(drawn.x, *log_probs_and_logsumexp(base, drawn.x))
         value, score, logsumexp = Likelihood(self.label_smoothing).with_logsumexp(base, data)

@@ -302,11 +302,23 @@ def test_in_the_midst_of_streams_the_memory_is_the_context():
 def test_shorter_draws_reach_fewer_positions():
     base = base_of("lstm", SPACES["fixed length"])
     x = some_data(SPACES["fixed length"])
-    actual = EForcing(EForcingConfig(0.7, negatives=2), draws=3)(Tilted(base), x, rng=SeededRng(0))
+    actual = EForcing(EForcingConfig(0.7, negatives=2, draws=3))(Tilted(base), x, rng=SeededRng(0))
     assert actual.metrics["reached"] == pytest.approx(0.5)
     assert 0 < actual.metrics["effective_share"] <= 1
     with pytest.raises(ValueError, match="max_new_tokens is at least 1, not 0"):
         Ancestral(max_new_tokens=0)
+
+
+def test_more_draws_are_counted_together():
+    """Four draws after each of so many rows are the draws of one update: the objective has a quarter of the variance."""
+    base, x = base_of("lstm", SPACES["fixed length"]), some_data(SPACES["fixed length"])
+    spread = {}
+    for draws in (1, 4):
+        objective = EForcing(EForcingConfig(0.7, draws=draws))
+        spread[draws] = torch.stack(
+            [objective(Tilted(base), x, rng=SeededRng(seed)).value.detach() for seed in range(60)]
+        ).var()
+    assert spread[4] < 0.5 * spread[1]  # 0.25 in the mean; F(59, 59) is above 2 with probability 0.4 %
 
 
 def test_clipped_weights_are_more_even():
@@ -325,6 +337,7 @@ def test_clipped_weights_are_more_even():
         ({"decay": 0.0}, r"\(0, 1\]"),
         ({"max_weight": 0.5}, "at least 1"),
         ({"weight": -1.0}, "at least 0"),
+        ({"draws": 0}, "at least 1"),
     ],
 )
 def test_impossible_settings_are_refused(settings, word):
@@ -333,8 +346,6 @@ def test_impossible_settings_are_refused(settings, word):
 
 
 def test_impossible_objectives_are_refused():
-    with pytest.raises(ValueError, match="At least one draw"):
-        EForcing(draws=0)
     with pytest.raises(ValueError, match="Label smoothing"):
         EForcing(label_smoothing=1.0)
 

@@ -1,13 +1,17 @@
-"""E-Forcing (Anonymous, 2023) on images: PixelCNN, Gated PixelCNN and PixelCNN++, each by likelihood and by E-Forcing.
+"""E-Forcing (Anonymous, 2023) on images: PixelCNN, Gated PixelCNN and PixelCNN++, each by likelihood, with label smoothing, and
+by E-Forcing as published and with pixels counted once.
 
-The weights of E-Forcing decay over positions and sum to about 3, as in the other recipes; without the likelihood of prefixes
-(not at `small`) they are ten times as large. E-Forcing begins late, because it draws whole images at every update; likelihood
-gets as many updates. Nats per image are reported as is usual for binarised MNIST.
+`small` is the regime that the paper speaks of: a few hundred binarised images, which likelihood learns by heart within the run.
+E-Forcing begins after a third of the updates; the strength of each objective is chosen on validation images before a test image
+is scored; every seed has other initial weights and other images to learn from. A row has the weights of the lowest validation
+loss and the last ones, without any averaging, and says where the former are from before E-Forcing began: these are weights of
+likelihood. The weights of E-Forcing decay over positions, and a strength is their sum over infinitely many positions.
 """
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +19,35 @@ from typing import Any
 from esscher.bases.network import NetworkBase, with_prompt_tokens
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
-from esscher.core.storage import read_tensors, write_tensors
+from esscher.core.storage import read_tensors, write_file, write_tensors
 from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, ImageConfig
 from esscher.data.splits import evenly_spaced_rows, read_image_splits
 from esscher.networks.pixelcnn_config import GatedPixelCnnConfig, PixelCnnConfig, PixelCnnPlusPlusConfig
 from esscher.networks.registry import NetworkConfig
-from esscher.objectives.config import EForcingConfig, ObjectiveConfig
-from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN
+from esscher.objectives.config import EForcingConfig
+from esscher.papers.eforcing.choosing import SELECTION, choose, since_begin, with_strength
+from esscher.papers.eforcing.laboratory_tables import conclusion, verdict
+from esscher.papers.eforcing.language import FORCED, ONCE, PLAIN, SMOOTH
 from esscher.papers.sources import CIFAR, MNIST, local_or_hub, missing_message
-from esscher.papers.study import Row, Study, StudyContext, count_parameters, mean_estimate, means_over_seeds, run_with_seed
+from esscher.papers.study import (
+    ROW_FILE,
+    Row,
+    Rows,
+    Study,
+    StudyContext,
+    cached_json,
+    count_parameters,
+    mean_estimate,
+    means_over_seeds,
+    run_with_seed,
+    validation_history,
+)
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_image_grid
 from esscher.samplers.ancestral import Ancestral
 from esscher.samplers.scoring import log_prob
+from esscher.training.checkpoint import CheckpointManager, restore_weights
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.model import load
@@ -52,75 +71,163 @@ PAPER = [
 ]  # fmt: skip
 MEANING = (
     "Bits per dimension of test images and of as many training images, with an interval for other images; saved: against "
-    "likelihood, the same network and seed, image by image."
+    "likelihood, the same network and seed, image by image, with the weights of the lowest validation loss and with the last "
+    "ones. Late rise: of the validation loss, from its lowest to the last."
 )
+EFFECTS = "What is saved against likelihood with the same seed, with intervals over seeds; a verdict needs one without 0."
+LAST, RISE = "last test", "late rise"
+GROUP, COLUMNS = ("images", "network", "model"), ("test", "train", "nats", LAST, "last train", RISE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageStudy(Study[TrainRun]):
-    """Images and models of them, named "network, objective"; seeds after the first leave out the second form of E-Forcing."""
+    """Images, and one network that learns them by every objective; each seed has other images, as far as there are enough."""
 
+    images: str
+    network: str
+    strengths: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # to choose from, by model; others are as they are
+    image_sets: int | None = None  # disjoint sets of training images, which seeds take in turn; None: all have the same images
     grid_images: int = 64  # samples in the grid of a model
     test_limit: int | None = None  # test images, the first ones; None is all
 
-    def names_for_seed(self, seed: int) -> tuple[str, ...]:
-        return tuple(model for model in self.models if not (seed and model.endswith(ONCE)))
-
-    def baseline_of(self, model: str) -> str:
-        """The model of the same network that is trained by likelihood."""
-        return f"{model.partition(', ')[0]}, {PLAIN}"
+    def run_of(self, model: str, seed: int, strength: float | None) -> TrainRun:
+        """The training run of a model with the images of a seed and the strength of its objective; its folder is left open."""
+        run = self.models[model] if strength is None else with_strength(self.models[model], strength)
+        most = run.images.most
+        if self.image_sets is not None and most is not None:
+            run = replace(run, images=replace(run.images, skip=seed % self.image_sets * most))
+        return run
 
 
 def run(context: StudyContext) -> dict[str, Any]:
-    """All models of the scale, with every seed."""
+    """All models of the scale, with every seed; rows are kept, so that a stopped study goes on."""
     studies, missing = image_studies(context.scale)
-    rows: list[Row] = []
     for study in studies:
-        of_study = context.rows(study, partial(train_and_measure, study))
-        rows += [{**row, "saved": _saved(context, study, row)} for row in of_study]
-    over = means_over_seeds(rows, ("images", "model"), ("test", "train", "nats", "saved"))
-    results = Section("Results", MEANING, [Table("Models", rows), Table("Over seeds", over)])
-    sections = [results, *(_section(context, study) for study in studies)]
+        for model, seed in context.names(study):
+            strength = chosen_strength(context, study, model)
+            context.row(study.name, model, seed, partial(train_and_measure, study, model, seed, strength))
+            result = summarise(context, studies)
+    sections = [
+        Section(
+            "Results",
+            MEANING,
+            [
+                Table("Verdicts", result["verdicts"]),
+                Table("Effects", result["effects"], EFFECTS),
+                Table("Models", result["rows"]),
+            ],
+        ),
+        *(_section(context, study) for study in studies),
+    ]
     about = "One network and set of images, and several training objectives."
-    return context.publish("E-Forcing on images", about, sections, {"rows": rows, "over seeds": over, "paper": PAPER}, missing)
+    return context.publish("E-Forcing on images", about, sections, {**result, "paper": PAPER}, missing)
 
 
-def train_and_measure(study: ImageStudy, model: str, seed: int, run_dir: Path) -> Row:
-    """Train a model, score test and training images, and draw its grids."""
-    result = train_base(run_with_seed(study.models[model], run_dir, seed))
+def summarise(context: StudyContext, studies: Sequence[ImageStudy]) -> dict[str, list[Row]]:
+    """Tables of the rows that have been made; also written to a file, with the number of those that have not been."""
+    rows: list[Row] = []
+    wanted = [(study, *name) for study in studies for name in context.names(study)]
+    for study, model, seed in wanted:
+        run_dir = context.run_dir(study.name, model, seed)
+        if (run_dir / ROW_FILE).exists():
+            row = cached_json(run_dir / ROW_FILE, dict)
+            rows.append({**row, "saved": _saved(context, study, row, "test"), "last saved": _saved(context, study, row, LAST)})
+    over = means_over_seeds(rows, GROUP, COLUMNS)
+    gains = effects(rows)
+    result = {"effects": gains, "verdicts": verdicts(gains), "over seeds": over, "rows": rows}
+    text = json.dumps({**result, "missing": len(wanted) - len(rows)}, indent=1, default=Estimate.to_dict)
+    write_file(context.out / "images.json", text.encode())
+    return result
+
+
+def effects(rows: Rows) -> list[Row]:
+    """For each network and objective what it saves over seeds, with the verdict; a single seed has no verdict."""
+    likelihood = {(row["images"], row["network"], row["seed"]): row for row in rows if row["model"] == PLAIN}
+    compared = []
+    for row in rows:
+        plain = likelihood.get((row["images"], row["network"], row["seed"]))
+        if row["model"] != PLAIN and plain is not None:
+            saved = {name: _difference(plain[part], row[part]) for name, part in (("saved", "test"), ("last saved", LAST))}
+            compared.append({**row, **saved, "likelihood": plain["test"], "rise saved": _difference(plain[RISE], row[RISE])})
+    table = []
+    for means in means_over_seeds(compared, GROUP, ("likelihood", "saved", "last saved", "rise saved")):
+        of_model = [row for row in compared if all(row[name] == means[name] for name in GROUP)]
+        foreign = sum(row["weights"] == LIKELIHOOD_WEIGHTS for row in of_model)
+        table.append({**means, "of likelihood": foreign, "verdict": verdict(means["saved"])})
+    return table
+
+
+def _difference(plain: Estimate, other: Estimate) -> Estimate:
+    return Estimate.exact(plain.value - other.value, unit=plain.unit)
+
+
+def verdicts(effect_rows: Rows) -> list[Row]:
+    """How often each objective gains, loses or neither, over images and networks, and what this says of it."""
+    table = []
+    for model in dict.fromkeys(row["model"] for row in effect_rows):
+        words = [row["verdict"] for row in effect_rows if row["model"] == model]
+        counts = {word: words.count(word) for word in ("gains", "open", "loses")}
+        table.append({"model": model, "conditions": len(words), **counts, "verdict": conclusion(**counts)})
+    return table
+
+
+def chosen_strength(context: StudyContext, study: ImageStudy, model: str) -> float | None:
+    """The strength of a model's objective with the lowest validation loss; None: as it is."""
+    if model not in study.strengths:
+        return None
+    candidates = {strength: study.run_of(model, SELECTION, strength) for strength in study.strengths[model]}
+    return choose(context, study.name, f"strength of {model}", candidates)
+
+
+OWN_WEIGHTS, LIKELIHOOD_WEIGHTS = "its own", "of likelihood: the lowest loss came before E-Forcing began"
+
+
+def train_and_measure(study: ImageStudy, model: str, seed: int, strength: float | None, run_dir: Path) -> Row:
+    """Train a model, score test and training images with the weights of the lowest validation loss and the last, draw grids."""
+    made = run_with_seed(study.run_of(model, seed, strength), run_dir, seed)
+    result = train_base(made)
     test = result.splits.test.rows(slice(0, study.test_limit))
     images = {"test": test, "train": evenly_spaced_rows(result.splits.train, len(test))}
-    scores = {part: log_prob(result.base, x) for part, x in images.items()}
-    write_tensors(run_dir / SCORES, {part: score.double() for part, score in scores.items()})
-    _draw_grids(study, run_dir, seed)
-    nats_per_bit = result.base.space.max_length * math.log(2)
+    scores = {part: log_prob(result.base, x).double() for part, x in images.items()}
+    _draw_grids(study, made, seed)
+    checkpoints = CheckpointManager(run_dir / "checkpoints")
+    last = checkpoints.last()
+    assert last is not None
+    restore_weights(checkpoints.read(last), {"model": result.base}, last)
+    scores |= {f"last {part}": log_prob(result.base, x).double() for part, x in images.items()}
+    write_tensors(run_dir / SCORES, scores)
+    nats_per_bit, history = result.base.space.max_length * math.log(2), validation_history(run_dir)
+    step, least = min(history, key=lambda evaluation: evaluation[1])
+    own = step in {at for at, _ in since_begin(made, history)}
     return {
-        "images": study.name, "model": model, "seed": seed, "parameters": count_parameters(result.base),
-        "steps": result.record.steps,
-        **{part: mean_estimate(-score.double() / nats_per_bit, **BITS) for part, score in scores.items()},
+        "images": study.images, "network": study.network, "model": model, "seed": seed,
+        "parameters": count_parameters(result.base), "steps": result.record.steps, "strength": strength,
+        "at step": step, "weights": OWN_WEIGHTS if own else LIKELIHOOD_WEIGHTS,
+        **{part: mean_estimate(-score / nats_per_bit, **BITS) for part, score in scores.items()},
         "nats": mean_estimate(-scores["test"], method=BITS["method"], unit="nats per image"),
+        "late rise": Estimate.exact((history[-1][1] - least) / math.log(2), unit=BITS["unit"]),
     }  # fmt: skip
 
 
-def _saved(context: StudyContext, study: ImageStudy, row: Mapping[str, Any]) -> Estimate | None:
-    """Bits per dimension that a model saves against likelihood with the same seed, image by image."""
-    baseline = study.baseline_of(row["model"])
-    if baseline == row["model"]:
+def _saved(context: StudyContext, study: ImageStudy, row: Mapping[str, Any], part: str) -> Estimate | None:
+    """Bits per dimension that a model saves against likelihood with the same seed, image by image; None where a folder does not
+    have the scores of images (`tests/kept_rows.py` restores rows alone)."""
+    files = [context.run_dir(study.name, model, row["seed"]) / SCORES for model in (row["model"], PLAIN)]
+    if row["model"] == PLAIN or not all(file.exists() for file in files):
         return None
-    run_dirs = [context.run_dir(study.name, model, row["seed"]) for model in (row["model"], baseline)]
-    scores, baseline_scores = (read_tensors(run_dir / SCORES)["test"] for run_dir in run_dirs)
-    size = row["nats"].value / row["test"].value / math.log(2)
-    return mean_estimate((scores - baseline_scores) / (size * math.log(2)), **BITS)
+    scores, baseline_scores = (read_tensors(file)[part] for file in files)
+    nats_per_bit = row["nats"].value / row["test"].value
+    return mean_estimate((scores - baseline_scores) / nats_per_bit, **BITS)
 
 
-def _draw_grids(study: ImageStudy, run_dir: Path, seed: int) -> None:
+def _draw_grids(study: ImageStudy, made: TrainRun, seed: int) -> None:
     """Save a grid of samples and one of completed halves."""
-    model, rng, run = load(run_dir), SeededRng(seed).stream("grids"), next(iter(study.models.values()))
+    model, rng, run_dir = load(made.out), SeededRng(seed).stream("grids"), Path(made.out)
     assert isinstance(model.base, NetworkBase)
     images = model.images
     samples = Ancestral()(model.target, images.class_prompts().x, study.grid_images, rng=rng.stream("samples"))
     save_image_grid(run_dir / SAMPLES, images.codec.decode(samples.x))
-    test = read_image_splits(run.data, run.images)[2].rows(slice(0, COMPLETED_IMAGES))
+    test = read_image_splits(made.data, made.images)[2].rows(slice(0, COMPLETED_IMAGES))
     halves = images.completion_prompts(images.encode(test))
     assert halves.prompt_tokens is not None
     rest = Tilted(with_prompt_tokens(model.base, halves.prompt_tokens))
@@ -136,103 +243,91 @@ def _section(context: StudyContext, study: ImageStudy) -> Section:
         Picture(figure_from_file(context.run_dir(study.name, model) / file), f"{model}: {caption}")
         for model in study.models
         for file, caption in captions.items()
+        if (context.run_dir(study.name, model) / file).exists()
     ]
-    losses = context.learning_curves(study.name, study.models, "validation, nats per dimension")
+    trained = [model for model in study.models if (context.run_dir(study.name, model) / "history.jsonl").exists()]
+    losses = context.learning_curves(study.name, trained, "validation, nats per dimension")
     return Section(study.name, "", [*losses, *grids])
 
 
 def image_studies(scale: str) -> tuple[list[ImageStudy], list[str]]:
     """The studies of a scale, and a message if MNIST was not found."""
     if scale == "smoke":
-        return [_smoke()], []
+        return _smoke(), []
     if scale == "paper":
         return _published(), []
+    few = [_few_digits(network) for network in (PIXELCNN, GATED)]
     if not MNIST.exists():
-        return [_digits()], [missing_message(MNIST)]
-    return [_digits(), _mnist_levels(), _mnist_binarised()], []
+        return few, [missing_message(MNIST)]
+    return few + [_few_mnist(network) for network in (PIXELCNN, GATED)], []
 
 
-def forcing(decay: float, *, after: int) -> EForcingConfig:
+def forcing(decay: float, *, after: int, draws: int = 1) -> EForcingConfig:
     """E-Forcing whose weights sum to 3 over infinitely many positions."""
-    return EForcingConfig(after_steps=after, weight=round(3.0 * (1 - decay), 6), decay=decay)
+    return EForcingConfig(after_steps=after, weight=round(3.0 * (1 - decay), 6), decay=decay, draws=draws)
 
 
-def with_objectives(
-    run: TrainRun, bases: Mapping[str, NetworkConfig], forced: EForcingConfig, *, once: bool = False
-) -> dict[str, TrainRun]:
-    """Every network by likelihood and by E-Forcing; with `once` also by E-Forcing with tokens counted once."""
-    objectives: dict[str, ObjectiveConfig] = {PLAIN: run.objective, FORCED: forced}
-    if once:
-        objectives[ONCE] = replace(forced, weight=round(10.0 * forced.weight, 6), counts="once")
+def objectives(run: TrainRun, forced: EForcingConfig, *, once: float = 1.0) -> dict[str, TrainRun]:
+    """One network by likelihood, with label smoothing, by E-Forcing, and by E-Forcing with pixels counted once, whose weight is
+    `once` times as large."""
     return {
-        f"{name}, {objective}": replace(run, base=base, objective=config)
-        for name, base in bases.items()
-        for objective, config in objectives.items()
+        PLAIN: run,
+        SMOOTH: replace(run, training=replace(run.training, label_smoothing=0.1)),
+        FORCED: replace(run, objective=forced),
+        ONCE: replace(run, objective=replace(forced, weight=round(once * forced.weight, 6), counts="once")),
     }
 
 
-DIGITS = TrainRun(
-    "",
-    data=DataConfig("digits", held_out=0.1),
-    training=TrainingConfig(
-        steps=2_400, batch_size=32, learning_rate=2e-3, warmup_steps=50, evaluate_every=200, swa_start=0.5, log_every=100
-    ),
-)
+STRENGTHS = {SMOOTH: (0.01, 0.03, 0.1), FORCED: (1.0, 3.0, 10.0), ONCE: (1.0, 3.0, 10.0)}
+DRAWS = 4  # after each of 32 images: as many as the published batch has of 32 tokens
+FEW: Mapping[str, NetworkConfig] = {
+    PIXELCNN: PixelCnnConfig(width=32, layers=4, first_kernel_size=5),
+    GATED: GatedPixelCnnConfig(width=16, layers=3, first_kernel_size=5),
+}
+FEW_TRAINING = TrainingConfig(batch_size=32, learning_rate=5e-3, warmup_steps=20, log_every=100)
+"""With a rate of 2e-3, likelihood has not begun to overfit to 250 digits when 400 updates are over (validation images)."""
 
 
-def _digits() -> ImageStudy:
-    """8 x 8 pixels of 16 levels, about 1,440 training images."""
-    bases: dict[str, NetworkConfig] = {
-        PIXELCNN: PixelCnnConfig(width=32, layers=4, dropout=0.2, first_kernel_size=5),
-        GATED: GatedPixelCnnConfig(width=24, layers=4, dropout=0.2, first_kernel_size=5),
-        PLUS: PixelCnnPlusPlusConfig(width=24, layers=1, dropout=0.2, scales=2, mixtures=5),
-    }
-    return ImageStudy(name="digits, 16 levels", models=with_objectives(DIGITS, bases, forcing(0.97, after=1_600)))
+def _few_digits(network: str) -> ImageStudy:
+    """240 binarised digits of 8 x 8 pixels, five sets of them."""
+    data, images = DataConfig("digits", held_out=0.15), ImageConfig(binarize="threshold", most=240)
+    run = TrainRun("", data=data, images=images, training=replace(FEW_TRAINING, steps=400, evaluate_every=20))
+    return _few("digits, 8 x 8, binarised, 240", network, run, decay=0.97, image_sets=5)
 
 
-def _mnist(images: ImageConfig, *, steps: int, evaluate_every: int, batch_size: int = 32, log_every: int = 100) -> TrainRun:
-    training = TrainingConfig(
-        steps=steps, batch_size=batch_size, learning_rate=2e-3, warmup_steps=100, evaluate_every=evaluate_every, swa_start=0.8,
-        log_every=log_every,
+def _few_mnist(network: str) -> ImageStudy:
+    """200 binarised images of MNIST, shrunk to 14 x 14 pixels; 300 of them the Gated PixelCNN does not learn by heart."""
+    data, images = DataConfig(str(MNIST), held_out=0.02), ImageConfig(binarize="threshold", shrink=2, most=200)
+    run = TrainRun("", data=data, images=images, training=replace(FEW_TRAINING, steps=600, evaluate_every=30))
+    return _few("MNIST, 14 x 14, binarised, 200", network, run, decay=0.99, image_sets=100)
+
+
+def _few(name: str, network: str, run: TrainRun, *, decay: float, image_sets: int) -> ImageStudy:
+    """A study of images that likelihood learns by heart; E-Forcing begins after a third of the updates."""
+    forced = forcing(decay, after=(run.training.steps or 0) // 3, draws=DRAWS)
+    return ImageStudy(
+        name=f"{name}, {network}", images=name, network=network, image_sets=image_sets, test_limit=2_000,
+        models=objectives(replace(run, base=FEW[network]), forced), strengths=STRENGTHS,
     )  # fmt: skip
-    return TrainRun("", data=DataConfig(str(MNIST)), training=training, images=images)
 
 
-def _mnist_levels() -> ImageStudy:
-    """14 x 14 pixels of 4 levels, about one epoch."""
-    images = ImageConfig(4, shrink=2)
-    bases: dict[str, NetworkConfig] = {
-        PIXELCNN: PixelCnnConfig(width=32, layers=5),
-        GATED: GatedPixelCnnConfig(width=16, layers=5, first_kernel_size=5),
-    }
-    plus = {PLUS: PixelCnnPlusPlusConfig(width=16, layers=1, dropout=0.0, scales=2, mixtures=5)}
-    models = {
-        **with_objectives(_mnist(images, steps=2_000, evaluate_every=500), bases, forcing(0.99, after=1_750)),
-        **with_objectives(_mnist(images, steps=1_200, evaluate_every=300), plus, forcing(0.99, after=1_050)),
-    }
-    return ImageStudy(name="MNIST, 14 x 14, 4 levels", models=models)
-
-
-def _mnist_binarised() -> ImageStudy:
-    """28 x 28 pixels, black or white, drawn once by their brightness."""
-    run = _mnist(ImageConfig(binarize="random"), steps=2_600, evaluate_every=650, batch_size=16, log_every=50)
-    bases: dict[str, NetworkConfig] = {
-        PIXELCNN: PixelCnnConfig(width=32, layers=5),
-        GATED: GatedPixelCnnConfig(width=16, layers=5),
-    }
-    return ImageStudy(name="MNIST, binarised", models=with_objectives(run, bases, forcing(0.9975, after=2_450)))
-
-
-def _smoke() -> ImageStudy:
+def _smoke() -> list[ImageStudy]:
     training = TrainingConfig(steps=10, batch_size=16, learning_rate=1e-2, evaluate_every=5, log_every=5)
-    run = replace(DIGITS, training=training, images=ImageConfig(binarize="threshold", most=400))
+    images, data = ImageConfig(binarize="threshold", most=400), DataConfig("digits", held_out=0.1)
     bases: dict[str, NetworkConfig] = {
         PIXELCNN: PixelCnnConfig(width=8, layers=1, first_kernel_size=3),
         GATED: GatedPixelCnnConfig(width=8, layers=1, first_kernel_size=3),
         PLUS: PixelCnnPlusPlusConfig(width=4, layers=1, dropout=0.0, scales=2, mixtures=2),
     }
-    models = with_objectives(run, bases, forcing(0.97, after=5), once=True)
-    return ImageStudy(name="digits, binarised", models=models, grid_images=9, test_limit=40)
+    run = TrainRun("", data=data, training=training, images=images)
+    return [
+        ImageStudy(
+            name=f"digits, binarised, {network}", images="digits, binarised", network=network,
+            models=objectives(replace(run, base=base), forcing(0.97, after=5), once=10.0), image_sets=2,
+            strengths={SMOOTH: (0.03, 0.1)} if network == PIXELCNN else {}, grid_images=9, test_limit=40,
+        )
+        for network, base in bases.items()
+    ]  # fmt: skip
 
 
 def _published() -> list[ImageStudy]:
@@ -244,14 +339,16 @@ def _published() -> list[ImageStudy]:
     large = {
         PIXELCNN: PixelCnnConfig(width=86, layers=15),  # about 256 features in all
         GATED: GatedPixelCnnConfig(width=128, layers=15, kernel_size=5),
+        PLUS: PixelCnnPlusPlusConfig(upsampling="2x3"),
     }
     studies = []
     for name, folder, bases, size in (("MNIST", MNIST, small, 784), ("CIFAR-10", CIFAR, large, 3_072)):
         forced = replace(forcing(round(1 - 2 / size, 5), after=0), after_steps=None, after_epochs=15)
-        run = TrainRun("", data=DataConfig(local_or_hub(folder)), training=training, images=ImageConfig(256))
-        models = with_objectives(run, bases, forced, once=True)
-        if name == "CIFAR-10":
-            published = {PLUS: PixelCnnPlusPlusConfig(upsampling="2x3")}
-            models |= with_objectives(replace(run, training=plus), published, forced, once=True)
-        studies.append(ImageStudy(name=name, models=models))
+        for network, base in bases.items():
+            run = TrainRun(
+                "", data=DataConfig(local_or_hub(folder)), training=plus if network == PLUS else training, base=base,
+                images=ImageConfig(256),
+            )  # fmt: skip
+            models = objectives(run, forced, once=10.0)
+            studies.append(ImageStudy(name=f"{name}, {network}", images=name, network=network, models=models))
     return studies

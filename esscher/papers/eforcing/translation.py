@@ -1,13 +1,17 @@
-"""E-Forcing (Anonymous, 2023) on translation, beside likelihood, label smoothing and scheduled sampling; heads of an LSTM.
-`small` is French to English from Tatoeba (manythings.org): the first translation of each French sentence, of a subset of about
-21,000 sentences chosen by their hash. `smoke` translates numbers into words."""
+"""E-Forcing (Anonymous, 2023) on translation: likelihood and label smoothing, each with and without it; heads of an LSTM.
+
+The learning rate and the strength of E-Forcing are chosen on validation pairs, with label smoothing. `small` is French to
+English from Tatoeba (manythings.org): the first translation of each French sentence, of a subset of about 21,000 sentences
+chosen by their hash. `smoke` translates numbers into words.
+"""
 
 import hashlib
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +30,15 @@ from esscher.decoding.beam_search import BeamSearch, Greedy
 from esscher.decoding.decoders import BestOfN, Decoder, RandomDraw
 from esscher.energies.features import ConditionalLogLinear, prompt_network
 from esscher.energies.translation_features import copied_words, coverage, length_ratio, lexicon_of
-from esscher.metrics.metric import by_length, get_metric, paired_comparison, word_ratio
+from esscher.metrics.metric import LengthGroup, by_length, get_metric, paired_comparison, word_ratio
 from esscher.networks.registry import NetworkConfig
 from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
-from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
+from esscher.objectives.config import EForcingConfig
 from esscher.objectives.likelihood import TiltedLikelihood
-from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SCHEDULED, SMOOTH, exposure_columns, residual_energy
+from esscher.papers.eforcing.choosing import choose, with_learning_rate, with_strength
+from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SMOOTH, exposure_columns, residual_energy
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, Study, StudyContext, means_over_seeds, run_with_seed
+from esscher.papers.study import Row, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
 from esscher.reports.document import Section, Table, TextLines
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
@@ -44,6 +49,7 @@ from esscher.workflow.run_folder import RESULTS
 from esscher.workflow.train import train_base
 from esscher.workflow.translate import translate
 
+WITH_FORCING = f", {FORCED}"
 Decodings = Mapping[str, tuple[Decoder, str | None]]  # by name; the energy is named as on the command line
 
 
@@ -52,10 +58,15 @@ class TranslationStudy(Study[TrainRun]):
     """Sentence pairs and systems that are compared with `baseline`."""
 
     decodings: Decodings
-    baseline: str = SMOOTH
-    repeated_over_seeds: tuple[str, ...] | None = (SMOOTH, f"{SMOOTH}, {FORCED}")
+    baseline: str = PLAIN
+    rates: tuple[float, ...] = ()  # learning rates to choose from; none: as it is
+    forcing_strengths: tuple[float, ...] = ()  # of E-Forcing, to choose from; none: as it is
     length_bounds: tuple[int, ...] = (25, 50)  # source lengths, in words, that separate the groups of BLEU by length
     test_limit: int | None = None  # test pairs, the first ones; None is all
+
+    def baseline_of(self, system: str) -> str:
+        """What a system is compared with: of E-Forcing the same without it, of others the study's baseline."""
+        return system.removesuffix(WITH_FORCING) if system.endswith(WITH_FORCING) else self.baseline
 
     @property
     def data(self) -> DataConfig:
@@ -70,11 +81,28 @@ class TranslationStudy(Study[TrainRun]):
 
 
 BLEU = get_metric("bleu")
-PAPER = [{"pairs": "IWSLT14, six directions", "result": "E-Forcing gains about 0.6 to 1 BLEU, greedily and by a beam of 5"}]
+DIRECTIONS = ("de to en", "en to de", "en to it", "it to en", "es to en", "en to es", "mean")
+PAPER = [
+    {"table": table, "decoded": decoded, "what": what, "without": without, "with E-Forcing": forced}
+    for table, decoded, groups, columns in (
+        ("2", "greedy", DIRECTIONS, ((34.00, 28.03, 29.13, 31.84, 40.32, 36.96, 33.38),
+                                     (34.56, 28.38, 29.56, 32.11, 40.93, 37.56, 33.85))),
+        ("2", "beam of 5", DIRECTIONS, ((34.93, 28.91, 30.04, 32.56, 41.01, 37.73, 34.20),
+                                        (35.36, 29.11, 30.25, 32.82, 41.58, 38.19, 34.55))),
+        ("5, es to en", "-", ("source of 0 to 24 words", "25 to 49 words", "50 words or more", "all"),
+         (("not legible", 40.00, 37.38, 40.91), (43.84, 40.35, 38.07, 41.58))),
+        ("4", "greedy", ("exposure, share of true words",), (("-",), ("above 50 % in every direction",))),
+    )
+    for what, without, forced in zip(groups, *columns, strict=True)
+]  # fmt: skip
+"""As far as the tables are legible in our copy: the first two rows by direction from their mean, the labels of systems lost."""
 MEANING = (
-    "BLEU by sacrebleu, with the interval for other test sentences; `gained` is against label smoothing alone, or among heads "
-    "against the softmax, sentence by sentence, with the p-value of approximate randomisation. Length is the number of words "
-    "over that of the references."
+    "BLEU by sacrebleu, with the interval for other test sentences; `gained` is against the same without E-Forcing, of label "
+    "smoothing against likelihood, among heads against the softmax, sentence by sentence, with the p-value of approximate "
+    "randomisation. Length is the number of words over that of the references."
+)
+RATIO = (
+    "Ratio: how often the true token is likelier after the system's own words than after those of the same without E-Forcing."
 )
 
 
@@ -82,20 +110,44 @@ def run(context: StudyContext) -> dict[str, Any]:
     """All systems of the scale, with every seed."""
     smoke = context.scale == "smoke"
     studies, missing = translation_studies(context.scale, context.out)
+    studies = [with_chosen_settings(context, study) for study in studies]
     rows = [row for study in studies for row in study_rows(context, study)]
-    exposure = [row for study in studies for row in exposure_rows(context, study, 20 if smoke else 400)]
+    lengths = [row for study in studies for row in length_rows(context, study)]
+    exposure = [row for study in studies for row in exposure_rows(context, study, 20 if smoke else 1_000)]
     energies = energy_rows(context, studies[0], SMOOTH, steps=4 if smoke else 300) if studies else []
-    over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained"))
+    over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained", "perplexity"))
+    lengths_over = means_over_seeds(lengths, ("pairs", "system", "decoded", "words"), ("BLEU", "gained"))
+    exposure_over = means_over_seeds(exposure, ("pairs", "system"), ("ratio",))
     results = [
         Table("Systems", rows),
         Table("Over seeds", over),
-        Table("Exposure", exposure, EXPOSURE),
-        Table("Energies", energies, "Candidates of the base, chosen with and without an energy."),
+        Table("By words of the source, over seeds", lengths_over),
+        Table("Exposure", exposure, f"{RATIO} {EXPOSURE}"),
+        Table("Exposure, over seeds", exposure_over),
+        Table("Energies", energies, "Candidates of the base, chosen with and without an energy; seed 0 alone."),
     ]
     about = "One network and set of pairs, and several training objectives; all are measured on the same test sentences."
     sections = [Section("Results", MEANING, results), *(_section(context, study) for study in studies)]
-    tables = {"rows": rows, "over seeds": over, "exposure": exposure, "energies": energies, "paper": PAPER}
+    by_length = {"by length": lengths, "by length over seeds": lengths_over}
+    measured = {"exposure": exposure, "exposure over seeds": exposure_over, "energies": energies}
+    tables = {"rows": rows, "over seeds": over, **by_length, **measured, "paper": PAPER}
     return context.publish("Translation", about, sections, tables, missing)
+
+
+def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> TranslationStudy:
+    """The study with the learning rate that label smoothing has the lowest validation loss with, and then with the strength
+    that label smoothing with E-Forcing has it with."""
+    models = dict(study.models)
+    if study.rates:
+        candidates = {rate: with_learning_rate(models[SMOOTH], rate) for rate in study.rates}
+        rate = choose(context, study.name, "learning rate", candidates)
+        models = {name: with_learning_rate(run, rate) for name, run in models.items()}
+    if study.forcing_strengths:
+        forced = models[SMOOTH + WITH_FORCING]
+        candidates = {strength: with_strength(forced, strength) for strength in study.forcing_strengths}
+        strength = choose(context, study.name, f"strength of {FORCED}", candidates)
+        models = {name: with_strength(one, strength) if name.endswith(WITH_FORCING) else one for name, one in models.items()}
+    return replace(study, models=models)
 
 
 def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
@@ -110,7 +162,8 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
             translations[system, seed, decoding] = decode_once(run_dir, decoding, model, decoder, study.test, rng=rng)
     rows = []
     for (system, seed, decoding), lines in translations.items():
-        baseline = None if system == study.baseline else translations[study.baseline, seed, decoding]
+        other = study.baseline_of(system)
+        baseline = None if system == other else translations[other, seed, decoding]
         results = read_json_object(context.run_dir(study.name, system, seed) / RESULTS)
         rows.append(
             {
@@ -121,6 +174,27 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
             }
         )  # fmt: skip
     return rows
+
+
+def length_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
+    """BLEU by words of the source, and what is gained, for every system, seed and standard decoding."""
+    rows = []
+    for (system, seed), decoding in product(context.names(study), STANDARD_DECODINGS):
+        values = {
+            name: {group.name: group for group in _by_length(context, study, name, seed, decoding)}
+            for name in (system, study.baseline_of(system))
+        }
+        for name, group in values[system].items():
+            plain = values[study.baseline_of(system)][name].value.value
+            gained = None if system == study.baseline_of(system) else Estimate.exact(group.value.value - plain, unit="BLEU")
+            about = {"pairs": study.name, "system": system, "seed": seed, "decoded": decoding}
+            rows.append({**about, "words": name, "lines": group.lines, "BLEU": group.value, "gained": gained})
+    return rows
+
+
+def _by_length(context: StudyContext, study: TranslationStudy, system: str, seed: int, decoding: str) -> Sequence[LengthGroup]:
+    counts = BLEU.count(read_decoded(context.run_dir(study.name, system, seed), decoding), study.test.targets)
+    return by_length(counts, study.test.sources, study.length_bounds, rng=SeededRng(seed))
 
 
 @torch.no_grad()
@@ -158,12 +232,15 @@ def bleu_columns(translations: Sequence[str], baseline: Sequence[str] | None, te
 
 
 def exposure_rows(context: StudyContext, study: TranslationStudy, sequences: int) -> list[Row]:
-    """The exposure-bias ratio of each system against the baseline; seed 0."""
+    """The exposure-bias ratio of each system, with every seed, against what it is compared with."""
     rows = []
-    for system in study.models:
-        if system != study.baseline:
-            columns = exposure_columns(context, study.name, system, study.baseline, sequences)
-            rows.append({"pairs": study.name, "system": system, "ratio": columns["ratio"], "bound": columns["bound"]})
+    for system, seed in context.names(study):
+        other = study.baseline_of(system)
+        if system != other:
+            file = context.run_dir(study.name, system, seed) / "exposure.json"
+            columns = cached_json(file, partial(exposure_columns, context, study.name, system, other, sequences, seed))
+            about = {"pairs": study.name, "system": system, "against": other, "seed": seed}
+            rows.append({**about, "ratio": columns["ratio"], "bound": columns["bound"]})
     return rows
 
 
@@ -210,14 +287,9 @@ def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: 
 
 
 def _section(context: StudyContext, study: TranslationStudy) -> Section:
-    """BLEU by length, other metrics, validation losses and example translations; seed 0, the first decoding."""
+    """Other metrics, validation losses and example translations; seed 0, the first decoding."""
     test, decoding = study.test, next(iter(study.decodings))
     by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.models}
-    lengths = [
-        {"system": system, "words": group.name, "lines": group.lines, "BLEU": group.value}
-        for system, translations in by_system.items()
-        for group in by_length(BLEU.count(translations, test.targets), test.sources, study.length_bounds, rng=SeededRng(0))
-    ]
     metrics = [{"system": system, **_other_metrics(translations, test)} for system, translations in by_system.items()]
     examples: list[str] = []
     for number in range(0, len(test), max(1, len(test) // 12)):
@@ -227,7 +299,6 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
         study.name,
         "",
         [
-            Table(f"BLEU by words of the source, {decoding}", lengths),
             Table(f"Other metrics, {decoding}", metrics),
             *context.learning_curves(study.name, study.models, "validation, nats per token"),
             TextLines(f"Translations, {decoding}", examples),
@@ -238,7 +309,7 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
 def _other_metrics(translations: Sequence[str], test: Pairs) -> dict[str, Estimate | None]:
     """Metrics other than BLEU; METEOR is None unless its dictionary is installed."""
     scores: dict[str, Estimate | None] = {}
-    for name in ("chrf", "ter", "rougeL", "meteor"):
+    for name in ("chrf", "ter", "rouge1", "rouge2", "rougeL", "meteor"):
         try:
             scores[name] = get_metric(name).score(translations, test.targets, rng=SeededRng(0).stream(name))
         except ImportError:
@@ -270,12 +341,14 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     data = _write_pairs(out / "french-english.tsv", lambda: french_english(TATOEBA))
     base = EncoderDecoderConfig(width=128, layers=2, heads=4, feedforward=512, dropout=0.1)
     training = TrainingConfig(
-        epochs=12, batch_tokens=4_000, learning_rate=3e-3, warmup_steps=200, schedule="inverse-sqrt", swa_start=0.7,
-        log_every=50,
+        epochs=20, batch_tokens=1_000, learning_rate=1e-3, warmup_steps=400, schedule="cosine", swa_start=0.7, log_every=100,
     )  # fmt: skip
     run = _run(data, TokenizerConfig("bpe", 2_000), 40, base, training)
-    systems = _systems(run, EForcingConfig(after_epochs=4, weight=0.1))
-    main = TranslationStudy(name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10))
+    systems = _systems(run, EForcingConfig(after_epochs=7))
+    main = TranslationStudy(
+        name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10), rates=(1e-3, 2e-3, 3e-3),
+        forcing_strengths=(0.3, 1.0, 3.0),
+    )  # fmt: skip
     return [main, _heads(run)], []
 
 
@@ -293,15 +366,10 @@ def _write_pairs(file: Path, pairs: Callable[[], Iterable[tuple[str, str]]]) -> 
 
 
 def _systems(run: TrainRun, forcing: EForcingConfig) -> dict[str, TrainRun]:
-    """Likelihood, label smoothing, and label smoothing with each objective that trains on the model's own tokens."""
+    """Likelihood and label smoothing, each without and with E-Forcing."""
     smooth = replace(run, training=replace(run.training, label_smoothing=0.1))
-    scheduled = ScheduledSamplingConfig(after_epochs=forcing.after_epochs, after_steps=forcing.after_steps)
-    return {
-        PLAIN: run,
-        SMOOTH: smooth,
-        f"{SMOOTH}, {SCHEDULED}": replace(smooth, objective=scheduled),
-        f"{SMOOTH}, {FORCED}": replace(smooth, objective=forcing),
-    }
+    plain = {PLAIN: run, SMOOTH: smooth}
+    return plain | {f"{name}{WITH_FORCING}": replace(one, objective=forcing) for name, one in plain.items()}
 
 
 def _heads(run: TrainRun) -> TranslationStudy:
@@ -317,7 +385,7 @@ def _heads(run: TrainRun) -> TranslationStudy:
     systems = {name: replace(plain, base=base) for name, base in bases.items()}
     return TranslationStudy(
         name="French to English, heads of an LSTM", models=systems, decodings=STANDARD_DECODINGS, baseline="softmax",
-        repeated_over_seeds=(), length_bounds=(6, 10),
+        length_bounds=(6, 10),
     )  # fmt: skip
 
 
@@ -329,7 +397,12 @@ def _smoke(out: Path) -> TranslationStudy:
     run = _run(data, TokenizerConfig("word", 60), 12, base, training)
     systems = _systems(run, EForcingConfig(after_steps=15))
     return TranslationStudy(
-        name="numbers to words", models=systems, decodings=STANDARD_DECODINGS, length_bounds=(2, 3), test_limit=20
+        name="numbers to words",
+        models=systems,
+        decodings=STANDARD_DECODINGS,
+        length_bounds=(2, 3),
+        test_limit=20,
+        forcing_strengths=(0.3, 1.0),
     )
 
 
