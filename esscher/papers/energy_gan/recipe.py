@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -46,6 +46,9 @@ from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import figure_from_file, save_figure, save_image_grid
 from esscher.training.config import OptimizerConfig, TrainingConfig
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PROBES = [
     {"model": model, "probe": error}
     for model, error in (("EGAN-Ent-NN", 1.19), ("EGAN-Const", 1.34), ("GAN", 1.26), ("random", 3.41))
@@ -68,14 +71,11 @@ MEANING = (
 
 def run(context: StudyContext) -> dict[str, Any]:
     """All games on all processes and images, with every seed, and the options with one seed."""
-    names = [(process, model, seed) for process in PROCESSES for seed in range(context.seeds) for model in MODELS]
-    rows = [make_row(context, process, model, seed) for process, model, seed in names]
-    over = means_over_seeds(rows, ("process", "model"), (*DIVERGENCES, EXACT))
-    claims = judge_claims(rows)
-    sections = [Section("Claims", ABOUT_CLAIMS, [Table("Claims", claims)])]
-    sections += [_plane_section(context, process, rows) for process in PROCESSES]
-    plane = {"rows": rows, "over seeds": over, "claims": claims}
-    write_file(context.out / PLANE_FILE, json.dumps(plane, indent=1, default=Estimate.to_dict).encode())  # before the rest
+    for name in planar_names(context.seeds):
+        make_row(context, *name)
+    plane = summarise_plane(context)
+    sections = [Section("Claims", ABOUT_CLAIMS, [Table("Claims", plane["claims"])])]
+    sections += [_plane_section(context, process, plane["rows"]) for process in PROCESSES]
     tried = list(OPTIONS)[: 2 if context.scale == "smoke" else None]
     options = select([make_option_row(context, option, 0) for option in tried], ("option", "process", "model", *MAIN))
     sections.append(Section("Thesis and code", "One difference at a time, with one seed.", [Table("Divergences", options)]))
@@ -87,17 +87,41 @@ def run(context: StudyContext) -> dict[str, Any]:
     about = "Errors of linear probes on MNIST, from the thesis."
     sections.append(Section("Published probes", about, [Table("Probes", PROBES)]))
     about = "Four games on processes in the plane whose density is known, and on images."
-    short = select(rows, ("process", "model", "seed", "steps", *MAIN))
-    tables = {"rows": short, "over seeds": over, "claims": claims, "options": options, "images": image_rows, "paper": PAPER}
+    short = select(plane["rows"], ("process", "model", "seed", "steps", *MAIN))
+    tables = {**plane, "rows": short, "options": options, "images": image_rows, "paper": PAPER}
     return context.publish("Calibrated energy GANs", about, sections, tables)
 
 
+def planar_names(seeds: int) -> list[tuple[str, str, int]]:
+    """The rows of the plane in the order in which they are made: a process after the other, and there a seed."""
+    return [(process, model, seed) for process in PROCESSES for seed in range(seeds) for model in MODELS]
+
+
+def summarise_plane(context: StudyContext) -> dict[str, Any]:
+    """The tables of the rows that have been made, also as `plane.json`, and a picture of each process that has its first seed;
+    the rest of the run may not have been made yet."""
+    names = planar_names(context.seeds)
+    made = [name for name in names if (game_folder(context, *name) / ROW_FILE).exists()]
+    rows = [make_row(context, *name) for name in made]
+    for process in PROCESSES:
+        if all((process, model, 0) in made for model in MODELS):
+            save_figure(_panels(context, process), context.out / f"{process.replace(' ', '-')}.png")
+    over = means_over_seeds(rows, ("process", "model"), (*DIVERGENCES, EXACT))
+    plane = {"rows": rows, "over seeds": over, "claims": judge_claims(rows)}
+    text = json.dumps({**plane, "missing": len(names) - len(made)}, indent=1, default=Estimate.to_dict)
+    write_file(context.out / PLANE_FILE, text.encode())
+    return plane
+
+
+def _panels(context: StudyContext, process: str) -> "Figure":
+    """Energies and draws of the games on a process, with the first seed."""
+    return planar_panels({model: read_tensors(game_folder(context, process, model, 0) / PANELS_FILE) for model in MODELS})
+
+
 def _plane_section(context: StudyContext, process: str, rows: Rows) -> Section:
-    """The divergences of a process, and a picture of the first seed that is also saved as a file."""
-    panels = {model: read_tensors(game_folder(context, process, model, 0) / PANELS_FILE) for model in MODELS}
-    figure = planar_panels(panels)
-    save_figure(figure, context.out / f"{process.replace(' ', '-')}.png")
-    picture = Picture(figure, "Above, energies up to 12 nats; below, data in red and generated points in blue. Seed 0.")
+    """The divergences of a process, and the picture of its first seed."""
+    meaning = "Above, energies up to 12 nats; below, data in red and generated points in blue. Seed 0."
+    picture = Picture(_panels(context, process), meaning)
     table = Table("Divergences", [row for row in rows if row["process"] == process], MEANING)
     return Section(process, "A cost that knows the density has the colours of the truth.", [picture, table])
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from esscher.bases.network import NetworkBase
 from esscher.networks.xlnet import FactorizationOrder
 
+PERMUTED, DENOISING = "permutation LM", "denoising"
 SpanScore = Callable[[NetworkBase, Int[Tensor, "B T"], Int[Tensor, "B N"]], Float[Tensor, "B"]]
 
 

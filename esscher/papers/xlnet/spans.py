@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,17 @@ from esscher.exact.enumeration import enumerate_points
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives.config import MaskedLMConfig, PermutationLMConfig
 from esscher.objectives.permutation_lm import MaskedLM, PermutationLM
-from esscher.papers.study import Row, Rows, StudyContext, means_over_seeds, table_rows
-from esscher.papers.xlnet.span_scores import SpanScore, filled_spans, independent_spans, permuted_spans
+from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, means_over_seeds, table_rows
+from esscher.papers.xlnet.span_scores import DENOISING, PERMUTED, SpanScore, filled_spans, independent_spans, permuted_spans
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, TILTED, TRUTH, estimate_bars, figure_from_file, save_figure
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
 
-PERMUTED, DENOISING, FILLED, FLOOR = "permutation LM", "denoising", "denoising, filled", "independence"
+FILLED, FLOOR = "denoising, filled", "independence"
 PHRASES = {(0,): 0.3, (1, 2): 0.25, (3, 4): 0.25, (1, 4, 3): 0.2}  # probability of each phrase after any other
 STAY, EMISSION = 0.2, 0.85  # a cycle of as many hidden states as symbols: the probability to stay, and of the symbol of a state
-ROWS_AT_ONCE = 4_096
+ROWS_AT_ONCE, PICTURE = 4_096, "xlnet_spans.png"
 COLOURS = {PERMUTED: TRUTH, DENOISING: TILTED, FILLED: "#d9a441", FLOOR: BASE}
 
 
@@ -186,7 +187,7 @@ def make_row(context: StudyContext, process: str, model: str, size: int, seed: i
         scores = {"KL": independent_spans, "filled": filled_spans}
         return {**row, **{name: span_divergence(base, truth, size, score) for name, score in scores.items()}}
 
-    row: Row = context.row(process, f"{model}, span {size}", seed, make)
+    row: Row = context.row(process, run_name(model, size), seed, make)
     return row
 
 
@@ -200,7 +201,7 @@ def _train(scale: SpanScale, truth: Truth, model: str, size: int, *, process: st
     if model == PERMUTED:
         objective = PermutationLM(PermutationLMConfig(length / size, "none"))
     training = TrainingConfig(
-        steps=scale.steps, batch_size=scale.batch_size, learning_rate=3e-3, warmup_steps=scale.steps // 15, schedule="linear",
+        steps=scale.steps, batch_size=scale.batch_size, learning_rate=1e-2, warmup_steps=scale.steps // 15, schedule="linear",
         save_every=500, log_every=100, seed=seed,
     )  # fmt: skip
     Trainer(training)(objective, Tilted(base), data, modules=base, folder=folder, resume=True)
@@ -208,26 +209,40 @@ def _train(scale: SpanScale, truth: Truth, model: str, size: int, *, process: st
 
 
 def run(context: StudyContext) -> dict[str, Any]:
-    """All processes, spans and seeds by both objectives; `spans.json` has the tables."""
-    scale = SCALES[context.scale]
-    rows = [
-        make_row(context, process, model, size, seed)
-        for process in PROCESSES
-        for seed in range(context.seeds)
-        for size in scale.spans
-        for model in (PERMUTED, DENOISING)
-    ]
-    effects = compare(rows)
-    names = [f"{row['process']}, {row['span']}" for row in effects]
-    lines = {name: [row[name] for row in effects] for name in (PERMUTED, DENOISING, FILLED, FLOOR)}
-    figure = save_figure(estimate_bars(names, lines, label="KL, nats", colours=COLOURS), context.out / "xlnet_spans.png")
-    content = json.dumps({"rows": rows, "effects": effects}, indent=1, default=Estimate.to_dict)
-    write_file(context.out / "spans.json", content.encode())
-    section = Section(
-        "Spans", ABOUT, [Picture(figure_from_file(figure), FIGURE), Table("Effects", effects), Table("Rows", rows)]
-    )
+    """All processes, seeds and spans by both objectives."""
+    for name in row_names(context):
+        make_row(context, *name)
+    rows, effects = summarise(context)
+    picture = Picture(figure_from_file(context.out / PICTURE), FIGURE)
+    section = Section("Spans", ABOUT, [picture, Table("Effects", effects), Table("Rows", rows)])
     about = "Two objectives for one network, and the exact divergence of their distribution of a span given the rest."
     return context.publish("What independence costs", about, [section], {"rows": rows, "effects": effects, "paper": PAPER})
+
+
+def row_names(context: StudyContext) -> list[tuple[str, str, int, int]]:
+    """Process, objective, size of the span and seed of the rows, in the order in which they are made."""
+    spans = SCALES[context.scale].spans
+    order = product(PROCESSES, spans, range(context.seeds), (PERMUTED, DENOISING))
+    return [(process, model, size, seed) for process, size, seed, model in order]
+
+
+def summarise(context: StudyContext) -> tuple[list[Row], list[Row]]:
+    """The rows that have been made, and their effects, also as `spans.json` and a picture."""
+    names = row_names(context)
+    made = [name for name in names if (context.run_dir(name[0], run_name(*name[1:3]), name[3]) / ROW_FILE).exists()]
+    rows = [make_row(context, *name) for name in made]
+    effects = compare(rows)
+    groups = [f"{row['process']}, {row['span']}" for row in effects]
+    bars = {name: [row[name] for row in effects] for name in (PERMUTED, DENOISING, FILLED, FLOOR)}
+    save_figure(estimate_bars(groups, bars, label="KL, nats", colours=COLOURS), context.out / PICTURE)
+    content = {"missing": len(names) - len(made), "rows": rows, "effects": effects}
+    write_file(context.out / "spans.json", json.dumps(content, indent=1, default=Estimate.to_dict).encode())
+    return rows, effects
+
+
+def run_name(model: str, size: int) -> str:
+    """The name of the run folder of an objective."""
+    return f"{model}, span {size}"
 
 
 ABOUT = "KL in nats a span; `saved` is the KL of denoising minus that of the permutation LM, seed by seed."
