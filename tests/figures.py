@@ -204,12 +204,13 @@ def span_table(figures: dict[str, object]) -> str:
         "permutation LM",
         "saved",
     ]
-    lines = ["| " + " | ".join([*head, "denoising, filled", "verdict"]) + " |", "|" + " --- |" * (len(head) + 2)]
+    head += ["verdict", "denoising, filled", "filled minus permutation LM"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for row in figures["effects"]:
         cells = [row["process"], row["span"], row["seeds"], f"{row['entropy'][0]:.3f}", f"{row['independence'][0]:.3f}"]
-        names = ("denoising", "permutation LM", "saved", "denoising, filled")
-        cells += [with_interval(row[name], row["seeds"]) for name in names]
-        lines.append("| " + " | ".join(map(str, [*cells, f"*{row['verdict']}*"])) + " |")
+        values = {name: with_interval(row[name], row["seeds"]) for name in (*head[5:8], *head[9:])}
+        cells += [values.get(name, f"*{row['verdict']}*") for name in head[5:]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n" + "\n".join(lines) + "\n" + unfinished(figures["missing"])
 
 

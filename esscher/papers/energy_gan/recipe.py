@@ -334,7 +334,8 @@ def image_games(scale: str) -> dict[str, ImageGanStudy]:
     wide = EnergyGan(gate=Gate(-10.0, 0.1))  # with -1.2 the generator diverges into noise and the discriminator always rests
     games = _games(wide, 1.0, OptimizerConfig(10.0, momentum=0.0), OptimizerConfig(momentum=0.0))
     training = replace(training, steps=2_500, save_every=500)
-    return {"digits": digits, "MNIST": ImageGanStudy(source=str(MNIST), nets=ImageNets(), training=training, games=games)}
+    nets = ImageNets(width=16, form="thesis")
+    return {"digits": digits, "MNIST": ImageGanStudy(source=str(MNIST), nets=nets, training=training, games=games)}
 
 
 def _games(
@@ -354,7 +355,7 @@ def _published_images() -> dict[str, ImageGanStudy]:
     training = replace(ADAM, epochs=20, batch_size=200, learning_rate=1e-4, schedule="exponential", min_lr_ratio=0.8**20)
     gate, fast = Gate(-1.2, 0.1), OptimizerConfig(25.0, momentum=0.0)
     games = _games(EnergyGan(gate=gate), 4.0, fast, OptimizerConfig(momentum=0.0))
-    nets = ImageNets(width=64, features=1024)
+    nets = ImageNets(width=64, form="thesis")
     mnist = ImageGanStudy(source=local_or_hub(MNIST), nets=nets, training=training, games=games)
     training = replace(
         ADAM, epochs=100, batch_size=100, learning_rate=2e-4, max_grad_norm=500.0, weight_decay=1e-5, schedule="linear",
