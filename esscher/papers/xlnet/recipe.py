@@ -153,9 +153,8 @@ def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
 def stories_study(out: Path) -> XLNetStudy:
     """TinyStories: short, so that a small network learns much of it; also the energies and ablations."""
     files = out / "TinyStories"
-    train, held_out = (STORIES / f"tinystories.{part}.txt" for part in ("val", "test"))
-    texts = (path.read_text(encoding="utf8") for path in (train, held_out))
-    write_text_and_tasks(files, *texts, story_documents, labelled=400, tested=400, vocabulary=2_000)
+    train, held_out = ((STORIES / f"tinystories.{part}.txt").read_text(encoding="utf8") for part in ("val", "test"))
+    write_text_and_tasks(files, train, held_out, story_documents, labelled=400, tested=400, vocabulary=2_000)
     study = _small("TinyStories", files)
     energy_base, tilt = _energy(study.models[ALL_TOKENS], steps=600, energy_steps=200, draws=4_096)
     return replace(study, energy_base=energy_base, tilt=tilt)
