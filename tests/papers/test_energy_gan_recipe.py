@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from esscher.core.estimate import Estimate
+from esscher.core.storage import write_json
 from esscher.papers import find_recipe
 from esscher.papers.energy_gan.objectives import Gate
 from esscher.papers.energy_gan.recipe import (
@@ -17,6 +18,7 @@ from esscher.papers.energy_gan.recipe import (
     make_option_row,
     make_row,
     planar_game_settings,
+    summarise_plane,
 )
 from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, OPEN, PAPER, REFUTED, REPRODUCED, judge_claims
 from esscher.papers.games.calibration import NeighbourEntropy
@@ -69,6 +71,17 @@ def test_published_settings_of_images():
         make_image_row(context, "faces", "GAN", 0)
     with pytest.raises(ValueError, match="There is no option 'none'; known are direction over"):
         make_option_row(context, "none", 0)
+
+
+def test_rows_without_their_games_are_summarised_without_pictures(tmp_path):
+    """As after `kept_rows.py restore`, of a run that is not finished."""
+    context, one = StudyContext(scale="smoke", out=tmp_path), Estimate.exact(0.5)
+    for model in MODELS[:3]:
+        row = {"process": "biased pair", "model": model, "seed": 0, "steps": 1}
+        content = {**row, "divergences": dict.fromkeys((*DIVERGENCES, EXACT), one.to_dict())}
+        write_json(game_folder(context, "biased pair", model, 0) / ROW_FILE, content)
+    assert len(summarise_plane(context)["rows"]) == 3 and not list(tmp_path.glob("*.png"))
+    assert json.loads((tmp_path / "plane.json").read_text())["missing"] == 9
 
 
 def test_claims_are_judged_by_ratios_over_seeds():

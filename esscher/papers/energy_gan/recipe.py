@@ -98,14 +98,15 @@ def planar_names(seeds: int) -> list[tuple[str, str, int]]:
 
 
 def summarise_plane(context: StudyContext) -> dict[str, Any]:
-    """The tables of the rows that have been made, also as `plane.json`, and a picture of each process that has its first seed;
-    the rest of the run may not have been made yet."""
+    """The tables of the rows that have been made, also as `plane.json`, and a picture of each process whose first seed was made
+    in this folder; the rest of the run may not have been made yet."""
     names = planar_names(context.seeds)
     made = [name for name in names if (game_folder(context, *name) / ROW_FILE).exists()]
     rows = [make_row(context, *name) for name in made]
     for process in PROCESSES:
-        if all((process, model, 0) in made for model in MODELS):
-            save_figure(_panels(context, process), context.out / f"{process.replace(' ', '-')}.png")
+        figure = _panels(context, process)
+        if figure is not None:
+            save_figure(figure, context.out / f"{process.replace(' ', '-')}.png")
     over = means_over_seeds(rows, ("process", "model"), (*DIVERGENCES, EXACT))
     plane = {"rows": rows, "over seeds": over, "claims": judge_claims(rows)}
     text = json.dumps({**plane, "missing": len(names) - len(made)}, indent=1, default=Estimate.to_dict)
@@ -113,17 +114,21 @@ def summarise_plane(context: StudyContext) -> dict[str, Any]:
     return plane
 
 
-def _panels(context: StudyContext, process: str) -> "Figure":
-    """Energies and draws of the games on a process, with the first seed."""
-    return planar_panels({model: read_tensors(game_folder(context, process, model, 0) / PANELS_FILE) for model in MODELS})
+def _panels(context: StudyContext, process: str) -> "Figure | None":
+    """Energies and draws of the games on a process, with the first seed; None if a game was not played in this folder."""
+    files = {model: game_folder(context, process, model, 0) / PANELS_FILE for model in MODELS}
+    if not all(file.exists() for file in files.values()):
+        return None
+    return planar_panels({model: read_tensors(file) for model, file in files.items()})
 
 
 def _plane_section(context: StudyContext, process: str, rows: Rows) -> Section:
     """The divergences of a process, and the picture of its first seed."""
     meaning = "Above, energies up to 12 nats; below, data in red and generated points in blue. Seed 0."
-    picture = Picture(_panels(context, process), meaning)
+    figure = _panels(context, process)
+    pictures = [] if figure is None else [Picture(figure, meaning)]
     table = Table("Divergences", [row for row in rows if row["process"] == process], MEANING)
-    return Section(process, "A cost that knows the density has the colours of the truth.", [picture, table])
+    return Section(process, "A cost that knows the density has the colours of the truth.", [*pictures, table])
 
 
 def _images_section(context: StudyContext, images: str, rows: Rows) -> Section:
