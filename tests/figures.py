@@ -25,23 +25,27 @@ COMMANDS = {
     "risk": "esscher reproduce risk --scale small --out runs/risk",
     "risk_stories": "esscher reproduce risk-stories --scale small --out runs/risk-stories",
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
+    "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
+    "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
 }
+PICTURES = {"energy_gan": ("four-gaussians", "biased-pair", "two-spirals")}  # others have one of their own name
 
 
 def record(name: str, folder: Path) -> None:
-    """Keep the figures of a run, and its picture."""
+    """Keep the figures of a run, and its pictures."""
     FIGURES.mkdir(exist_ok=True)
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": risk_figures, "risk_stories": story_figures,
         "eforcing_images": image_figures,
+        "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
     (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    picture = folder / f"{name}.png"
-    if picture.exists():
-        (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
+    for picture in (folder / f"{each}.png" for each in PICTURES.get(name, (name,))):
+        if picture.exists():
+            (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
 
 
 def quickstart_figures(folder: Path) -> dict[str, object]:
@@ -257,6 +261,103 @@ def laboratory_effects(figures: dict[str, object], quantity: str) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def energy_gan_figures(folder: Path) -> dict[str, object]:
+    """The ratios of the claims, and the divergences of every game over seeds or of its one seed, beside Table B.2."""
+    from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, PAPER
+
+    plane = json.loads((folder / "plane.json").read_text())
+    claims = [{**row, "ratio": rounded(row["ratio"])} for row in plane["claims"]]
+    over = {(row["process"], row["model"]): row for row in plane["over seeds"]}
+    games = []
+    for published in PAPER:
+        name = published["process"], published["model"]
+        rows = [row for row in plane["rows"] if (row["process"], row["model"]) == name]
+        if rows:
+            ours = {column: rounded(over.get(name, rows[0])[column]) for column in (*DIVERGENCES, EXACT)}
+            games.append({"process": name[0], "model": name[1], "seeds": len(rows), "ours": ours, "thesis": published})
+    return {"missing": plane["missing"], "claims": claims, "games": games}
+
+
+def span_figures(folder: Path) -> dict[str, object]:
+    """The effects of `spans.json`, rounded."""
+    content = json.loads((folder / "spans.json").read_text())
+    effects = [
+        {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content["effects"]
+    ]
+    return {"missing": content["missing"], "effects": effects}
+
+
+def rounded(estimate: dict[str, float] | None) -> list[float] | None:
+    """Value, low and high with four digits."""
+    return None if estimate is None else [float(f"{estimate[end]:.4g}") for end in ("value", "low", "high")]
+
+
+def with_interval(numbers: list[float] | None, seeds: int = 2) -> str:
+    """A number with three digits and its interval over seeds; of one seed the number alone."""
+    if numbers is None:
+        return ""
+    value, low, high = (f"{number:.3g}" for number in numbers)
+    return value if seeds < 2 or low == high == value else f"{value} [{low}, {high}]"
+
+
+def unfinished(missing: object) -> str:
+    return (
+        f"\n{missing} rows are not made yet; what has one seed has no interval, and its verdict is *open*.\n" if missing else ""
+    )
+
+
+def energy_gan_claims(figures: dict[str, object]) -> str:
+    """A line for each claim and process: the ratio of two divergences, that of the thesis, and the verdict."""
+    lines = ["| claim | process | ratio of | ours, over seeds | thesis | verdict |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in figures["claims"]:
+        ratio = with_interval(row["ratio"]) or "one seed"
+        cells = [row["claim"], row["process"], plain(row["quantity"]), ratio, f"{row['thesis']:.3g}", f"*{row['verdict']}*"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n" + "\n".join(lines) + "\n" + unfinished(figures["missing"])
+
+
+def energy_gan_table(figures: dict[str, object]) -> str:
+    """Table B.2: a line of ours and one of the thesis for each game."""
+    columns = [column for column in figures["games"][0]["thesis"] if column.startswith("KL")]
+    exact = next(column for column in figures["games"][0]["ours"] if column not in columns)
+    head = [
+        "process",
+        "game",
+        "of",
+        *(plain(column[3:-1]).replace("\\|\\|", " ‖ ") for column in columns),
+        "disc ‖ data, exact",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for game in figures["games"]:
+        ours = [with_interval(game["ours"][column], game["seeds"]) for column in (*columns, exact)]
+        counted = f"{game['seeds']} seeds" if game["seeds"] > 1 else "one seed"
+        lines.append("| " + " | ".join([game["process"], game["model"], counted, *ours]) + " |")
+        lines.append("| " + " | ".join(["", "", "thesis", *(f"{game['thesis'][column]:.3g}" for column in columns), ""]) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def span_table(figures: dict[str, object]) -> str:
+    """A line for each process and size of span."""
+    head = [
+        "strings of",
+        "tokens of the span",
+        "seeds",
+        "entropy",
+        "independence costs",
+        "denoising",
+        "permutation LM",
+        "saved",
+    ]
+    head += ["verdict", "denoising, filled", "filled minus permutation LM"]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["effects"]:
+        cells = [row["process"], row["span"], row["seeds"], f"{row['entropy'][0]:.3f}", f"{row['independence'][0]:.3f}"]
+        values = {name: with_interval(row[name], row["seeds"]) for name in (*head[5:8], *head[9:])}
+        cells += [values.get(name, f"*{row['verdict']}*") for name in head[5:]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n" + "\n".join(lines) + "\n" + unfinished(figures["missing"])
+
+
 def caption(figures: dict[str, dict[str, float]]) -> str:
     nats = figures["nats"]
     return (
@@ -374,6 +475,9 @@ BLOCKS = {
     ("eforcing_images", "once_verdict"): partial(one_verdict, model="E-Forcing, tokens counted once"),
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
+    ("energy_gan", "claims"): energy_gan_claims,
+    ("energy_gan", "table"): energy_gan_table,
+    ("xlnet_spans", "table"): span_table,
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
 }
 

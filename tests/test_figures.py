@@ -57,6 +57,33 @@ def test_counts_of_the_laboratory_are_of_one_objective():
     assert figures.laboratory_summary({"verdicts": [row]}, "one") == " of 9 conditions it gains in 1 and loses in 2 "
 
 
+def test_a_table_of_spans_says_what_is_not_made_and_what_one_seed_cannot():
+    numbers = {"denoising": [0.5, 0.4, 0.6], "permutation LM": [0.1, 0.0, 0.2], "saved": [0.4, 0.3, 0.5]}
+    numbers |= {"denoising, filled": [0.2, 0.1, 0.3], "filled minus permutation LM": [0.1, -0.1, 0.3]}
+    row = {"process": "phrases", "span": 2, "entropy": [0.9] * 3, "independence": [0.45] * 3, **numbers}
+    rows = [{**row, "seeds": 3, "verdict": "reproduced"}, {**row, "span": 3, "seeds": 1, "verdict": "open"}]
+    text = figures.span_table({"missing": 7, "effects": rows})
+    assert (
+        "| 0.450 | 0.5 [0.4, 0.6] | 0.1 [0, 0.2] | 0.4 [0.3, 0.5] | *reproduced* | 0.2 [0.1, 0.3] | 0.1 [-0.1, 0.3] |" in text
+    )
+    assert (
+        "| phrases | 3 | 1 | 0.900 | 0.450 | 0.5 | 0.1 | 0.4 | *open* | 0.2 | 0.1 |" in text and "7 rows are not made" in text
+    )
+
+
+def test_a_table_of_games_has_ten_columns_and_a_line_of_the_thesis():
+    recorded = json.loads((figures.FIGURES / "energy_gan.json").read_text())["figures"]
+    head, _, ours, thesis, *_ = figures.energy_gan_table(recorded).strip().splitlines()
+    assert head.count("‖") == 11 and ours.count("|") == thesis.count("|") == head.count("|")
+    assert "| thesis | 0.303 | 0.502 | 0.25 | 0.481 | 6.76 | 2.06 | 6.2 | 2.06 | 2.46 | 7.09 |  |" in thesis
+    about = {"claim": "nearer", "process": "spirals", "quantity": "KL(disc||data)", "thesis": 0.5}
+    claims = [{**about, "ratio": [0.2, 0.1, 0.4], "verdict": "reproduced"}, {**about, "ratio": None, "verdict": "open"}]
+    text = figures.energy_gan_claims({"missing": 0, "claims": claims})
+    assert (
+        "| 0.2 [0.1, 0.4] | 0.5 | *reproduced* |" in text and "| one seed | 0.5 | *open* |" in text and "not made" not in text
+    )
+
+
 @pytest.mark.slow
 def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     command = [sys.executable, "-m", "esscher", "reproduce", "quickstart", "--scale", "small", "--out", str(tmp_path / "run")]

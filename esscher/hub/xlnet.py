@@ -127,10 +127,10 @@ def _to_esscher_config(theirs: TheirConfig) -> XLNetConfig:
 
 
 def _to_transformers_config(base: NetworkBase, config: XLNetConfig) -> TheirConfig:
-    if set(config.mixers) != {"full"} or config.output != "softmax":
+    if set(config.mixers) != {"full"} or config.output != "softmax" or config.norm != "post":
         raise ValueError(
-            f"transformers has no XLNet with mixers {config.mixers} and output {config.output!r}. Nothing was made; only full "
-            f"attention and a softmax can be converted."
+            f"transformers has no XLNet with mixers {config.mixers}, output {config.output!r} and norm {config.norm!r}. "
+            f"Nothing was made; only full attention, a softmax and post-norm can be converted."
         )
     bos = base.space.vocab_size
     return TheirConfig(

@@ -208,13 +208,16 @@ class DeqConfig(RelativeAttentionConfig):
 
 @dataclass(frozen=True)
 class XLNetConfig(XLLayersConfig):
-    """XLNet (Yang et al. 2019): post-norm layers of a Transformer-XL that predict in any order of the positions. The mixers are
-    full or local (Local-XLNet). The authors' program uses gelu-tanh, `transformers` gelu."""
+    """XLNet (Yang et al. 2019): layers of a Transformer-XL, post-norm as published, that predict in any order of the positions.
+    The mixers are full or local (Local-XLNet). The authors' program uses gelu-tanh, `transformers` gelu."""
 
     activation: Activation = "gelu"
     eps: float = 1e-12
+    norm: Norm = "post"
+    """Layer norm after each residual sum (post, as published) or before each part (pre)."""
 
     def __post_init__(self) -> None:
+        check_choice("norm", self.norm, get_args(Norm))
         unknown = [mixer for mixer in self.mixers if mixer not in ("full", "local")]
         if unknown:
             raise ValueError(f"XLNet has full or local attention; {unknown[0]!r} is neither. Choose full or local.")

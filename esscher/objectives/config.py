@@ -136,6 +136,8 @@ class PermutationLMConfig(ObjectiveConfig):
     """Targets are spans of words, as published; of pieces, as in the released program; or single tokens."""
     max_span_length: int = 5
     """Most words or pieces of a span."""
+    order: Literal["random", "left-to-right"] = "random"
+    """Order of the positions; left-to-right is a control that predicts as many tokens, each given those before it."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -148,7 +150,7 @@ class PermutationLMConfig(ObjectiveConfig):
         return PermutationLM(self, words, context.block, context.bidirectional)
 
     def validation_objective(self) -> Prepared:
-        return PermutationLMConfig(self.one_in, "none").prepare(RunContext())
+        return PermutationLMConfig(self.one_in, "none", order=self.order).prepare(RunContext())
 
 
 @dataclass(frozen=True)

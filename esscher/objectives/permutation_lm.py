@@ -115,9 +115,9 @@ AnyOrderBase = NetworkBase | WithMemory
 
 @dataclass(frozen=True)
 class PermutationLM:
-    """Mean negative log-likelihood per target, in a random order for each row; without spans the targets are the last tokens of
-    the order. Rows have blocks of `block` tokens, which see no later block. With `reversed_half` the second half of the rows
-    runs from right to left."""
+    """Mean negative log-likelihood per target, in a random order for each row; without spans the targets are the last tokens
+    of the order. From left to right the targets are random tokens, each given all before it. Rows have blocks of `block`
+    tokens, which see no later block. With `reversed_half` the second half of the rows runs from right to left."""
 
     config: PermutationLMConfig = field(default_factory=PermutationLMConfig)
     words: WordBoundaries | None = None
@@ -148,12 +148,15 @@ class PermutationLM:
             part = slice(first, first + size)
             order = rng.permutation(len(tokens[part])).argsort().to(tokens.device)
             count = max(1, round(int(may[part].sum()) / config.one_in))
-            if config.spans == "none":
+            if config.order == "left-to-right" or config.spans == "none":
                 last = order.masked_fill(~may[part], NO_TARGET).argsort(descending=True)[:count]
                 chosen[part] = torch.zeros_like(may[part]).index_fill(0, last, True) & may[part]
             else:
                 spans = SpanSampler(config.spans, config.max_span_length, self.words)
                 chosen[part] = spans.chosen(tokens[part], may[part], count, config.one_in, rng=rng)
+            if config.order == "left-to-right":
+                rank[part] = torch.arange(len(order), device=order.device) + number * (size + 1)
+                continue
             visible = token[part] & ~chosen[part]
             rank[part] = torch.where(visible, -1, order) + number * (size + 1)
         return torch.where(inside, rank, NEVER_VISIBLE), chosen

@@ -79,6 +79,8 @@ RECIPES = {
         Recipe("xlnet", "xlnet.recipe:run_xlnet", "XLNet (Yang et al., 2019)",
                "pretraining objectives for one network, fine-tuning on tasks, and a pretrained energy",
                minutes={"smoke": 1.0, "small": 50.0}),
+        Recipe("xlnet-spans", "xlnet.spans:run", "XLNet (Yang et al., 2019)",
+               "what independent predictions cost: exact divergences of spans under permutation and denoising"),
         Recipe("local-xlnet", "xlnet.recipe:run_local_xlnet", "Local-XLNet (thesis of Dai, 2020)",
                "the permutation LM with local attention"),
         Recipe("softmax-bottleneck", "softmax_bottleneck.recipe:run", "Breaking the softmax bottleneck (Yang et al., 2018)",

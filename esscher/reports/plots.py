@@ -78,13 +78,19 @@ def bars(rows: Sequence[Mapping[str, float | str]], *, series: Mapping[str, str]
     return figure
 
 
-def estimate_bars(names: Sequence[str], series: Mapping[str, Sequence[Estimate]], *, label: str) -> "Figure":
+def estimate_bars(
+    names: Sequence[str],
+    series: Mapping[str, Sequence[Estimate]],
+    *,
+    label: str,
+    colours: Mapping[str, str] = POPULATIONS,
+) -> "Figure":
     """Groups of horizontal bars with error bars: one group per name, one bar per series."""
     figure, axes = _canvas(6.4, 0.9 + 0.2 * len(names) * len(series))
     for number, (name, estimates) in enumerate(series.items()):
         height, positions = _bar_positions(len(names), number, len(series))
         values, errors = _errors(estimates)
-        colour = POPULATIONS.get(name, INK)
+        colour = colours.get(name, INK)
         style: dict[str, Any] = {"color": colour, "ecolor": INK, "error_kw": {"elinewidth": 1}}
         axes.barh(positions, values, height=height * 0.9, xerr=errors, label=name, **style)
     _label_bars(axes, [name.replace("$", r"\$") for name in names], len(series), label)

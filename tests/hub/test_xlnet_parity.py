@@ -163,6 +163,8 @@ def test_what_transformers_has_not_is_refused():
     local = build_base(XLNetConfig(16, 1, 2, mixers=("local",)), Space(11, 12), rng=SeededRng(0))
     with pytest.raises(ValueError, match="only full"):
         to_transformers(local)
+    with pytest.raises(ValueError, match="norm 'pre'"):
+        to_transformers(build_base(XLNetConfig(16, 1, 2, norm="pre"), Space(11, 12), rng=SeededRng(0)))
     with pytest.raises(ValueError, match="has 11 tokens and the space 9"):
         from_transformers(their_model(), Space(9, 12))
     with pytest.raises(ValueError, match="'swish'"):

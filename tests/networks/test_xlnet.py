@@ -30,7 +30,8 @@ from esscher.samplers.ancestral import draw
 from esscher.testing import check_base
 
 SMALL = XLNetConfig(8, 2, 2, 16, memory=20)
-KINDS = {"full": SMALL, "local": replace(SMALL, layers=3, mixers=("local",), spans=(2, 3))}
+LOCAL = replace(SMALL, layers=3, mixers=("local",), spans=(2, 3))
+KINDS = {"full": SMALL, "local": LOCAL, "pre-norm": replace(SMALL, norm="pre")}
 ORDERS = ([6, 5, 4, 3, 2, 1, 0], [3, 0, 6, 2, 5, 1, 4])
 
 

@@ -49,6 +49,15 @@ def test_the_mean_over_all_orders_is_the_enumerated_one():
     )
 
 
+def test_from_left_to_right_the_mean_over_targets_is_the_plain_likelihood():
+    base, points = lively(SMALL, Space(3, 4)).double(), sequences([[0, 2, 1, 1]])
+    expected = -float(base.log_probs(points).detach().mean())
+    for one_in in (1.0, 2.0):
+        objective = PermutationLM(PermutationLMConfig(one_in, "none", order="left-to-right"))
+        assert mean_over_outcomes(objective, base, points) == pytest.approx(expected, abs=1e-9)
+    assert abs(exact(base, [[0, 2, 1, 1]]) - expected) > 1e-3
+
+
 def test_an_objective_whose_queries_see_their_own_token_is_caught(monkeypatch):
     base, points = lively(SMALL, Space(3, 3)).double(), [[0, 2, 1]]
     right = module.FactorizationOrder

@@ -10,6 +10,7 @@ from esscher.papers.bad_gan.objective import (
     ComplementGan,
     ComplementGanConfig,
     LowDensity,
+    class_entropy_loss,
     feature_matching_loss,
     pull_away_loss,
     real_or_generated_loss,
@@ -86,6 +87,21 @@ def test_losses_by_hand():
     assert float(feature_matching_loss(real, fake, "absolute")) == pytest.approx(
         float((real.mean(0) - fake.mean(0)).abs().mean())
     )
+
+
+def test_the_entropy_of_classes_alone_or_among_all():
+    logits = torch.tensor([[0.3, -1.0, 0.5], [-9.0, -9.5, -8.0]])  # the second is taken for generated
+    p = torch.cat([logits, torch.zeros(2, 1)], 1).softmax(-1)[:, :3]
+    assert float(class_entropy_loss(logits, "all")) == pytest.approx(float(-(p * p.log()).sum(-1).mean()), rel=1e-5)
+    q = p / p.sum(-1, keepdim=True)
+    assert float(class_entropy_loss(logits, "classes")) == pytest.approx(float(-(q * q.log()).sum(-1).mean()), rel=1e-5)
+    assert float(class_entropy_loss(logits[1:], "all")) < 0.02 < 0.5 < float(class_entropy_loss(logits[1:], "classes"))
+
+
+def test_excess_is_over_the_points_that_exceed_or_over_all():
+    x, rng = torch.tensor([[0.0], [1.0], [3.0], [0.2]]), SeededRng(0)
+    terms = [LowDensity(mean_over=over)(x, (lambda x: x[:, 0], 0.5), rng=rng, step=0) for over in ("exceeding", "all")]
+    assert [float(term) for term in terms] == pytest.approx([1.5, 0.75])
 
 
 def test_pulled_away_and_low_density():

@@ -45,11 +45,27 @@ def test_order_by_energy_and_the_mean_image():
     assert mean_image_rmse(made, real).value == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("nets", [ImageNets((1, 8, 8), 4, 6, 3), ImageNets((3, 12, 8), 4, 6, 3, -1.0, True)])
+@pytest.mark.parametrize(
+    "nets",
+    [
+        ImageNets((1, 8, 8), 4, 6, noise_size=3),
+        ImageNets((3, 12, 8), 4, 6, noise_size=3, pixel_min=-1.0, positive=True),
+        ImageNets((1, 8, 12), 4, form="thesis", noise_size=3),
+    ],
+)
 def test_networks_of_images(nets):
     actual = nets.build(inference=True, rng=SeededRng(0))
     made = actual.generator.draw(5, rng=SeededRng(1))
     assert made.shape == (5, *nets.image) and nets.pixel_min <= float(made.detach().min()) and float(made.detach().max()) <= 1
-    assert actual.inference(made).shape == (5, 6) and actual.discriminator.features(made).shape == (5, 6)
+    assert actual.inference(made).shape == (5, 6) and actual.discriminator.features(made).shape == (5, nets.feature_size)
     energy = actual.discriminator(made)
     assert energy.shape == (5,) and (not nets.positive or bool((energy > 0).all()))
+
+
+def test_the_networks_of_the_thesis_have_its_sizes():
+    """B.8.1: three convolutions with batch norm; a probe reads 256 channels of 7 x 7 places."""
+    game = ImageNets(width=64, form="thesis").build(inference=True, rng=SeededRng(0))
+    shapes = {name: [tuple(p.shape[:2]) for p in part.parameters() if p.ndim > 1] for name, part in game.modules.items()}
+    assert shapes["discriminator"] == [(64, 1), (128, 64), (256, 128), (1, 256 * 49)]
+    assert shapes["inference"] == [(64, 1), (128, 64), (256, 128), (20, 256 * 49)]
+    assert shapes["generator"] == [(512 * 49, 10), (512, 256), (256, 128), (128, 1)]

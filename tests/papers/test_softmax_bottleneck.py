@@ -30,6 +30,17 @@ def test_the_sweep_keeps_the_size():
     assert max(sizes) < 1.01 * min(sizes)
 
 
+def test_components_are_also_swept_alone():
+    """All else equal, a network grows by the same number of weights with every component, and its LSTM does not narrow."""
+    models = recipe._fixed_sweep().models
+    words = recipe._words().models[MOS]
+    for name, model in models.items():
+        assert replace(model, base=replace(model.base, components=8)) == words, name
+    sizes = [size(models[f"MoS of {k}"], 2_000) for k in (1, 2, 4, 8, 16)]
+    steps = [(more - less) / k for less, more, k in zip(sizes, sizes[1:], (1, 2, 4, 8), strict=False)]
+    assert len(set(steps)) == 1 and steps[0] > 0
+
+
 def test_the_published_sizes_are_those_of_the_paper():
     treebank, wikitext = bottleneck_studies("paper")[0]
     million = {name: round(size(treebank.models[name], 10_000) / 1e6) for name in (SOFTMAX, MOC, MOS)}

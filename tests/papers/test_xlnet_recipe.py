@@ -1,20 +1,23 @@
-"""The recipes on XLNet: what their studies are, which passages they judge by, and their smallest run from end to end."""
+"""The recipes on XLNet: what their studies are, which text they judge by, and their smallest run from end to end."""
 
+import gzip
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from esscher.papers.study import StudyContext
 from esscher.papers.xlnet import recipe as studies
 from esscher.papers.xlnet.recipe import (
+    ALL_TOKENS,
+    CAUSAL,
+    DENOISING,
     LOCAL,
     NO_PRETRAINING,
-    PASSAGE_WORDS,
     PERMUTED,
     REPEATED_METHODS,
     run_xlnet,
-    write_books,
     xlnet_studies,
 )
 from esscher.papers.xlnet.recipe import run_local_xlnet as run_local
@@ -26,7 +29,7 @@ def few(tmp_path, monkeypatch):
     whole = studies._smoke(tmp_path)
     kept = replace(
         whole,
-        models={name: whole.models[name] for name in (PERMUTED, NO_PRETRAINING)},
+        models={name: whole.models[name] for name in (PERMUTED, DENOISING, NO_PRETRAINING)},
         repeated_over_seeds=(NO_PRETRAINING,),
     )
 
@@ -46,8 +49,8 @@ def few(tmp_path, monkeypatch):
 
 
 def test_ways_to_pretrain_differ_in_one_thing(tmp_path, monkeypatch):
-    monkeypatch.setattr(studies, "BOOKS", tmp_path / "none")
-    monkeypatch.setattr(studies, "XQUAD", tmp_path / "neither")
+    monkeypatch.setattr(studies, "STORIES", tmp_path / "none")
+    monkeypatch.setattr(studies, "LETTERS", tmp_path / "neither")
     assert [xlnet_study.split(" is not here")[0] for xlnet_study in xlnet_studies("small", tmp_path)[1]] == [
         f"{tmp_path}/none", f"{tmp_path}/neither",
     ]  # fmt: skip
@@ -58,25 +61,47 @@ def test_ways_to_pretrain_differ_in_one_thing(tmp_path, monkeypatch):
     )
     assert published.tasks["SST-2"].data.test == "stanfordnlp/sst2::validation"
     for study in (published, studies._smoke(tmp_path)):
-        assert study.names_for_seed(1) == REPEATED_METHODS and len(study.names_for_seed(0)) == 8
+        assert study.names_for_seed(1) == REPEATED_METHODS and len(study.names_for_seed(0)) == 9
         right = study.models[PERMUTED]
         for name, way in study.models.items():
             assert (way.data, way.training, way.tokenizer) == (right.data, right.training, right.tokenizer)
             differs = [part for part in ("base", "length", "objective") if getattr(way, part) != getattr(right, part)]
-            assert len(differs) == (0 if name in (PERMUTED, NO_PRETRAINING) else 2 if name == "causal LM" else 1)
+            assert len(differs) == (0 if name in (PERMUTED, NO_PRETRAINING) else 2 if name in (CAUSAL, ALL_TOKENS) else 1)
+        counted = {name: 1 / study.models[name].objective.one_in for name in (PERMUTED, CAUSAL)}
+        assert {study.models[DENOISING].objective.mask_probability, *counted.values()} == {1 / 6}
 
 
-def test_no_passage_to_judge_by_was_pretrained_on(tmp_path):
-    books = tmp_path / "books"
-    books.mkdir()
-    for name in ("ann-one", "ann-two", "bob-one"):
-        (books / f"{name}.txt").write_text(" ".join(f"{name}{number}" for number in range(4_000)))
-    write_books(books, tmp_path / "data", labelled=6, tested=4, vocabulary=300)
-    text = (tmp_path / "data/train.txt").read_text()
-    for part, count, seen in (("train", 12, True), ("validation", 4, False), ("test", 8, False)):
-        rows = [json.loads(line) for line in (tmp_path / f"data/authors-{part}.jsonl").read_text().splitlines()]
-        assert len(rows) == count and {row["label"] for row in rows} == {"ann", "bob"}
-        assert all(len(row["text"].split()) == PASSAGE_WORDS and (row["text"] in text) == seen for row in rows)
+def test_the_small_studies_judge_by_text_of_their_own(tmp_path, monkeypatch):
+    """Stories whose held-out part has other words: no label and no test text was pretrained on."""
+    stories, letters = tmp_path / "stories", tmp_path / "letters.gz"
+    stories.mkdir()
+    for part, letter in (("val", "a"), ("test", "b")):
+        texts = [
+            [f"{letter * (4 + s)}{'xyzwvutsrq'[n % 10]} goes to {letter * (9 + s)}." for s in range(9)] for n in range(1_600)
+        ]
+        (stories / f"tinystories.{part}.txt").write_text("<|endoftext|>".join(map(" ".join, texts)))
+    letters.write_bytes(gzip.compress(" ".join("abcdefghij"[n % 10] * (n % 7 + 4) for n in range(2_000_000)).encode()))
+    monkeypatch.setattr(studies, "STORIES", stories)
+    monkeypatch.setattr(studies, "LETTERS", letters)
+    monkeypatch.setattr(
+        studies, "word_documents", lambda text: studies.story_documents((stories / "tinystories.test.txt").read_text())
+    )
+    (first, second), missing = xlnet_studies("small", tmp_path / "out")
+    assert not missing and set(first.tasks) == set(second.tasks) == {"order", "next", "cloze"}
+    assert set(second.models) == set(REPEATED_METHODS) < set(first.models)
+    text = (first.files / "train.txt").read_text()
+    for task in first.tasks.values():
+        for source, count in ((task.data.source, 400), (task.data.validation, 200), (task.data.test, 400)):
+            rows = [json.loads(line) for line in Path(source).read_text().splitlines()]
+            assert len(rows) == count and not any(row.get("text", row.get("article")) in text for row in rows)
+    documents = [
+        {json.loads(line)["document"] for line in Path(source).read_text().splitlines()}
+        for source in (first.tasks["next"].data.source, first.tasks["next"].data.validation, first.tasks["next"].data.test)
+    ]
+    assert not documents[0] & documents[2] and not documents[1] & documents[2]
+    bayes = json.loads((first.files / "naive-bayes.json").read_text())
+    assert set(bayes) == {"order, accuracy", "next, accuracy", "cloze, accuracy"}
+    assert 40 < bayes["order, accuracy"]["value"] < 60  # a bag of words does not know the order
 
 
 @pytest.mark.slow
@@ -84,9 +109,12 @@ def test_the_smallest_run(few, tmp_path):
     actual = run_xlnet(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     assert [(row["pretrained"], row["seed"]) for row in actual["rows"]] == [
         (PERMUTED, 0),
+        (DENOISING, 0),
         (NO_PRETRAINING, 0),
         (NO_PRETRAINING, 1),
     ]
+    assert [(row["tokens"], row["seed"]) for row in actual["spans"]] == [(n, seed) for seed in (0, 1) for n in (2, 3, 4)]
+    assert all(row["gain"].value == pytest.approx(row[DENOISING].value - row[PERMUTED].value) for row in actual["spans"])
     assert {"orders, accuracy", "words, F1", "words, exact match", "words, answerability"} <= set(actual["rows"][0])
     assert [row["pretrained"] for row in actual["over seeds"]] == [NO_PRETRAINING] and len(actual["energies"]) == 4
     for row in actual["energies"]:
@@ -97,7 +125,7 @@ def test_the_smallest_run(few, tmp_path):
     def make(run_dir):
         pytest.fail(f"The row of {run_dir} was made again instead of read.")
 
-    assert context.row(few.name, NO_PRETRAINING, 1, make) == actual["rows"][2]
+    assert context.row(few.name, NO_PRETRAINING, 1, make) == actual["rows"][3]
 
 
 @pytest.mark.slow

@@ -77,13 +77,15 @@ Density = tuple[Callable[[Tensor], Tensor], float]
 
 @dataclass(frozen=True)
 class LowDensity:
-    """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it. It
-    counts from `start_step` on, with a `probability` in each step, for `max_points` points; in the paper always, for all."""
+    """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it
+    ("exceeding", as released), or over all points ("all", (C.3), where few points that exceed count little). It counts from
+    `start_step` on, with a `probability` in each step, for `max_points` points; in the paper always, for all."""
 
     weight: float = 1.0
     start_step: int = 0
     probability: float = 1.0
     max_points: int | None = None
+    mean_over: Literal["exceeding", "all"] = "exceeding"
 
     def __call__(self, generated: Float[Tensor, "N *S"], density: Density, *, rng: SeededRng, step: int) -> Tensor:
         chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
@@ -91,17 +93,21 @@ class LowDensity:
             return generated.new_zeros(())
         log_density, threshold = density
         excess = (log_density(generated[: self.max_points]) - threshold).clamp(min=0)
-        return self.weight * (excess.sum() / (excess > 0).sum().clamp(min=1)).to(generated.dtype)
+        counted = excess > 0 if self.mean_over == "exceeding" else torch.ones_like(excess, dtype=torch.bool)
+        return self.weight * (excess.sum() / counted.sum().clamp(min=1)).to(generated.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComplementGanConfig:
-    """Weights and forms of the terms of a game; the defaults are those of the paper.
+    """Weights and forms of the terms of a game; the defaults are those of the paper, but for `entropy_over` and LD's
+    `mean_over`.
 
-    `matching` is the squared norm of the difference of mean features (the paper), its mean square (the released code for MNIST)
-    or its mean absolute value (the code for SVHN and CIFAR-10). `unlabelled_weight` is that of the loss of unlabelled and
-    generated points: 1 in the paper, 0.5 as released. With `separate_generator_batch` the first half of a batch is the
-    discriminator's, the other the generator's. An inference net in the game needs a `variational` weight.
+    The conditional entropy (Ent) is of the K classes alone ("classes", as released), or of these K among all K + 1 ("all",
+    (C.5), where a point that is taken for generated has little). `matching` is the squared norm of the difference of mean
+    features (the paper), its mean square (the released code for MNIST) or its mean absolute value (the code for SVHN and
+    CIFAR-10). `unlabelled_weight` is that of the loss of unlabelled and generated points: 1 in the paper, 0.5 as released.
+    With `separate_generator_batch` the first half of a batch is the discriminator's, the other the generator's. An inference
+    net in the game needs a `variational` weight.
     """
 
     labelled_batch_size: int = 100
@@ -111,6 +117,7 @@ class ComplementGanConfig:
     entropy: VariationalEntropy = field(default_factory=VariationalEntropy)
     low_density: LowDensity | None = None
     conditional_entropy: float = 0.0
+    entropy_over: Literal["classes", "all"] = "classes"
     unlabelled_weight: float = 1.0
     separate_generator_batch: bool = False
 
@@ -142,7 +149,7 @@ class ComplementGan:
         labelled_logits, logits, fake = (target.discriminator.head(part) for part in features)
         supervised = cross_entropy(labelled_logits, labelled.labels)
         real_or_generated = real_or_generated_loss(logits, fake)
-        class_entropy = -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
+        class_entropy = class_entropy_loss(logits, config.entropy_over)
         unsupervised = config.unlabelled_weight * real_or_generated
         real = target.discriminator.features(data.values[half:]) if config.separate_generator_batch else features[1]
         generator = feature_matching_loss(real, features[2], config.matching)
@@ -173,6 +180,13 @@ class Supervised:
 def real_or_generated_loss(real: Float[Tensor, "N K"], generated: Float[Tensor, "M K"]) -> Tensor:
     """-log P(one of the classes) of real points, and -log P(generated) of generated ones, by their logits."""
     return softplus(-real.logsumexp(-1)).mean() + softplus(generated.logsumexp(-1)).mean()
+
+
+def class_entropy_loss(logits: Float[Tensor, "N K"], over: Literal["classes", "all"]) -> Tensor:
+    """-sum over K classes of p log p, where p is normalised over these classes, or over these and "generated"."""
+    logsumexp = logits.logsumexp(-1, keepdim=True)
+    log_prob = logits - (logsumexp if over == "classes" else softplus(logsumexp))
+    return -(log_prob.exp() * log_prob).sum(-1).mean()
 
 
 def feature_matching_loss(real: Float[Tensor, "N F"], generated: Float[Tensor, "M F"], form: Matching) -> Tensor:

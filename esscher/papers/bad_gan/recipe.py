@@ -165,6 +165,9 @@ def _options() -> list[FewLabelStudy]:
         "mean absolute difference (code, SVHN)": {"FM": replace(PLANE, matching="absolute")},
         "other points for the generator (code, MNIST)": {"FM": replace(PLANE, separate_generator_batch=True)},
         "density seldom, for 30 points (code)": {"FM": PLANE, "FM + LD": seldom},
+        "density over all points (thesis, C.3)": {"FM + LD": replace(PLANE, low_density=LowDensity(0.3, mean_over="all"))},
+        "entropy of the classes (code)": {"FM + Ent": replace(PLANE, conditional_entropy=0.1)},
+        "entropy among all classes (thesis, C.5)": {"FM + Ent": replace(PLANE, conditional_entropy=0.1, entropy_over="all")},
     }
     doubled = {"other points for the generator (code, MNIST)": replace(study.training, batch_size=200)}
     return [

@@ -30,6 +30,7 @@ from esscher.training.trainer import Trainer
 ADAM = TrainingConfig(optimizer="adam", max_grad_norm=None)
 SLOPE = 0.2  # of a rectifier below 0
 KERNEL = (4, 2, 1)  # side, stride, padding: halves or doubles the side of an image
+SAME = (3, 1, 1)  # keeps it
 CONVOLUTION, LINEAR = 0.05, 0.005  # deviations of initial weights
 Noise = Literal["normal", "uniform"]
 
@@ -180,11 +181,16 @@ class SoftplusEnergy(nn.Module):
 @dataclass(frozen=True)
 class ImageNets:
     """Convolutional networks of images of this shape, with sides that are multiples of 4 and pixels in [pixel_min, 1]. With
-    `positive` the energy is softplus(-score), as released for CIFAR-10."""
+    `positive` the energy is softplus(-score), as released for CIFAR-10.
+
+    The released ones have two convolutions and a layer of `features`; those of the thesis (B.8.1) have three with batch norm,
+    whose outputs, 4 `width` channels of a quarter of each side, are the features.
+    """
 
     image: tuple[int, int, int] = (1, 28, 28)
     width: int = 32
     features: int = 128
+    form: Literal["released", "thesis"] = "released"
     noise_size: int = 10
     pixel_min: float = 0.0
     positive: bool = False
@@ -192,10 +198,15 @@ class ImageNets:
     def build(self, *, inference: bool = False, rng: SeededRng) -> Game:
         """A game of images."""
         with rng.fork_torch_rng():
-            head: list[nn.Module] = [nn.Linear(self.features, 1), *([SoftplusEnergy()] if self.positive else [])]
-            discriminator = Discriminator(self._encoder(self.features, last=True), nn.Sequential(*head))
-            generator = Generator(self._generator(), self.noise_size)
-            encoder = self._encoder(2 * self.noise_size, last=False) if inference else None
+            head: list[nn.Module] = [nn.Linear(self.feature_size, 1), *([SoftplusEnergy()] if self.positive else [])]
+            released, posterior = self.form == "released", 2 * self.noise_size
+            body = self._encoder(self.features, last=True) if released else self._trunk()
+            discriminator = Discriminator(body, nn.Sequential(*head))
+            generator = Generator(self._generator() if released else self._wide_generator(), self.noise_size)
+            encoder = None
+            if inference:
+                deep = (self._trunk(), nn.Linear(self.feature_size, posterior))
+                encoder = self._encoder(posterior, last=False) if released else nn.Sequential(*deep)
             networks = [discriminator, generator, *([] if encoder is None else [encoder])]
             for layer in nn.ModuleList(networks).modules():
                 if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
@@ -204,17 +215,43 @@ class ImageNets:
                     nn.init.zeros_(layer.bias)
         return Game(generator, discriminator, encoder)
 
-    def _encoder(self, size: int, *, last: bool) -> nn.Sequential:
-        channels, rows, columns = self.image
+    @property
+    def feature_size(self) -> int:
+        """The number of features of the discriminator, which a probe reads."""
+        return self.features if self.form == "released" else 4 * self.width * self._places
+
+    @property
+    def _places(self) -> int:
+        return (self.image[1] // 4) * (self.image[2] // 4)
+
+    def _trunk(self) -> nn.Sequential:
+        """Three convolutions, each with batch norm."""
         w = self.width
+        layers: list[nn.Module] = []
+        for before, after, kernel in ((self.image[0], w, SAME), (w, 2 * w, KERNEL), (2 * w, 4 * w, KERNEL)):
+            layers += [nn.Conv2d(before, after, *kernel), nn.BatchNorm2d(after), nn.LeakyReLU(SLOPE)]
+        return nn.Sequential(*layers, nn.Flatten())
+
+    def _wide_generator(self) -> nn.Sequential:
+        w, rows, columns = self.width, self.image[1] // 4, self.image[2] // 4
+        start = 8 * w * self._places
+        return nn.Sequential(
+            nn.Linear(self.noise_size, start), nn.BatchNorm1d(start), nn.ReLU(), nn.Unflatten(1, (8 * w, rows, columns)),
+            nn.ConvTranspose2d(8 * w, 4 * w, *KERNEL), nn.BatchNorm2d(4 * w), nn.ReLU(),
+            nn.ConvTranspose2d(4 * w, 2 * w, *KERNEL), nn.BatchNorm2d(2 * w), nn.ReLU(),
+            nn.ConvTranspose2d(2 * w, self.image[0], *SAME), nn.Sigmoid() if self.pixel_min == 0 else nn.Tanh(),
+        )  # fmt: skip
+
+    def _encoder(self, size: int, *, last: bool) -> nn.Sequential:
+        channels, w = self.image[0], self.width
         layers: list[nn.Module] = [nn.Conv2d(channels, w, *KERNEL), nn.LeakyReLU(SLOPE)]
         layers += [nn.Conv2d(w, 2 * w, *KERNEL), nn.LeakyReLU(SLOPE), nn.Flatten()]
-        layers += [nn.Linear(2 * w * (rows // 4) * (columns // 4), size), *([nn.LeakyReLU(SLOPE)] if last else [])]
+        layers += [nn.Linear(2 * w * self._places, size), *([nn.LeakyReLU(SLOPE)] if last else [])]
         return nn.Sequential(*layers)
 
     def _generator(self) -> nn.Sequential:
         channels, rows, columns = self.image
-        w, places = self.width, (rows // 4) * (columns // 4)
+        w, places = self.width, self._places
         return nn.Sequential(
             nn.Linear(self.noise_size, 2 * w * places), nn.BatchNorm1d(2 * w * places), nn.ReLU(),
             nn.Unflatten(1, (2 * w, rows // 4, columns // 4)),

@@ -50,6 +50,7 @@ MEANING = (
 SOFTMAX, MOC, MOS = "softmax", "MoC", "MoS"
 TUNED = "fine-tuned"
 SWEEP = {2: 96, 4: 87, 16: 54}  # components other than 8, and the width that keeps the number of parameters
+FIXED_SWEEP = (1, 2, 4, 8, 16)  # components, at one width
 BOOKS = DataConfig(str(DATA / "gutenberg"), unit="document", split="position", held_out=0.02)
 LETTERS = DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=0.01)
 LSTM = LstmConfig(width=64, layers=1, embedding=64, tied=True)
@@ -116,7 +117,7 @@ def bottleneck_studies(scale: str) -> tuple[list[StreamStudy], list[str]]:
     if scale == "paper":
         return [_penn_treebank(), _wikitext()], []
     studies, missing = [], []
-    for data, makers in ((BOOKS, (_words, _sweep)), (LETTERS, (_characters,))):
+    for data, makers in ((BOOKS, (_words, _sweep, _fixed_sweep)), (LETTERS, (_characters,))):
         if Path(data.source).exists():
             studies += [make() for make in makers]
         else:
@@ -146,6 +147,13 @@ def _sweep() -> StreamStudy:
     mos = _words().models[MOS]
     models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k, width=width)) for k, width in SWEEP.items()}
     return StreamStudy(name="words, components", models=models, baseline="MoS of 2", test_limit=20_000)
+
+
+def _fixed_sweep() -> StreamStudy:
+    """MoS with other numbers of components and all else as it is, so that more components are also more parameters."""
+    mos = _words().models[MOS]
+    models = {f"MoS of {k}": replace(mos, base=replace(mos.base, components=k)) for k in FIXED_SWEEP}
+    return StreamStudy(name="words, components alone", models=models, baseline="MoS of 1", test_limit=20_000)
 
 
 def _characters() -> StreamStudy:
