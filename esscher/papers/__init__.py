@@ -70,6 +70,8 @@ RECIPES = {
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
         Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
                scales=("smoke", "small", "pretrained", "paper"), accepts_data=True),
+        Recipe("residual-analyses", "residual.analyses:run", RESIDUAL, "one energy: bounds, steps, histograms, classifiers",
+               scales=("smoke", "small"), single_process_reason="its classifiers are trained by one"),
         Recipe("residual-laboratory", "laboratory.residual:run", "Residual energy-based models (Deng et al., 2020)",
                "trained energies against exact entropies, coverage and pools"),
         Recipe("transformer-xl", "transformer_xl.recipe:run_transformer_xl", "Transformer-XL (Dai et al., 2019)",

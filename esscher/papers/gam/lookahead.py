@@ -3,8 +3,8 @@
     q(x_t | x_<t)  ~  r(x_t | x_<t) psi(x_<=t),      psi(prefix) = floor + (1 - floor) P(coin tosses complete the motif)
 
 Rejection from r needs hundreds of candidates for each string if the motif is rare. Candidates of q contain the motif with
-probability 1 - `OTHER` where r is coin tosses, and their weights p(x) / q(x) make rejection follow the same distribution. psi is
-never 0, so q reaches every string that r reaches; the end symbol completes nothing.
+probability 1 - `OTHER` where r is coin tosses, and their weights p(x) / q(x) make rejection follow the same distribution.
+psi is never 0, so q reaches every string that r reaches; the end symbol completes nothing.
 """
 
 from dataclasses import dataclass
