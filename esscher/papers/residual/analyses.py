@@ -211,7 +211,7 @@ def _show_energies(kept: Row) -> tuple[list[Row], Any]:
 
 def _ngrams(model: Model, settings: EnergiesConfig) -> list[Row]:
     result = analyse_ngrams(model, NgramsConfig(sequences=settings.sequences, draws=settings.draws, seed=settings.seed)).result
-    return [{"n": row.n, **row.ratio} for row in result]
+    return [{"n": row.n, **{str(name): ratio for name, ratio in row.ratio.items()}} for row in result]
 
 
 def _show_ngrams(rows: list[Row]) -> tuple[list[Row], Any]:
