@@ -8,7 +8,9 @@ where a page is not what its figures render to; a slow test runs the quick start
 """
 
 import json
+import math
 import re
+import statistics
 import sys
 from collections import defaultdict
 from functools import partial
@@ -22,13 +24,17 @@ COMMANDS = {
     "quickstart": "esscher reproduce quickstart --scale small --out runs/quickstart",
     "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
+    "gam": "esscher reproduce gam --scale small --out runs/gam",
 }
 
 
 def record(name: str, folder: Path) -> None:
     """Keep the figures of a run, and its picture."""
     FIGURES.mkdir(exist_ok=True)
-    readers = {"quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures}
+    readers = {
+        "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
+        "gam": gam_figures,
+    }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
     (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
@@ -108,6 +114,145 @@ def laboratory_effects(figures: dict[str, object], quantity: str) -> str:
             text = f"{value:.1f} [{low:.1f}, {high:.1f}]" if method in by_method else ""
             cells.append(f"**{text}**" if text and (low > 0 or high < 0) else text)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+GAM_ROW = (
+    "motif", "data", "ft", "|D|", "patience of 20", "seed", "updates", "stopped", "H", "r / student", "student / H",
+    "motif: student / r", "l1", "candidates", "looks ahead", "acceptance of r", "gap", "student updates", "seconds",
+)  # fmt: skip
+GAM_ESTIMATES = ("CE r", "CE p", "CE student", "motif in r", "motif in p", "motif in student")
+GAM_PAPER = {  # Table 3, regime rs: r / student and student / H with their standard deviations, and the range of motif ratios
+    ("pure", 500): ((1.24, 0.07), (1.19, 0.07), (32, 392)),
+    ("pure", 1000): ((1.24, 0.07), (1.16, 0.07), (23.87, 653.33)),
+    ("pure", 5000): ((1.18, 0.08), (1.09, 0.05), (3.59, 206.67)),
+    ("pure", 10000): ((1.08, 0.10), (1.04, 0.02), (0.89, 196)),
+    ("pure", 20000): ((0.99, 0.01), (1.02, 0.01), (0.81, 1.76)),
+    ("mixture", 500): ((1.23, 0.03), (1.16, 0.03), (59.26, 433.33)),
+    ("mixture", 1000): ((1.21, 0.03), (1.14, 0.03), (26.29, 233.33)),
+    ("mixture", 5000): ((1.16, 0.05), (1.08, 0.04), (7.32, 130)),
+    ("mixture", 10000): ((1.02, 0.03), (1.04, 0.03), (1.0, 4.97)),
+    ("mixture", 20000): ((0.99, 0.0), (1.02, 0.0), (0.85, 1.04)),
+}
+GAM_ROUNDING = 0.02  # a ratio of the paper is taken for no surer than this
+
+
+def gam_figures(folder: Path) -> dict[str, object]:
+    """The rows that are made, what is not, and the ways to fit weights if they have been compared."""
+    result = json.loads((folder / "gam.json").read_text())
+    rows = []
+    for row in result["rows"]:
+        kept = {key: round(row[key], 4) if isinstance(row[key], float) else row[key] for key in GAM_ROW}
+        kept["seconds"] = {name: round(value) for name, value in row["seconds"].items()}
+        rows.append(kept | {key: [round(row[key][end], 4) for end in ("value", "low", "high")] for key in GAM_ESTIMATES})
+        rows[-1]["weights"] = {name: round(weight["value"], 2) for name, weight in row["weights"].items()}
+    missing = [{key: row[key] for key in ("motif", "kind", "size", "reading", "ft", "seed")} for row in result["not made"]]
+    return {"rows": rows, "not made": missing}
+
+
+def gam_status(figures: dict[str, object]) -> str:
+    rows, missing = figures["rows"], figures["not made"]
+    words = f"{len(rows)} of {len(rows) + len(missing)} rows are made, one seed each"
+    seeds = {row["seed"] for row in rows}
+    if len(seeds) > 1:
+        words = words.replace("one seed each", f"seeds {min(seeds)} to {max(seeds)}")
+    start = f"**Not complete**: {words}; the others are marked *not run*." if missing else f"Complete: {words}."
+    return f"\n{start}\n\n![By the reading of the patience: cross-entropy over H, motif frequency, l1](../images/gam.png)\n"
+
+
+def gam_readings(figures: dict[str, object]) -> list[str]:
+    """The readings of the patience in the order in which they are made."""
+    made = [row["patience of 20"] for row in figures["rows"]]
+    return list(dict.fromkeys([*made, *(row["reading"] for row in figures["not made"])]))
+
+
+def gam_cell(figures: dict[str, object], kind: str, size: int, reading: str) -> list[dict[str, object]]:
+    """The made rows of a kind of data, a size and a reading; seeds after the first are left out, as in the paper."""
+    keys = ("data", "|D|", "patience of 20", "seed")
+    return [row for row in figures["rows"] if tuple(row[key] for key in keys) == (kind, size, reading, 0)]
+
+
+def gam_ratios(rows: list[dict[str, object]]) -> str:
+    """r / student and student / H, means over motifs and feature sets, and the range of the ratio of motif frequencies."""
+    if not rows:
+        return "*not run*"
+    ratios = []
+    for key in ("r / student", "student / H"):
+        values = [row[key] for row in rows]
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        ratios.append(f"{statistics.fmean(values):.2f}{spread}")
+    motif = [row["motif: student / r"] for row in rows]
+    ends = f"{min(motif):.3g}" if len(motif) == 1 else f"[{min(motif):.3g}, {max(motif):.3g}]"
+    return f"{ratios[0]}; {ratios[1]}; {ends}" + (f" ({len(rows)} rows)" if len(rows) > 1 else "")
+
+
+def gam_effects(figures: dict[str, object]) -> str:
+    """A line for each kind of data and number of strings: the paper, then each reading of the patience."""
+    readings = gam_readings(figures)
+    lines = [f"| data | strings | paper | {' | '.join(readings)} |", "|" + " --- |" * (3 + len(readings))]
+    for (kind, size), (first, second, motif) in GAM_PAPER.items():
+        theirs = f"{first[0]:.2f} ± {first[1]:.2f}; {second[0]:.2f} ± {second[1]:.2f}; [{motif[0]:g}, {motif[1]:g}]"
+        ours = " | ".join(gam_ratios(gam_cell(figures, kind, size, reading)) for reading in readings)
+        lines.append(f"| {kind} | {size:,} | {theirs} | {ours} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def gam_verdicts(figures: dict[str, object]) -> str:
+    """A line for each reading and kind: *refuted* if r / student of some size is more than two of the paper's standard
+    deviations from the paper's, *reproduced* if all sizes are made and none is, else *open*."""
+    lines = ["| patience of 20 | data | verdict | reason |", "| --- | --- | --- | --- |"]
+    for reading in gam_readings(figures):
+        for kind in ("pure", "mixture"):
+            outside, made = [], 0
+            sizes = [(size, paper[0]) for (of, size), paper in GAM_PAPER.items() if of == kind]
+            for size, (ratio, spread) in sizes:
+                if rows := gam_cell(figures, kind, size, reading):
+                    made += 1
+                    ours = statistics.fmean(row["r / student"] for row in rows)
+                    if abs(ours - ratio) > 2 * max(spread, GAM_ROUNDING):
+                        outside.append(f"{size:,} strings: {ours:.2f}, the paper {ratio:.2f} ± {spread:.2f}")
+            said = f"{made} of {len(sizes)} sizes are made"
+            if outside:
+                verdict, reason = "*refuted under these conditions*", "; ".join(outside)
+            elif made == len(sizes):
+                verdict, reason = "*reproduced*", "r / student of every size is within two of the paper's ±"
+            else:
+                verdict, reason = "*open*", said + (", within two of the paper's ±" if made else "")
+            lines.append(f"| {reading} | {kind} | {verdict} | {reason} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def gam_rows(figures: dict[str, object]) -> str:
+    """A line for each row that is made."""
+    head = [
+        "motif", "data", "ft", "strings", "patience of 20", "updates of r", "r", "p", "student", "r / student", "student / H",
+        "motif in r, p, student", "l1", "candidates for 20,000", "core seconds, base and student",
+    ]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["rows"]:
+        nats = [
+            f"{value:.4f} [{low:.4f}, {high:.4f}]" for value, low, high in (row[f"CE {name}"] for name in ("r", "p", "student"))
+        ]
+        shares = ", ".join(f"{row[f'motif in {name}'][0]:.3f}" for name in ("r", "p", "student"))
+        stopped = f"{row['updates']:,}" + ("" if row["stopped"] == "patience" else " (the most)")
+        drawn = f"{row['candidates']:,}" + (
+            f" ahead ({20_000 / row['acceptance of r']:,.0f} of r)" if row["looks ahead"] else ""
+        )
+        cells = [row["motif"], row["data"], row["ft"], f"{row['|D|']:,}", row["patience of 20"], stopped, *nats]
+        cells += [f"{row['r / student']:.3f}", f"{row['student / H']:.3f}", shares, f"{row['l1']:.3f}", drawn]
+        cells.append(", ".join(str(value) for value in row["seconds"].values()))
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def hash_table(figures: dict[str, object]) -> str:
+    """Exact nats per bit of the strings whose hash begins with zeros, by model."""
+    nats = figures["nats"]
+    names = {"base": "base r", "larger base": "larger base", "tilted": "tilted model p, one weight", "student": "student of p"}
+    lines = ["| model | nats per bit |", "| --- | --- |"]
+    lines += [f"| {words} | {nats[name]:.4f} |" for name, words in names.items()]
+    lines.append(f"| entropy of the process | {nats['entropy of the rule']:.4f} |")
+    lines.append(f"| coin tosses | {math.log(2):.4f} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
@@ -214,6 +359,11 @@ BLOCKS = {
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
+    ("quickstart", "hash"): hash_table,
+    ("gam", "status"): gam_status,
+    ("gam", "effects"): gam_effects,
+    ("gam", "verdicts"): gam_verdicts,
+    ("gam", "rows"): gam_rows,
 }
 
 

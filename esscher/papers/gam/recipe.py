@@ -168,9 +168,16 @@ def figure_of(rows: Sequence[Row]) -> Any:
             "motif frequency": {name: (colour, sizes, shares[name]) for name, colour in COLOURS.items()},
             "l1 of moments": {"p": (TILTED, sizes, [Estimate.exact(row["l1"]) for row in group])},
         }
-    return estimate_panels(grid, x="strings to learn from")
+    figure = estimate_panels(grid, x="strings to learn from")
+    shown = [*PAPER_SIZES, *(row["|D|"] for row in same)]
+    for number, axes in enumerate(figure.axes):
+        axes.set_xlim(0.7 * min(shown), 1.4 * max(shown))
+        if number < 2 * len(grid):  # all but the last row
+            axes.set_yscale("linear")
+    return figure
 
 
+PAPER_SIZES = (500, 20000)  # the least and the most strings of the paper
 COLOURS = {"r": BASE, "p": TILTED, "student": TRUTH}
 
 

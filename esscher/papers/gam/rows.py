@@ -89,13 +89,14 @@ class GamScale:
     motifs: Mapping[str, tuple[str, ...]]  # by kind of data
     sizes: tuple[int, ...]  # in the order in which they are made
     first_sizes: int  # of them, made for all motifs before the others
+    extra_sizes: tuple[int, ...] = ()  # fewer strings than the paper's, with the first reading
     readings: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
     weak_updates: int  # of the base on which methods are compared
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
-        sizes, the other feature sets (pure data), and other seeds of the first motif."""
+        sizes, the other feature sets (pure data), extra sizes and other seeds of the first motif."""
         motifs = [
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
@@ -104,6 +105,8 @@ class GamScale:
                 yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
         for motif, bits, size, reading in product(self.motifs["pure"], FEATURE_SETS[1:], self.sizes, self.readings):
             yield Cell(motif, "pure", size, reading), bits
+        for size in self.extra_sizes:
+            yield Cell(self.motifs["pure"][0], "pure", size, self.readings[0]), FEATURE_SETS[0]
         for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
             yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
 
@@ -142,7 +145,7 @@ SCALES = {
         base=_base(length=30, width=200, steps=2_000), max_strings_read=500_000,
         distil=DistilConfig(draws=20_000, candidates=40_000), student_steps=2_000, distil_epochs=2,
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
-        descent_epochs=40, weak_updates=250,
+        extra_sizes=(100, 200), descent_epochs=40, weak_updates=250,
     ),
     "paper": GamScale(
         base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
