@@ -25,6 +25,8 @@ COMMANDS = {
     "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
+    "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
+    "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
 }
 
 
@@ -33,14 +35,14 @@ def record(name: str, folder: Path) -> None:
     FIGURES.mkdir(exist_ok=True)
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
-        "gam": gam_figures,
+        "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
     (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    picture = folder / f"{name}.png"
-    if picture.exists():
-        (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
+    for picture in folder.glob("residual_*.png") if name == "residual_analyses" else [folder / f"{name}.png"]:
+        if picture.exists():
+            (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
 
 
 def quickstart_figures(folder: Path) -> dict[str, object]:
@@ -245,6 +247,138 @@ def gam_rows(figures: dict[str, object]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
+def ends(estimate: dict[str, float], digits: int) -> list[float]:
+    """Value and interval of an estimate."""
+    return [round(estimate[end], digits) for end in ("value", "low", "high")]
+
+
+def residual_figures(folder: Path) -> dict[str, object]:
+    """The rows of the texts with a pretrained energy; gains in per cent."""
+    rows = []
+    for row in json.loads((folder / "result.json").read_text())["rows"]:
+        if row["text"] == "docstrings":
+            continue
+        gain = [round(100 * row["gain"][end], 2) for end in ("value", "low", "high")] if "gain" in row else None
+        rows.append({
+            "text": row["text"], "model": row["model"], "seed": row["seed"], "parameters": row["parameters"],
+            "per token": ends(row["per token, this test set"], 4), "per word": round(row["per word"]["value"], 2), "gain": gain,
+            "log Z": ends(row["log Z"], 2) if "log Z" in row else None,
+        })  # fmt: skip
+    return {"rows": rows}
+
+
+RESIDUAL_PAPER = {  # Table 1: perplexities of CC-News and Toronto Books; the base 14.89 and 18.14
+    "RALM": ("0.0 (14.89)", "-0.2 (18.17)"),
+    "BALM": ("6.5 (13.92)", "-0.6 (18.24)"),
+    "UniT": ("7.2 (13.81-13.82)", "3.7 (17.46-17.48)"),
+    "BiT": ("12.6 (13.01-13.03, Base), 16.7 (12.38-12.42, Med)", "-"),
+    "BiT*": ("13.1 (12.93-12.95, Base), 18.5 (12.10-12.16, Large)", "10.8 (16.17-16.18, Base), 16.2 (15.17-15.22, Large)"),
+}  # fmt: skip
+STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
+
+
+def residual_gains(figures: dict[str, object]) -> str:
+    """A line for each model: what it takes off the base's perplexity, mean and interval over seeds, and the paper's figures."""
+    rows = figures["rows"]
+    texts = list(dict.fromkeys(row["text"] for row in rows))
+    base = {row["text"]: row["per token"][0] for row in rows if row["model"] == "base"}
+    heads = [f"{text}, per {unit}" for text in texts for unit in ("word", "token")]
+    lines = [f"| model | {' | '.join(heads)} | theirs, CC-News | theirs, Toronto Books |", "|" + " --- |" * (3 + len(heads))]
+    for model, theirs in RESIDUAL_PAPER.items():
+        cells = []
+        for text in texts:
+            chosen = [row for row in rows if (row["text"], row["model"]) == (text, model)]
+            cells.append(over_seeds([row["gain"][0] for row in chosen]))
+            cells.append(over_seeds([100 * (1 - row["per token"][0] / base[text]) for row in chosen]))
+        lines.append(f"| {plain(model)} | {' | '.join([*cells, *theirs])} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def over_seeds(values: list[float]) -> str:
+    """The mean with Student's 95 % interval over seeds."""
+    if len(values) < 2:
+        return f"{values[0]:.1f} (one seed)" if values else "*not run*"
+    half = STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+
+
+def residual_rows(figures: dict[str, object]) -> str:
+    """A line for each row."""
+    head = [
+        "text",
+        "model",
+        "seed",
+        "parameters",
+        "per token, these continuations",
+        "per word",
+        "gain per word, %",
+        "mean log Z",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["rows"]:
+        text = [row["text"], plain(row["model"]), "" if row["model"] == "base" else row["seed"], f"{row['parameters']:,}"]
+        token, gain, log_z = (bracketed(row[key], digits) for key, digits in (("per token", 4), ("gain", 2), ("log Z", 2)))
+        lines.append("| " + " | ".join(map(str, [*text, token, f"{row['per word']:.2f}", gain, log_z])) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def bracketed(numbers: list[float] | None, digits: int) -> str:
+    """A value with its interval, if it has one that is not exact."""
+    if not numbers:
+        return "-"
+    value, *interval = (f"{number:.{digits}f}" for number in numbers)
+    return value if not interval or set(interval) == {value} else f"{value} [{', '.join(interval)}]"
+
+
+def analyses_figures(folder: Path) -> dict[str, object]:
+    """The analyses that are made: rows with their estimates."""
+
+    def shown(value: object) -> object:
+        if isinstance(value, dict) and "value" in value:
+            return ends(value, 4)
+        return round(value, 4) if isinstance(value, float) else value
+
+    parts = {}
+    for name in ("bounds", "energies", "ngrams", "next", "steps", "discriminate"):
+        if (file := folder / f"{name}.json").exists():
+            kept = json.loads(file.read_text())
+            rows = kept["rows"] if isinstance(kept, dict) else kept
+            parts[name] = [{key: shown(value) for key, value in row.items()} for row in rows]
+    return parts
+
+
+ANALYSES = {
+    "bounds": "The paper's bounds beside our intervals, as the draws grow",
+    "steps": "Perplexity by step; the last one is exact for the joint given its prefix",
+    "energies": "Energies of text, of draws of the base and of draws of the joint",
+    "ngrams": "Ratio of unique n-grams",
+    "next": "Next tokens",
+    "discriminate": "A new classifier against text",
+}
+
+
+def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Each analysis with its figure and its numbers; those that are not run are named."""
+    lines = []
+    for name, title in ANALYSES.items():
+        if name not in figures:
+            continue
+        rows = figures[name]
+        lines += [f"### {title}", f"![{title}](../images/residual_{name}.png)", ""]
+        if name != "steps" or len(rows) <= 10:
+            columns = list(rows[0])
+            lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+            for row in rows:
+                cells = (bracketed(row[key], 3) if isinstance(row[key], list) else plain(str(row[key])) for key in columns)
+                lines.append("| " + " | ".join(cells) + " |")
+            lines.append("")
+    missing = [title for name, title in ANALYSES.items() if name not in figures]
+    if missing:
+        lines.append(f"*Not run yet*: {'; '.join(title[0].lower() + title[1:] for title in missing)}.")
+    return "\n" + "\n".join(lines).rstrip() + "\n"
+
+
 def hash_table(figures: dict[str, object]) -> str:
     """Exact nats per bit of the strings whose hash begins with zeros, by model."""
     nats = figures["nats"]
@@ -360,6 +494,9 @@ BLOCKS = {
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
     ("quickstart", "hash"): hash_table,
+    ("residual", "gains"): residual_gains,
+    ("residual", "rows"): residual_rows,
+    ("residual_analyses", "parts"): analyses,
     ("gam", "status"): gam_status,
     ("gam", "effects"): gam_effects,
     ("gam", "verdicts"): gam_verdicts,

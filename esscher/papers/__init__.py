@@ -69,7 +69,7 @@ RECIPES = {
                single_process_reason="its policy gradients have one prompt, which cannot be shared"),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
         Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
-               scales=("smoke", "small", "pretrained", "paper"), accepts_data=True),
+               scales=("smoke", "small", "plateau", "pretrained", "paper"), accepts_data=True),
         Recipe("residual-analyses", "residual.analyses:run", RESIDUAL, "one energy: bounds, steps, histograms, classifiers",
                scales=("smoke", "small"), single_process_reason="its classifiers are trained by one"),
         Recipe("residual-laboratory", "laboratory.residual:run", "Residual energy-based models (Deng et al., 2020)",
