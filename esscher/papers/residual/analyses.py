@@ -73,6 +73,7 @@ class AnalysesScale:
 
     study: str
     energy: str
+    updates: int  # of the energy
     final_draws: int  # when the energy is trained, to report its log Z
     prompts: int
     sizes: tuple[int, ...]
@@ -84,14 +85,14 @@ class AnalysesScale:
 
 SCALES = {
     "smoke": AnalysesScale(
-        study="docstrings", energy="UniT", final_draws=64, prompts=3, sizes=(16, 64), steps=(3, 4),
+        study="docstrings", energy="UniT", updates=40, final_draws=64, prompts=3, sizes=(16, 64), steps=(3, 4),
         energies=EnergiesConfig(sequences=20, draws=4), next_token=NextTokenConfig(prompt="", top=3, draws=8),
         discriminate=DiscriminateConfig(
             sequences=40, draws=4, classifier=EnergyConfig("bidirectional"), training=ClassifierTraining(steps=4)
         ),
     ),
     "small": AnalysesScale(
-        study="tinystories", energy="BiT*", final_draws=512, prompts=6, sizes=(16, 64, 256, 1024, 4096), steps=(8, 16),
+        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=4, sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
         energies=EnergiesConfig(sequences=100, draws=16), next_token=NextTokenConfig(
             prompt="Once upon a time, there was a little girl named Lily. She loved to play in the", top=8, draws=64
         ),
@@ -126,13 +127,13 @@ def _study(context: StudyContext, scale: AnalysesScale) -> tuple[ResidualStudy |
 
 
 def _tilted_model(context: StudyContext, study: ResidualStudy, scale: AnalysesScale) -> Model:
-    """The base of the study, tilted by its energy of seed 0 with fewer draws for log Z."""
+    """The base of the study, tilted by its energy of seed 0 after `updates`."""
     if not isinstance(study.base, str):
         train_base(replace(study.base, resume=True))
     model = load(study.base if isinstance(study.base, str) else study.base.out, **vars(study.chunking))
     energy, training = study.energies[scale.energy]
     settings = TiltRun(
-        energy, out=str(context.out / "energy"), data=study.data, training=training, resume=True,
+        energy, out=str(context.out / "energy"), data=study.data, training=replace(training, steps=scale.updates), resume=True,
         contrast=replace(study.contrast, draws=scale.final_draws),
     )  # fmt: skip
     return tilt_model(model, settings).model
