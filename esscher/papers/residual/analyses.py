@@ -92,7 +92,8 @@ SCALES = {
         ),
     ),
     "small": AnalysesScale(
-        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=4, sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
+        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=4,
+        sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
         energies=EnergiesConfig(sequences=100, draws=16), next_token=NextTokenConfig(
             prompt="Once upon a time, there was a little girl named Lily. She loved to play in the", top=8, draws=64
         ),

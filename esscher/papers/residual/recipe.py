@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -311,17 +311,23 @@ def _plateau(out: Path, data: str | None) -> Studies:
     return [_to_the_plateau(study) for study in studies if study.name != "docstrings"], missing
 
 
+T = TypeVar("T", bound=TrainingConfig)
+
+
+def _patient(training: T, steps: int) -> T:
+    return replace(training, steps=steps, schedule="constant", evaluate_every=100, patience=PATIENCE)
+
+
 def _to_the_plateau(study: ResidualStudy) -> ResidualStudy:
-    until = {"schedule": "constant", "evaluate_every": 100, "patience": PATIENCE}
-    energies = {name: (energy, replace(each, steps=3_000, **until)) for name, (energy, each) in study.energies.items()}
+    energies = {name: (energy, _patient(each, 3_000)) for name, (energy, each) in study.energies.items()}
     if "BiT*" in energies:
         like_minilm = TransformerConfig(width=384, layers=6, heads=12, feedforward=1536)
         random = EnergyConfig("bidirectional", network=like_minilm, window=WINDOW)
         energies["BiT, as large as BiT*"] = random, replace(energies["BiT"][1], learning_rate=3e-4)
-    controls = {name: replace(each, steps=3_000, **until) for name, each in study.controls.items()}
+    controls = {name: _patient(each, 3_000) for name, each in study.controls.items()}
     base = study.base
     if isinstance(base, TrainRun):
-        base = replace(base, training=replace(base.training, steps=20_000, **until))
+        base = replace(base, training=_patient(base.training, 20_000))
     return replace(study, base=base, energies=energies, controls=controls, contrast=replace(study.contrast, draws=12_800))
 
 
