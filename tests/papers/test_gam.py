@@ -5,10 +5,11 @@ import math
 
 import pytest
 import torch
+from checking import CHECKED
 
 from esscher.core.randomness import SeededRng
 from esscher.core.space import empty_prompts
-from esscher.core.target import Tilted
+from esscher.core.target import Tilted, flat
 from esscher.energies.features import feature_values
 from esscher.energies.motif_features import motif_features
 from esscher.exact.languages import motif_process, white_noise
@@ -31,6 +32,8 @@ TINY = GamScale(
 @pytest.mark.slow
 def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", TINY)
+    for _ in range(CHECKED):  # from then on its digest stays as it is
+        flat(empty_prompts(1))
     actual = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))
     assert [(row["ft"], row["seed"]) for row in actual["rows"]] == [*((bits, 0) for bits in FEATURE_SETS), (FEATURE_SETS[0], 1)]
     for row in actual["rows"]:
