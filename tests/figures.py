@@ -149,7 +149,50 @@ def gam_figures(folder: Path) -> dict[str, object]:
         rows.append(kept | {key: [round(row[key][end], 4) for end in ("value", "low", "high")] for key in GAM_ESTIMATES})
         rows[-1]["weights"] = {name: round(weight["value"], 2) for name, weight in row["weights"].items()}
     missing = [{key: row[key] for key in ("motif", "kind", "size", "reading", "ft", "seed")} for row in result["not made"]]
-    return {"rows": rows, "not made": missing}
+    return {"rows": rows, "not made": missing, "bases": gam_bases(folder)}
+
+
+def gam_bases(folder: Path) -> list[dict[str, object]]:
+    """The bases that are trained, also those whose row is not made yet: when they stopped, and their cross-entropy."""
+    bases = []
+    for file in sorted(folder.glob("*/base/answer.json")):
+        answer = json.loads(file.read_text())
+        data, training = (answer["settings"][name] for name in ("data", "training"))
+        if training["patience"] is None:  # that on which methods are compared
+            continue
+        perplexity, entropy = (row["value"] for row in answer["tables"]["measured"])
+        epochs = f"epochs of batches of {training['batch_size']}"
+        bases.append({
+            "motif": data["source"].removeprefix("motif:"), "data": "pure" if data["mixture"] == 1 else "mixture",
+            "strings": data["size"], "seed": training["seed"], "length": data["length"],
+            "patience of 20": "updates" if training["evaluate_every"] == 1 and training["batch_size"] == 50 else epochs,
+            "updates": answer["facts"]["steps"], "best": answer["facts"]["best_step"], "H": round(entropy["value"], 4),
+            "r": [round(math.log(perplexity[end]), 4) for end in ("value", "low", "high")],
+        })  # fmt: skip
+    return sorted(bases, key=lambda base: (base["motif"], base["data"], base["strings"], base["patience of 20"], base["seed"]))
+
+
+def gam_bases_table(figures: dict[str, object]) -> str:
+    """A line for each base that is trained, beside coin tosses of the right length."""
+    head = [
+        "motif", "data", "strings", "patience of 20", "seed", "updates", "best", "r, nats per symbol", "coin tosses", "r / H",
+        "coin tosses / H",
+    ]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for base in figures["bases"]:
+        tosses = math.log(2) * base["length"] / (base["length"] + 1)
+        cells = [
+            base["motif"],
+            base["data"],
+            f"{base['strings']:,}",
+            base["patience of 20"],
+            base["seed"],
+            f"{base['updates']:,}",
+        ]
+        cells += [f"{base['best']:,}", bracketed(base["r"], 4), f"{tosses:.4f}"]
+        cells += [f"{base['r'][0] / base['H']:.2f}", f"{tosses / base['H']:.2f}"]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def gam_status(figures: dict[str, object]) -> str:
@@ -501,6 +544,7 @@ BLOCKS = {
     ("gam", "effects"): gam_effects,
     ("gam", "verdicts"): gam_verdicts,
     ("gam", "rows"): gam_rows,
+    ("gam", "bases"): gam_bases_table,
 }
 
 
