@@ -27,9 +27,9 @@ def _at_first(made=jaxtyping._decorator._sentinel, *, typechecker):
         nonlocal checked, test, calls
         if test != _tests[0]:
             test, calls = _tests[0], 0
-        calls += 1
-        if calls > CHECKED:
+        if calls == CHECKED:  # no more counting, so that the digest of the function stays as it is
             return made(*args, **kwargs)
+        calls += 1
         if checked is None:
             checked = _always(made, typechecker=typechecker)
         return checked(*args, **kwargs)

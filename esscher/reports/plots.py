@@ -125,27 +125,6 @@ def cumulative_distribution(lines: Mapping[str, Points], *, x: str, y: str) -> "
     return figure
 
 
-def estimates_by_size(
-    lines: Mapping[str, ColouredSeries], dashed: Mapping[str, ColouredSeries], *, x: str, y: str, dashed_y: str, floor: float
-) -> "Figure":
-    """Estimates against sizes on a logarithmic x axis; `dashed` ones have a second y axis from 0 to 1."""
-    figure, axes = _canvas(6.4, 3.8)
-    second = axes.twinx()
-    second.set_ylim(0, 1.05)
-    second.set_ylabel(dashed_y)
-    second.spines["top"].set_visible(False)
-    for where, group, style in ((axes, lines, "-o"), (second, dashed, ":s")):
-        for name, (colour, across, estimates) in group.items():
-            label = name if where is axes else None
-            where.errorbar(across, *_errors(estimates), fmt=style, color=colour, label=label, markersize=4, capsize=2)
-    axes.axhline(floor, color=TRUTH, linestyle="--", linewidth=1.2, label=f"entropy {floor:.4g}")
-    axes.set_xscale("log")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-    axes.legend(frameon=False, fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=1 + len(lines))
-    return figure
-
-
 def estimate_lines(places: Sequence[int], lines: Mapping[str, Sequence[Estimate]], *, x: str, y: str) -> "Figure":
     """Lines with error bars over whole numbers; series are shifted a little so that they do not hide each other."""
     figure, axes = _canvas(6.4, 3.4)

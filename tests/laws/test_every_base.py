@@ -40,6 +40,7 @@ from esscher.exact.exponential_family import tilt
 from esscher.exact.languages import matching_strings, white_noise
 from esscher.networks.pixelcnn_config import PixelCnnConfig
 from esscher.networks.registry import NETWORKS
+from esscher.papers.gam.lookahead import Lookahead
 from esscher.samplers.progress import CountingBase, ProgressCounter
 from esscher.samplers.proposals import AssumeCovering, defensive
 from esscher.testing import check_base, check_stream
@@ -195,6 +196,8 @@ BASES = {
     "bases.with_hidden_states": Tried(lambda: with_hidden_states(small("gru, tied"))),
     "bases.with_hidden_states, of Hugging Face": Tried(lambda: with_hidden_states(causal_models.tiny_base("gpt2"))),
     "samplers.CountingBase": Tried(lambda: CountingBase(random_automaton(SPACE), ProgressCounter(print))),
+    "papers.Lookahead": Tried(lambda: Lookahead(random_automaton(SPACE), (1, 2, 1)), FOUR, EXACT),
+    "papers.Lookahead, fixed length": Tried(lambda: Lookahead(small("gru, tied", Space(3, 5)), (1, 1))),
     "samplers.AssumeCovering": Tried(lambda: AssumeCovering(Truncated(random_automaton(SPACE), top_k=2)), FOUR, EXACT),
     "samplers.defensive": Tried(
         lambda: defensive(random_automaton(SPACE), Truncated(random_automaton(SPACE, seed=3), top_k=1)), FOUR, EXACT

@@ -1,58 +1,103 @@
 """The recipe on global autoregressive models, tiny: all its parts run, and what is finished is not done again."""
 
-import pytest
+import json
+import math
 
-from esscher.papers.gam import rows
+import pytest
+import torch
+from checking import CHECKED
+
+from esscher.core.randomness import SeededRng
+from esscher.core.space import empty_prompts
+from esscher.core.target import Tilted, flat
+from esscher.energies.features import feature_values
+from esscher.energies.motif_features import motif_features
+from esscher.exact.languages import motif_process, white_noise
+from esscher.papers.gam import comparisons, rows
+from esscher.papers.gam.lookahead import OTHER, Lookahead
 from esscher.papers.gam.recipe import run_gam, summary
-from esscher.papers.gam.rows import FEATURE_SETS, SCALES, GamScale, _base, run_name
+from esscher.papers.gam.rows import FEATURE_SETS, MIXTURE_MOTIFS, PURE_MOTIFS, READINGS, SCALES, Cell, GamScale, _base
 from esscher.papers.study import StudyContext
+from esscher.samplers.importance import Importance
+from esscher.samplers.proposals import AssumeCovering
 from esscher.training.config import DistilConfig
 
 TINY = GamScale(
-    base=_base(length=9, width=8, steps=15), distil=DistilConfig(draws=100, candidates=2000), distil_epochs=1,
-    motifs=("1001",), sizes=(60,), mixtures=(1.0,),
-    feature_sets=FEATURE_SETS[:2], extra_sizes=(30,), descent_epochs=2, early_stop_updates=5,
+    base=_base(length=9, width=8, steps=15), max_strings_read=500,
+    distil=DistilConfig(draws=60, candidates=1000, evaluation_draws=100), student_steps=10, distil_epochs=1,
+    motifs={"pure": ("1001",)}, sizes=(60,), first_sizes=1, readings=("updates",), descent_epochs=2, weak_updates=5,
 )  # fmt: skip
 
 
 @pytest.mark.slow
 def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", TINY)
+    for _ in range(CHECKED):  # from then on its digest stays as it is
+        flat(empty_prompts(1))
     actual = run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))
-    # 2 feature sets, one more seed, one more size, two sizes stopped early
-    assert [row["|D|"] for row in actual["rows"]] == [60] * 3 + [30, 30, 60]
-    assert {row["ft"] for row in actual["rows"]} == set(FEATURE_SETS[:2])
+    assert [(row["ft"], row["seed"]) for row in actual["rows"]] == [*((bits, 0) for bits in FEATURE_SETS), (FEATURE_SETS[0], 1)]
     for row in actual["rows"]:
         assert row["CE student"].low <= row["CE student"].value and 0 <= row["motif in student"].value <= 1
-        assert row["student / H"] > 1
+        assert row["student / H"] > 1 and row["patience of 20"] == "updates"
+    kept = json.loads((tmp_path / "gam.json").read_text())
+    assert len(kept["rows"]) == 4 and kept["not made"] == [] and kept["rows"][0]["accepted"] == 60
     assert [row["regime"] for row in actual["regimes"]] == ["newton", "snis", "rs"]
     assert len(actual["students"]) == 6 and actual["paper"][0]["|D|"] == 500
-    assert "Global autoregressive models" in (tmp_path / "report.html").read_text()
-    cell = tmp_path / "1001-pure-60-seed0" / FEATURE_SETS[0]
+    assert "Global autoregressive models" in (tmp_path / "report.html").read_text() and (tmp_path / "gam.png").exists()
+    cell = tmp_path / "1001-pure-60-updates-seed0" / FEATURE_SETS[0]
     assert {"energy", "student", "row.json"} <= {file.name for file in cell.iterdir()}
 
     def never(*_, **__):
         raise AssertionError("a finished part was done again")
 
-    for place, name in ((rows, "make_row"), (rows, "_distilled"), (rows, "_regime")):
-        monkeypatch.setattr(place, name, never)
+    for module, name in ((rows, "make_row"), (comparisons, "_distilled"), (comparisons, "_regime")):
+        monkeypatch.setattr(module, name, never)
     assert run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == actual["rows"]
 
 
-def test_averages_are_over_the_rows_of_one_kind():
+def test_a_look_ahead_proposes_strings_with_the_motif():
+    """Where the base is coin tosses, all but `OTHER` of the proposals have the motif; their weights are those of the base."""
+    process, noise = motif_process("1000101", 12), white_noise(2, 12)
+    sampler = Importance(AssumeCovering(Lookahead(noise, tuple(process.tokens))))
+    draws = sampler(Tilted(noise), empty_prompts(1), 4000, rng=SeededRng(0))
+    present = 1 - feature_values(motif_features("1000101", "1000000", rng=SeededRng(0)), draws.x)[:, 0]
+    assert float(present.mean()) == pytest.approx(1 - OTHER, abs=5 * math.sqrt(OTHER / 4000))  # 5 standard errors
+    weight = draws.log_weight[0].exp()
+    # given the motif all weights are equal, so the sum over these strings has the error of their number
+    assert float((weight * present).mean()) == pytest.approx(math.exp(process.log_share), rel=0.03)
+    with_motif = weight[present > 0]
+    assert float(with_motif.max() / with_motif.min()) == pytest.approx(1.0)
+    assert torch.allclose(
+        Lookahead(noise, tuple(process.tokens)).log_probs(draws.x).sum(-1), (draws.log_base - draws.log_weight)[0]
+    )
+
+
+def test_a_reading_of_the_patience_sets_batch_and_evaluations():
+    scale = SCALES["small"]
+    training = {name: scale.run(Cell("10001", "pure", 5000, name)).training for name in READINGS}
+    assert {name: (each.batch_size, each.evaluate_every) for name, each in training.items()} == {
+        "epochs of batches of 50": (50, 100), "updates": (50, 1), "epochs of batches of 500": (500, 10),
+    }  # fmt: skip
+    assert all(each.patience == 20 for each in training.values())
+
+
+def test_averages_are_over_the_rows_of_one_reading_and_the_first_seed():
     rows = [
-        {"|D|": 500, "data": "pure", "base": "to the end", "seed": seed, "r / student": ratio, "student / H": 1.5}
-        for seed, ratio in ((0, 1.0), (0, 2.0), (1, 9.0))
-    ]
-    (line,) = summary(rows)
-    assert line["pure: r / student"] == "1.500 ± 0.707" and line["mixture: student / H"] == "-"
+        {"|D|": 500, "data": "pure", "patience of 20": reading, "seed": seed, "r / student": ratio, "student / H": 1.5,
+         "motif: student / r": 2 * ratio}
+        for reading, seed, ratio in (("updates", 0, 1.0), ("updates", 0, 2.0), ("updates", 1, 9.0), ("epochs", 0, 5.0))
+    ]  # fmt: skip
+    line, other = summary(rows)
+    assert line["pure: r / student"] == "1.500 ± 0.707" and line["mixture: student / H"] == "-" and line["pure: rows"] == 2
+    assert line["pure: motif, student / r"] == "[2, 4]" and other["pure: r / student"] == "5.000"
 
 
-@pytest.mark.parametrize("scale", ["small", "paper"])
-def test_scales_cover_what_they_promise(scale):
-    runs = list(SCALES[scale].runs(3))
-    full = [run for run, feature_sets in runs if run.training.patience and run.training.seed == 0 and len(feature_sets) == 3]
-    assert {run.data.mixture for run in full} == {1.0, 0.9} and len({run.data.motif for run in full}) >= 2
-    assert {500, 5000} <= {run.data.size for run in full}
-    assert sum(run.training.seed > 0 for run, _ in runs) == 2 * len(SCALES[scale].sizes)
-    assert len({run_name(run) for run, _ in runs}) == len(runs)
+def test_the_paper_scale_has_every_row_of_the_published_table():
+    cells = list(SCALES["paper"].cells())
+    assert len(set(cells)) == len(cells) == 3 * 5 * (5 * 3 + 5)
+    assert {cell.motif for cell, _ in cells if cell.kind == "pure"} == set(PURE_MOTIFS)
+    assert {cell.motif for cell, _ in cells if cell.kind == "mixture"} == set(MIXTURE_MOTIFS)
+    assert {bits for cell, bits in cells if cell.kind == "mixture"} == {FEATURE_SETS[0]}
+    assert {cell.size for cell, _ in cells} == {500, 1000, 5000, 10000, 20000}
+    small = [(cell.motif, cell.kind, cell.size) for cell, _ in SCALES["small"].cells()]
+    assert small[:9] == [(PURE_MOTIFS[0], "pure", size) for size in (500, 5000, 20000) for _ in READINGS]  # made first

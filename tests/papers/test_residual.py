@@ -6,7 +6,8 @@ import pytest
 
 from esscher.core.estimate import Estimate
 from esscher.papers import RECIPES
-from esscher.papers.residual.recipe import STUDIES, row_names, run
+from esscher.papers.residual import analyses
+from esscher.papers.residual.recipe import PAPER, PATIENCE, STUDIES, row_names, run
 from esscher.papers.study import StudyContext
 
 
@@ -29,8 +30,27 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
     studies, missing = STUDIES["small"](tmp_path, None)
     assert [study.name for study in studies] == ["docstrings"] and "gutenberg is not here" in missing[0]
     assert row_names(studies[0], 2)[:3] == [("base", 0), ("RALM", 0), ("RALM", 1)]
-    paper, _ = STUDIES["paper"](tmp_path, "my.txt")
-    assert paper[0].data.source == "my.txt" and set(paper[0].controls) == {"RALM", "BALM"}
+    paper, left_out = STUDIES["paper"](tmp_path, "my.txt")
+    assert paper[0].data.source == "my.txt" and set(paper[0].controls) == {"RALM", "BALM"} and not left_out
+    published = {row["model"].split(",")[0].removeprefix("joint ") for row in PAPER}
+    assert {"base LM 203M", "RALM", "BALM 408M", *paper[0].energies} == published
+    assert "Toronto Books" in STUDIES["paper"](tmp_path, None)[1][0]
+
+
+def test_rows_to_their_plateau_have_a_size_matched_energy(tmp_path, monkeypatch):
+    monkeypatch.setattr("esscher.papers.residual.recipe.DATA", tmp_path)
+    monkeypatch.setattr("esscher.papers.residual.recipe.is_available", lambda name: True)
+    for folder in ("gutenberg", "stories260K"):
+        (tmp_path / folder).mkdir()
+    studies, missing = STUDIES["plateau"](tmp_path, None)
+    assert [study.name for study in studies] == ["tinystories", "gutenberg"] and not missing
+    for study in studies:
+        assert set(study.energies) == {"UniT", "BiT", "BiT*", "BiT, as large as BiT*"}
+        assert all(
+            each.patience == PATIENCE
+            for each in (*(training for _, training in study.energies.values()), *study.controls.values())
+        )
+    assert studies[1].base.training.patience == PATIENCE
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):
@@ -43,3 +63,21 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         STUDIES["pretrained"](tmp_path, str(tmp_path / "none.txt"))
     with pytest.raises(ValueError, match="has data of its own"):
         RECIPES["gam"].run(scale="smoke", out=tmp_path, seeds=1, data="my.txt")
+
+
+@pytest.mark.slow
+def test_the_analyses_are_made_once_each_with_a_figure(tmp_path, monkeypatch):
+    result = analyses.run(StudyContext(scale="smoke", out=tmp_path))
+    assert [row["draws"] for row in result["rows"]] == [16, 64]
+    first = result["rows"][0]
+    assert first["blocks"] == 4 and first["ours"].low <= first["ours"].value <= first["ours"].high
+    assert {row["draws of"] for row in result["discriminate"]} == {"base", "joint"}
+
+    def never(*_):
+        raise AssertionError("a finished analysis was made again")
+
+    names = {"bounds", "energies", "ngrams", "next", "steps", "discriminate"}
+    assert all((tmp_path / f"residual_{name}.png").exists() for name in names)
+    for name in ("bounds", "steps", "discriminate"):
+        monkeypatch.setattr(analyses, f"_{name}", never)
+    assert analyses.run(StudyContext(scale="smoke", out=tmp_path))["steps"] == result["steps"]

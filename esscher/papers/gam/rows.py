@@ -1,14 +1,16 @@
-"""Settings and rows of the recipe on global autoregressive models: a base r, features, the tilted model p, the student. All
-feature sets of a run share the draws of r, which do not depend on the weights."""
+"""Settings and rows of the recipe on global autoregressive models, as published: a base r, weights of features of the whole
+string, 20,000 accepted strings of the tilted model p, and a new student of them.
+
+The paper stops a base by "patience = 20" and says neither how often it evaluates nor how large a batch is, so a cell is made
+for each reading (`READINGS`). All feature sets of a cell share the base and the draws of it.
+"""
 
 import time
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -31,11 +33,11 @@ from esscher.estimators.log_z import log_z
 from esscher.estimators.perplexity import cross_entropy
 from esscher.hub import ModelCard, save_base
 from esscher.networks.recurrent_config import LstmConfig
-from esscher.objectives.moment_descent import MomentDescent, base_feature_sampler
 from esscher.objectives.moment_matching import MomentFit, match_moments
+from esscher.papers.gam.lookahead import Lookahead
 from esscher.papers.study import ROW_FILE, Row, cached_json
 from esscher.samplers.ancestral import Ancestral
-from esscher.training.batches import ShuffledOrder
+from esscher.samplers.importance import Importance
 from esscher.training.config import DistilConfig, TrainingConfig
 from esscher.training.distillation import distil
 from esscher.training.resumable import ResumableByDraws
@@ -43,54 +45,87 @@ from esscher.workflow.config.train import TrainRun
 from esscher.workflow.train import TrainResult, train_base
 
 FEATURE_SETS = ("1001111", "1011111", "0111111")
-MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "100010100011")
+PURE_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "10001010001")
+MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other motif for mixtures
+KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
+RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What "patience = 20" may mean: 20 evaluations without a new best, one after each update or each epoch."""
+
+    batch_size: int
+    every_update: bool = False
+
+
+READINGS = {"epochs of batches of 50": Reading(50), "updates": Reading(50, True), "epochs of batches of 500": Reading(500)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A process, a number of strings, a reading of the patience, and a seed."""
+
+    motif: str
+    kind: str
+    size: int
+    reading: str
+    seed: int = 0
+
+    def __str__(self) -> str:
+        reading = self.reading.replace("epochs of batches of", "epochs").replace(" ", "-")
+        return f"{self.motif}-{self.kind}-{self.size}-{reading}-seed{self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GamScale:
-    """The settings that differ between scales; the first motif is that of all extra runs, with pure data."""
+    """The settings that differ between scales; the first motif, pure, is that of all extra rows."""
 
-    base: TrainRun  # the length of strings, the network, and how long it learns at most
-    distil: DistilConfig  # `draws` of a student, and `candidates` of the base: half to fit weights, half to estimate log Z
-    distil_epochs: int
-    motifs: tuple[str, ...]
-    sizes: tuple[int, ...]
-    mixtures: tuple[float, ...] = (1.0, 0.9)  # shares of strings that hold the motif; 1 is the paper's pure process
-    feature_sets: tuple[str, ...] = FEATURE_SETS
-    extra_sizes: tuple[int, ...] = ()  # more data sizes, with the first feature set
+    base: TrainRun  # the length of strings, the network, and how many updates it has at most
+    max_strings_read: int  # by a base at most, which bounds the updates with large batches
+    distil: DistilConfig  # `draws` are accepted strings; `candidates` are draws of the base
+    student_steps: int  # at most
+    distil_epochs: int  # of the students that are compared by method
+    motifs: Mapping[str, tuple[str, ...]]  # by kind of data
+    sizes: tuple[int, ...]  # in the order in which they are made
+    first_sizes: int  # of them, made for all motifs before the others
+    extra_sizes: tuple[int, ...] = ()  # fewer strings than the paper's, with the first reading
+    readings: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
-    early_stop_updates: int  # of bases that are stopped early
+    weak_updates: int  # of the base on which methods are compared
 
-    def runs(self, seeds: int) -> Iterator[tuple[TrainRun, tuple[str, ...]]]:
-        """All bases with their feature sets; seeds after the first repeat the first motif, pure, with the first feature set."""
-        for motif, mixture, size in product(self.motifs, self.mixtures, self.sizes):
-            yield self._run(motif, size, mixture=mixture), self.feature_sets
-        first, features = self.motifs[0], self.feature_sets[:1]
-        for seed, size in product(range(1, seeds), self.sizes):
-            yield self._run(first, size, seed=seed), features
+    def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
+        """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
+        sizes, the other feature sets (pure data), extra sizes and other seeds of the first motif."""
+        motifs = [
+            (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
+        ]
+        for sizes in (self.sizes[: self.first_sizes], self.sizes[self.first_sizes :]):
+            for (motif, kind), size, reading in product(motifs, sizes, self.readings):
+                yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
+        for motif, bits, size, reading in product(self.motifs["pure"], FEATURE_SETS[1:], self.sizes, self.readings):
+            yield Cell(motif, "pure", size, reading), bits
         for size in self.extra_sizes:
-            yield self._run(first, size), features
-        for size in (*self.extra_sizes[-1:], *self.sizes):
-            yield self._run(first, size, updates=self.early_stop_updates), features
+            yield Cell(self.motifs["pure"][0], "pure", size, self.readings[0]), FEATURE_SETS[0]
+        for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
+            yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
 
-    def _run(self, motif: str, size: int, *, mixture: float = 1.0, seed: int = 0, updates: int | None = None) -> TrainRun:
-        """A base that stops by its patience, or after so many updates."""
-        training = replace(self.base.training, evaluate_every=max(1, min(size // self.base.training.batch_size, 50)), seed=seed)
-        if updates is not None:
-            training = replace(training, steps=updates, patience=None)
-        data = replace(self.base.data, source=f"{MOTIF}{motif}", size=size, mixture=mixture)
+    def run(self, cell: Cell) -> TrainRun:
+        """The training of the base of a cell."""
+        reading = READINGS[cell.reading]
+        every = 1 if reading.every_update else max(1, cell.size // reading.batch_size)
+        steps = min(self.base.training.steps or 1, self.max_strings_read // reading.batch_size)
+        training = replace(
+            self.base.training, batch_size=reading.batch_size, evaluate_every=every, steps=max(1, steps), seed=cell.seed
+        )
+        data = replace(self.base.data, source=f"{MOTIF}{cell.motif}", size=cell.size, mixture=KINDS[cell.kind])
         return replace(self.base, data=data, training=training)
 
-
-def kind_of(run: TrainRun) -> str:
-    """Whether all strings hold the motif."""
-    return "pure" if run.data.mixture == 1 else "mixture"
-
-
-def run_name(run: TrainRun) -> str:
-    """The name of the folder of a run."""
-    early = f"-{run.training.steps}updates" if run.training.patience is None else ""
-    return f"{run.data.motif}-{kind_of(run)}-{run.data.size}{early}-seed{run.training.seed}"
+    def weak_run(self) -> TrainRun:
+        """The training of the base on which methods are compared: pure data of the first motif and size, few updates."""
+        training = replace(self.base.training, steps=self.weak_updates, patience=None, evaluate_every=10)
+        data = replace(self.base.data, source=f"{MOTIF}{self.motifs['pure'][0]}", size=self.sizes[0], mixture=1.0)
+        return replace(self.base, data=data, training=training)
 
 
 def _base(*, length: int, width: int, steps: int) -> TrainRun:
@@ -101,29 +136,33 @@ def _base(*, length: int, width: int, steps: int) -> TrainRun:
 
 SCALES = {
     "smoke": GamScale(
-        base=_base(length=12, width=32, steps=60), distil=DistilConfig(draws=1_000, candidates=3_000), distil_epochs=1,
-        motifs=("1000101",), sizes=(200,), feature_sets=FEATURE_SETS[:1], descent_epochs=4, early_stop_updates=20,
+        base=_base(length=12, width=32, steps=40), max_strings_read=4_000,
+        distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student_steps=40, distil_epochs=1,
+        motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2], descent_epochs=4,
+        weak_updates=20,
     ),
     "small": GamScale(
-        base=_base(length=30, width=200, steps=2_000), distil=DistilConfig(draws=20_000, candidates=40_000), distil_epochs=2,
-        motifs=MOTIFS[:2], sizes=(500, 5000), extra_sizes=(100, 200), descent_epochs=40, early_stop_updates=250,
+        base=_base(length=30, width=200, steps=2_000), max_strings_read=500_000,
+        distil=DistilConfig(draws=20_000, candidates=40_000), student_steps=2_000, distil_epochs=2,
+        motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
+        extra_sizes=(100, 200), descent_epochs=40, weak_updates=250,
     ),
     "paper": GamScale(
-        base=_base(length=30, width=200, steps=40_000), distil=DistilConfig(draws=20_000, candidates=400_000),
-        distil_epochs=20, motifs=MOTIFS, sizes=(500, 1000, 5000, 10000, 20000), extra_sizes=(100, 200), descent_epochs=200,
-        early_stop_updates=250,
+        base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
+        distil=DistilConfig(draws=20_000, candidates=400_000), student_steps=40_000, distil_epochs=20,
+        motifs={"pure": PURE_MOTIFS, "mixture": MIXTURE_MOTIFS}, sizes=(500, 1000, 5000, 10000, 20000), first_sizes=5,
+        descent_epochs=200, weak_updates=250,
     ),
 }  # fmt: skip
 
-
-FULL = "to the end"
 RIDGE = 3.0  # standard deviation of the prior of weights: a distractor seen in neither data nor base stays near 0
 SAMPLED_STRINGS = 4000  # of a student, to estimate the motif frequency
+PROPOSED_STRINGS = 10_000  # with a look ahead, to fit weights and to estimate log Z where the base seldom writes the motif
 
 
 @dataclass(frozen=True)
 class GamContext:
-    """What all feature sets of a run share: the base, draws of it, and the seven features of draws and data."""
+    """What all feature sets of a cell share: the base, draws of it, and the seven features of draws and data."""
 
     scale: GamScale
     folder: Path
@@ -133,6 +172,7 @@ class GamContext:
     pool: Draws
     pool_features: Float[Tensor, "N 7"]
     data_features: Float[Tensor, "M 7"]
+    seconds: float  # of one core, to train the base; 0 if it was there
 
     @property
     def run(self) -> TrainRun:
@@ -143,26 +183,60 @@ class GamContext:
         return dict(self.result.splits.truth)["entropy of the process"].value
 
     @property
-    def student_training(self) -> TrainingConfig:
-        """How a student is trained that starts from the weights of the base."""
+    def compared_training(self) -> TrainingConfig:
+        """How students are trained that start from the weights of the base, where methods are compared."""
         return TrainingConfig(
             epochs=self.scale.distil_epochs, batch_size=100, learning_rate=5e-4, schedule="linear", optimizer="adam",
             seed=self.run.training.seed,
         )  # fmt: skip
 
+    @cached_property
+    def frequency(self) -> float:
+        """The share of draws of the base with the motif."""
+        return float((1 - self.pool_features[:, 0]).mean())
+
+    @cached_property
+    def proposed(self) -> tuple[Draws, Float[Tensor, "K 7"]]:
+        """Draws with a look ahead, weighted towards the base, and their features."""
+        sampler, rng = Importance(self.lookahead), SeededRng(self.run.training.seed).stream("gam", "look ahead")
+        collect = ResumableByDraws(sampler, self.folder / "proposed")
+        draws = collect(Tilted(self.result.base), empty_prompts(1), PROPOSED_STRINGS, rng=rng)
+        return draws, feature_values(self.features, draws.x)
+
+    @property
+    def lookahead(self) -> Lookahead:
+        motif = self.run.data.motif
+        assert motif is not None
+        return Lookahead(self.result.base, tuple(map(int, motif)))
+
+    def draws_for(self, bits: str) -> tuple[Draws, Float[Tensor, "K 7"]]:
+        """Draws weighted towards the base, and their features: with a look ahead if the motif is a feature and rare."""
+        rare = bits[0] == "1" and self.frequency < RARE
+        return self.proposed if rare else (self.pool, self.pool_features)
+
     def fit(self, bits: str) -> MomentFit:
-        """Newton's weights for a feature set, on one half of the base's draws."""
+        """Newton's weights for a feature set, on one half of the draws."""
         chosen = [place for place, bit in enumerate(bits) if bit == "1"]
-        draws, data = self.pool_features[: len(self.pool_features) // 2, chosen], self.data_features[:, chosen]
-        return match_moments([NAMES[place] for place in chosen], draws, data, ridge=RIDGE)
+        draws, features = self.draws_for(bits)
+        half = len(features) // 2
+        return match_moments(
+            [NAMES[place] for place in chosen], features[:half, chosen], self.data_features[:, chosen], ridge=RIDGE,
+            log_weight=draws.log_weight[0, :half],
+        )  # fmt: skip
 
     def tilted(self, fit: MomentFit) -> Tilted:
         """The base tilted by the features of a fit."""
         return Tilted(self.result.base, LogLinear([self.features[place] for place in places_of(fit)], fit.tensor()))
 
-    def weighted(self, fit: MomentFit) -> Draws:
-        """The draws of the base, weighted towards the tilted model of a fit."""
-        return replace(self.pool, log_weight=(self.pool_features[:, places_of(fit)] @ fit.tensor())[None])
+    def weighted(self, fit: MomentFit, draws: Draws | None = None, features: Tensor | None = None) -> Draws:
+        """Draws weighted towards the tilted model of a fit; by default those of the base."""
+        draws, features = draws or self.pool, self.pool_features if features is None else features
+        return replace(draws, log_weight=draws.log_weight + (features[:, places_of(fit)] @ fit.tensor())[None])
+
+    def l1(self, fit: MomentFit, weighted: Draws, features: Tensor) -> float:
+        """The l1 distance between the moments of the data and those of weighted draws."""
+        share = weighted.log_weight.softmax(-1)[0]
+        return float((share @ features[:, places_of(fit)] - self.data_features[:, places_of(fit)].double().mean(0)).abs().sum())
 
     def nats(self, model: Tilted, draws: Draws | None = None) -> Estimate:
         """Cross-entropy on the test strings, per symbol."""
@@ -186,129 +260,77 @@ def places_of(fit: MomentFit) -> list[int]:
     return [NAMES.index(name) for name in fit.names]
 
 
-def make_rows(run: TrainRun, feature_sets: tuple[str, ...], scale: GamScale, out: Path) -> list[Row]:
-    """The rows of a run, one for each feature set; the base is only loaded if a row is not finished."""
-    context, folder = cache(lambda: prepare_gam(run, scale, out)), out / run_name(run)
+def make_rows(cells: Sequence[tuple[Cell, str]], scale: GamScale, out: Path) -> Iterator[list[Row]]:
+    """The rows so far, after each row that is made; a base is only loaded if a row of it is not finished."""
+    rows: list[Row] = []
+    prepared = lru_cache(maxsize=1)(lambda cell: prepare_gam(scale.run(cell), scale, out / str(cell)))
 
-    def make(bits: str) -> Row:
-        return make_row(context(), bits)
+    def make(cell: Cell, bits: str) -> Row:
+        return make_row(prepared(cell), cell, bits)
 
-    return [cached_json(folder / bits / ROW_FILE, partial(make, bits)) for bits in feature_sets]
+    for cell, bits in cells:
+        rows.append(cached_json(out / str(cell) / bits / ROW_FILE, partial(make, cell, bits)))
+        yield rows
 
 
-def prepare_gam(run: TrainRun, scale: GamScale, out: Path) -> GamContext:
+def prepare_gam(run: TrainRun, scale: GamScale, folder: Path) -> GamContext:
     """Train the base of a run, draw from it, and compute all seven features of draws and data."""
-    folder, rng = out / run_name(run), SeededRng(run.training.seed)
+    rng, started = SeededRng(run.training.seed), time.process_time()
     result = train_base(replace(run, out=str(folder / "base"), resume=True))
+    seconds = time.process_time() - started
     assert run.data.motif is not None
     declared = declared_motif_features(run.data.motif, "1" * len(NAMES), rng=rng.stream("distractors"))
     features, target = features_from_specs(declared), Tilted(result.base)
-    draws, rng = scale.distil.candidates, rng.stream("gam")
-    pool = ResumableByDraws(Ancestral(), folder / "draws")(target, empty_prompts(1), draws, rng=rng)
+    collect = ResumableByDraws(Ancestral(), folder / "draws")
+    pool = collect(target, empty_prompts(1), scale.distil.candidates, rng=rng.stream("gam"))
     data_features = feature_values(features, result.splits.train)
-    return GamContext(scale, folder, result, declared, features, pool, feature_values(features, pool.x), data_features)
+    return GamContext(scale, folder, result, declared, features, pool, feature_values(features, pool.x), data_features, seconds)
 
 
-def make_row(context: GamContext, feature_bits: str) -> Row:
-    """Fit the weights of one feature set, distil a student, and measure all models."""
-    base, run, folder, config = context.result.base, context.run, context.folder / feature_bits, context.scale.distil
+def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
+    """Fit the weights of one feature set, train a new student of accepted strings, and measure all models."""
+    base, folder, scale = context.result.base, context.folder / feature_bits, context.scale
     fit = context.fit(feature_bits)
-    teacher, weighted = context.tilted(fit), context.weighted(fit)
-    fresh = weighted.columns(slice(config.candidates // 2, None))  # the weights were not fitted on these
+    draws, features = context.draws_for(feature_bits)
+    half = slice(len(features) // 2, None)  # the weights were not fitted on these
+    fresh, fresh_features = draws.columns(half), features[half]
+    teacher, weighted = context.tilted(fit), context.weighted(fit, fresh, fresh_features)
     declared = tuple(context.declared[place] for place in places_of(fit))
-    origin = str(context.result.folder), base_digest(base), log_z(fresh), run.training.seed
+    origin = str(context.result.folder), base_digest(base), log_z(weighted), cell.seed
     save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
-    if float(weighted.ess()) <= config.draws / 2:
-        config = replace(config, method="cyclical", candidates=2 * config.candidates, stages=2)
-    student = deepcopy(base)
+    looks_ahead, log_bound = draws is not context.pool, float(fit.tensor().clamp(min=0).sum())
+    config = replace(scale.distil, method="plain", log_bound=None if looks_ahead else log_bound)
+    training = TrainingConfig(
+        batch_size=50, optimizer="adam", steps=scale.student_steps, patience=20, seed=cell.seed,
+        evaluate_every=max(1, scale.student_steps // 20),
+    )  # fmt: skip
+    student = build_base(base.config, base.space, rng=SeededRng(cell.seed).stream("student"))
+    started = time.process_time()
     distilled = distil(
-        teacher, student, empty_prompts(1), config, context.student_training, candidates=weighted, folder=folder, resume=True
-    )
+        teacher, student, empty_prompts(1), config, training, proposal=context.lookahead if looks_ahead else None,
+        folder=folder, resume=True,
+    )  # fmt: skip
+    seconds, (stage,) = time.process_time() - started, distilled.stages
     nats = {
-        "CE r": context.nats(Tilted(base)), "CE p": context.nats(teacher, fresh), "CE student": context.nats(Tilted(student)),
-    }  # fmt: skip
-    unweighted = replace(fresh, log_weight=torch.zeros_like(fresh.log_weight))
-    draws = {"r": unweighted, "p": fresh, "student": context.sampled(student)}
+        "CE r": context.nats(Tilted(base)),
+        "CE p": context.nats(teacher, weighted),
+        "CE student": context.nats(Tilted(student)),
+    }
+    shares = {"r": context.pool, "p": weighted, "student": context.sampled(student)}
+    frequencies = {f"motif in {name}": context.motif_frequency(strings) for name, strings in shares.items()}
     card = ModelCard(f"Student of {folder}", results=[("cross-entropy", nats["CE student"])])
     save_base(folder / "student", student, context.result.splits.tokenizer, card)
+    log_acceptance = torch.tensor(log_z(weighted).value - log_bound)
     return {
-        "motif": run.data.motif, "data": kind_of(run), "ft": feature_bits, "|D|": run.data.size,
-        "base": FULL if run.training.patience else f"{run.training.steps} updates", "seed": run.training.seed,
-        "H": context.entropy, **nats,
-        "r / student": nats["CE r"].value / nats["CE student"].value,
-        "student / H": nats["CE student"].value / context.entropy,
-        **{f"motif in {name}": context.motif_frequency(strings) for name, strings in draws.items()},
-        "weights": dict(zip(fit.names, fit.weights, strict=True)), "l1": fit.l1, "ess": fit.ess, "method": config.method,
-        "drawn": distilled.cost, "kl to student": distilled.divergences["kl"],
+        "motif": cell.motif, "data": cell.kind, "ft": feature_bits, "|D|": cell.size, "patience of 20": cell.reading,
+        "seed": cell.seed, "updates": context.result.record.steps, "stopped": context.result.record.stopped,
+        "H": context.entropy, **nats, "r / student": nats["CE r"].value / nats["CE student"].value,
+        "student / H": nats["CE student"].value / context.entropy, **frequencies,
+        "motif: student / r": frequencies["motif in student"].value / max(frequencies["motif in r"].value, 1e-12),
+        "weights": dict(zip(fit.names, fit.weights, strict=True)), "l1": context.l1(fit, weighted, fresh_features),
+        "ess": float(weighted.ess()), "accepted": stage.ess, "candidates": stage.cost, "looks ahead": looks_ahead,
+        "acceptance of r": float(log_acceptance.exp()),
+        "gap": 0.0 if stage.gap is None else stage.gap.value, "student updates": stage.record.steps,
+        "kl to student": distilled.divergences["kl"], "seconds": {"base": context.seconds, "student": seconds},
         "notes": [str(warning) for warning in fit.warnings],
     }  # fmt: skip
-
-
-def regimes(context: GamContext) -> list[Row]:
-    """Three methods to fit weights, each with its own draws of the base: the `row` and the `curve` of distances of each."""
-    return cached_json(context.folder / "regimes.json", lambda: [_regime(context, name) for name in ("newton", "snis", "rs")])
-
-
-def _regime(context: GamContext, name: str) -> Row:
-    """Fit by one method; moments and cross-entropy are measured on the draws of the context, which no method has seen."""
-    places = [place for place, bit in enumerate(FEATURE_SETS[0]) if bit == "1"]
-    names, features = [NAMES[place] for place in places], [context.features[place] for place in places]
-    data, rng, started = (
-        context.data_features[:, places],
-        SeededRng(context.run.training.seed).stream("regime", name),
-        time.perf_counter(),
-    )
-    source = base_feature_sampler(context.result.base, features, rng=rng.stream("draws"))
-    if name == "newton":
-        fit = match_moments(names, source(context.scale.distil.candidates // 2), data, ridge=RIDGE)
-    else:
-        descent = MomentDescent(cast(Any, name), epochs=context.scale.descent_epochs)
-        fit = descent(names, source, data, bounds=dict.fromkeys(names, (0.0, 1.0)), rng=rng.stream("accept"))
-    seconds, weighted = time.perf_counter() - started, context.weighted(fit)
-    measured = (weighted.log_weight.softmax(-1)[0][:, None] * context.pool_features[:, places]).sum(0).tolist()
-    row = {
-        "regime": name,
-        "weight of m": fit.weights[0],
-        "l1 on other draws": sum(abs(moment - wanted) for moment, wanted in zip(measured, fit.moments_wanted, strict=True)),
-        "base samples": fit.base_samples,
-        "seconds": seconds,
-        "CE p": context.nats(context.tilted(fit), weighted),
-    }
-    curve = [float(step.base_samples) for step in fit.history], [step.l1 for step in fit.history]
-    return {"row": row, "curve": curve}
-
-
-def distillation_methods(context: GamContext) -> list[Row]:
-    """Students by every method, from about the same number of drawn strings."""
-    names = ("plain", "cyclical", "importance", "policy-gradient, kl", "policy-gradient, reverse-kl", "importance, new weights")
-    folders = {name: context.folder / "students" / name.replace(", ", "-").replace(" ", "-") for name in names}
-    return [cached_json(folder / ROW_FILE, partial(_distilled, context, name, folder)) for name, folder in folders.items()]
-
-
-def _distilled(context: GamContext, name: str, folder: Path) -> Row:
-    """A student by one method, named by the method and its divergence or initial weights."""
-    method, variant = cast(tuple[Any, Any], name.partition(", ")[::2])
-    student, config, fit = deepcopy(context.result.base), context.scale.distil, context.fit(FEATURE_SETS[0])
-    if variant == "new weights":
-        student = build_base(student.config, student.space, rng=SeededRng(context.run.training.seed).stream("new"))
-    elif variant:
-        config = replace(config, divergence=variant)
-    # as many updates for every method that learns from a fixed set, whatever its size
-    training = context.student_training
-    updates = ShuffledOrder(config.draws, training.batch_size, training.seed).steps(context.scale.distil_epochs)
-    training = replace(training, epochs=None, steps=max(1, updates // (2 if method == "cyclical" else 1)))
-    bound = fit.tensor().clamp(min=0).sum()
-    if method == "plain":  # rejection asks for as many accepted strings as `candidates` draws should give
-        log_accept = context.pool_features[:, places_of(fit)] @ fit.tensor() - bound
-        config = replace(config, draws=max(20, int(0.9 * float(log_accept.exp().sum()))))
-    config, started = replace(config, method=method, stages=2, log_bound=float(bound)), time.perf_counter()
-    distilled = distil(context.tilted(fit), student, empty_prompts(1), config, training, folder=folder, resume=True)
-    return {
-        "method": name,
-        "CE student": context.nats(Tilted(student)),
-        "motif in student": context.motif_frequency(context.sampled(student)),
-        "kl to student": distilled.divergences["kl"],
-        "drawn": distilled.cost,
-        "worth": [round(stage.ess) for stage in distilled.stages],
-        "seconds": time.perf_counter() - started,
-    }
