@@ -179,7 +179,11 @@ def estimate_risk(
         WorkItem(f"run-{number:03d}", min(runs_at_once, runs - number), partial(run, number))
         for number in range(0, runs, runs_at_once)
     ]
-    return _splitting_risk([_unpack(part, particles) for part in work(items, "runs")], ladder, tokens, mean_length, confidence)
+    parts = [_unpack(part, particles) for part in work(items, "runs")]
+    if not any(bool(part.reached[:, -1].any()) for part in parts):  # the direct draws bound what no run reached
+        tokens += sum(part.tokens for part in parts)
+        return _direct_risk(first, hits, tokens, mean_length, confidence)
+    return _splitting_risk(parts, ladder, tokens, mean_length, confidence)
 
 
 def _direct(

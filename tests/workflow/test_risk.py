@@ -53,6 +53,20 @@ def test_what_no_draw_shows_has_an_upper_bound(model):
     assert "not seen" in result.advice
 
 
+def test_runs_that_all_miss_leave_the_bound_of_the_direct_draws(model, monkeypatch):
+    split = workflow.split
+
+    def missing(*args, **named):
+        parts = split(*args, **named)
+        parts.reached[:, -1] = 0
+        return parts
+
+    monkeypatch.setattr(workflow, "split", missing)
+    result = model.risk("count:a>=7", draws=4000, runs=4)
+    assert "direct" in result.probability.method and result.probability.high < 0.05
+    assert result.verdict != "good" and result.risk.sequences > 1000  # what the runs cost is counted
+
+
 def test_a_stopped_run_resumes_to_the_same_numbers(model, tmp_path, monkeypatch):
     settings = {"draws": 3000, "runs": 4, "seed": 3}
     whole = model.risk("count:a>=7", **settings)
