@@ -231,6 +231,8 @@ APART = {
     "objectives.require_any_order": "gives the base it was given",
     "training.require_network_base": "gives the base it was given",
     "papers.random_process": "gives an Automaton",
+    "papers.phrase_process": "gives a HiddenMarkov",
+    "papers.cycle_process": "gives a HiddenMarkov",
     "hub.from_transformers": "gives an xlnet; its weights: tests/hub/test_xlnet_parity.py",
 }
 IS_BASE, IS_NETWORK = has("log_probs", "begin", "advance", "select"), has("hidden", "output")

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from esscher.core.device import widest, widest_float
 from esscher.core.space import Sequences
 from esscher.core.target import BaseWrapper, State
 from esscher.exact.counting import kmp_transitions
@@ -83,8 +84,8 @@ class Lookahead(BaseWrapper):
         return result
 
     def _step(self, log_prob: Float[Tensor, "B V"], state: LookaheadState) -> tuple[Float[Tensor, "B V"], LookaheadState]:
-        table = self.log_psi.to(log_prob.device)
+        table = self.log_psi.to(log_prob.device, widest_float(log_prob.device))
         log_psi = table[max(0, state.tokens_left - 2)][self.next_progress.to(log_prob.device)[state.progress]]
         if self.space.eos is not None:
             log_psi[:, self.space.eos] = table[0, state.progress]
-        return torch.log_softmax(log_prob.double() + log_psi, -1), state
+        return torch.log_softmax(widest(log_prob) + log_psi, -1), state

@@ -1,7 +1,6 @@
 """XLNet (Yang et al., 2019) and Local-XLNet (thesis of Dai, 2020): what pretraining in random orders is worth for tasks, beside
 other objectives on the same text with as many updates, and for a residual energy."""
 
-import gzip
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from esscher.bases.network import build_base
+from esscher.core.bounded_files import read_bytes
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Space
@@ -163,7 +163,7 @@ def stories_study(out: Path) -> XLNetStudy:
 def letters_study(out: Path) -> XLNetStudy:
     """text8: words of an encyclopedia without any mark."""
     files = out / "text8"
-    text = gzip.decompress(LETTERS.read_bytes()).decode()
+    text = read_bytes(LETTERS).decode()
     held_out = round(0.9 * len(text))
     write_text_and_tasks(files, text[:held_out], text[held_out:], word_documents, labelled=400, tested=400, vocabulary=2_000)
     study = _small("text8", files)
