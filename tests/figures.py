@@ -488,22 +488,25 @@ def gam_effects(figures: dict[str, object]) -> str:
 
 
 def gam_verdicts(figures: dict[str, object]) -> str:
-    """A line for each reading and kind: *refuted* if r / student of some size is more than two of the paper's standard
-    deviations from the paper's, *reproduced* if all sizes are made and none is, else *open*."""
+    """A line for each reading and kind: *refuted* if r / student of some size, over two rows or more, is more than two of the
+    paper's standard deviations from the paper's, *reproduced* if all sizes are made and none is, else *open*."""
     lines = ["| patience of 20 | data | verdict | reason |", "| --- | --- | --- | --- |"]
     for reading in gam_readings(figures):
         for kind in ("pure", "mixture"):
-            outside, made = [], 0
+            outside, alone, made = [], [], 0
             sizes = [(size, paper[0]) for (of, size), paper in GAM_PAPER.items() if of == kind]
             for size, (ratio, spread) in sizes:
                 if rows := gam_cell(figures, kind, size, reading):
                     made += 1
                     ours = statistics.fmean(row["r / student"] for row in rows)
                     if abs(ours - ratio) > 2 * max(spread, GAM_ROUNDING):
-                        outside.append(f"{size:,} strings: {ours:.2f}, the paper {ratio:.2f} ± {spread:.2f}")
+                        apart = f"{size:,} strings: {ours:.2f}, the paper {ratio:.2f} ± {spread:.2f}"
+                        (outside if len(rows) > 1 else alone).append(apart)
             said = f"{made} of {len(sizes)} sizes are made"
             if outside:
                 verdict, reason = "*refuted under these conditions*", "; ".join(outside)
+            elif alone:
+                verdict, reason = "*open*", f"{said}; one row each: {'; '.join(alone)}"
             elif made == len(sizes):
                 verdict, reason = "*reproduced*", "r / student of every size is within two of the paper's ±"
             else:

@@ -93,7 +93,9 @@ def test_a_cell_that_is_not_made_is_said_and_refutes_nothing():
     some = {"rows": [row(500, 1.3), row(500, 9.9, seed=1)], "not made": missing}
     assert "| pure | 500 | 1.24 ± 0.07; 1.19 ± 0.07; [32, 392] | 1.30; 1.10; 40 | *not run* |" in figures.gam_effects(some)
     assert "| updates | pure | *open* | 1 of 5 sizes are made, within two of the paper's ± |" in figures.gam_verdicts(some)
-    wrong = {"rows": [row(500, 1.3), row(20000, 1.4)], "not made": missing}
+    one = {"rows": [row(500, 1.3), row(20000, 1.4)], "not made": missing}
+    assert "*open* | 2 of 5 sizes are made; one row each: 20,000 strings: 1.40, the paper 0.99" in figures.gam_verdicts(one)
+    wrong = {"rows": [row(500, 1.3), row(20000, 1.4), row(20000, 1.4)], "not made": missing}
     assert "*refuted under these conditions* | 20,000 strings: 1.40, the paper 0.99" in figures.gam_verdicts(wrong)
     whole = {
         "rows": [row(*each) for each in ((500, 1.2), (1000, 1.2), (5000, 1.1), (10000, 1.0), (20000, 1.0))],
