@@ -39,6 +39,7 @@ VERBS = {
     ),
 }  # fmt: skip
 OUT = "run"
+LOST_CODE = 255  # of a child that ended and whose code the fork server could not pass on; the child has written it down
 
 
 @functools.cache
@@ -76,13 +77,16 @@ def called(
     """Call the command line in a forked process: its exit code, what it said, and the number of events."""
     said, counted = folder / "said.txt", folder / "events.txt"
     said.touch()
+    counted.unlink(missing_ok=True)
     child = forks().Process(target=_speak, args=(arguments, str(folder), str(said), str(counted), at, harm))
     child.start()
     child.join(60 if after is None else after)
     if child.exitcode is None:
         child.kill()
         child.join()
-    return child.exitcode, said.read_text(encoding="utf8"), int(counted.read_text()) if counted.exists() else 0
+    events, ended = map(int, counted.read_text().split()) if counted.exists() else (0, LOST_CODE)
+    code = ended if child.exitcode == LOST_CODE else child.exitcode
+    return code, said.read_text(encoding="utf8"), events
 
 
 def _speak(arguments: list[str], folder: str, said: str, counted: str, at: int, harm: str) -> None:
@@ -96,13 +100,17 @@ def _speak(arguments: list[str], folder: str, said: str, counted: str, at: int, 
     from faults.disk import FailingDisk
 
     run_status.WRITE_INTERVAL = math.inf  # one write: how many there are must not depend on the clock
-    disk = FailingDisk(Path(folder, OUT), at, harm)
+    disk, code = FailingDisk(Path(folder, OUT), at, harm), 1
     disk.install()
     try:
         main()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+        raise
     finally:
         handle = os.open(counted, os.O_WRONLY | os.O_CREAT)
-        os.write(handle, str(disk.events).encode())
+        os.write(handle, f"{disk.events} {code}".encode())
         os.close(handle)
 
 
