@@ -97,7 +97,6 @@ Energy = Callable[[Sequences], Tensor]
 with an embedding also states `vocab_size`, and is then refused on a base with another one."""
 
 ENERGY_TOLERANCE = 0.02  # nats, and share of |E|, by which two calls may differ: rounding in half precision stays below
-ROWS_AGAIN = 16  # rows from everywhere that are computed again: a random energy may give a few rows the same number
 ENOUGH_ROWS = 4  # rows with different energies, among which a dependence on other rows shows
 
 
@@ -131,8 +130,8 @@ class Tilted:
 
     def energies(self, x: Sequences) -> Float[Tensor, "B"]:
         """E(x); an energy that does not give one real number a row is an error. Once for each target, outside of training, the
-        rows with the least and the largest energy are computed again, each alone and without padding, and some more: one
-        that is random, depends on other rows or on padding, or writes into the tokens, is an error."""
+        rows with the least and the largest energy are computed again, each alone and without padding: an energy that is
+        random, depends on other rows or on padding, or writes into the tokens, is an error."""
         due = self._compared_rows < min(len(x), ENOUGH_ROWS) and not torch.is_grad_enabled()
         if not due or torch.compiler.is_compiling():
             return require_one_number_a_row(self.energy(x), len(x), self.energy)
@@ -198,25 +197,23 @@ def require_one_number_a_row(values: object, rows: int, energy: Energy) -> Tenso
 
 def _refuse_unstable(energy: Energy, x: Sequences, values: Float[Tensor, "B"]) -> None:
     """Raise unless the rows with the least and the largest energy, and that with the largest of those with padding, have the
-    same energies again, alone and without padding, and some rows from everywhere together."""
+    same energies again, alone and without padding."""
     padded = (x.stop < x.tokens.shape[1]).to(values.device) & torch.isfinite(values)
     largest = torch.where(padded, values.abs(), -1.0).argmax()
-    alone = [torch.tensor([row]) for row in sorted({int(values.argmin()), int(values.argmax()), int(largest)})]
-    for rows in (*alone, torch.arange(0, len(x), -(-len(x) // ROWS_AGAIN))):
-        some, before = x.rows(rows.to(x.tokens.device)), values[rows.to(values.device)]
-        again = require_one_number_a_row(energy(some.without_padding()), len(rows), energy)
-        if _agree(again, before):
+    for row in sorted({int(values.argmin()), int(values.argmax()), int(largest)}):
+        one, before = x.rows(slice(row, row + 1)), values[row : row + 1]
+        alone = require_one_number_a_row(energy(one.without_padding()), 1, energy)
+        if _agree(alone, before):
             continue
         if not _agree(energy(x), values):
             what, advice = "is random: it changes between two calls", "switch dropout off (`eval()`), or fix its random numbers"
-        elif not _agree(energy(some), before):
+        elif not _agree(energy(one), before):
             what, advice = "depends on the other rows of the batch", "compute each row by itself"
         else:
             what, advice = "depends on the padding", "leave out what is not `x.counted`"
-        row = next(row for row in range(len(rows)) if not _agree(again[row : row + 1], before[row : row + 1]))
         raise ValueError(
-            f"The energy {name_of(energy)} {what}. E(x) was {float(before[row]):.6g} and then {float(again[row]):.6g} for "
-            f"{some.points()[row][:20]}. Nothing was kept, because such weights belong to no distribution; {advice}."
+            f"The energy {name_of(energy)} {what}. E(x) was {float(before[0]):.6g} and then {float(alone[0]):.6g} for "
+            f"{one.points()[0][:20]}. Nothing was kept, because such weights belong to no distribution; {advice}."
         )
 
 
