@@ -16,7 +16,7 @@ help:
 	@echo "make coverage     which lines the fast tests run"
 	@echo "make lint         ruff, mypy and the layer contract"
 	@echo "make mutants      what share of small mistakes in samplers, estimators and objectives the tests notice (about 15 minutes)"
-	@echo "make faults      kills, damaged files, hostile folders, bad requests, misuse: what became of each (under 20 minutes)"
+	@echo "make faults      kills, damaged files, hostile folders, bad requests, misuse: what became of each (about 6 minutes)"
 	@echo "make bench        measure against peers, side by side, into benchmarks/RESULTS.md (about half an hour)"
 	@echo "make docs         build the documentation into site/"
 

@@ -758,10 +758,10 @@ def texts_table(rows: list[dict[str, object]], laws: str) -> str:
 
 def faults_table(rows: list[dict[str, object]]) -> str:
     """A line for each family of faults: what was tried, and what happened."""
-    lines = ["| what was tried | cases | what happened | seconds |", "| --- | --- | --- | --- |"]
+    lines = ["| what was tried | cases | what happened | seconds | processor seconds |", "| --- | --- | --- | --- | --- |"]
     for row in rows:
         happened = ", ".join(f"{count} {fault}" for fault, count in row["faults"].items())
-        lines.append(f"| {row['what']} | {row['cases']:,} | {happened} | {row['seconds']} |")
+        lines.append(f"| {row['what']} | {row['cases']:,} | {happened} | {row['seconds']} | {row['processor seconds']} |")
     return "\n" + "\n".join(lines) + "\n"
 
 
