@@ -8,7 +8,7 @@ Letters as in `esscher.samplers.splitting`.
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from typing import Any
@@ -17,12 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from esscher.core.space import Sequences, sequences
+from esscher.core.space import Sequences, Space, sequences
 from esscher.energies.declared_features import feature_from_spec
+from esscher.energies.event_acceptors import event_acceptor, top_level
 from esscher.energies.event_spec import INDICES, EventSpec, parse_event
 from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.features import Decode, TextFunction, TokenFunction
 from esscher.energies.text_scorers import pattern_scorer
+from esscher.exact.acceptors import Acceptor
 
 PREFIXES_AT_ONCE = 4096
 CACHED_TEXTS = 2**16
@@ -36,12 +38,14 @@ TextEvent = Callable[[str], float]
 
 @dataclass(frozen=True)
 class Event:
-    """A name, the score of whole sequences, the threshold, and how many tokens lie between two prefixes that are scored."""
+    """A name, the score of whole sequences, the threshold, and how many tokens lie between two prefixes that are scored; and
+    what makes an acceptor of the points for which the event happens, or None where there is no small one."""
 
     name: str
     score: Callable[[Sequences], Tensor]
     threshold: float
     stride: int = 1
+    acceptor: Callable[[Space], Acceptor | None] = lambda space: None
 
     def scores(self, x: Sequences) -> Float[Tensor, "B L"]:
         """The scores of the first 1, 2, ... tokens of each point, and from its end on that of the whole; -inf where a prefix is
@@ -84,6 +88,10 @@ def make_event(event: str | EventSpec | TextEvent, decode: Decode | None, max_le
         name = getattr(event, "__name__", type(event).__name__)
         return Event(name, _of_texts(event, _required(decode, name)), float(at_least))
     spec = parse_event(event) if isinstance(event, str) else event
+    return replace(_of_spec(spec, decode, max_length), acceptor=partial(event_acceptor, spec, decode))
+
+
+def _of_spec(spec: EventSpec, decode: Decode | None, max_length: int) -> Event:
     if spec.phrases:
         graders = [string_grade(phrase) for phrase in spec.phrases]
         folded = _of_texts(lambda text: max(grade(text.casefold()) for grade in graders), _required(decode, spec.text))
@@ -236,7 +244,7 @@ def alternatives(pattern: str) -> list[str]:
         return [pattern]
     choices = [re.sub(r"^\((?:\?:)?|\)$", "", piece).split("|") if place % 2 else [piece] for place, piece in enumerate(pieces)]
     written = ["".join(parts) for parts in product(*choices)] if _count(choices) <= MAX_ALTERNATIVES else [pattern]
-    return [branch for text in written for branch in _top_level(text) if _elements(branch) is not None] or [pattern]
+    return [branch for text in written for branch in top_level(text) if _elements(branch) is not None] or [pattern]
 
 
 def _count(choices: Sequence[Sequence[str]]) -> int:
@@ -244,16 +252,6 @@ def _count(choices: Sequence[Sequence[str]]) -> int:
     for options in choices:
         total *= len(options)
     return total
-
-
-def _top_level(pattern: str) -> list[str]:
-    """The alternatives of a pattern outside of groups and classes."""
-    pieces, depth, start = list[str](), 0, 0
-    for match in re.finditer(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", pattern, flags=re.DOTALL):
-        depth += {"(": 1, ")": -1}.get(match[0], 0)
-        if match[0] == "|" and depth == 0:
-            pieces, start = [*pieces, pattern[start : match.start()]], match.end()
-    return [*pieces, pattern[start:]]
 
 
 def readability(index: str) -> Callable[[str], float]:

@@ -7,7 +7,7 @@ and atomic groups.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,7 +88,7 @@ def _check_motif(motif: Sequence[int], vocab_size: int) -> None:
         raise ValueError("A motif needs at least one token: every string contains the empty one.")
 
 
-_WRAP = {"full": "{}", "search": ".*{}.*", "end": ".*{}"}
+_WRAP = {"full": "{}", "search": ".*{}.*", "start": "{}.*", "end": ".*{}"}
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[dDwWsSnrtfva]|[^a-zA-Z0-9])", re.DOTALL)
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _REPEAT = re.compile(r"\{(\d*)(,?)(\d*)\}")
@@ -96,35 +96,51 @@ _GROUP = re.compile(r"\(\?(?::|P<\w+>)|\((?!\?)")
 
 
 def regex_acceptor(pattern: str, symbols: Sequence[str], *, match: str = "full") -> Acceptor:
-    """The token strings whose text matches: wholly (`full`), somewhere (`search`), or up to its end (`end`, for counts).
-    `symbols` holds the text of each token of the vocabulary; a token without text, such as the end symbol, has no effect."""
+    """The token strings whose text matches: wholly (`full`), somewhere (`search`), from its start (`start`), or up to its end
+    (`end`, for counts). `symbols` holds the text of each token of the vocabulary; a token without text, such as the end symbol,
+    has no effect."""
+    table, accepting, classes = regex_automaton(pattern, sorted(set("".join(symbols))), match=match)
+    next_state = read_symbols(table, classes, symbols)
+    used = reachable(torch.tensor([0]), lambda states: next_state[states])
+    renumbered = torch.zeros(len(next_state), dtype=torch.long)
+    renumbered[used] = torch.arange(len(used))
+    return Acceptor(renumbered[next_state[used]], torch.tensor(accepting)[used])
+
+
+def regex_automaton(
+    pattern: str, characters: Sequence[str], *, match: str = "full"
+) -> tuple[list[list[int]], list[bool], Callable[[str], int]]:
+    """The automaton of a regular expression over these characters: `next_state[state][class]`, the accepting states, and the
+    class of a character."""
     from greenery import parse
     from greenery.parse import NoMatch
 
     if match not in _WRAP:
         raise ValueError(f"match is one of {sorted(_WRAP)}, not {match!r}.")
-    characters = sorted(set("".join(symbols)))
-    translated = _WRAP[match].format(f"({_translate(pattern, characters)})")
+    translated = _WRAP[match].format(f"({_translate(pattern, list(characters))})")
     try:
         machine = parse(translated).to_fsm()
     except NoMatch as error:
         raise ValueError(f"{pattern!r} repeats what is already repeated (`a++`); write a group, `(?:a+)+`.") from error
     states = [machine.initial, *sorted(set(machine.states) - {machine.initial})]
-    number = {state: place for place, state in enumerate(states)}
-    class_of = {char: next(chars for chars in machine.alphabet if chars.accepts(char)) for char in characters}
-    step = {char: [number[machine.map[state][class_of[char]]] for state in states] for char in characters}
-    columns = []
-    for symbol in symbols:
-        column = list(range(len(states)))
-        for char in symbol:
-            column = [step[char][state] for state in column]
-        columns.append(column)
-    accepting = torch.tensor([state in machine.finals for state in states])
-    next_state = torch.tensor(columns, dtype=torch.long).T.contiguous()
-    used = reachable(torch.tensor([0]), lambda states: next_state[states])
-    renumbered = torch.zeros(len(next_state), dtype=torch.long)
-    renumbered[used] = torch.arange(len(used))
-    return Acceptor(renumbered[next_state[used]], accepting[used])
+    number, alphabet = {state: place for place, state in enumerate(states)}, list(machine.alphabet)
+    class_of = {char: next(k for k, chars in enumerate(alphabet) if chars.accepts(char)) for char in characters}
+    table = [[number[machine.map[state][chars]] for chars in alphabet] for state in states]
+    return table, [state in machine.finals for state in states], class_of.__getitem__
+
+
+def read_symbols(
+    next_state: Sequence[Sequence[int]], classes: Callable[[str], int], symbols: Sequence[str]
+) -> Int[Tensor, "S V"]:
+    """The state after the text of each symbol, from each state of an automaton over characters."""
+    table, class_of = torch.tensor(next_state), {char: classes(char) for char in set("".join(symbols))}
+    going = list(range(len(symbols)))
+    column = torch.arange(len(table))[:, None].repeat(1, len(symbols))
+    for position in range(max(map(len, symbols), default=0)):
+        going = [number for number in going if len(symbols[number]) > position]
+        read = torch.tensor([class_of[symbols[number][position]] for number in going])
+        column[:, going] = table[column[:, going], read]
+    return column
 
 
 def alphabet_symbols(alphabet: Sequence[str], space: Space) -> list[str]:

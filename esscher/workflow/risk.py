@@ -1,8 +1,11 @@
-"""How likely a model produces a text with an event: direct draws first, then splitting on a score that leads to it.
+"""How likely a model produces a text with an event: direct draws first, then draws that are led to it.
 
     direct draws     `FIRST_SHARE` of the budget; with `ENOUGH_HITS` of them the answer is their share
-    pilot            levels of the score, from these draws to the event; dropped afterwards
-    runs             independent runs with these levels, from whose spread the interval comes
+    twisted draws    where a finite automaton recognises the event, and weights will be even enough: a twist on its states is
+                     fitted in rounds, whose draws are dropped; then independent weighted draws
+                     (`esscher.samplers.acceptor_twist`)
+    splitting        else: a pilot finds levels of a score, from the direct draws to the event, and is dropped; then
+                     independent runs with these levels, from whose spread the interval comes (`esscher.samplers.splitting`)
 
 Where the pilot finds no way to the event, the rest of the budget is spent on direct draws, and the answer may be an upper
 bound. The budget counts tokens that the base draws or reads, in sequences' worth: the mean length of the first draws. Every
@@ -13,7 +16,7 @@ the runs.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +37,28 @@ from esscher.core.storage import read_tensors, write_json, write_tensors
 from esscher.core.target import Base, Tilted
 from esscher.data.sources import read_lines
 from esscher.energies.events import make_event
-from esscher.estimators.intervals import interval
-from esscher.estimators.rare_events import RareEvent, direct_probability, splitting_probability
+from esscher.estimators.intervals import interval, ratio
+from esscher.estimators.rare_events import (
+    RareEvent,
+    contradicted,
+    direct_probability,
+    splitting_probability,
+    twisted_runs_probability,
+    weighted_probability,
+)
 from esscher.estimators.reliability import Verdict
+from esscher.exact.acceptors import Acceptor
 from esscher.reports.report import Report
-from esscher.samplers.ancestral import draw
+from esscher.samplers.acceptor_twist import (
+    AcceptorTwist,
+    EventStates,
+    Shares,
+    Transitions,
+    completed,
+    draw_twisted,
+    fit_twist,
+)
+from esscher.samplers.ancestral import draw, rows_at_once
 from esscher.samplers.splitting import Guide, Ladder, Particles, PrefixScores, Splits, plan_levels, split, spread_draws
 from esscher.training.collectives import broadcast_object
 from esscher.training.made_with import RECORD, fingerprint, sequences_fingerprint
@@ -52,6 +72,13 @@ from esscher.workflow.processors import PromptSet
 FIRST_SHARE, PILOT_SHARE, RESERVE = 0.05, 0.3, 0.1  # of the budget: direct draws; the pilot at most; left for costs that differ
 PILOT_PARTICLES = 0.01  # of the budget
 ENOUGH_HITS = 100
+ROUNDS, ROUND_SHARE, FEWEST_OF_ROUND = 5, 0.02, 128  # of fitting a twist: how many, their part of the budget, draws at least
+SETTLED = 0.9  # share of effective draws from which on the twist is good enough
+INDEPENDENT = 0.2  # share of effective draws from which on they need not be resampled
+RESAMPLED = 0.5  # share of effective particles below which these are resampled
+FADED = 0.5  # weight of what earlier rounds showed, in each round
+CONTRADICTION = 0.999  # confidence of the interval of the direct draws that weighted draws must not lie outside of
+CHECKED = 64  # twisted draws on which automaton and event are compared
 DRAWS_AT_ONCE = 2048
 TIMED_DRAWS = 32
 LISTED_PROMPTS = 10
@@ -73,6 +100,7 @@ class Risk:
     sequences: float  # sequences' worth of tokens
     tokens: int
     mean_length: float
+    twist: str = ""  # what led the draws to the event, if they are weighted: `x` ends where the event was settled
 
     @property
     def probability(self) -> Estimate:
@@ -100,20 +128,37 @@ class Risk:
         counts = torch.bincount(self.run, minlength=runs).clamp(min=1).double()
         shares = []
         for number in range(len(prompts)):
-            within = torch.bincount(self.run[which == number], minlength=runs).double() / counts
+            if self.twist and runs == 1:
+                mine, n = (which == number).double() * self.weight, len(which)
+                shares.append(
+                    interval(
+                        ratio(mine, self.weight),
+                        [(1, n)],
+                        confidence=self.probability.confidence,
+                        n=n,
+                        method=f"ratio over {n} weighted draws",
+                        limits=(0, 1),
+                    )
+                )
+                continue
+            if self.twist:
+                mine = torch.zeros(runs, dtype=torch.float64).index_add_(0, self.run, (which == number) * self.weight)
+                within = mine / self.run_weight.clamp(min=1e-300)
+            else:
+                within = torch.bincount(self.run[which == number], minlength=runs).double() / counts
             if runs == 1:
                 found, total = int((which == number).sum()), len(which)
                 shares.append(direct_probability(found, total, confidence=self.probability.confidence).probability)
                 continue
 
-            def ratio(count: Tensor, within: Tensor = within) -> Tensor:
+            def of_runs(count: Tensor, within: Tensor = within) -> Tensor:
                 weight = count[0] * self.run_weight
                 return (weight * within).sum() / weight.sum()
 
             method = f"ratio over {runs} runs"
             shares.append(
                 interval(
-                    ratio,
+                    of_runs,
                     [(1, runs)],
                     confidence=self.probability.confidence,
                     n=runs,
@@ -132,6 +177,7 @@ def estimate_risk(
     threshold: float,
     *,
     draws: int,
+    acceptor: Acceptor | None = None,
     runs: int = 12,
     confidence: float = 0.95,
     rng: Rng,
@@ -139,7 +185,8 @@ def estimate_risk(
     work: Callable[[Sequence[WorkItem[Tensors]], str], list[Tensors]] | None = None,
 ) -> Risk:
     """The probability that a draw of the base, after a prompt that each has the same share, has a score of `threshold` or more.
-    `scores` are those of all prefixes; `draws` is the budget; `work` makes the items of a stage, by default at once."""
+    `scores` are those of all prefixes; `acceptor` recognises the same points, if there is one; `draws` is the budget; `work`
+    makes the items of a stage, by default at once."""
     work = work or (lambda items, what: [item.make() for item in items])
     count = max(len(prompts), math.ceil(FIRST_SHARE * draws))
     first = _direct(base, prompts, scores, threshold, count, rng.stream("direct"), work)
@@ -149,6 +196,16 @@ def estimate_risk(
     hits = table[:, -1] >= threshold
     if int(hits.sum()) >= ENOUGH_HITS:
         return _direct_risk(first, hits, tokens, mean_length, confidence)
+    if acceptor is not None and bool((acceptor.accepts(on_cpu(first)) == hits).all()):
+
+        def holds(x: Sequences) -> Tensor:
+            return scores(x)[:, -1] >= threshold
+
+        twisted = _twisted(base, prompts, acceptor, first, tokens, budget, mean_length, holds, runs, confidence, rng, work)
+        if isinstance(twisted, Risk):
+            direct = direct_probability(int(hits.sum()), len(first), confidence=CONTRADICTION).probability
+            return replace(twisted, event=contradicted(twisted.event, direct))
+        tokens += twisted
     guide = Guide.fit(scores, threshold, first)
 
     def pilot() -> Tensors:
@@ -184,6 +241,101 @@ def estimate_risk(
         tokens += sum(part.tokens for part in parts)
         return _direct_risk(first, hits, tokens, mean_length, confidence)
     return _splitting_risk(parts, ladder, tokens, mean_length, confidence)
+
+
+def _twisted(
+    base: Base,
+    prompts: Sequences,
+    acceptor: Acceptor,
+    first: Sequences,
+    tokens: int,
+    budget: float,
+    mean_length: float,
+    holds: Callable[[Sequences], Tensor],
+    runs: int,
+    confidence: float,
+    rng: Rng,
+    work: Callable[[Sequence[WorkItem[Tensors]], str], list[Tensors]],
+) -> "Risk | int":
+    """The probability by draws that a twist leads to the event; or the tokens that the rounds took, where automaton and event
+    do not agree."""
+    events = EventStates.of(acceptor, base.space)
+    count = max(FEWEST_OF_ROUND, int(ROUND_SHARE * budget / mean_length))
+
+    def rounds() -> Tensors:
+        transitions, cost, number = Transitions.counted(events, on_cpu(first)), 0, 0
+        for number in range(ROUNDS):
+            transitions = transitions.faded(FADED)
+            twist, of_round = fit_twist(events, transitions), rng.stream("round", number)
+            drawn = draw_twisted(base, prompts, twist, count, rng=of_round, threshold=RESAMPLED, transitions=transitions)
+            cost += drawn.cost
+            checked = (drawn.log_weight[0] > -torch.inf).nonzero()[:CHECKED, 0]
+            if len(checked) == 0 or not bool(holds(drawn.points.rows(checked.to(drawn.points.tokens.device))).all()):
+                return {"cost": torch.tensor(cost)}
+            if float(drawn.variance[0]) * count < 1 / SETTLED - 1:
+                break
+        twist = fit_twist(events, transitions)
+        alone = draw_twisted(base, prompts, twist, count, rng=rng.stream("round", "alone"))
+        shares = Shares.by_spread(alone.prompt[0], alone.log_weight[0], len(prompts))
+        each = torch.tensor([alone.cost / count, drawn.cost / count], dtype=torch.float64)
+        return {
+            "cost": torch.tensor(cost + alone.cost), "log_psi": twist.log_psi, "log_weight": alone.log_weight[0],
+            "shares": shares.log_probability, "each": each, "rounds": torch.tensor(number + 1),
+        }  # fmt: skip
+
+    (fitted,) = work([WorkItem("twist", 1, rounds)], "rounds of a twist")
+    cost = int(fitted["cost"])
+    if "log_psi" not in fitted:
+        return cost
+    left, twist = (1 - RESERVE) * (budget - tokens - cost), AcceptorTwist(events, fitted["log_psi"])
+    alone, together = fitted["each"].tolist()
+    independent = float(1 / torch.softmax(fitted["log_weight"], 0).square().sum()) >= INDEPENDENT * count
+    if independent:
+        total = max(2, int(left / alone))
+        sizes = [(1, min(DRAWS_AT_ONCE, total - done)) for done in range(0, total, DRAWS_AT_ONCE)]
+    else:
+        particles = max(2, min(rows_at_once(base.space), int(left / together / runs)))
+        runs = max(runs, int(left / together / particles))
+        at_once = max(1, rows_at_once(base.space) // particles)
+        sizes = [(min(at_once, runs - done), particles) for done in range(0, runs, at_once)]
+    shares = Shares(fitted["shares"]) if independent else None
+    threshold = 0.0 if independent else RESAMPLED
+
+    def some(number: int, size: tuple[int, int]) -> Tensors:
+        stream = rng.stream("twisted", number)
+        drawn = draw_twisted(base, prompts, twist, size[1], rng=stream, runs=size[0], threshold=threshold, shares=shares)
+        x = {name: getattr(drawn.points, name).cpu() for name in ("tokens", "start", "stop")}
+        columns = {name: getattr(drawn, name) for name in ("log_weight", "roots", "variance")}
+        return {**x, **columns, "cost": torch.tensor(drawn.cost)}
+
+    items = [
+        WorkItem(f"twisted-{number:04d}-{size[0]}-{size[1]}", size[0] * size[1], partial(some, number, size))
+        for number, size in enumerate(sizes)
+    ]
+    parts = work(items, "weighted draws")
+    tokens += cost + sum(int(part["cost"]) for part in parts)
+    if independent:
+        log_weight = torch.cat([part["log_weight"].view(-1) for part in parts])[None]
+        event = weighted_probability(log_weight[0], confidence=confidence)
+    else:
+        log_weight, variance, roots = (
+            torch.cat([part[name] for part in parts]) for name in ("log_weight", "variance", "roots")
+        )
+        log_p = log_weight.logsumexp(-1) - math.log(log_weight.shape[1])
+        event = twisted_runs_probability(log_p, variance, roots, confidence=confidence)
+    x = concatenate([Sequences(part["tokens"], part["start"], part["stop"]) for part in parts])
+    allowed = (log_weight.view(-1) > -torch.inf).nonzero()[:, 0]
+    weight = torch.softmax(log_weight.view(-1)[allowed], 0)
+    run = allowed // log_weight.shape[1]
+    run_weight = torch.zeros(len(log_weight), dtype=torch.float64).index_add_(0, run, weight)
+    how = "independent draws" if independent else "particles"
+    led_by = f"a twist on {events.states} states of an automaton, fitted in {int(fitted['rounds'])} rounds; {how}"
+    return Risk(event, (), (), x.rows(allowed), weight, run, run_weight, tokens / mean_length, tokens, mean_length, led_by)
+
+
+def on_cpu(x: Sequences) -> Sequences:
+    """The same sequences on the CPU."""
+    return Sequences(x.tokens.cpu(), x.start.cpu(), x.stop.cpu())
 
 
 def _direct(
@@ -303,10 +455,10 @@ def risk_model(model: Model, settings: RiskConfig) -> RiskResult:
         }
         draws = settings.draws if settings.minutes is None else _draws_in(base, prompts, event.scores, settings.minutes, out)
         risk = estimate_risk(
-            base, prompts, event.scores, event.threshold, draws=draws, runs=settings.runs, confidence=settings.confidence,
-            rng=SeededRng(settings.seed, "risk"), work=partial(_work, out, made_with),
+            base, prompts, event.scores, event.threshold, draws=draws, acceptor=event.acceptor(base.space), runs=settings.runs,
+            confidence=settings.confidence, rng=SeededRng(settings.seed, "risk"), work=partial(_work, out, made_with),
         )  # fmt: skip
-        return _report(model, settings, named, risk, event.name, prompts, labels, out)
+        return _report(model, base, settings, named, risk, event.name, prompts, labels, out)
 
 
 def _work(out: Path | None, made_with: Mapping[str, Any], items: Sequence[WorkItem[Tensors]], what: str) -> list[Tensors]:
@@ -341,6 +493,7 @@ def _cost(model: Model, target: Tilted, prompts: Sequences, settings: RiskConfig
 
 def _report(
     model: Model,
+    base: Base,
     settings: RiskConfig,
     named: Mapping[str, Any],
     risk: Risk,
@@ -353,6 +506,8 @@ def _report(
         risk.weight, min(settings.texts, len(risk.x)), generator=torch.Generator().manual_seed(settings.seed)
     ) if settings.texts and len(risk.x) else torch.zeros(0, dtype=torch.long)  # fmt: skip
     shown = risk.x.rows(order)
+    if risk.twist and len(shown):
+        shown = on_cpu(completed(base, shown, rng=SeededRng(settings.seed, "risk", "texts")))
     texts = model.data.decode(shown.points()) or [] if len(shown) else []
     keys = dict(zip(prompts.prompt_keys(), labels, strict=True))
     rows = [{"prompt": keys[key], "text": text} for key, text in zip(shown.prompt_keys(), texts, strict=True)]
@@ -365,15 +520,17 @@ def _report(
     if rows:
         tables["texts"] = rows
     direct = risk.direct_draws
+    led = bool(risk.levels or risk.twist) and not math.isnan(direct)
     facts: dict[str, Any] = {
         "probability": risk.probability, "verdict": risk.verdict, "reason": risk.event.advice, "event": event,
         "prompts": len(labels) if len(labels) > 1 else None,
         "cost": f"{risk.sequences:,.0f} sequences' worth of the base's tokens ({risk.tokens:,} tokens)",
         "direct_draws_for_this_error": None if math.isnan(direct) else float(f"{direct:.3g}"),
-        "tokens_saved": None if math.isnan(direct) or not risk.levels else float(f"{direct / risk.sequences:.3g}"),
+        "tokens_saved": float(f"{direct / risk.sequences:.3g}") if led else None,
+        "led_by": risk.twist or None,
         **model.facts, "seed": settings.seed,
     }  # fmt: skip
-    notes = [] if risk.verdict == "good" else [f"{risk.verdict}: {risk.event.advice}."]
+    notes = []
     if len(labels) > 1:
         notes.append(
             f"The probability is the mean over these {len(labels)} prompts, which are the population: no other is meant."

@@ -84,7 +84,7 @@ def test_what_is_not_regular_is_refused(pattern, message):
 
 
 def test_names_of_matches_and_sizes_are_checked():
-    with pytest.raises(ValueError, match=r"\['end', 'full', 'search'\]"):
+    with pytest.raises(ValueError, match=r"\['end', 'full', 'search', 'start'\]"):
         regex_acceptor("a", ["a"], match="somewhere")
     assert alphabet_symbols("ab", Space(3, 2, eos=0)) == ["", "a", "b"]
     assert alphabet_symbols("ab", Space(2, 2)) == ["a", "b"]

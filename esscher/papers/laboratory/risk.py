@@ -4,14 +4,16 @@
     count      two states, 40 tokens: one token comes at least so often; the score is how often it came
     prompts    three states after six prompts, varying lengths: the mean over the prompts that a token comes at least so often
 
-Settings were chosen on other processes (sums of five symbols, longest runs, one of two motifs). A replication is a whole call
-with its own direct draws, pilot and runs. Rows are kept in batches, so that an interrupted study goes on.
+A replication is a whole call with its own direct draws, rounds of a twist, and weighted draws or runs. Rows are kept in
+batches, so that an interrupted study goes on. Beside the calls that know an automaton of the event, others know its score
+alone, and split (`SCORE_ALONE` replications each).
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,12 @@ from esscher.workflow.risk import Risk, estimate_risk
 
 TRUTHS = (1e-3, 1e-6, 1e-9)
 BUDGET = {1e-3: 20_000, 1e-6: 20_000, 1e-9: 40_000}  # sequences' worth of tokens
-REPLICATIONS = {"smoke": 5, "small": 200, "paper": 1000}
+REPLICATIONS = {"smoke": 5, "small": 400, "paper": 1000}
+SCORE_ALONE = {"smoke": 5, "small": 200, "paper": 1000}
 BATCH = 5  # replications of a row
 MOTIF = [3, 1, 3, 3, 2] * 10
 PROMPTS = [[1], [2], [3], [1, 2], [3, 3], [2, 3, 1]]
+AUTOMATON, SCORE = "an automaton of the event", "a score alone"
 PAPER = [{"quantity": "coverage", "value": 0.95, "note": "the stated rate; no published study of this kind gives one"}]
 
 
@@ -61,10 +65,19 @@ class Process:
         column = (x.start[:, None] + torch.arange(width)).clamp(max=states.shape[1] - 1)
         return states.gather(1, column)
 
-    def estimate(self, draws: int, seed: int) -> Risk:
+    def estimate(self, draws: int, seed: int, acceptor: Acceptor | None) -> Risk:
         """One replication."""
         rng = SeededRng(seed, "risk", self.name, str(self.threshold))
-        return estimate_risk(self.base, self.prompts, self.scores, self.threshold, draws=draws, rng=rng, runs_at_once=2**10)
+        return estimate_risk(
+            self.base,
+            self.prompts,
+            self.scores,
+            self.threshold,
+            draws=draws,
+            acceptor=self.acceptor,
+            rng=rng,
+            runs_at_once=2**10,
+        )
 
 
 def counting(token: int, times: int, vocab_size: int) -> Acceptor:
@@ -118,11 +131,11 @@ def nearest(make: Callable[[int], Process], probability: float) -> Process:
     raise ValueError(f"No {before.name} of up to 49 is as rare as {probability:g}. Nothing was drawn; change its base.")
 
 
-def replicate(process: Process, draws: int, first: int) -> list[Row]:
+def replicate(process: Process, draws: int, first: int, method: str) -> list[Row]:
     """Some replications as rows."""
     rows = []
     for seed in range(first, first + BATCH):
-        result = process.estimate(draws, seed)
+        result = process.estimate(draws, seed, process.acceptor if method == AUTOMATON else None)
         rows.append({
             "truth": process.truth, "probability": result.probability, "verdict": result.verdict, "reason": result.event.advice,
             "sequences": result.sequences, "levels": len(result.levels), "direct_draws": result.direct_draws,
@@ -140,18 +153,18 @@ def misses_by(row: Row) -> float:
     return abs(math.log(truth) - (low + high) / 2) / max(1e-12, (high - low) / 2)
 
 
-def _replicate_in(process: Process, draws: int, first: int, folder: Path) -> list[Row]:
-    return replicate(process, draws, first)
+def _replicate_in(process: Process, draws: int, first: int, method: str, folder: Path) -> list[Row]:
+    return replicate(process, draws, first, method)
 
 
-def summarise(process: Process, draws: int, rows: list[Row]) -> Row:
+def summarise(process: Process, method: str, draws: int, rows: list[Row]) -> Row:
     """Coverage with its own interval, what the verdicts said, widths and costs."""
     covered = [row["probability"].covers(row["truth"]) for row in rows]
     far = [row for row in rows if misses_by(row) > 2]
     widths = sorted(row["probability"].high / max(row["probability"].low, 1e-300) for row in rows)
     verdicts = [row["verdict"] for row in rows]
     return {
-        "process": process.name, "truth": process.truth, "replications": len(rows),
+        "process": process.name, "knows": method, "truth": process.truth, "replications": len(rows),
         "coverage": direct_probability(sum(covered), len(rows)).probability,
         "mean_over_truth": sum(row["probability"].value for row in rows) / len(rows) / process.truth,
         "high_over_low": widths[len(widths) // 2], "good": verdicts.count("good"), "doubtful": verdicts.count("doubtful"),
@@ -166,18 +179,13 @@ def run(context: StudyContext) -> dict[str, Any]:
     """The rate at which the intervals covered, by process and probability."""
     table: list[Row] = []
     with single_thread():
-        for truth in (1e-6, 1e-3, 1e-9):
-            for make in (motif, count, after_prompts):
-                process = nearest(make, truth)
-                rows: list[Row] = []
-                for first in range(0, REPLICATIONS[context.scale], BATCH):
-                    rows += context.row(
-                        "risk",
-                        f"{process.name}-{truth:g}-{first:04d}",
-                        0,
-                        partial(_replicate_in, process, BUDGET[truth], first),
-                    )
-                table.append(summarise(process, BUDGET[truth], rows))
+        for method, study, replications in ((AUTOMATON, "twist", REPLICATIONS), (SCORE, "risk", SCORE_ALONE)):
+            for truth, make in product((1e-6, 1e-3, 1e-9), (motif, count, after_prompts)):
+                process, rows = nearest(make, truth), list[Row]()
+                for first in range(0, replications[context.scale], BATCH):
+                    make_rows = partial(_replicate_in, process, BUDGET[truth], first, method)
+                    rows += context.row(study, f"{process.name}-{truth:g}-{first:04d}", 0, make_rows)
+                table.append(summarise(process, method, BUDGET[truth], rows))
     about = "Intervals of `esscher risk` at 95 % on automata with exact probabilities."
-    sections = [Section("Coverage", "Each replication has its own draws, pilot and runs.", [Table("Coverage", table)])]
+    sections = [Section("Coverage", "Each replication has its own draws, rounds and runs.", [Table("Coverage", table)])]
     return context.publish("Rare events", about, sections, {"rows": table, "paper": PAPER})

@@ -1,10 +1,13 @@
 """Rare events of a pretrained model, stories260K with 128 tokens: `esscher risk` beside direct draws and a ladder of tilts with
 multistate reweighting, at equal tokens.
 
-    cat     texts that start with a phrase, near 1e-4
-    boy     texts that start with another, near 1e-6
+    cat       texts that start with a phrase, near 1e-4
+    boy       texts that start with another, near 1e-6
+    wizard    texts that contain a word, anywhere, near 1e-4
+    dogs      texts with many dogs, near 1e-4: what makes one likely is what came before
 
-The truth is exact: all ways to write the phrase in tokens are enumerated, and what is left out is bounded.
+The truth of the first two is exact: all ways to write the phrase in tokens are enumerated, and what is left out is bounded.
+That of the others is the share among direct draws, with its interval.
 
 The baseline has the parts of transition paths with MBAR (arXiv 2602.06791), not its code or settings: densities
 a(x) exp(lambda s(x)) of a score s, moves that draw a suffix again, and multistate reweighting. Instead of one long chain a
@@ -16,6 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,7 @@ from esscher.core.space import Sequences, empty_prompts, sequences
 from esscher.core.target import Tilted
 from esscher.energies.events import Event, make_event
 from esscher.estimators.mbar import ladder_mbar
+from esscher.estimators.rare_events import direct_probability
 from esscher.papers.laboratory.coverage import single_thread
 from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, StudyContext
@@ -41,9 +46,15 @@ START = "Once upon a time, there was a "
 EVENTS = {
     "cat": f"starts-with:{START}cat named Lily",
     "boy": f"starts-with:{START}boy who loved to play with his dog",
+    "wizard": "contains: wizard",
+    "dogs": "count:dog>=8",
 }
+EXACT = ("cat", "boy")
 BUDGET = {"smoke": 400, "small": 4000, "paper": 20_000}  # sequences' worth of tokens
-REPLICATIONS = {"smoke": 1, "small": 3, "paper": 40}
+REPLICATIONS = {"smoke": 1, "small": 6, "paper": 40}
+BASELINES = {"smoke": 1, "small": 3, "paper": 40}  # replications of the ladder
+TRUTH_DRAWS = {"smoke": 400, "small": 120_000, "paper": 10**6}
+TRUTH_BATCH = 20_000
 LEAST = 1e-12  # probability of a beginning below which it is left out
 RUNGS, MOVES, CHAINS = 11, 2, 4  # of the baseline
 STEEPNESS = 1.5  # the largest lambda lifts the event by 1 / probability to this power
@@ -96,10 +107,13 @@ def start_probability(logits_of: Callable[[Sequences], Tensor], pieces: Sequence
 def by_risk(text: Text, name: str, draws: int, seed: int, folder: Path) -> list[Row]:
     """One call of `esscher risk`."""
     event, base, rng = text.event(name), text.model.base, SeededRng(seed, "stories", name)
-    risk = estimate_risk(base, empty_prompts(1), event.scores, event.threshold, draws=draws, rng=rng, runs_at_once=12)
+    risk = estimate_risk(
+        base, empty_prompts(1), event.scores, event.threshold, draws=draws, acceptor=event.acceptor(base.space), rng=rng,
+        runs_at_once=12,
+    )  # fmt: skip
     return [{
         "value": risk.probability.value, "probability": risk.probability, "verdict": risk.verdict, "reason": risk.event.advice,
-        "tokens": risk.tokens, "sequences": risk.sequences, "levels": len(risk.levels),
+        "tokens": risk.tokens, "sequences": risk.sequences, "levels": len(risk.levels), "led_by": risk.twist,
     }]  # fmt: skip
 
 
@@ -126,19 +140,36 @@ def by_mbar(text: Text, name: str, draws: int, truth: float, seed: int, folder: 
 
 
 def truth_row(context: StudyContext, text: Text, name: str) -> Row:
-    """The true probability."""
-    phrase = EVENTS[name].partition(":")[2]
-    total, left_out = context.row(
-        "truth", name, 0, lambda folder: start_probability(text.model.base.logits, text.pieces, phrase)
+    """The true probability, exact or as direct draws show it."""
+    row: Row = {"event": name, "what": EVENTS[name]}
+    if name in EXACT:
+        phrase = EVENTS[name].partition(":")[2]
+        total, left_out = context.row(
+            "truth", name, 0, lambda folder: start_probability(text.model.base.logits, text.pieces, phrase)
+        )
+        return {**row, "truth": total, "left_out_at_most": left_out, "direct": None}
+    wanted = TRUTH_DRAWS[context.scale]
+    batches = [min(TRUTH_BATCH, wanted - first) for first in range(0, wanted, TRUTH_BATCH)]
+    hits = sum(
+        context.row("truth", f"direct-{size}", number, partial(_direct_hits, text, size, number))[name]
+        for number, size in enumerate(batches)
     )
-    return {"event": name, "what": EVENTS[name], "truth": total, "left_out_at_most": left_out}
+    direct = direct_probability(hits, wanted).probability
+    return {**row, "truth": direct.value, "left_out_at_most": None, "direct": direct}
+
+
+def _direct_hits(text: Text, draws: int, number: int, folder: Path) -> dict[str, int]:
+    """How many draws of the base show each event whose probability is not known exactly."""
+    x, _ = draw(text.model.base, empty_prompts(1), draws, rng=SeededRng(number, "stories", "direct"))
+    events = {name: text.event(name) for name in EVENTS if name not in EXACT}
+    return {name: int((event.score(x) >= event.threshold).sum()) for name, event in events.items()}
 
 
 def summarise(name: str, method: str, truth: float, rows: Sequence[Row]) -> Row:
     """The relative error over replications, beside that of direct draws with as many tokens."""
-    gaps = [row["value"] / truth - 1 for row in rows]
+    gaps = [row["value"] / max(truth, 1e-300) - 1 for row in rows]
     error, spent = math.sqrt(sum(gap**2 for gap in gaps) / len(gaps)), sum(row["sequences"] for row in rows) / len(rows)
-    direct = math.sqrt((1 - truth) / (truth * spent))
+    direct = math.sqrt((1 - truth) / (max(truth, 1e-300) * spent))
     row: Row = {
         "event": name, "truth": truth, "method": method, "replications": len(rows), "sequences": spent,
         "estimates": ", ".join(f"{row['value']:.3g}" for row in rows), "relative_error": error, "direct_error": direct,
@@ -163,15 +194,16 @@ def run(context: StudyContext) -> dict[str, Any]:
         text = Text.load()
         truths = {name: truth_row(context, text, name) for name in EVENTS}
         rows: dict[tuple[str, str], list[Row]] = {(name, method): [] for name in EVENTS for method in ("risk", "MBAR")}
-        for seed in range(REPLICATIONS[context.scale]):
-            for name in EVENTS:
-                rows[name, "risk"] += context.row("risk", f"{name}-{draws}", seed, partial(by_risk, text, name, draws, seed))
-                make = partial(by_mbar, text, name, draws, truths[name]["truth"], seed)
-                rows[name, "MBAR"] += context.row("mbar", f"{name}-{draws}", seed, make)
+        for seed, name in product(range(REPLICATIONS[context.scale]), EVENTS):
+            make = partial(by_risk, text, name, draws, seed)
+            rows[name, "risk"] += context.row("twist", f"{name}-{draws}", seed, make)
+        for seed, name in product(range(BASELINES[context.scale]), EVENTS):
+            make = partial(by_mbar, text, name, draws, max(truths[name]["truth"], 1e-6), seed)
+            rows[name, "MBAR"] += context.row("mbar", f"{name}-{draws}", seed, make)
     table = [summarise(name, method, truths[name]["truth"], some) for (name, method), some in rows.items()]
     truth_table = [truths[name] for name in EVENTS]
     sections = [
-        Section("Truth", "Over all ways to write the phrase in tokens.", [Table("Truth", truth_table)]),
+        Section("Truth", "Over all ways to write a phrase in tokens, or among direct draws.", [Table("Truth", truth_table)]),
         Section("Errors", "Root mean square of the relative error over replications.", [Table("Errors", table)]),
     ]
     tables = {"rows": table, "truth": truth_table, "paper": PAPER}
