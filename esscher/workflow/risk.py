@@ -484,7 +484,8 @@ def _draws_in(base: Base, prompts: Sequences, scores: PrefixScores, minutes: flo
 
 def _cost(model: Model, target: Tilted, prompts: Sequences, settings: RiskConfig) -> Cost:
     notes = ("The draws are a budget: direct draws that show the event often enough end earlier.",)
-    phase = drawing("drawing", target, prompts, 1, at_once=DRAWS_AT_ONCE, rows=settings.draws)
+    each = -(-settings.draws // len(prompts))
+    phase = drawing("drawing", target, prompts, each, at_once=DRAWS_AT_ONCE, rows=settings.draws)
     disk = draws_on_disk(settings.draws // 4, model.base.space.max_length) if settings.out else 0
     facts = {"device": model.placement, "budget_minutes": settings.minutes}
     facts = {name: value for name, value in facts.items() if value is not None}
