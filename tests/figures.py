@@ -16,6 +16,8 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+from figures_risk import risk_coverage, risk_figures, story_errors, story_figures, story_truth
+
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -85,55 +87,6 @@ def laboratory_figures(folder: Path) -> dict[str, object]:
         for row in result["effects"]
     ]  # fmt: skip
     return {"missing": result["missing"], "verdicts": result["verdicts"], "effects": effects}
-
-
-def risk_figures(folder: Path) -> list[dict[str, object]]:
-    """The coverage of rare events by process and probability."""
-    rows = json.loads((folder / "result.json").read_text())["rows"]
-    return [row | {"coverage": [row["coverage"][end] for end in ("value", "low", "high")]} for row in rows]
-
-
-def story_figures(folder: Path) -> dict[str, object]:
-    """The true probabilities, and the errors by event and method."""
-    result = json.loads((folder / "result.json").read_text())
-    return {"truth": result["truth"], "rows": result["rows"]}
-
-
-def risk_coverage(rows: list[dict[str, object]]) -> str:
-    """A line for each process and probability: coverage with its interval, width, verdicts, misses and cost."""
-    head = ["process", "probability", "covers, %", "mean / truth", "high / low", "good, doubtful, unreliable", "far misses",
-            "unwarned", "most sequences of budget"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in sorted(rows, key=lambda row: -float(row["truth"])):
-        value, low, high = (f"{100 * float(number):.1f}" for number in row["coverage"])
-        width = f"{row['high_over_low']:.1f}" if row["high_over_low"] < 1000 else "above 1,000"
-        verdicts = ", ".join(str(row[word]) for word in ("good", "doubtful", "unreliable"))
-        cells = [row["process"], f"{row['truth']:.2g}", f"{value} [{low}, {high}]", f"{row['mean_over_truth']:.2f}", width,
-                 verdicts, row["far_misses"], row["far_misses_unwarned"],
-                 f"{row['most_sequences']:,.0f} of {row['budget']:,}"]  # fmt: skip
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def story_truth(figures: dict[str, list[dict[str, object]]]) -> str:
-    lines = ["| event | what | probability | left out at most |", "| --- | --- | --- | --- |"]
-    lines += [
-        f"| {row['event']} | `{row['what']}` | {row['truth']:.4g} | {row['left_out_at_most']:.0e} |" for row in figures["truth"]
-    ]
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def story_errors(figures: dict[str, list[dict[str, object]]]) -> str:
-    """A line for each event and method: the estimates, and their error beside that of direct draws with as many tokens."""
-    head = ["event", "method", "sequences' worth", "estimates", "relative error", "direct draws", "ratio", "verdicts"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in figures["rows"]:
-        errors = f"{row['relative_error']:.2f} | {row['direct_error']:.2f} | {row['ratio']:.2f}"
-        verdicts = f"{row['verdicts']}; {row['covered']} of {row['replications']} cover" if "verdicts" in row else ""
-        lines.append(
-            f"| {row['event']} | {row['method']} | {row['sequences']:,.0f} | {row['estimates']} | {errors} | {verdicts} |"
-        )
-    return "\n" + "\n".join(lines) + "\n"
 
 
 def image_figures(folder: Path) -> dict[str, object]:
@@ -779,7 +732,8 @@ BLOCKS = {
     ("intervals", "texts"): partial(texts_table, laws="registered"),
     ("intervals", "held_back_texts"): partial(texts_table, laws="held back"),
     ("intervals", "second_texts"): partial(texts_table, laws="held back again"),
-    ("risk", "coverage"): risk_coverage,
+    ("risk", "automaton"): partial(risk_coverage, knows="an automaton of the event"),
+    ("risk", "score"): partial(risk_coverage, knows="a score alone"),
     ("risk_stories", "truth"): story_truth,
     ("risk_stories", "errors"): story_errors,
     ("eforcing_laboratory", "status"): laboratory_status,

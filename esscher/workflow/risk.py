@@ -1,6 +1,7 @@
 """How likely a model produces a text with an event: direct draws first, then draws that are led to it.
 
-    direct draws     `FIRST_SHARE` of the budget; with `ENOUGH_HITS` of them the answer is their share
+    direct draws     `FIRST_SHARE` of the budget; with `ENOUGH_HITS` hits the answer is their share, and with
+                     `FREQUENT_HITS` the share among as many more as the budget allows
     twisted draws    where a finite automaton recognises the event, and weights will be even enough: a twist on its states is
                      fitted in rounds, whose draws are dropped; then independent weighted draws
                      (`esscher.samplers.acceptor_twist`)
@@ -72,6 +73,7 @@ from esscher.workflow.processors import PromptSet
 FIRST_SHARE, PILOT_SHARE, RESERVE = 0.05, 0.3, 0.1  # of the budget: direct draws; the pilot at most; left for costs that differ
 PILOT_PARTICLES = 0.01  # of the budget
 ENOUGH_HITS = 100
+FREQUENT_HITS = 10  # of the first draws, from which on direct draws will show it about 200 times
 ROUNDS, ROUND_SHARE, FEWEST_OF_ROUND = 5, 0.02, 128  # of fitting a twist: how many, their part of the budget, draws at least
 SETTLED = 0.9  # share of effective draws from which on the twist is good enough
 INDEPENDENT = 0.2  # share of effective draws from which on they need not be resampled
@@ -196,6 +198,11 @@ def estimate_risk(
     hits = table[:, -1] >= threshold
     if int(hits.sum()) >= ENOUGH_HITS:
         return _direct_risk(first, hits, tokens, mean_length, confidence)
+    if int(hits.sum()) >= FREQUENT_HITS:  # without the first draws, by which this is decided
+        rest = max(len(prompts), int((1 - RESERVE) * (budget - tokens) / mean_length))
+        more = _direct(base, prompts, scores, threshold, rest, rng.stream("more"), work)
+        hits = scores(more)[:, -1] >= threshold
+        return _direct_risk(more, hits, tokens + int(more.lengths.sum()), mean_length, confidence)
     if acceptor is not None and bool((acceptor.accepts(on_cpu(first)) == hits).all()):
 
         def holds(x: Sequences) -> Tensor:
@@ -521,17 +528,19 @@ def _report(
     if rows:
         tables["texts"] = rows
     direct = risk.direct_draws
-    led = bool(risk.levels or risk.twist) and not math.isnan(direct)
+    saved = direct / risk.sequences if risk.levels or risk.twist else math.nan
     facts: dict[str, Any] = {
         "probability": risk.probability, "verdict": risk.verdict, "reason": risk.event.advice, "event": event,
         "prompts": len(labels) if len(labels) > 1 else None,
         "cost": f"{risk.sequences:,.0f} sequences' worth of the base's tokens ({risk.tokens:,} tokens)",
         "direct_draws_for_this_error": None if math.isnan(direct) else float(f"{direct:.3g}"),
-        "tokens_saved": float(f"{direct / risk.sequences:.3g}") if led else None,
+        "tokens_saved": f"{saved:.3g} times as many" if saved >= 1 else None,
         "led_by": risk.twist or None,
         **model.facts, "seed": settings.seed,
     }  # fmt: skip
     notes = []
+    if saved < 1:
+        notes.append(f"{direct:,.0f} direct draws, {saved:.2g} of what was drawn, would have had the same error.")
     if len(labels) > 1:
         notes.append(
             f"The probability is the mean over these {len(labels)} prompts, which are the population: no other is meant."

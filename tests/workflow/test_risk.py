@@ -36,6 +36,14 @@ def test_a_frequent_event_takes_direct_draws(model):
     assert len(result.texts) == 4
 
 
+def test_an_event_that_is_not_rare_takes_more_direct_draws(model):
+    result = model.risk("count:a>=2", draws=1000)
+    assert "direct" in result.probability.method
+    assert result.probability.n == pytest.approx(0.9 * 950, abs=60)  # the first draws decide, and do not count
+    assert not result.risk.twist
+    assert result.report.facts["direct_draws_for_this_error"] is not None
+
+
 def many(text: str) -> float:
     """An event without an automaton: a function of the text."""
     return text.count("a")
@@ -68,7 +76,15 @@ def test_an_event_with_an_automaton_is_led_to(model, monkeypatch, least, how):
     assert len(result.texts) == 4
     assert all(text.count("a") >= 7 for text in result.texts)
     assert result.report.facts["led_by"] == result.risk.twist
-    assert result.report.facts["tokens_saved"] > 1
+    assert float(result.report.facts["tokens_saved"].split()[0]) > 1
+    assert not result.report.notes
+
+
+def test_a_report_says_when_direct_draws_would_have_been_cheaper(model):
+    result = model.risk(many, at_least=5, draws=1000, runs=12)
+    assert result.risk.direct_draws < result.risk.sequences
+    assert "direct draws" in result.report.notes[0]
+    assert result.report.facts["tokens_saved"] is None
 
 
 def test_texts_that_end_early_are_completed(model):
@@ -98,6 +114,7 @@ def test_an_automaton_that_does_not_agree_is_not_used(model, monkeypatch):
 
 def test_what_contradicts_the_direct_draws_is_unreliable(model, monkeypatch):
     monkeypatch.setattr(workflow, "ENOUGH_HITS", 10**9)
+    monkeypatch.setattr(workflow, "FREQUENT_HITS", 10**9)
     wrong = workflow.weighted_probability
 
     def lower(log_weight, **named):
