@@ -32,7 +32,7 @@ class RiskConfig(Truncation):
     minutes: float | None = field(default=None, kw_only=True)
     """Budget in minutes instead, as many draws as the first ones suggest."""
     runs: int = field(default=12, kw_only=True)
-    """Independent runs of the ladder, from whose spread the interval comes."""
+    """Independent runs of the ladder, from whose spread the interval comes; of particles twice as many."""
     confidence: float = field(default=0.95, kw_only=True)
     """Coverage of the interval."""
     texts: int = field(default=4, kw_only=True)
