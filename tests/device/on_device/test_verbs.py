@@ -57,6 +57,10 @@ VERBS = {  # in an order in which each finds what it reads
                                     "2"),
     "measure, Hugging Face": ("measure", "{run}/gpt2", *TEXTS, "--max-length", "8"),
     "sample, Hugging Face": ("sample", "{run}/gpt2", "--draws", "3", "--max-length", "8", "--prompts", "10"),
+    "risk": ("risk", "{run}/gpt2", "--event", "contains:1111111", "--draws", "1000", "--max-length", "8", "--prompt", "10",
+             "--prompt", "0"),
+    "risk, by a score": ("risk", "{run}/gpt2", "--event", "matches:0000000$", "--draws", "1000", "--max-length", "8", "--runs",
+                         "4"),
     "rescore": ("rescore", "{run}/lists.jsonl", "--base", "{run}/base", "--energy", "{run}/energy", "--out",
                 "{run}/scored.jsonl"),
     "translate": ("translate", "{run}/translator", "abc", "cab ba"),
@@ -137,7 +141,7 @@ def assert_close(actual, expected, where=""):
         assert actual == pytest.approx(expected, rel=1e-3, abs=1e-5, nan_ok=True), f"{where}: {actual}, {expected}"
 
 
-FAST = ["train", "tilt", "distil", "sample", "score", "measure", "sample, Hugging Face"]
+FAST = ["train", "tilt", "distil", "sample", "score", "measure", "sample, Hugging Face", "risk"]
 
 
 @pytest.mark.parametrize("verb", slow_except(FAST, VERBS))
