@@ -47,7 +47,7 @@ from esscher.estimators.rare_events import (
     twisted_runs_probability,
     weighted_probability,
 )
-from esscher.estimators.reliability import Verdict
+from esscher.estimators.reliability import Verdict, upper_spread
 from esscher.exact.acceptors import Acceptor
 from esscher.reports.report import Report
 from esscher.samplers.acceptor_twist import (
@@ -77,6 +77,7 @@ FREQUENT_HITS = 10  # of the first draws, from which on direct draws will show i
 ROUNDS, ROUND_SHARE, FEWEST_OF_ROUND = 5, 0.02, 128  # of fitting a twist: how many, their part of the budget, draws at least
 SETTLED = 0.9  # share of effective draws from which on the twist is good enough
 INDEPENDENT = 0.2  # share of effective draws from which on they need not be resampled
+EVEN_SPREAD = 1.5  # and the spread of log weights in nats, which luck hardly moves: draws that miss heavy weights look even
 RUNS_OF_PARTICLES = 2  # times as many as of splitting: of 400 intervals from 12 runs, one was far off
 RESAMPLED = 0.5  # share of effective particles below which these are resampled
 FADED = 0.5  # weight of what earlier rounds showed, in each round
@@ -297,7 +298,9 @@ def _twisted(
         return cost
     left, twist = (1 - RESERVE) * (budget - tokens - cost), AcceptorTwist(events, fitted["log_psi"])
     alone, together = fitted["each"].tolist()
-    independent = float(1 / torch.softmax(fitted["log_weight"], 0).square().sum()) >= INDEPENDENT * count
+    effective = float(1 / torch.softmax(fitted["log_weight"], 0).square().sum())
+    spread = float(upper_spread(fitted["log_weight"][None])[0])
+    independent = effective >= INDEPENDENT * count and spread <= EVEN_SPREAD
     if independent:
         total = max(2, int(left / alone))
         sizes = [(1, min(DRAWS_AT_ONCE, total - done)) for done in range(0, total, DRAWS_AT_ONCE)]

@@ -66,6 +66,7 @@ def test_an_event_with_a_score_alone_takes_a_ladder(model):
 @pytest.mark.parametrize(("least", "how"), [(0.0, "independent"), (2.0, "particles")])
 def test_an_event_with_an_automaton_is_led_to(model, monkeypatch, least, how):
     monkeypatch.setattr(workflow, "INDEPENDENT", least)
+    monkeypatch.setattr(workflow, "EVEN_SPREAD", 100.0)
     result = model.risk("count:a>=7", draws=4000, runs=8)
     assert how in result.risk.twist
     assert result.verdict == "good"
