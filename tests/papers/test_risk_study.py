@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from esscher.papers.laboratory.risk import TRUTHS, after_prompts, count, motif, nearest
+from esscher.papers.laboratory.risk import AUTOMATON, SCORE, TRUTHS, after_prompts, count, motif, nearest, replicate
 from esscher.papers.laboratory.risk_stories import start_probability, summarise
 
 
@@ -61,3 +61,9 @@ def test_the_error_is_beside_that_of_direct_draws_with_as_many_tokens():
     assert row["relative_error"] == pytest.approx(0.1)
     assert row["direct_error"] == pytest.approx(0.1)
     assert row["ratio"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("method", "how"), [(AUTOMATON, "weighted"), (SCORE, "splitting")])
+def test_a_replication_knows_what_its_row_says(method, how):
+    rows = replicate(nearest(motif, 1e-3), 2000, 0, method)
+    assert {how in row["probability"].method for row in rows} == {True}

@@ -35,7 +35,7 @@ from esscher.workflow.risk import Risk, estimate_risk
 TRUTHS = (1e-3, 1e-6, 1e-9)
 BUDGET = {1e-3: 20_000, 1e-6: 20_000, 1e-9: 40_000}  # sequences' worth of tokens
 REPLICATIONS = {"smoke": 5, "small": 400, "paper": 1000}
-SCORE_ALONE = {"smoke": 5, "small": 200, "paper": 1000}
+SCORE_ALONE = {"smoke": 5, "small": 100, "paper": 1000}
 BATCH = 5  # replications of a row
 MOTIF = [3, 1, 3, 3, 2] * 10
 PROMPTS = [[1], [2], [3], [1, 2], [3, 3], [2, 3, 1]]
@@ -74,7 +74,7 @@ class Process:
             self.scores,
             self.threshold,
             draws=draws,
-            acceptor=self.acceptor,
+            acceptor=acceptor,
             rng=rng,
             runs_at_once=2**10,
         )
