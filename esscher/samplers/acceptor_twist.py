@@ -73,7 +73,7 @@ class EventStates:
     def states(self) -> int:
         return len(self.next_state)
 
-    @property
+    @cached_property
     def group(self) -> Int[Tensor, "L"]:
         """The group of each position: the first positions alone, then longer and longer groups."""
         position = torch.arange(self.length)
@@ -179,11 +179,6 @@ class AcceptorTwist:
     def flat(cls, events: EventStates) -> "AcceptorTwist":
         """psi = 1 everywhere: draws of the base, which end where acceptance is settled."""
         return cls(events, torch.zeros(events.length + 1, events.states + 2, dtype=torch.float64))
-
-    @cached_property
-    def log_probability(self) -> float:
-        """The log of the probability of the event, as the twist guesses it."""
-        return float(self.log_psi[0, 0])
 
 
 def fit_twist(events: EventStates, transitions: Transitions) -> AcceptorTwist:
