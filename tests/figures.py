@@ -16,7 +16,15 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from figures_risk import risk_coverage, risk_figures, story_errors, story_figures, story_truth
+from figures_risk import (
+    example,
+    example_figures,
+    risk_coverage,
+    risk_figures,
+    story_errors,
+    story_figures,
+    story_truth,
+)
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -28,6 +36,8 @@ COMMANDS = {
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
     "risk": "esscher reproduce risk --scale small --out runs/risk",
     "risk_stories": "esscher reproduce risk-stories --scale small --out runs/risk-stories",
+    "risk_example": "esscher risk smollm2 --prompt 'The chef came out of the kitchen and' "
+    "--event 'phrases:his gun,a gun,her gun' --max-length 20 --draws 4000 --out runs/risk-example",
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
@@ -43,7 +53,7 @@ def record(name: str, folder: Path) -> None:
     FIGURES.mkdir(exist_ok=True)
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
-        "risk": risk_figures, "risk_stories": story_figures,
+        "risk": risk_figures, "risk_stories": story_figures, "risk_example": example_figures,
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
@@ -734,6 +744,7 @@ BLOCKS = {
     ("intervals", "second_texts"): partial(texts_table, laws="held back again"),
     ("risk", "automaton"): partial(risk_coverage, knows="an automaton of the event"),
     ("risk", "score"): partial(risk_coverage, knows="a score alone"),
+    ("risk_example", "answer"): example,
     ("risk_stories", "truth"): story_truth,
     ("risk_stories", "errors"): story_errors,
     ("eforcing_laboratory", "status"): laboratory_status,

@@ -57,3 +57,28 @@ def story_errors(figures: dict[str, list[dict[str, object]]]) -> str:
             f"| {row['event']} | {row['method']} | {row['sequences']:,.0f} | {row['estimates']} | {errors} | {verdicts} |"
         )
     return "\n" + "\n".join(lines) + "\n"
+
+
+def example_figures(folder: Path) -> dict[str, object]:
+    """What `esscher risk` printed of one event of a pretrained model."""
+    answer = json.loads((folder / "answer.json").read_text())
+    names = ("probability", "verdict", "reason", "cost", "direct_draws_for_this_error", "tokens_saved")
+    return {
+        **{name: answer["facts"][name] for name in names},
+        "texts": [" ".join(row["text"].split()) for row in answer["tables"]["texts"]],
+    }
+
+
+def example(figures: dict[str, object]) -> str:
+    """The facts and the texts, as a table."""
+    probability = "{value:.2g} [{low:.2g}, {high:.2g}]".format(**figures["probability"])
+    direct = f"{figures['direct_draws_for_this_error']:,.0f}"
+    lines = [
+        f"| probability | {probability} |",
+        "| --- | --- |",
+        f"| verdict | {figures['verdict']}: {figures['reason']} |",
+        f"| cost | {figures['cost']} |",
+        f"| direct draws for this error | {direct}, {figures['tokens_saved']} |",
+        *(f"| a text | … {text} … |" for text in figures["texts"]),
+    ]
+    return "\n" + "\n".join(lines) + "\n"

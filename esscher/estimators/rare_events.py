@@ -6,11 +6,12 @@ over prompts with different probabilities (Hoeffding, 1956). Without a hit it st
 
 Independent weighted draws (`esscher.samplers.acceptor_twist`) have the interval of a mean weight, as log Z has it.
 
-The estimates of runs of splitting, or of particles, are unbiased and nearly log-normal, so the interval is that of the mean of
-a log-normal law, by Cox's method (Zhou and Gao, Statistics in Medicine, 1997) from the mean and the variance of their
-logarithms, with Student's quantile; the value is the plain mean, which is unbiased. The variance is at least `LEAST_SHARE` of
-that with independent stages, so that runs that agree by luck do not shorten the interval. Measured coverage:
-docs/guide/rare_events.md.
+The estimates of runs of splitting are unbiased and nearly log-normal, so the interval is that of the mean of a log-normal law,
+by Cox's method (Zhou and Gao, Statistics in Medicine, 1997) from the mean and the variance of their logarithms, with Student's
+quantile; the value is the plain mean, which is unbiased. Those of runs of particles have a longer tail above (Cox's method
+covers in 91 to 94 %), and the interval of a mean weight, which goes on by `UNSEEN_RUNS` more runs like the largest. The variance
+is at least `LEAST_SHARE` of that with independent stages, so that runs that agree by luck do not shorten the interval. Measured
+coverage: docs/guide/rare_events.md.
 """
 
 import math
@@ -31,6 +32,7 @@ WIDE = 1.0  # standard deviation of the logarithms of runs above which they disa
 LOST = 0.1  # share of runs that may end without the event
 SKEWNESS = "skewness-corrected"
 HEAVY_TAIL = 0.7  # a Pareto index above which a mean weight converges slowly (Vehtari et al., 2024)
+UNSEEN_RUNS = 0.5  # chosen on 1,182 replications of the study with other seeds: 95.9 and 94.0 % cover
 LEAST_SHARE = 0.7  # of the variance with independent stages, below which that of the runs is lucky
 
 
@@ -120,9 +122,22 @@ def twisted_runs_probability(
     log_p: Float[Tensor, "R"], variance: Float[Tensor, "R"], roots: Int[Tensor, "R"], *, confidence: float = 0.95
 ) -> RareEvent:
     """The mean of the estimates of independent runs of particles (`esscher.samplers.acceptor_twist.TwistedDraws`)."""
+    from scipy.special import stdtrit
+
     check_confidence(confidence)
-    method = f"{len(log_p)} runs of particles with a twist, log-normal"
-    return _of_runs(log_p, float(variance.mean()), roots, method, confidence)
+    runs, method = len(log_p), f"{len(log_p)} runs of particles with a twist, skewness-corrected"
+    if runs < 2 or not bool((log_p > -torch.inf).any()):
+        return _of_runs(log_p, float(variance.mean()), roots, method, confidence)
+    largest = float(torch.softmax(log_p, 0).max())
+    mean = interval(
+        lambda count: log_mean(count[0], log_p), [(1, runs)], confidence=confidence, n=runs, method=method, counted="runs",
+        scale="log mean", unseen=(0.0, math.log1p((largest - 1 / runs) * UNSEEN_RUNS * runs / (runs + UNSEEN_RUNS))),
+        limits=(-math.inf, 0.0),
+    )  # fmt: skip
+    least = float(stdtrit(runs - 1, (1 + confidence) / 2)) * math.sqrt(LEAST_SHARE * float(variance.mean()) / runs)
+    low, high = min(mean.low, mean.value - least), min(0.0, max(mean.high, mean.value + least))
+    ended = log_p == -torch.inf
+    return RareEvent(replace(mean, low=low, high=high).map(math.exp), *_verdict(log_p[~ended], int(ended.sum()), roots))
 
 
 def _of_runs(log_p: Float[Tensor, "R"], least: float, roots: Int[Tensor, "R"], method: str, confidence: float) -> RareEvent:
