@@ -9,9 +9,9 @@ Independent weighted draws (`esscher.samplers.acceptor_twist`) have the interval
 The estimates of runs of splitting are unbiased and nearly log-normal, so the interval is that of the mean of a log-normal law,
 by Cox's method (Zhou and Gao, Statistics in Medicine, 1997) from the mean and the variance of their logarithms, with Student's
 quantile; the value is the plain mean, which is unbiased. Those of runs of particles have a longer tail above (Cox's method
-covers in 91 to 94 %), and the interval of a mean weight, which goes on by `UNSEEN_RUNS` more runs like the largest. The variance
-is at least `LEAST_SHARE` of that with independent stages, so that runs that agree by luck do not shorten the interval. Measured
-coverage: docs/guide/rare_events.md.
+covers in 91 to 94 %), and the interval of a mean weight, which goes on by `UNSEEN_RUNS` more runs like the largest. The
+variance is at least `LEAST_SHARE` of that with independent stages, so that runs that agree by luck do not shorten the
+interval. Measured coverage: docs/guide/rare_events.md.
 """
 
 import math
