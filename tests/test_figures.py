@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import figures
+import figures_laboratory
 import pytest
 
 
@@ -52,9 +53,29 @@ def test_images_have_a_verdict_when_they_are_complete():
     )
 
 
-def test_counts_of_the_laboratory_are_of_one_objective():
-    row = {"method": "one", "conditions": 9, "gains": 1, "open": 6, "loses": 2, "verdict": "open"}
-    assert figures.laboratory_summary({"verdicts": [row]}, "one") == " of 9 conditions it gains in 1 and loses in 2 "
+def test_averages_of_the_laboratory_have_their_verdicts_when_it_is_complete():
+    row = {"prefix KL": [1.0, -1.0, 3.0], "after own prefixes": [2.0, -1.0, 5.0], "own energy": [-4.0, -5.0, -3.0]}
+    name = "E-Forcing, published, drawn"
+    groups = {"all conditions": (2.0, "reproduced"), "motif": (4.0, "reproduced"), "hidden Markov": (0.5, "open")}
+    averages = [
+        {**row, "over": over, "method": method, "KL": [value, value - 1, value + 1], "verdict": verdict}
+        for method in ("likelihood", name)
+        for over, (value, verdict) in groups.items()
+    ]
+    counts = [{"method": name, "conditions": 9, "gains": 2, "open": 6, "loses": 1, "verdict": "open"}]
+    complete, partial = ({"missing": missing, "averages": averages, "verdicts": counts} for missing in (0, 7))
+    assert figures_laboratory.headline(complete, name) == (
+        " saves in per cent, mean of 9 conditions: **2.0 [1.0, 3.0]** (motif **4.0 [3.0, 5.0]**, hidden Markov "
+        "0.5 [-0.5, 1.5]); 2 of them gain and 1 lose "
+    )
+    assert "*reproduced* on average (motif *reproduced*, hidden Markov *open*)" in figures_laboratory.headline_verdict(
+        complete, name
+    )
+    assert figures_laboratory.headline_verdict(partial, name) == " *open*: not complete "
+    assert "| reproduced | open |" in figures_laboratory.averages_by_group(complete)
+    assert "reproduced" not in figures_laboratory.averages_by_group(partial)
+    assert "| likelihood |  |  |  | **-4.0 [-5.0, -3.0]** |" in figures_laboratory.averages_by_divergence(complete)
+    assert "published **-4.0 [-5.0, -3.0]**" in figures_laboratory.own_energy(complete)
 
 
 def test_a_table_of_spans_says_what_is_not_made_and_what_one_seed_cannot():

@@ -454,7 +454,7 @@ def french_english(archive: Path) -> list[tuple[str, str]]:
         rows = [line.split("\t")[:2] for line in io.TextIOWrapper(whole.open("fra.txt"), encoding="utf8")]
     pairs, seen = [], set[tuple[str, ...]]()
     for pair in rows:
-        english, french = (tuple(WORD.findall(text.lower().replace("’", "'"))) for text in pair)
+        english, french = (tuple(WORD.findall(text.lower().replace("\u2019", "'"))) for text in pair)
         if len(french) <= MOST_WORDS and seen.isdisjoint((english, french)):
             seen |= {english, french}
             pairs.append((french, english))
