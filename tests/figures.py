@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import figures_laboratory
+import figures_translation
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -31,6 +32,7 @@ COMMANDS = {
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
+    "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
@@ -44,7 +46,7 @@ def record(name: str, folder: Path) -> None:
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": risk_figures, "risk_stories": story_figures,
-        "eforcing_images": image_figures,
+        "eforcing_images": image_figures, "eforcing_translation": figures_translation.translation_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
     }  # fmt: skip
@@ -786,6 +788,7 @@ BLOCKS = {
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
     **{("eforcing_laboratory", name): block for name, block in figures_laboratory.BLOCKS.items()},
+    **{("eforcing_translation", name): block for name, block in figures_translation.BLOCKS.items()},
     ("eforcing_images", "status"): image_status,
     ("eforcing_images", "effects"): image_effects,
     ("eforcing_images", "levels"): image_levels,

@@ -31,6 +31,7 @@ from esscher.data.translation_pairs import Pairs
 from esscher.decoding.beam_search import BeamSearch, Greedy
 from esscher.decoding.decoders import BestOfN, Decoder, RandomDraw
 from esscher.energies.features import ConditionalLogLinear, prompt_network
+from esscher.energies.self_energy import SELF, normalised_self_energy
 from esscher.energies.translation_features import copied_words, coverage, length_ratio, lexicon_of
 from esscher.metrics.metric import LengthGroup, by_length, get_metric, paired_comparison, word_ratio
 from esscher.networks.registry import NetworkConfig
@@ -39,9 +40,19 @@ from esscher.objectives.config import EForcingConfig
 from esscher.objectives.likelihood import TiltedLikelihood
 from esscher.papers.eforcing.choosing import choose, with_learning_rate, with_strength
 from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SMOOTH, exposure_columns, residual_energy
+from esscher.papers.eforcing.translation_tables import (
+    ONE_DRAW,
+    curve_rows,
+    metric_rows,
+    over_pairs,
+    own_energy_rows,
+    setting_rows,
+    verdict_rows,
+)
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
+from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
 from esscher.reports.document import Section, Table, TextLines
+from esscher.samplers.ancestral import draw
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
@@ -52,6 +63,7 @@ from esscher.workflow.train import train_base
 from esscher.workflow.translate import translate
 
 WITH_FORCING = f", {FORCED}"
+RATE, STRENGTH = "learning rate", f"strength of {FORCED}"
 Decodings = Mapping[str, tuple[Decoder, str | None]]  # by name; the energy is named as on the command line
 
 
@@ -103,6 +115,10 @@ MEANING = (
     "smoothing against likelihood, among heads against the softmax, sentence by sentence, with the p-value of approximate "
     "randomisation. Length is the number of words over that of the references."
 )
+CURVES = (
+    "The lowest validation loss of a token in nats (likelihood, without smoothing), how far it fell in the last quarter of the "
+    "epochs, and how far it rose after the lowest."
+)
 RATIO = (
     "Ratio: how often the true token is likelier after the system's own words than after those of the same without E-Forcing."
 )
@@ -121,10 +137,22 @@ def run(context: StudyContext) -> dict[str, Any]:
     over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained", "perplexity"))
     lengths_over = means_over_seeds(lengths, ("pairs", "system", "decoded", "words"), ("BLEU", "gained"))
     exposure_over = means_over_seeds(exposure, ("pairs", "system"), ("ratio",))
+    settings = [row for study in studies for row in setting_rows(context, study.name, (RATE, STRENGTH))]
+    curves = [row for study in studies for row in curve_rows(context, study.name, context.names(study))]
+    curves_over = means_over_seeds(curves, ("pairs", "system"))
+    metrics = [row for study in studies for row in _metric_rows(context, study)]
+    metrics_over = means_over_seeds(metrics, ("pairs", "system", "metric"), ("value", "gained"))
+    own = means_over_seeds(own_energy_rows(rows), ("pairs", "system", "decoded"))
+    verdicts = verdict_rows(_claims(rows, over, lengths_over, exposure_over, own))
     results = [
+        Table("Verdicts", verdicts, "Open if the interval over seeds holds what would be without effect."),
         Table("Systems", rows),
         Table("Over seeds", over),
         Table("By words of the source, over seeds", lengths_over),
+        Table("Other metrics, beam of 5, over seeds", metrics_over),
+        Table("Own draws chosen by the own energy, over seeds", own, "Gained over one draw of the same system."),
+        Table("Validation losses, over seeds", curves_over, CURVES),
+        Table("Settings", settings, "Chosen by the validation loss of label smoothing, with a seed that no row has."),
         Table("Exposure", exposure, f"{RATIO} {EXPOSURE}"),
         Table("Exposure, over seeds", exposure_over),
         Table("Energies", energies, "Candidates of the base, chosen with and without an energy; seed 0 alone."),
@@ -133,8 +161,37 @@ def run(context: StudyContext) -> dict[str, Any]:
     sections = [Section("Results", MEANING, results), *(_section(context, study) for study in studies)]
     by_length = {"by length": lengths, "by length over seeds": lengths_over}
     measured = {"exposure": exposure, "exposure over seeds": exposure_over, "energies": energies}
+    measured |= {"metrics over seeds": metrics_over, "own energy over seeds": own, "verdicts": verdicts}
+    measured |= {"curves": curves, "curves over seeds": curves_over, "settings": settings}
     tables = {"rows": rows, "over seeds": over, **by_length, **measured, "paper": PAPER}
     return context.publish("Translation", about, sections, tables, missing)
+
+
+def _metric_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
+    """Metrics other than BLEU of translations by the beam."""
+
+    def decoded(system: str, seed: int) -> list[str]:
+        return read_decoded(context.run_dir(study.name, system, seed), "beam of 5")
+
+    return metric_rows(study.name, context.names(study), study.baseline_of, decoded, study.test.targets)
+
+
+def _claims(rows: Rows, over: Rows, lengths: Rows, exposure: Rows, own: Rows) -> dict[str, tuple[Rows, str, float]]:
+    """The rows over seeds that speak of each claim of the paper on E-Forcing, their column, and its value without effect."""
+    forced = [name + WITH_FORCING for name in (PLAIN, SMOOTH)]
+
+    def of_forcing(table: Rows) -> Rows:
+        return [row for row in table if row["system"] in forced]
+
+    standard = [row for row in rows if row["decoded"] in STANDARD_DECODINGS]
+    both = over_pairs(standard, ("pairs", "decoded"), "gained", forced)
+    longest = lengths[-1]["words"] if lengths else None  # groups ascend
+    return {
+        "BLEU": ([*(row for row in of_forcing(over) if row["decoded"] in STANDARD_DECODINGS), *both], "gained", 0.0),
+        "long sources": ([row for row in of_forcing(lengths) if row["words"] == longest], "gained", 0.0),
+        "exposure": (of_forcing(exposure), "ratio", 0.5),
+        "choosing by the own energy": (of_forcing(own), "gained", 0.0),
+    }
 
 
 def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> TranslationStudy:
@@ -143,12 +200,12 @@ def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> Tran
     models = dict(study.models)
     if study.rates:
         candidates = {rate: with_learning_rate(models[SMOOTH], rate) for rate in study.rates}
-        rate = choose(context, study.name, "learning rate", candidates)
+        rate = choose(context, study.name, RATE, candidates)
         models = {name: with_learning_rate(run, rate) for name, run in models.items()}
     if study.forcing_strengths:
         forced = models[SMOOTH + WITH_FORCING]
         candidates = {strength: with_strength(forced, strength) for strength in study.forcing_strengths}
-        strength = choose(context, study.name, f"strength of {FORCED}", candidates)
+        strength = choose(context, study.name, STRENGTH, candidates)
         models = {name: with_strength(one, strength) if name.endswith(WITH_FORCING) else one for name, one in models.items()}
     return replace(study, models=models)
 
@@ -161,8 +218,10 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
         if not exists_on_main_process(run_dir / RESULTS):
             train_base(run_with_seed(study.models[system], run_dir, seed))
         for decoding, (decoder, energy) in study.decodings.items():
-            model, rng = load(run_dir, energy), SeededRng(seed)
-            translations[system, seed, decoding] = decode_once(run_dir, decoding, model, decoder, study.test, rng=rng)
+            model = partial(_load, run_dir, energy, rng=SeededRng(seed).stream(DIVIDED))
+            translations[system, seed, decoding] = decode_once(
+                run_dir, decoding, model, decoder, study.test, rng=SeededRng(seed)
+            )
     rows = []
     for (system, seed, decoding), lines in translations.items():
         other = study.baseline_of(system)
@@ -200,14 +259,23 @@ def _by_length(context: StudyContext, study: TranslationStudy, system: str, seed
     return by_length(counts, study.test.sources, study.length_bounds, rng=SeededRng(seed))
 
 
+def _load(run_dir: Path, energy: str | None, *, rng: Rng) -> Model:
+    """The model of a run, tilted by the energy that a decoding names."""
+    if energy != DIVIDED:
+        return load(run_dir, energy)
+    model = load(run_dir)
+    draws, _ = draw(model.base, model.training_splits().validation.prompts(), 1, rng=rng)
+    return replace(model, target=Tilted(model.base, normalised_self_energy(model.base, draws)))
+
+
 @torch.no_grad()
-def decode_once(folder: Path, name: str, model: Model, decoder: Decoder, test: Pairs, *, rng: Rng) -> list[str]:
+def decode_once(folder: Path, name: str, model: Callable[[], Model], decoder: Decoder, test: Pairs, *, rng: Rng) -> list[str]:
     """The translations of test pairs by one way to decode; they are kept in a file, one line each."""
     file = _file(folder, name)
     if not exists_on_main_process(file):
         say = current_progress().say
         translations = translate(
-            model, test.sources, decoder, rng=rng,
+            model(), test.sources, decoder, rng=rng,
             say=lambda count: say(f"{file.stem}: {count:,} of {len(test):,} test sentences"),
         )  # fmt: skip
         write_file(file, "".join(f"{translation.text}\n" for translation in translations).encode())
@@ -262,8 +330,10 @@ def energy_rows(context: StudyContext, study: TranslationStudy, system: str, *, 
     }
     for decoding, decoder in ENERGY_DECODERS.items():
         lines = {
-            name: decode_once(folder, f"{name}-{decoding}", model, decoder, study.test, rng=SeededRng(0))
-            for name, model in models.items()
+            name: decode_once(
+                folder, f"{name}-{decoding}", partial(models.__getitem__, name), decoder, study.test, rng=SeededRng(0)
+            )
+            for name in models
         }
         for name, translations in lines.items():
             baseline = None if name == BASE_ALONE else lines[BASE_ALONE]
@@ -290,10 +360,9 @@ def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: 
 
 
 def _section(context: StudyContext, study: TranslationStudy) -> Section:
-    """Other metrics, validation losses and example translations; seed 0, the first decoding."""
+    """Validation losses and example translations; seed 0, the first decoding."""
     test, decoding = study.test, next(iter(study.decodings))
     by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.models}
-    metrics = [{"system": system, **_other_metrics(translations, test)} for system, translations in by_system.items()]
     examples: list[str] = []
     for number in range(0, len(test), max(1, len(test) // 12)):
         examples += [f"source: {test.sources[number]}", f"reference: {test.targets[number]}"]
@@ -302,22 +371,10 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
         study.name,
         "",
         [
-            Table(f"Other metrics, {decoding}", metrics),
             *context.learning_curves(study.name, study.models, "validation, nats per token"),
             TextLines(f"Translations, {decoding}", examples),
         ],
     )
-
-
-def _other_metrics(translations: Sequence[str], test: Pairs) -> dict[str, Estimate | None]:
-    """Metrics other than BLEU; METEOR is None unless its dictionary is installed."""
-    scores: dict[str, Estimate | None] = {}
-    for name in ("chrf", "ter", "rouge1", "rouge2", "rougeL", "meteor"):
-        try:
-            scores[name] = get_metric(name).score(translations, test.targets, rng=SeededRng(0).stream(name))
-        except ImportError:
-            scores[name] = None
-    return scores
 
 
 TATOEBA = DATA / "manythings/fra-eng.zip"
@@ -327,11 +384,13 @@ WORD = re.compile(r"\w+'?|[^\w\s]")  # an elided word with its apostrophe; a mar
 UNITS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
          "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+DIVIDED = "self, divided by Z_k"  # with the draws after validation sources
 STANDARD_DECODINGS: Decodings = {"greedy": (Greedy(), None), "beam of 5": (BeamSearch(), None)}
 ALL_DECODINGS: Decodings = {
     **STANDARD_DECODINGS,
-    "one draw": (RandomDraw(), None),
-    **{f"one of {count} draws by the own energy": (RandomDraw(num_candidates=count), "self") for count in (5, 10)},
+    ONE_DRAW: (RandomDraw(), None),
+    **{f"one of {count} draws by the own energy": (RandomDraw(num_candidates=count), SELF) for count in (5, 10)},
+    "one of 10 draws by the own energy, divided by Z_k": (RandomDraw(num_candidates=10), DIVIDED),
 }
 
 
@@ -410,7 +469,7 @@ def _smoke(out: Path) -> TranslationStudy:
     return TranslationStudy(
         name="numbers to words",
         models=systems,
-        decodings=STANDARD_DECODINGS,
+        decodings=ALL_DECODINGS,
         length_bounds=(2, 3),
         test_limit=20,
         forcing_strengths=(0.3, 1.0),
