@@ -93,7 +93,9 @@ def laboratory_figures(folder: Path) -> dict[str, object]:
          for key, value in row.items()}
         for row in result["averages"]
     ]  # fmt: skip
-    return {"missing": result["missing"], "verdicts": result["verdicts"], "averages": averages, "effects": effects}
+    starts = figures_laboratory.starts_of(result["chosen"])
+    kept = {"averages": averages, "starts": starts, "effects": effects}
+    return {"missing": result["missing"], "verdicts": result["verdicts"], **kept}
 
 
 def risk_figures(folder: Path) -> list[dict[str, object]]:

@@ -59,6 +59,22 @@ def own_kl(figures: Figures, method: str) -> str:
     return f" exactly, error after own prefixes, per cent saved: {in_words(_row(figures, method, ALL)['after own prefixes'])} "
 
 
+def starts_of(chosen: list[Mapping[str, object]]) -> dict[str, list[int]]:
+    """In how many conditions each form of E-Forcing was chosen to start at once, and of how many."""
+    forms = {str(row["method"]): [0, 0] for row in chosen if str(row["method"]).startswith("E-Forcing")}
+    for row in chosen:
+        if row["method"] in forms:
+            forms[row["method"]][0] += row["begin"] == 0
+            forms[row["method"]][1] += 1
+    return forms
+
+
+def starts(figures: Figures) -> str:
+    """How often the validation loss chose to start at once, in a sentence."""
+    parts = [f"{form.removeprefix('E-Forcing, ')}: {count} of {whole}" for form, (count, whole) in figures["starts"].items()]
+    return f" {'; '.join(parts)} "
+
+
 def in_words(estimate: list[float]) -> str:
     """Value and interval; bold where the interval does not hold 0."""
     value, low, high = estimate
@@ -101,5 +117,6 @@ BLOCKS = {
     "once_saved": lambda figures: headline(figures, ONCE),
     "once_verdict": lambda figures: headline_verdict(figures, ONCE),
     "own_energy": own_energy,
+    "starts": starts,
     "own_prefixes": lambda figures: own_kl(figures, PUBLISHED),
 }

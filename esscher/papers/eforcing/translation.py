@@ -43,6 +43,7 @@ from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SMOOTH, ex
 from esscher.papers.eforcing.translation_tables import (
     ONE_DRAW,
     curve_rows,
+    loss_curves,
     metric_rows,
     over_pairs,
     own_energy_rows,
@@ -52,6 +53,7 @@ from esscher.papers.eforcing.translation_tables import (
 from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
 from esscher.reports.document import Section, Table, TextLines
+from esscher.reports.plots import save_figure
 from esscher.samplers.ancestral import draw
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
@@ -157,6 +159,8 @@ def run(context: StudyContext) -> dict[str, Any]:
         Table("Exposure, over seeds", exposure_over),
         Table("Energies", energies, "Candidates of the base, chosen with and without an energy; seed 0 alone."),
     ]
+    for study in studies[:1]:
+        save_figure(loss_curves(context, study.name, context.names(study)), context.out / "eforcing_translation.png")
     about = "One network and set of pairs, and several training objectives; all are measured on the same test sentences."
     sections = [Section("Results", MEANING, results), *(_section(context, study) for study in studies)]
     by_length = {"by length": lengths, "by length over seeds": lengths_over}

@@ -2,12 +2,19 @@
 own draws, and the verdicts on the paper's claims."""
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import read_json_lines
 from esscher.metrics.metric import get_metric
 from esscher.papers.eforcing.choosing import SELECTION
 from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, validation_history
+from esscher.reports.plots import curves
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METRICS = ("chrf", "ter", "rouge1", "rouge2", "rougeL", "meteor")
 LOWER_IS_BETTER = ("ter",)
@@ -45,6 +52,23 @@ def curve_rows(context: StudyContext, study: str, names: Systems) -> list[Row]:
         }
         rows.append({**about, **{name: Estimate.exact(value, unit="nats") for name, value in numbers.items()}})
     return rows
+
+
+def loss_curves(context: StudyContext, study: str, names: Systems) -> "Figure":
+    """The validation loss of each system by update (solid), and the negative log-likelihood of training batches (dashed), each
+    the mean over seeds, as in figure 1 of the paper."""
+    entries: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for column in ("validation", "nll"):
+        for system, seed in names:
+            points = entries.setdefault((system, column), {})
+            for entry in read_json_lines(context.run_dir(study, system, seed) / "history.jsonl"):
+                if column in entry:
+                    points.setdefault(entry["step"], []).append(entry[column])
+    lines = {
+        system + (", training" if column == "nll" else ""): ([*points], [fmean(losses) for losses in points.values()])
+        for (system, column), points in entries.items()
+    }
+    return curves(lines, x="updates", y="nats a token")
 
 
 def metric_rows(
