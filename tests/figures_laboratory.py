@@ -51,7 +51,7 @@ def own_energy(figures: Figures) -> str:
     """What the own energy saves of the KL of each form of E-Forcing, in a cell of a table."""
     forms = [method for method in _methods(figures) if method.startswith("E-Forcing") and method.endswith("drawn")]
     parts = [f"{form.split(', ')[1]} {in_words(_row(figures, form, ALL)['own energy'])}" for form in forms]
-    return f" exactly, strings of one length, per cent of the KL that it saves: {'; '.join(parts)} "
+    return f" per cent of the KL that it saves, exact, strings of one length: {'; '.join(parts)} "
 
 
 def own_kl(figures: Figures, method: str) -> str:
