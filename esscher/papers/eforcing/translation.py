@@ -382,7 +382,7 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
 
 
 TATOEBA = DATA / "manythings/fra-eng.zip"
-EPOCHS = 16  # of small
+EPOCHS = 12  # of small
 MOST_WORDS, FREQUENT = 10, 500  # of a French sentence, marks counted; of a language, which are kept
 WORD = re.compile(r"\w+'?|[^\w\s]")  # an elided word with its apostrophe; a mark
 UNITS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
