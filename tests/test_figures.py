@@ -6,6 +6,7 @@ import sys
 
 import figures
 import figures_laboratory
+import figures_translation
 import pytest
 
 
@@ -135,3 +136,60 @@ def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     assert {name: share[0] for name, share in again["shares"].items()} == pytest.approx(
         {name: share[0] for name, share in recorded["shares"].items()}, abs=0.1
     )
+
+
+def test_a_page_on_translation_has_the_effects_of_both_pairs_and_their_verdicts():
+    numbers = [0.4, 0.1, 0.7]
+    names = ("likelihood", "likelihood, E-Forcing")
+    about = [{"pairs": "pairs", "system": name, "seeds": 3} for name in names]
+    gains = [None, numbers]
+    figures_of = {
+        "rows": [{"system": name, "seed": 0, "decoded": "greedy", "BLEU": 41.2} for name in names],
+        "settings": [
+            {"setting": "rate", "value": value, "validation": 1.5 - value, "chosen": chosen}
+            for value, chosen in ((0.1, False), (0.2, True))
+        ],
+        "over seeds": [
+            {**row, "decoded": decoded, "BLEU": [41.0, 40.0, 42.0], "gained": gained, "perplexity": [3.0, 2.9, 3.1]}
+            for row, gained in zip(about, gains, strict=True)
+            for decoded in ("greedy", "one draw")
+        ],
+        "by length over seeds": [
+            {**about[1], "decoded": "greedy", "words": group, "BLEU": [41.0, 40.0, 42.0], "gained": [0.1, -0.2, 0.4]}
+            for group in ("[0, 6)", "[9, inf)")
+        ],
+        "metrics over seeds": [
+            {**row, "metric": "rouge2", "value": [30.0, 29.0, 31.0], "gained": gained}
+            for row, gained in zip(about, gains, strict=True)
+        ],
+        "own energy over seeds": [{**about[1], "decoded": "one of 5 draws by the own energy", "gained": [-1.0, -2.0, -0.5]}],
+        "exposure over seeds": [{**about[1], "ratio": [0.52, 0.51, 0.53]}],
+        "curves over seeds": [{**row, "validation": numbers, "fell": numbers, "rose": numbers} for row in about],
+        "verdicts": [
+            {**about[1], "claim": "BLEU", "decoded": "greedy", "effect": numbers, "verdict": "reproduced"},
+            {
+                **about[1],
+                "system": "mean of both",
+                "claim": "BLEU",
+                "decoded": "greedy",
+                "effect": [0, -1, 1],
+                "verdict": "open",
+            },
+            {**about[1], "claim": "exposure", "effect": [0.52, 0.49, 0.55], "verdict": "open"},
+        ],
+    }
+    shown = {name: block(figures_of) for name, block in figures_translation.BLOCKS.items() if "_" not in name}
+    assert "0.1 (1.4000), **0.2 (1.3000)**" in shown["settings"]
+    assert "| likelihood, E-Forcing | greedy | 41.2 | 41.0 [40.0, 42.0] | **0.40 [0.10, 0.70]** |" in shown["systems"]
+    assert "| 0 to 5 |" in shown["lengths"] and "| 9 or more |" in shown["lengths"] and "ROUGE-2" in shown["metrics"]
+    assert "| **0.520 [0.510, 0.530]** |" in shown["exposure"] and "fell in the last quarter" in shown["curves"]
+    own = figures_translation.own_energy(figures_of)
+    assert "| likelihood, E-Forcing | 41.0 [40.0, 42.0] | **-1.00 [-2.00, -0.50]** |" in own
+    assert figures_translation.headline(figures_of, "BLEU", "greedy") == (
+        " 3 seeds, BLEU gained: likelihood **0.40 [0.10, 0.70]**; mean of both 0.00 [-1.00, 1.00] "
+    )
+    assert (
+        figures_translation.headline_verdict(figures_of, "BLEU", "greedy") == " likelihood *reproduced*; mean of both *open* "
+    )
+    assert figures_translation.headline_verdict(figures_of, "exposure") == " *open* "
+    assert figures_translation.headline(figures_of, "exposure") == " 3 seeds: likelihood 0.520 [0.490, 0.550] "
