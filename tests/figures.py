@@ -44,9 +44,10 @@ def record(name: str, folder: Path) -> None:
     """Keep the figures of a run, and its pictures."""
     FIGURES.mkdir(exist_ok=True)
     readers = {
+        "eforcing_translation": figures_translation.translation_figures,
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": risk_figures, "risk_stories": story_figures,
-        "eforcing_images": image_figures, "eforcing_translation": figures_translation.translation_figures,
+        "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
     }  # fmt: skip
