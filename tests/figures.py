@@ -16,6 +16,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+import figures_images
 import figures_laboratory
 import figures_translation
 
@@ -220,14 +221,6 @@ def image_rise(figures: dict[str, object]) -> str:
         if row["model"] == "E-Forcing"
     ]
     return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
-
-
-def one_verdict(figures: dict[str, object], model: str) -> str:
-    """The verdict of an objective, in a cell of a table."""
-    rows = [row for row in figures["verdicts"] if model in (row.get("model"), row.get("method"))]
-    if figures["missing"] or not rows:
-        return " *open*: not complete "
-    return f" *{rows[0]['verdict']}* "
 
 
 def laboratory_status(figures: dict[str, object]) -> str:
@@ -796,10 +789,9 @@ BLOCKS = {
     ("eforcing_images", "effects"): image_effects,
     ("eforcing_images", "levels"): image_levels,
     ("eforcing_images", "published_saved"): partial(image_summary, model="E-Forcing"),
-    ("eforcing_images", "published_verdict"): partial(one_verdict, model="E-Forcing"),
+    **{("eforcing_images", name): block for name, block in figures_images.BLOCKS.items()},
     ("eforcing_images", "rise_saved"): image_rise,
     ("eforcing_images", "once_saved"): partial(image_summary, model="E-Forcing, tokens counted once"),
-    ("eforcing_images", "once_verdict"): partial(one_verdict, model="E-Forcing, tokens counted once"),
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("energy_gan", "claims"): energy_gan_claims,

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import figures
+import figures_images
 import figures_laboratory
 import figures_translation
 import pytest
@@ -45,8 +46,16 @@ def test_images_have_a_verdict_when_they_are_complete():
     verdicts = [{"model": "E-Forcing", "conditions": 1, "gains": 1, "open": 0, "loses": 0, "verdict": "reproduced"}]
     about = {"made": 3, "verdicts": verdicts, "effects": [effect], "over seeds": []}
     complete, partial = ({"missing": missing, **about} for missing in (0, 7))
-    assert figures.one_verdict(complete, "E-Forcing") == " *reproduced* "
-    assert figures.one_verdict(partial, "E-Forcing") == " *open*: not complete "
+    assert figures_images.best_and_last(complete, "E-Forcing") == (
+        " weights of the lowest validation loss: *reproduced* (of 1 conditions 1 gain, 0 lose); "
+        "last weights: *open* (of 1 conditions 0 gain, 0 lose) "
+    )
+    assert figures_images.rise(complete, "E-Forcing").startswith(" *reproduced* (of 1 conditions 1 gain")
+    assert (
+        figures_images.best_and_last(partial, "E-Forcing")
+        == figures_images.rise(partial, "E-Forcing")
+        == " *open*: not complete "
+    )
     assert "| 1 of 5 | gains |" in figures.image_effects(complete) and "| gains |" not in figures.image_effects(partial)
     assert "**0.0100 [0.0050, 0.0150]** | 0.0100 [-0.0020, 0.0300] |" in figures.image_effects(complete)
     assert "7 are not" in figures.image_status(partial) and "no network has two seeds" in figures.image_summary(
