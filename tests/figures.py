@@ -16,15 +16,10 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-from figures_risk import (
-    example,
-    example_figures,
-    risk_coverage,
-    risk_figures,
-    story_errors,
-    story_figures,
-    story_truth,
-)
+import figures_images
+import figures_laboratory
+import figures_risk
+import figures_translation
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -41,6 +36,7 @@ COMMANDS = {
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
+    "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
@@ -52,8 +48,10 @@ def record(name: str, folder: Path) -> None:
     """Keep the figures of a run, and its pictures."""
     FIGURES.mkdir(exist_ok=True)
     readers = {
+        "eforcing_translation": figures_translation.translation_figures,
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
-        "risk": risk_figures, "risk_stories": story_figures, "risk_example": example_figures,
+        "risk": figures_risk.risk_figures, "risk_stories": figures_risk.story_figures,
+        "risk_example": figures_risk.example_figures,
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
@@ -96,7 +94,14 @@ def laboratory_figures(folder: Path) -> dict[str, object]:
          for key, value in row.items()}
         for row in result["effects"]
     ]  # fmt: skip
-    return {"missing": result["missing"], "verdicts": result["verdicts"], "effects": effects}
+    averages = [
+        {key: [round(value[end], 3) for end in ("value", "low", "high")] if isinstance(value, dict) else value
+         for key, value in row.items()}
+        for row in result["averages"]
+    ]  # fmt: skip
+    starts = figures_laboratory.starts_of(result["chosen"])
+    kept = {"averages": averages, "starts": starts, "effects": effects}
+    return {"missing": result["missing"], "verdicts": result["verdicts"], **kept}
 
 
 def image_figures(folder: Path) -> dict[str, object]:
@@ -173,28 +178,14 @@ def image_rise(figures: dict[str, object]) -> str:
     return " " + ("; ".join(parts) or "no network has two seeds yet") + " "
 
 
-def one_verdict(figures: dict[str, object], model: str) -> str:
-    """The verdict of an objective, in a cell of a table."""
-    rows = [row for row in figures["verdicts"] if model in (row.get("model"), row.get("method"))]
-    if figures["missing"] or not rows:
-        return " *open*: not complete "
-    return f" *{rows[0]['verdict']}* "
-
-
-def laboratory_summary(figures: dict[str, object], method: str) -> str:
-    """In how many conditions an objective gains and loses, in a cell of a table."""
-    for row in figures["verdicts"]:
-        if row["method"] == method:
-            return f" of {row['conditions']} conditions it gains in {row['gains']} and loses in {row['loses']} "
-    return " no condition yet "
-
-
 def laboratory_status(figures: dict[str, object]) -> str:
     seeds = sorted({row["seeds"] for row in figures["effects"]})
     conditions = len({(row["process"], row["network"], row["strings"]) for row in figures["effects"]})
     made = f"{conditions} conditions of a process, a network and a number of strings, {' or '.join(map(str, seeds))} seeds each"
     picture = "![What each objective saves of the KL of likelihood, by number of strings](../images/eforcing_laboratory.png)"
-    dashed = "Dashed lines have draws of the model as negatives."
+    dashed = (
+        "Dashed lines have draws of the model as negatives, dotted ones the published estimator; bars are cut at the edges."
+    )
     if figures["missing"]:
         missing = f"{figures['missing']} rows are not made yet, and until then every verdict is *open*"
         return f"\n{picture}\n\n*The exact laboratory. **Not complete**: {made}; {missing}. {dashed}*\n"
@@ -742,25 +733,22 @@ BLOCKS = {
     ("intervals", "texts"): partial(texts_table, laws="registered"),
     ("intervals", "held_back_texts"): partial(texts_table, laws="held back"),
     ("intervals", "second_texts"): partial(texts_table, laws="held back again"),
-    ("risk", "automaton"): partial(risk_coverage, knows="an automaton of the event"),
-    ("risk", "score"): partial(risk_coverage, knows="a score alone"),
-    ("risk_example", "answer"): example,
-    ("risk_stories", "truth"): story_truth,
-    ("risk_stories", "errors"): story_errors,
+    ("risk", "automaton"): partial(figures_risk.risk_coverage, knows="an automaton of the event"),
+    ("risk", "score"): partial(figures_risk.risk_coverage, knows="a score alone"),
+    ("risk_example", "answer"): figures_risk.example,
+    ("risk_stories", "truth"): figures_risk.story_truth,
+    ("risk_stories", "errors"): figures_risk.story_errors,
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
-    ("eforcing_laboratory", "published_counts"): partial(laboratory_summary, method="E-Forcing, published, drawn"),
-    ("eforcing_laboratory", "published_verdict"): partial(one_verdict, model="E-Forcing, published, drawn"),
-    ("eforcing_laboratory", "once_counts"): partial(laboratory_summary, method="E-Forcing, counted once, drawn"),
-    ("eforcing_laboratory", "once_verdict"): partial(one_verdict, model="E-Forcing, counted once, drawn"),
+    **{("eforcing_laboratory", name): block for name, block in figures_laboratory.BLOCKS.items()},
+    **{("eforcing_translation", name): block for name, block in figures_translation.BLOCKS.items()},
     ("eforcing_images", "status"): image_status,
     ("eforcing_images", "effects"): image_effects,
     ("eforcing_images", "levels"): image_levels,
     ("eforcing_images", "published_saved"): partial(image_summary, model="E-Forcing"),
-    ("eforcing_images", "published_verdict"): partial(one_verdict, model="E-Forcing"),
+    **{("eforcing_images", name): block for name, block in figures_images.BLOCKS.items()},
     ("eforcing_images", "rise_saved"): image_rise,
     ("eforcing_images", "once_saved"): partial(image_summary, model="E-Forcing, tokens counted once"),
-    ("eforcing_images", "once_verdict"): partial(one_verdict, model="E-Forcing, tokens counted once"),
     ("eforcing_laboratory", "kl"): lambda figures: laboratory_effects(figures, "KL"),
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("energy_gan", "claims"): energy_gan_claims,

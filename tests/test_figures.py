@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import figures
+import figures_images
+import figures_laboratory
+import figures_translation
 import pytest
 
 
@@ -43,8 +46,16 @@ def test_images_have_a_verdict_when_they_are_complete():
     verdicts = [{"model": "E-Forcing", "conditions": 1, "gains": 1, "open": 0, "loses": 0, "verdict": "reproduced"}]
     about = {"made": 3, "verdicts": verdicts, "effects": [effect], "over seeds": []}
     complete, partial = ({"missing": missing, **about} for missing in (0, 7))
-    assert figures.one_verdict(complete, "E-Forcing") == " *reproduced* "
-    assert figures.one_verdict(partial, "E-Forcing") == " *open*: not complete "
+    assert figures_images.best_and_last(complete, "E-Forcing") == (
+        " weights of the lowest validation loss: *reproduced* (of 1 conditions 1 gain, 0 lose); "
+        "last weights: *open* (of 1 conditions 0 gain, 0 lose) "
+    )
+    assert figures_images.rise(complete, "E-Forcing").startswith(" *reproduced* (of 1 conditions 1 gain")
+    assert (
+        figures_images.best_and_last(partial, "E-Forcing")
+        == figures_images.rise(partial, "E-Forcing")
+        == " *open*: not complete "
+    )
     assert "| 1 of 5 | gains |" in figures.image_effects(complete) and "| gains |" not in figures.image_effects(partial)
     assert "**0.0100 [0.0050, 0.0150]** | 0.0100 [-0.0020, 0.0300] |" in figures.image_effects(complete)
     assert "7 are not" in figures.image_status(partial) and "no network has two seeds" in figures.image_summary(
@@ -52,9 +63,29 @@ def test_images_have_a_verdict_when_they_are_complete():
     )
 
 
-def test_counts_of_the_laboratory_are_of_one_objective():
-    row = {"method": "one", "conditions": 9, "gains": 1, "open": 6, "loses": 2, "verdict": "open"}
-    assert figures.laboratory_summary({"verdicts": [row]}, "one") == " of 9 conditions it gains in 1 and loses in 2 "
+def test_averages_of_the_laboratory_have_their_verdicts_when_it_is_complete():
+    row = {"prefix KL": [1.0, -1.0, 3.0], "after own prefixes": [2.0, -1.0, 5.0], "own energy": [-4.0, -5.0, -3.0]}
+    name = "E-Forcing, published, drawn"
+    groups = {"all conditions": (2.0, "reproduced"), "motif": (4.0, "reproduced"), "hidden Markov": (0.5, "open")}
+    averages = [
+        {**row, "over": over, "method": method, "KL": [value, value - 1, value + 1], "verdict": verdict}
+        for method in ("likelihood", name)
+        for over, (value, verdict) in groups.items()
+    ]
+    counts = [{"method": name, "conditions": 9, "gains": 2, "open": 6, "loses": 1, "verdict": "open"}]
+    complete, partial = ({"missing": missing, "averages": averages, "verdicts": counts} for missing in (0, 7))
+    assert figures_laboratory.headline(complete, name) == (
+        " saves in per cent, mean of 9 conditions: **2.0 [1.0, 3.0]** (motif **4.0 [3.0, 5.0]**, hidden Markov "
+        "0.5 [-0.5, 1.5]); 2 of them gain and 1 lose "
+    )
+    assert "*reproduced* on average (motif *reproduced*, hidden Markov *open*)" in figures_laboratory.headline_verdict(
+        complete, name
+    )
+    assert figures_laboratory.headline_verdict(partial, name) == " *open*: not complete "
+    assert "| reproduced | open |" in figures_laboratory.averages_by_group(complete)
+    assert "reproduced" not in figures_laboratory.averages_by_group(partial)
+    assert "| likelihood |  |  |  | **-4.0 [-5.0, -3.0]** |" in figures_laboratory.averages_by_divergence(complete)
+    assert "published **-4.0 [-5.0, -3.0]**" in figures_laboratory.own_energy(complete)
 
 
 def test_a_table_of_spans_says_what_is_not_made_and_what_one_seed_cannot():
@@ -114,3 +145,60 @@ def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     assert {name: share[0] for name, share in again["shares"].items()} == pytest.approx(
         {name: share[0] for name, share in recorded["shares"].items()}, abs=0.1
     )
+
+
+def test_a_page_on_translation_has_the_effects_of_both_pairs_and_their_verdicts():
+    numbers = [0.4, 0.1, 0.7]
+    names = ("likelihood", "likelihood, E-Forcing")
+    about = [{"pairs": "pairs", "system": name, "seeds": 3} for name in names]
+    gains = [None, numbers]
+    figures_of = {
+        "rows": [{"system": name, "seed": 0, "decoded": "greedy", "BLEU": 41.2} for name in names],
+        "settings": [
+            {"setting": "rate", "value": value, "validation": 1.5 - value, "chosen": chosen}
+            for value, chosen in ((0.1, False), (0.2, True))
+        ],
+        "over seeds": [
+            {**row, "decoded": decoded, "BLEU": [41.0, 40.0, 42.0], "gained": gained, "perplexity": [3.0, 2.9, 3.1]}
+            for row, gained in zip(about, gains, strict=True)
+            for decoded in ("greedy", "one draw")
+        ],
+        "by length over seeds": [
+            {**about[1], "decoded": "greedy", "words": group, "BLEU": [41.0, 40.0, 42.0], "gained": [0.1, -0.2, 0.4]}
+            for group in ("[0, 6)", "[9, inf)")
+        ],
+        "metrics over seeds": [
+            {**row, "metric": "rouge2", "value": [30.0, 29.0, 31.0], "gained": gained}
+            for row, gained in zip(about, gains, strict=True)
+        ],
+        "own energy over seeds": [{**about[1], "decoded": "one of 5 draws by the own energy", "gained": [-1.0, -2.0, -0.5]}],
+        "exposure over seeds": [{**about[1], "ratio": [0.52, 0.51, 0.53]}],
+        "curves over seeds": [{**row, "validation": numbers, "fell": numbers, "rose": numbers} for row in about],
+        "verdicts": [
+            {**about[1], "claim": "BLEU", "decoded": "greedy", "effect": numbers, "verdict": "reproduced"},
+            {
+                **about[1],
+                "system": "mean of both",
+                "claim": "BLEU",
+                "decoded": "greedy",
+                "effect": [0, -1, 1],
+                "verdict": "open",
+            },
+            {**about[1], "claim": "exposure", "effect": [0.52, 0.49, 0.55], "verdict": "open"},
+        ],
+    }
+    shown = {name: block(figures_of) for name, block in figures_translation.BLOCKS.items() if "_" not in name}
+    assert "0.1 (1.4000), **0.2 (1.3000)**" in shown["settings"]
+    assert "| likelihood, E-Forcing | greedy | 41.2 | 41.0 [40.0, 42.0] | **0.40 [0.10, 0.70]** |" in shown["systems"]
+    assert "| 0 to 5 |" in shown["lengths"] and "| 9 or more |" in shown["lengths"] and "ROUGE-2" in shown["metrics"]
+    assert "| **0.520 [0.510, 0.530]** |" in shown["exposure"] and "fell in the last quarter" in shown["curves"]
+    own = figures_translation.own_energy(figures_of)
+    assert "| likelihood, E-Forcing | 41.0 [40.0, 42.0] | **-1.00 [-2.00, -0.50]** |" in own
+    assert figures_translation.headline(figures_of, "BLEU", "greedy") == (
+        " 3 seeds, BLEU gained: likelihood **0.40 [0.10, 0.70]**; mean of both 0.00 [-1.00, 1.00] "
+    )
+    assert (
+        figures_translation.headline_verdict(figures_of, "BLEU", "greedy") == " likelihood *reproduced*; mean of both *open* "
+    )
+    assert figures_translation.headline_verdict(figures_of, "exposure") == " *open* "
+    assert figures_translation.headline(figures_of, "exposure") == " 3 seeds: likelihood 0.520 [0.490, 0.550] "

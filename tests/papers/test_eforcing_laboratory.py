@@ -386,6 +386,28 @@ def test_effects_are_paired_over_seeds():
     assert laboratory_tables.count_verdicts(list(by_method.values()))[0]["open"] == 1
 
 
+def test_averages_are_geometric_within_a_seed_and_need_all_conditions():
+    def rows_of(method: Method, ratios: dict[int, float]) -> list[dict[str, object]]:
+        """For each seed a condition with half of that ratio and one with twice of it."""
+        return [
+            {**row(method, seed, times * ratio), "process": process, "tilted_kl": 1.1 * times * ratio}
+            for seed, ratio in ratios.items()
+            for process, times in (("motif", 0.5), ("hidden Markov", 2.0))
+        ]
+
+    base = dict.fromkeys(range(5), 1.0)
+    rows = [{**each, "kl": 1.0, "tilted_kl": 1.3} for each in rows_of(LIKELIHOOD, base)]
+    rows += rows_of(ONCE, {seed: 0.9 + 0.001 * seed for seed in range(4)})
+    table = {(each["over"], each["method"]): each for each in laboratory_tables.averages(rows)}
+    whole = table["all conditions", str(ONCE)]
+    assert (whole["conditions"], whole["seeds"], whole["verdict"]) == (2, 4, "reproduced")
+    assert whole["KL"].value == pytest.approx(9.85) and whole["own energy"].value == pytest.approx(-10)
+    assert table["motif", str(ONCE)]["KL"].value == pytest.approx(54.925)
+    assert table["hidden Markov", str(ONCE)]["verdict"] == "refuted under these conditions"
+    assert table["50 strings", str(ONCE)]["KL"] == whole["KL"]
+    assert table["all conditions", str(LIKELIHOOD)]["own energy"].value == pytest.approx(-30)
+
+
 def test_conclusions():
     assert laboratory_tables.conclusion(gains=12, open=7, loses=1) == "reproduced"
     assert laboratory_tables.conclusion(gains=12, open=4, loses=4) == "open"

@@ -1,13 +1,15 @@
-"""E-Forcing (Anonymous, 2023) on translation: likelihood and label smoothing, each with and without it; heads of an LSTM.
+"""E-Forcing (Anonymous, 2023) on translation: likelihood and label smoothing, each with and without it.
 
 The learning rate and the strength of E-Forcing are chosen on validation pairs, with label smoothing. `small` is French to
-English from Tatoeba (manythings.org): the first translation of each French sentence, of a subset of about 21,000 sentences
-chosen by their hash. `smoke` translates numbers into words.
+English from Tatoeba (manythings.org): short sentences of frequent words, few enough that systems converge. `smoke` translates
+numbers into words. Energies on candidates (`smoke`, `paper`) and heads of an LSTM (`paper`) are no part of the published
+tables.
 """
 
-import hashlib
 import io
+import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -29,6 +31,7 @@ from esscher.data.translation_pairs import Pairs
 from esscher.decoding.beam_search import BeamSearch, Greedy
 from esscher.decoding.decoders import BestOfN, Decoder, RandomDraw
 from esscher.energies.features import ConditionalLogLinear, prompt_network
+from esscher.energies.self_energy import SELF, normalised_self_energy
 from esscher.energies.translation_features import copied_words, coverage, length_ratio, lexicon_of
 from esscher.metrics.metric import LengthGroup, by_length, get_metric, paired_comparison, word_ratio
 from esscher.networks.registry import NetworkConfig
@@ -37,9 +40,21 @@ from esscher.objectives.config import EForcingConfig
 from esscher.objectives.likelihood import TiltedLikelihood
 from esscher.papers.eforcing.choosing import choose, with_learning_rate, with_strength
 from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SMOOTH, exposure_columns, residual_energy
+from esscher.papers.eforcing.translation_tables import (
+    ONE_DRAW,
+    curve_rows,
+    loss_curves,
+    metric_rows,
+    over_pairs,
+    own_energy_rows,
+    setting_rows,
+    verdict_rows,
+)
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
+from esscher.papers.study import Row, Rows, Study, StudyContext, cached_json, means_over_seeds, run_with_seed
 from esscher.reports.document import Section, Table, TextLines
+from esscher.reports.plots import save_figure
+from esscher.samplers.ancestral import draw
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.trainer import Trainer
@@ -50,6 +65,7 @@ from esscher.workflow.train import train_base
 from esscher.workflow.translate import translate
 
 WITH_FORCING = f", {FORCED}"
+RATE, STRENGTH = "learning rate", f"strength of {FORCED}"
 Decodings = Mapping[str, tuple[Decoder, str | None]]  # by name; the energy is named as on the command line
 
 
@@ -101,6 +117,10 @@ MEANING = (
     "smoothing against likelihood, among heads against the softmax, sentence by sentence, with the p-value of approximate "
     "randomisation. Length is the number of words over that of the references."
 )
+CURVES = (
+    "The lowest validation loss of a token in nats (likelihood, without smoothing), how far it fell in the last quarter of the "
+    "epochs, and how far it rose after the lowest."
+)
 RATIO = (
     "Ratio: how often the true token is likelier after the system's own words than after those of the same without E-Forcing."
 )
@@ -114,24 +134,68 @@ def run(context: StudyContext) -> dict[str, Any]:
     rows = [row for study in studies for row in study_rows(context, study)]
     lengths = [row for study in studies for row in length_rows(context, study)]
     exposure = [row for study in studies for row in exposure_rows(context, study, 20 if smoke else 1_000)]
-    energies = energy_rows(context, studies[0], SMOOTH, steps=4 if smoke else 300) if studies else []
+    with_energies = studies and context.scale != "small"
+    energies = energy_rows(context, studies[0], SMOOTH, steps=4 if smoke else 300) if with_energies else []
     over = means_over_seeds(rows, ("pairs", "system", "decoded"), ("BLEU", "gained", "perplexity"))
     lengths_over = means_over_seeds(lengths, ("pairs", "system", "decoded", "words"), ("BLEU", "gained"))
     exposure_over = means_over_seeds(exposure, ("pairs", "system"), ("ratio",))
+    settings = [row for study in studies for row in setting_rows(context, study.name, (RATE, STRENGTH))]
+    curves = [row for study in studies for row in curve_rows(context, study.name, context.names(study))]
+    curves_over = means_over_seeds(curves, ("pairs", "system"))
+    metrics = [row for study in studies for row in _metric_rows(context, study)]
+    metrics_over = means_over_seeds(metrics, ("pairs", "system", "metric"), ("value", "gained"))
+    own = means_over_seeds(own_energy_rows(rows), ("pairs", "system", "decoded"))
+    verdicts = verdict_rows(_claims(rows, over, lengths_over, exposure_over, own))
     results = [
+        Table("Verdicts", verdicts, "Open if the interval over seeds holds what would be without effect."),
         Table("Systems", rows),
         Table("Over seeds", over),
         Table("By words of the source, over seeds", lengths_over),
+        Table("Other metrics, beam of 5, over seeds", metrics_over),
+        Table("Own draws chosen by the own energy, over seeds", own, "Gained over one draw of the same system."),
+        Table("Validation losses, over seeds", curves_over, CURVES),
+        Table("Settings", settings, "Chosen by the validation loss of label smoothing, with a seed that no row has."),
         Table("Exposure", exposure, f"{RATIO} {EXPOSURE}"),
         Table("Exposure, over seeds", exposure_over),
         Table("Energies", energies, "Candidates of the base, chosen with and without an energy; seed 0 alone."),
     ]
+    for study in studies[:1]:
+        save_figure(loss_curves(context, study.name, context.names(study)), context.out / "eforcing_translation.png")
     about = "One network and set of pairs, and several training objectives; all are measured on the same test sentences."
     sections = [Section("Results", MEANING, results), *(_section(context, study) for study in studies)]
     by_length = {"by length": lengths, "by length over seeds": lengths_over}
     measured = {"exposure": exposure, "exposure over seeds": exposure_over, "energies": energies}
+    measured |= {"metrics over seeds": metrics_over, "own energy over seeds": own, "verdicts": verdicts}
+    measured |= {"curves": curves, "curves over seeds": curves_over, "settings": settings}
     tables = {"rows": rows, "over seeds": over, **by_length, **measured, "paper": PAPER}
     return context.publish("Translation", about, sections, tables, missing)
+
+
+def _metric_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
+    """Metrics other than BLEU of translations by the beam."""
+
+    def decoded(system: str, seed: int) -> list[str]:
+        return read_decoded(context.run_dir(study.name, system, seed), "beam of 5")
+
+    return metric_rows(study.name, context.names(study), study.baseline_of, decoded, study.test.targets)
+
+
+def _claims(rows: Rows, over: Rows, lengths: Rows, exposure: Rows, own: Rows) -> dict[str, tuple[Rows, str, float]]:
+    """The rows over seeds that speak of each claim of the paper on E-Forcing, their column, and its value without effect."""
+    forced = [name + WITH_FORCING for name in (PLAIN, SMOOTH)]
+
+    def of_forcing(table: Rows) -> Rows:
+        return [row for row in table if row["system"] in forced]
+
+    standard = [row for row in rows if row["decoded"] in STANDARD_DECODINGS]
+    both = over_pairs(standard, ("pairs", "decoded"), "gained", forced)
+    longest = lengths[-1]["words"] if lengths else None  # groups ascend
+    return {
+        "BLEU": ([*(row for row in of_forcing(over) if row["decoded"] in STANDARD_DECODINGS), *both], "gained", 0.0),
+        "long sources": ([row for row in of_forcing(lengths) if row["words"] == longest], "gained", 0.0),
+        "exposure": (of_forcing(exposure), "ratio", 0.5),
+        "choosing by the own energy": (of_forcing(own), "gained", 0.0),
+    }
 
 
 def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> TranslationStudy:
@@ -140,12 +204,12 @@ def with_chosen_settings(context: StudyContext, study: TranslationStudy) -> Tran
     models = dict(study.models)
     if study.rates:
         candidates = {rate: with_learning_rate(models[SMOOTH], rate) for rate in study.rates}
-        rate = choose(context, study.name, "learning rate", candidates)
+        rate = choose(context, study.name, RATE, candidates)
         models = {name: with_learning_rate(run, rate) for name, run in models.items()}
     if study.forcing_strengths:
         forced = models[SMOOTH + WITH_FORCING]
         candidates = {strength: with_strength(forced, strength) for strength in study.forcing_strengths}
-        strength = choose(context, study.name, f"strength of {FORCED}", candidates)
+        strength = choose(context, study.name, STRENGTH, candidates)
         models = {name: with_strength(one, strength) if name.endswith(WITH_FORCING) else one for name, one in models.items()}
     return replace(study, models=models)
 
@@ -158,8 +222,10 @@ def study_rows(context: StudyContext, study: TranslationStudy) -> list[Row]:
         if not exists_on_main_process(run_dir / RESULTS):
             train_base(run_with_seed(study.models[system], run_dir, seed))
         for decoding, (decoder, energy) in study.decodings.items():
-            model, rng = load(run_dir, energy), SeededRng(seed)
-            translations[system, seed, decoding] = decode_once(run_dir, decoding, model, decoder, study.test, rng=rng)
+            model = partial(_load, run_dir, energy, rng=SeededRng(seed).stream(DIVIDED))
+            translations[system, seed, decoding] = decode_once(
+                run_dir, decoding, model, decoder, study.test, rng=SeededRng(seed)
+            )
     rows = []
     for (system, seed, decoding), lines in translations.items():
         other = study.baseline_of(system)
@@ -197,14 +263,23 @@ def _by_length(context: StudyContext, study: TranslationStudy, system: str, seed
     return by_length(counts, study.test.sources, study.length_bounds, rng=SeededRng(seed))
 
 
+def _load(run_dir: Path, energy: str | None, *, rng: Rng) -> Model:
+    """The model of a run, tilted by the energy that a decoding names."""
+    if energy != DIVIDED:
+        return load(run_dir, energy)
+    model = load(run_dir)
+    draws, _ = draw(model.base, model.training_splits().validation.prompts(), 1, rng=rng)
+    return replace(model, target=Tilted(model.base, normalised_self_energy(model.base, draws)))
+
+
 @torch.no_grad()
-def decode_once(folder: Path, name: str, model: Model, decoder: Decoder, test: Pairs, *, rng: Rng) -> list[str]:
+def decode_once(folder: Path, name: str, model: Callable[[], Model], decoder: Decoder, test: Pairs, *, rng: Rng) -> list[str]:
     """The translations of test pairs by one way to decode; they are kept in a file, one line each."""
     file = _file(folder, name)
     if not exists_on_main_process(file):
         say = current_progress().say
         translations = translate(
-            model, test.sources, decoder, rng=rng,
+            model(), test.sources, decoder, rng=rng,
             say=lambda count: say(f"{file.stem}: {count:,} of {len(test):,} test sentences"),
         )  # fmt: skip
         write_file(file, "".join(f"{translation.text}\n" for translation in translations).encode())
@@ -259,8 +334,10 @@ def energy_rows(context: StudyContext, study: TranslationStudy, system: str, *, 
     }
     for decoding, decoder in ENERGY_DECODERS.items():
         lines = {
-            name: decode_once(folder, f"{name}-{decoding}", model, decoder, study.test, rng=SeededRng(0))
-            for name, model in models.items()
+            name: decode_once(
+                folder, f"{name}-{decoding}", partial(models.__getitem__, name), decoder, study.test, rng=SeededRng(0)
+            )
+            for name in models
         }
         for name, translations in lines.items():
             baseline = None if name == BASE_ALONE else lines[BASE_ALONE]
@@ -287,10 +364,9 @@ def _with_features(run_dir: Path, folder: Path, study: TranslationStudy, steps: 
 
 
 def _section(context: StudyContext, study: TranslationStudy) -> Section:
-    """Other metrics, validation losses and example translations; seed 0, the first decoding."""
+    """Validation losses and example translations; seed 0, the first decoding."""
     test, decoding = study.test, next(iter(study.decodings))
     by_system = {system: read_decoded(context.run_dir(study.name, system), decoding) for system in study.models}
-    metrics = [{"system": system, **_other_metrics(translations, test)} for system, translations in by_system.items()]
     examples: list[str] = []
     for number in range(0, len(test), max(1, len(test) // 12)):
         examples += [f"source: {test.sources[number]}", f"reference: {test.targets[number]}"]
@@ -299,34 +375,26 @@ def _section(context: StudyContext, study: TranslationStudy) -> Section:
         study.name,
         "",
         [
-            Table(f"Other metrics, {decoding}", metrics),
             *context.learning_curves(study.name, study.models, "validation, nats per token"),
             TextLines(f"Translations, {decoding}", examples),
         ],
     )
 
 
-def _other_metrics(translations: Sequence[str], test: Pairs) -> dict[str, Estimate | None]:
-    """Metrics other than BLEU; METEOR is None unless its dictionary is installed."""
-    scores: dict[str, Estimate | None] = {}
-    for name in ("chrf", "ter", "rouge1", "rouge2", "rougeL", "meteor"):
-        try:
-            scores[name] = get_metric(name).score(translations, test.targets, rng=SeededRng(0).stream(name))
-        except ImportError:
-            scores[name] = None
-    return scores
-
-
 TATOEBA = DATA / "manythings/fra-eng.zip"
-SHARE = 0.13  # of the French sentences that are used
+EPOCHS = 12  # of small
+MOST_WORDS, FREQUENT = 10, 500  # of a French sentence, marks counted; of a language, which are kept
+WORD = re.compile(r"\w+'?|[^\w\s]")  # an elided word with its apostrophe; a mark
 UNITS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
          "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
 TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+DIVIDED = "self, divided by Z_k"  # with the draws after validation sources
 STANDARD_DECODINGS: Decodings = {"greedy": (Greedy(), None), "beam of 5": (BeamSearch(), None)}
 ALL_DECODINGS: Decodings = {
     **STANDARD_DECODINGS,
-    "one draw": (RandomDraw(), None),
-    **{f"one of {count} draws by the own energy": (RandomDraw(num_candidates=count), "self") for count in (5, 10)},
+    ONE_DRAW: (RandomDraw(), None),
+    **{f"one of {count} draws by the own energy": (RandomDraw(num_candidates=count), SELF) for count in (5, 10)},
+    "one of 10 draws by the own energy, divided by Z_k": (RandomDraw(num_candidates=10), DIVIDED),
 }
 
 
@@ -335,21 +403,28 @@ def translation_studies(scale: str, out: Path) -> tuple[list[TranslationStudy], 
     if scale == "smoke":
         return [_smoke(out)], []
     if scale == "paper":
-        return _published()
+        studies, missing = _published()
+        heads = [_heads(_french_english(out))] if TATOEBA.exists() else []
+        return [*studies, *heads], [*missing, *([] if heads else [missing_message(TATOEBA)])]
     if not TATOEBA.exists():
         return [], [missing_message(TATOEBA)]
-    data = _write_pairs(out / "french-english.tsv", lambda: french_english(TATOEBA))
-    base = EncoderDecoderConfig(width=128, layers=2, heads=4, feedforward=512, dropout=0.1)
-    training = TrainingConfig(
-        epochs=20, batch_tokens=1_000, learning_rate=1e-3, warmup_steps=400, schedule="cosine", swa_start=0.7, log_every=100,
-    )  # fmt: skip
-    run = _run(data, TokenizerConfig("bpe", 2_000), 40, base, training)
-    systems = _systems(run, EForcingConfig(after_epochs=7))
+    run = _french_english(out)
+    systems = _systems(run, EForcingConfig(after_epochs=EPOCHS // 3))
     main = TranslationStudy(
-        name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 10), rates=(1e-3, 2e-3, 3e-3),
+        name="French to English", models=systems, decodings=ALL_DECODINGS, length_bounds=(6, 9), rates=(2e-3, 4e-3),
         forcing_strengths=(0.3, 1.0, 3.0),
     )  # fmt: skip
-    return [main, _heads(run)], []
+    return [main], []
+
+
+def _french_english(out: Path) -> TrainRun:
+    """The run of likelihood on the pairs of `small`."""
+    data = _write_pairs(out / "french-english.tsv", lambda: french_english(TATOEBA), held_out=0.08)
+    base = EncoderDecoderConfig(width=64, layers=2, heads=4, feedforward=256, dropout=0.1)
+    training = TrainingConfig(
+        epochs=EPOCHS, batch_tokens=1_000, learning_rate=2e-3, warmup_steps=200, schedule="cosine", log_every=100
+    )
+    return _run(data, TokenizerConfig("word", 1_000), 24, base, training)
 
 
 def _run(
@@ -358,11 +433,11 @@ def _run(
     return TrainRun("", data=data, tokenizer=tokenizer, length=LengthConfig(max_length), base=base, training=training)
 
 
-def _write_pairs(file: Path, pairs: Callable[[], Iterable[tuple[str, str]]]) -> DataConfig:
+def _write_pairs(file: Path, pairs: Callable[[], Iterable[tuple[str, str]]], held_out: float = 0.05) -> DataConfig:
     """Pairs in the first two columns of a file, which is written if it does not exist yet."""
     if not file.exists():
         write_file(file, "".join(f"{source}\t{target}\n" for source, target in pairs()).encode())
-    return DataConfig(str(file), target="2", column="1", held_out=0.05)
+    return DataConfig(str(file), target="2", column="1", held_out=held_out)
 
 
 def _systems(run: TrainRun, forcing: EForcingConfig) -> dict[str, TrainRun]:
@@ -375,17 +450,16 @@ def _systems(run: TrainRun, forcing: EForcingConfig) -> dict[str, TrainRun]:
 def _heads(run: TrainRun) -> TranslationStudy:
     """A decoder with a softmax, a mixture of contexts and one of softmaxes, of about one size, trained by likelihood alone:
     label smoothing needs every logit of every component, five times the work."""
-    plain = replace(run, training=replace(run.training, epochs=10))
     lstm = AttentiveLstmConfig(width=160, layers=1, embedding=160, dropout=0.2)
     bases = {
         "softmax": lstm,
         "MoC": replace(lstm, output="moc", components=5, width=146, embedding=146),
         "MoS": replace(lstm, output="mos", components=5, width=146, embedding=146),
     }
-    systems = {name: replace(plain, base=base) for name, base in bases.items()}
+    systems = {name: replace(run, base=base) for name, base in bases.items()}
     return TranslationStudy(
         name="French to English, heads of an LSTM", models=systems, decodings=STANDARD_DECODINGS, baseline="softmax",
-        length_bounds=(6, 10),
+        length_bounds=(6, 9),
     )  # fmt: skip
 
 
@@ -399,7 +473,7 @@ def _smoke(out: Path) -> TranslationStudy:
     return TranslationStudy(
         name="numbers to words",
         models=systems,
-        decodings=STANDARD_DECODINGS,
+        decodings=ALL_DECODINGS,
         length_bounds=(2, 3),
         test_limit=20,
         forcing_strengths=(0.3, 1.0),
@@ -437,17 +511,20 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
 
 
 def french_english(archive: Path) -> list[tuple[str, str]]:
-    """The first translation of each French sentence of a subset, whose hash is below `SHARE`."""
+    """Pairs of different French and English sentences, each with its first translation, in lower case and words apart: those
+    with at most `MOST_WORDS` words of French, all words among the `FREQUENT` most frequent ones of their language there."""
     with zipfile.ZipFile(archive) as whole:
         rows = [line.split("\t")[:2] for line in io.TextIOWrapper(whole.open("fra.txt"), encoding="utf8")]
-    first: dict[str, str] = {}
-    for english, french in rows:
-        first.setdefault(french, english)
-
-    def hash_of(text: str) -> float:
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, person=b"subset").digest(), "big") / 2**64
-
-    return [(french, english) for french, english in first.items() if hash_of(french) < SHARE]
+    pairs, seen = [], set[tuple[str, ...]]()
+    for pair in rows:
+        english, french = (tuple(WORD.findall(text.lower().replace("\u2019", "'"))) for text in pair)
+        if len(french) <= MOST_WORDS and seen.isdisjoint((english, french)):
+            seen |= {english, french}
+            pairs.append((french, english))
+    counts = [Counter(word for text in side for word in text) for side in zip(*pairs, strict=True)]
+    frequent = [{word for word, _ in count.most_common(FREQUENT)} for count in counts]
+    kept = [pair for pair in pairs if all(known.issuperset(side) for side, known in zip(pair, frequent, strict=True))]
+    return [(" ".join(french), " ".join(english)) for french, english in kept]
 
 
 def number_words(number: int) -> str:
