@@ -39,7 +39,10 @@ from esscher.networks.transformer_config import DeqConfig, TransformerConfig, Tr
 from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
 from esscher.objectives.exposure_bias import EForcing
 from esscher.papers.eforcing.choosing import choose, since_begin, with_learning_rate, with_strength
-from esscher.papers.eforcing.text_effects import FORCED, ONCE, PLAIN, effects, form_of, strength_of, verdicts
+from esscher.papers.eforcing.text_effects import FORCED as FORCED
+from esscher.papers.eforcing.text_effects import ONCE as ONCE
+from esscher.papers.eforcing.text_effects import PLAIN as PLAIN
+from esscher.papers.eforcing.text_effects import effects, form_of, strength_of, verdicts
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
