@@ -31,7 +31,7 @@ from esscher.papers.eforcing.text_effects import effects, form_of, verdicts
 from esscher.papers.study import StudyContext, validation_history
 
 
-def size(run, vocabulary=2_000):
+def size(run, vocabulary=studies.TOKENS.vocab_size):
     with torch.device("meta"):
         return sum(weight.numel() for weight in build_network(run.base, vocabulary).parameters())
 
@@ -99,8 +99,8 @@ def test_rates_and_strengths_are_those_that_were_chosen(texts, monkeypatch, tmp_
     context = StudyContext(scale="small", out=tmp_path)
     (deq,) = (study for study in backbone_studies("small")[0] if study.name.endswith("DEQ"))
     rated = with_chosen_rate(context, deq)
-    assert {run.training.learning_rate for run in rated.models.values()} == {studies.RATES[1]}
-    assert [run.base.unrolled for run in tried[deq.name, "learning rate"]] == [2] * len(studies.RATES)
+    assert {run.training.learning_rate for run in rated.models.values()} == {studies.LEARNING["DEQ"][1][1]}
+    assert [run.base.unrolled for run in tried[deq.name, "learning rate"]] == [2] * 2
     forced = with_chosen_strengths(context, language_studies("small")[0])
     assert {what[0] for what in tried if what[1] == f"strength of {FORCED}"} == {studies.NOVEL}
     tried.clear()

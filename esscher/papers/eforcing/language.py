@@ -171,8 +171,8 @@ def with_chosen_strengths(context: StudyContext, studies: Sequence[TextStudy]) -
 
 def with_chosen_rate(context: StudyContext, study: TextStudy) -> TextStudy:
     """The study with the learning rate that likelihood has the lowest validation loss with; of a DEQ, its tied layers."""
-    judged = study.models.get(LAYERS, study.models[PLAIN])
-    rate = choose(context, study.name, "learning rate", {rate: with_learning_rate(judged, rate) for rate in RATES})
+    judged, (_, rates) = study.models.get(LAYERS, study.models[PLAIN]), LEARNING[study.name.removeprefix(f"{NOVEL}, ")]
+    rate = choose(context, study.name, "learning rate", {rate: with_learning_rate(judged, rate) for rate in rates})
     return replace(study, models={name: with_learning_rate(run, rate) for name, run in study.models.items()})
 
 
@@ -316,7 +316,6 @@ FORCING = EForcingConfig(
 )  # after each of 40 segments: 80 draws of 15 tokens, 1,200 in all
 FORCING_ONCE = replace(FORCING, counts="once")
 STRENGTHS = {FORCED: (0.3, 1.0, 3.0), ONCE: (1.0, 3.0, 10.0)}  # the best of an earlier sweep, with fixed borders: 0.3 and 3
-RATES = (1e-3, 2e-3, 4e-3)
 DROPOUT, SMOOTHING = 0.1, 0.1
 LATER_OVERFIT = 26  # epochs with dropout; likelihood has its lowest validation loss after 23 of them
 STARTS = (1, 8)  # epochs of likelihood before E-Forcing, beside a quarter of all
@@ -346,7 +345,7 @@ def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
         run = stream_run(DataConfig(), TokenizerConfig("bpe", 1_000), XL, training, segment=12)
     elif small:
         text, bases, forcing, strengths = NOVEL, BACKBONES, FORCING, STRENGTHS
-        run = stream_run(BOOK, TOKENS, XL, replace(TRAINING, epochs=10), segment=SEGMENT, segments="random")
+        run = stream_run(BOOK, TOKENS, XL, TRAINING, segment=SEGMENT, segments="random")
         if not Path(BOOK.source).exists():
             return [], [missing_message(BOOK.source)]
     else:
@@ -355,6 +354,9 @@ def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
         run = stream_run(PENN_TREEBANK, TokenizerConfig("word", 10_000), XL, training, segment=70, segments="random")
     studies = []
     for name, base in bases.items():
+        if small:
+            epochs = LEARNING[name][0]
+            run, forcing = replace(run, training=replace(TRAINING, epochs=epochs)), replace(FORCING, after_epochs=epochs // 4)
         plain, once = replace(run, base=base), replace(forcing, counts="once")
         models = {PLAIN: plain, FORCED: replace(plain, objective=forcing), ONCE: replace(plain, objective=once)}
         models = _from_layers(plain) if small and name == "DEQ" else models
@@ -372,27 +374,36 @@ def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
 def _from_layers(run: TrainRun) -> dict[str, TrainRun]:
     """Fixed points that start from two tied layers, as published: from new weights, and with the penalty on the Jacobian, they
     learn no more than token frequencies."""
-    layers = replace(run, base=replace(run.base, unrolled=2), training=replace(run.training, epochs=FORCING.after_epochs))
-    rest = replace(run.training, epochs=(run.training.epochs or 0) - (FORCING.after_epochs or 0))
+    layers = replace(run, base=replace(run.base, unrolled=2), training=replace(run.training, epochs=UNROLLED_EPOCHS))
+    rest = replace(run.training, epochs=(run.training.epochs or 0) - UNROLLED_EPOCHS)
     solved = replace(run, start=LAYERS, base=DeqConfig(unrolled=0), tokenizer=TokenizerConfig(), training=rest)
-    now = {PLAIN: run.objective, FORCED: replace(FORCING, after_epochs=0), ONCE: replace(FORCING_ONCE, after_epochs=0)}
+    forcing = replace(FORCING, after_epochs=0, draws=1)
+    now = {PLAIN: run.objective, FORCED: forcing, ONCE: replace(forcing, counts="once")}
     return {LAYERS: layers, **{name: replace(solved, objective=objective) for name, objective in now.items()}}
 
 
 BACKBONES: Mapping[str, NetworkConfig] = {
-    "GRU": GruConfig(width=150, layers=1, embedding=150, tied=True),
-    "LSTM": LstmConfig(width=140, layers=1, embedding=140, tied=True),
-    "ENAS": EnasConfig(width=96, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0),
+    "GRU": GruConfig(width=116, layers=1, embedding=116, tied=True),
+    "LSTM": LstmConfig(width=104, layers=1, embedding=104, tied=True),
+    "Transformer-XL": XL,
+    "Transformer": replace(XL, memory=0),
+    "ENAS": EnasConfig(width=64, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0),
     "TrellisNet": TrellisNetConfig(
-        width=64, inner=104, layers=8, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0,
-        weight_dropout=0.0, auxiliary_every=4,
+        width=40, inner=64, layers=6, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0,
+        weight_dropout=0.0, auxiliary_every=3,
     ),
     "DEQ": DeqConfig(
-        width=96, heads=4, feedforward=800, memory=50, dropout=0.0, exact_tolerance=1e-3, exact_iterations=30,
+        width=64, heads=4, feedforward=580, memory=SEGMENT, dropout=0.0, tolerance=1e-2, iterations=10, adjoint_iterations=10,
+        exact_tolerance=1e-2, exact_iterations=12,
     ),
-    "Transformer": replace(XL, width=96, feedforward=384, memory=0),
-    "Transformer-XL": replace(XL, width=96, feedforward=384),
 }  # fmt: skip
+LEARNING: Mapping[str, tuple[int, tuple[float, float]]] = {
+    "GRU": (13, (8e-3, 1.6e-2)), "LSTM": (16, (8e-3, 1.6e-2)), "Transformer-XL": (EPOCHS, (4e-3, 8e-3)),
+    "Transformer": (EPOCHS, (4e-3, 8e-3)), "ENAS": (14, (1e-2, 2e-2)), "TrellisNet": (15, (2e-2, 3.2e-2)),
+    "DEQ": (22, (1e-3, 2e-3)),
+}  # fmt: skip
+"""Epochs in which likelihood overfits (not the DEQ-Transformer), and learning rates to choose from, of each backbone."""
+UNROLLED_EPOCHS = 16  # of these, of the two tied layers that a DEQ-Transformer begins as
 PUBLISHED: Mapping[str, NetworkConfig] = {
     "GRU": GruConfig(width=650, layers=2, embedding=650, tied=True, dropout=0.5),
     "LSTM": LstmConfig(width=650, layers=2, embedding=650, tied=True, dropout=0.5),
