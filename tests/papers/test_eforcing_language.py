@@ -52,9 +52,9 @@ def test_published_objectives_have_one_network_and_text():
 
 
 def test_e_forcing_is_compared_with_and_without_dropout_and_smoothing(texts):
-    """Each study has one of four regularisations and differs within in the objective alone; another has other starts."""
+    """Each study has one of three regularisations and differs within in the objective alone; another has other starts."""
     *made, starts = language_studies("small")[0]
-    assert len(made) == 8 and {study.strengths_of for study in (*made, starts)} == {studies.NOVEL}
+    assert len(made) == 6 and {study.strengths_of for study in (*made, starts)} == {studies.NOVEL}
     regularised = set()
     for study in made:
         plain, forced, once = (study.models[name] for name in (PLAIN, FORCED, ONCE))
@@ -64,7 +64,7 @@ def test_e_forcing_is_compared_with_and_without_dropout_and_smoothing(texts):
         assert once == replace(forced, objective=replace(forced.objective, counts="once"))
         assert replace(forced, objective=plain.objective) == plain
         assert forced.objective.after_epochs == plain.training.epochs // 4
-    assert len(regularised) == 8 and {share for _, share, _ in regularised} == {0.0, studies.DROPOUT}
+    assert len(regularised) == 6 and {share for _, share, _ in regularised} == {0.0, studies.DROPOUT}
     for name, run in starts.models.items():
         wanted = FORCED if name.startswith(f"{FORCED} after") else ONCE
         assert name == PLAIN or (form_of(run) == wanted and name.endswith(f"after {run.objective.after_epochs} epochs"))
@@ -72,7 +72,7 @@ def test_e_forcing_is_compared_with_and_without_dropout_and_smoothing(texts):
 
 def test_a_text_is_named_for_what_it_is(texts):
     validation = [study.name for study in language_studies("small")[0] if study.models[PLAIN].data == studies.WIKI]
-    assert len(validation) == 4 and all(name.startswith("validation text of WikiText-2") for name in validation)
+    assert len(validation) == 3 and all(name.startswith("validation text of WikiText-2") for name in validation)
 
 
 def test_backbones_are_of_about_one_size(texts):

@@ -2,7 +2,7 @@
 
 Texts are excerpts, small enough that likelihood overfits within the run. Borders of segments are random: with fixed ones
 E-Forcing as published would count the same early tokens of each again in every epoch. Each text is learnt with nothing against
-overfitting, with dropout, with label smoothing and with both; E-Forcing, as published and with tokens counted once, is compared
+overfitting, with label smoothing and with dropout; E-Forcing, as published and with tokens counted once, is compared
 with likelihood that has the same, and begins after a quarter of the epochs; one more study varies this. Strengths are chosen
 once, on the validation text of the novel, and the learning rates of backbones on the same text; all backbones have the
 strengths of Transformer-XL. The weights with the lowest validation loss are kept. All models of a study have as many epochs,
@@ -400,7 +400,7 @@ BACKBONES: Mapping[str, NetworkConfig] = {
 LEARNING: Mapping[str, tuple[int, tuple[float, float]]] = {
     "GRU": (13, (8e-3, 1.6e-2)), "LSTM": (16, (8e-3, 1.6e-2)), "Transformer-XL": (EPOCHS, (4e-3, 8e-3)),
     "Transformer": (EPOCHS, (4e-3, 8e-3)), "ENAS": (14, (1e-2, 2e-2)), "TrellisNet": (15, (2e-2, 3.2e-2)),
-    "DEQ": (22, (1e-3, 2e-3)),
+    "DEQ": (20, (1e-3, 2e-3)),
 }  # fmt: skip
 """Epochs in which likelihood overfits (not the DEQ-Transformer), and learning rates to choose from, of each backbone."""
 UNROLLED_EPOCHS = 16  # of these, of the two tied layers that a DEQ-Transformer begins as
@@ -436,11 +436,10 @@ def _objectives(run: TrainRun, forcing: EForcingConfig) -> dict[str, TrainRun]:
 
 def _against_overfitting(text: str, run: TrainRun) -> list[TextStudy]:
     """Likelihood and both forms of E-Forcing with nothing against overfitting, where scheduled sampling is compared too, with
-    dropout, label smoothing, and both; with dropout there are more epochs, as likelihood overfits later."""
+    label smoothing, and with dropout; with dropout there are more epochs, as likelihood overfits later."""
     later = replace(run, training=replace(run.training, epochs=LATER_OVERFIT))
     dropped = replace(later, base=replace(run.base, dropout=DROPOUT))
-    smooth, both = (replace(one, training=replace(one.training, label_smoothing=SMOOTHING)) for one in (run, dropped))
-    names = {"dropout and smoothing": both, "dropout": dropped, "smoothing": smooth}
+    names = {"smoothing": replace(run, training=replace(run.training, label_smoothing=SMOOTHING)), "dropout": dropped}
     studies = []
     for name, one in {text: run, **{f"{text}, {what}": each for what, each in names.items()}}.items():
         models = _objectives(one, replace(FORCING, after_epochs=(one.training.epochs or 0) // 4))
