@@ -42,7 +42,7 @@ from esscher.papers.eforcing.choosing import choose, since_begin, with_learning_
 from esscher.papers.eforcing.text_effects import FORCED as FORCED
 from esscher.papers.eforcing.text_effects import ONCE as ONCE
 from esscher.papers.eforcing.text_effects import PLAIN as PLAIN
-from esscher.papers.eforcing.text_effects import effects, form_of, strength_of, verdicts
+from esscher.papers.eforcing.text_effects import effects, form_of, loss_panels, strength_of, verdicts
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
@@ -108,7 +108,7 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     smoke = context.scale == "smoke"
     studies, missing = language_studies(context.scale)
     studies = on_excerpts(context, studies)
-    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies))
+    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_lm", 2)
     batches, steps = (10, 10) if smoke else (100, 300)
     gradients = cached_json(context.out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
     places, sequences = (20, 20) if smoke else (400, 200)
@@ -132,7 +132,7 @@ def run_backbones(context: StudyContext) -> dict[str, Any]:
     studies = on_excerpts(context, studies)
     if context.scale == "small":
         studies = [with_chosen_rate(context, study) for study in studies]
-    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies))
+    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_backbones", 4)
     return context.publish("E-Forcing on many backbones", ABOUT, sections, {**tables, "paper": BACKBONES_PAPER}, missing)
 
 
@@ -176,11 +176,15 @@ def with_chosen_rate(context: StudyContext, study: TextStudy) -> TextStudy:
     return replace(study, models={name: with_learning_rate(run, rate) for name, run in study.models.items()})
 
 
-def _tables_and_sections(context: StudyContext, studies: Sequence[TextStudy]) -> tuple[dict[str, list[Row]], list[Section]]:
-    """The tables of all rows, and the sections of the report; after each study, what there is goes to `effects.json`."""
+def _tables_and_sections(
+    context: StudyContext, studies: Sequence[TextStudy], figure: str, columns: int
+) -> tuple[dict[str, list[Row]], list[Section]]:
+    """The tables of all rows, and the sections of the report; after each study, what there is goes to `effects.json`, and its
+    validation losses into a figure."""
     made: list[Row] = []
     missing = sum(len(context.names(study)) for study in studies)
     result: dict[str, list[Row]] = {}
+    histories: dict[str, dict[str, list[list[float]]]] = {}
     for study in studies:
         of_study = stream_rows(context, [study])
         made += with_perplexity([with_validation(context, row, study.models[row["model"]]) for row in of_study])
@@ -190,11 +194,21 @@ def _tables_and_sections(context: StudyContext, studies: Sequence[TextStudy]) ->
         result["rows"] = select(made, COLUMNS)
         text = json.dumps({**result, "missing": missing}, indent=1, ensure_ascii=False, default=Estimate.to_dict)
         write_file(context.out / "effects.json", text.encode())
+        histories[study.name] = {
+            model: _losses(context, study, model) for model in (PLAIN, FORCED, ONCE) if model in study.models
+        }
+        loss_panels(histories, columns=columns).savefig(context.out / f"{figure}.png", dpi=160)
     sections, about = stream_sections(made), "A validation loss that rises again is a sign of overfitting."
     for study in studies:
         pictures = context.learning_curves(study.name, study.models, "validation, nats per token", BEST_WEIGHTS_NOTE)
         sections.append(Section(f"{study.name}: while learning", about, pictures))
     return result, sections
+
+
+def _losses(context: StudyContext, study: TextStudy, model: str) -> list[list[float]]:
+    """The validation losses of a model, for each seed."""
+    folders = [context.run_dir(study.name, name, seed) for name, seed in context.names(study) if name == model]
+    return [[loss for _, loss in validation_history(folder)] for folder in folders]
 
 
 def with_validation(context: StudyContext, row: Mapping[str, Any], run: TrainRun) -> Row:

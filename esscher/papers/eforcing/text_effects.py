@@ -1,12 +1,15 @@
-"""What objectives save of likelihood's bits on texts, over seeds, and the verdicts: one for each text and model, and one for
-each objective over all texts."""
+"""What objectives save of likelihood's bits on texts, over seeds, the verdicts, one for each text and model, and one for each
+objective over all texts, and the figure of validation losses."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from esscher.core.estimate import Estimate
 from esscher.objectives.config import EForcingConfig
 from esscher.papers.eforcing.laboratory_tables import conclusion, verdict
 from esscher.papers.study import Row, Rows, means_over_seeds
+from esscher.reports.plots import BASE, INK, TILTED, TRUTH, blank_figure
 from esscher.workflow.config.train import TrainRun
 
 PLAIN, FORCED = "likelihood", "E-Forcing"
@@ -65,3 +68,34 @@ def verdicts(effect_rows: Rows) -> list[Row]:
         counts = {word: words.count(word) for word in ("gains", "open", "loses")}
         table.append({"model": model, "conditions": len(words), **counts, "verdict": conclusion(**counts)})
     return table
+
+
+COLOURS = {PLAIN: BASE, FORCED: TILTED, ONCE: TRUTH}
+Histories = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
+
+
+def loss_panels(histories: Histories, *, columns: int) -> Any:
+    """A panel for each text with its validation losses by epoch: for each model the mean over seeds, and from the least to the
+    largest seed as a band; losses far above the lowest are cut off."""
+    rows = -(-len(histories) // columns)
+    figure = blank_figure(0.6 + 2.7 * min(columns, len(histories)), 0.8 + 2.3 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for panel in axes[len(histories) :]:
+        panel.set_axis_off()
+    for panel, (title, models) in zip(axes, histories.items(), strict=False):
+        panel.set_title(title, fontsize=9)
+        panel.set_xlabel("epoch", fontsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.tick_params(colors=INK, labelsize=8)
+        lowest = min(min(line) for lines in models.values() for line in lines)
+        for model, lines in models.items():
+            by_epoch = list(zip(*lines, strict=False))
+            epochs, colour = range(1, len(by_epoch) + 1), COLOURS.get(model, INK)
+            panel.plot(epochs, [statistics.fmean(losses) for losses in by_epoch], color=colour, linewidth=1.4, label=model)
+            panel.fill_between(epochs, [*map(min, by_epoch)], [*map(max, by_epoch)], color=colour, alpha=0.15, linewidth=0)
+        panel.set_ylim(lowest - 0.03, lowest + 0.5)
+    for first in range(0, rows * columns, columns):
+        axes[first].set_ylabel("validation, nats per token", fontsize=8)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    return figure
