@@ -16,6 +16,8 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+import figures_text
+
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -24,6 +26,8 @@ COMMANDS = {
     "quickstart": "esscher reproduce quickstart --scale small --out runs/quickstart",
     "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
+    "eforcing_lm": "esscher reproduce eforcing-lm --scale small --seeds 3 --out runs/eforcing-lm",
+    "eforcing_backbones": "esscher reproduce eforcing-backbones --scale small --seeds 3 --out runs/eforcing-backbones",
     "risk": "esscher reproduce risk --scale small --out runs/risk",
     "risk_stories": "esscher reproduce risk-stories --scale small --out runs/risk-stories",
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
@@ -42,6 +46,7 @@ def record(name: str, folder: Path) -> None:
     readers = {
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": risk_figures, "risk_stories": story_figures,
+        "eforcing_lm": figures_text.text_figures, "eforcing_backbones": figures_text.text_figures,
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
@@ -782,6 +787,8 @@ BLOCKS = {
     ("risk", "coverage"): risk_coverage,
     ("risk_stories", "truth"): story_truth,
     ("risk_stories", "errors"): story_errors,
+    **{("eforcing_lm", name): block for name, block in figures_text.TEXT_BLOCKS.items()},
+    **{("eforcing_backbones", name): block for name, block in figures_text.BACKBONE_BLOCKS.items()},
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
     ("eforcing_laboratory", "published_counts"): partial(laboratory_summary, method="E-Forcing, published, drawn"),

@@ -42,12 +42,12 @@ def effects(rows: Rows) -> list[Row]:
     for row in rows:
         plain = likelihood.get((row["text"], row["seed"]))
         if row["model"] != PLAIN and plain is not None:
-            columns = {"likelihood": plain["perplexity"], "likelihood's rise": _exact(plain["late rise"])}
+            columns = {"likelihood": plain["perplexity"], "likelihood rise": _exact(plain["late rise"])}
             rise = _exact(plain["late rise"] - row["late rise"])
             steps = {"likelihood at step": plain["at step"], "of steps": plain["steps"]}
             compared.append({**row, **columns, **steps, "rise saved": rise})
     table = []
-    for means in means_over_seeds(compared, GROUP, ("likelihood", "likelihood's rise", "perplexity", "saved", "rise saved")):
+    for means in means_over_seeds(compared, GROUP, ("likelihood", "likelihood rise", "perplexity", "saved", "rise saved")):
         of_model = [row for row in compared if all(row[name] == means[name] for name in GROUP)]
         foreign = sum(not row["own"] for row in of_model)
         steps = {name: [row[name] for row in of_model] for name in ("likelihood at step", "of steps", "at step")}
