@@ -7,6 +7,7 @@ from pathlib import Path
 
 FORCED, ONCE = "E-Forcing", "E-Forcing, tokens counted once"
 FORMS = {FORCED: "as published", ONCE: "counted once"}
+LAYERS = "two tied layers"
 INTERVALS = ("likelihood", "likelihood rise", "perplexity", "saved", "rise saved")
 Figures = Mapping[str, object]
 
@@ -22,7 +23,11 @@ def text_figures(folder: Path) -> dict[str, object]:
         {"text": row["text"], "model": row["model"], "seed": row["seed"], "perplexity": round(row["perplexity"]["value"], 2)}
         for row in result["rows"]
     ]
-    return {"missing": result["missing"], "verdicts": result["verdicts"], "effects": effects, "rows": rows}
+    averages = [
+        {**row, "saved": [round(row["saved"][end], 4) for end in ("value", "low", "high")]} for row in result["averages"]
+    ]
+    tables = {"averages": averages, "effects": effects, "rows": rows}
+    return {"missing": result["missing"], "verdicts": result["verdicts"], **tables}
 
 
 def status(figures: Figures) -> str:
@@ -34,14 +39,15 @@ def status(figures: Figures) -> str:
 
 
 def effects(figures: Figures, first: tuple[str, ...]) -> str:
-    """A line for each text or network and objective, without the study of starts. `first` heads the columns of its name."""
+    """A line for each text or network and objective, without the study of starts, and a last one for each objective with the
+    mean over texts or networks. `first` heads the columns of its name."""
     head = [
         *first, "objective", "seeds", "likelihood", "with it", "bits saved", "late rise of likelihood", "saved of it",
         "lowest loss", "weights of likelihood", "verdict",
     ]  # fmt: skip
     lines = []
     for row in figures["effects"]:
-        if " after " in row["model"]:
+        if " after " in row["model"] or row["model"] == LAYERS:
             continue
         text, _, rest = row["text"].partition(", ")
         name = [text, rest or "nothing"] if len(first) == 2 else [rest]
@@ -50,6 +56,10 @@ def effects(figures: Figures, first: tuple[str, ...]) -> str:
         seeds = row["seeds"]
         last = [_when(row), f"{row['of likelihood']} of {seeds}", _one(figures, row["verdict"])]
         lines.append([*name, row["model"], seeds, *levels, in_words(row["saved"]), *rises, *last])
+    for row in figures["averages"]:
+        if row["model"] in FORMS:
+            name = [f"mean of {row['texts']}", *[""] * (len(first) - 1), row["model"], row["seeds"]]
+            lines.append([*name, "", "", in_words(row["saved"]), *[""] * 5])
     return _table(head, lines)
 
 
@@ -100,7 +110,7 @@ def summary(figures: Figures, model: str) -> str:
         return " no text has two seeds yet "
     plain = [row for row in rows if ", " not in row["text"]]
     parts = "; ".join(f"{row['text']} {in_words(row['saved'])} bits ({percent(row)})" for row in plain)
-    return f" {parts}: {rows[0]['seeds']} seeds; with smoothing and dropout, {_counts(rows)} "
+    return f" {parts}; with smoothing and with dropout too {_mean(figures, model)}; {rows[0]['seeds']} seeds "
 
 
 def backbone_summary(figures: Figures) -> str:
@@ -109,13 +119,19 @@ def backbone_summary(figures: Figures) -> str:
     for form, words in FORMS.items():
         rows = [row for row in figures["effects"] if row["model"] == form]
         gaining = ", ".join(row["text"].partition(", ")[2] for row in rows if row["verdict"] == "gains")
-        parts.append(f"{words}, {_counts(rows)}{f' (gains: {gaining})' if gaining else ''}")
-    return f" a novel, 3 seeds: {'; '.join(parts)} "
+        if rows:
+            parts.append(
+                f"{words}, {_mean(figures, form)}{f' (gains: {gaining})' if gaining else ''}; {rows[0]['seeds']} seeds"
+            )
+    return f" a novel, {'; '.join(parts)} "
 
 
-def _counts(rows: list[Mapping[str, object]]) -> str:
-    words = [row["verdict"] for row in rows]
-    return f"of {len(words)} conditions it gains in {words.count('gains')} and loses in {words.count('loses')}"
+def _mean(figures: Figures, model: str) -> str:
+    """The mean over all conditions, and in how many of them an objective gains and loses."""
+    words = [row["verdict"] for row in figures["effects"] if row["model"] == model]
+    means = [in_words(row["saved"]) for row in figures["averages"] if row["model"] == model]
+    mean = f"{means[0]} in the mean of {len(words)} conditions, of which" if means else f"of {len(words)} conditions"
+    return f"{mean} it gains in {words.count('gains')} and loses in {words.count('loses')}"
 
 
 def percent(row: Mapping[str, object]) -> str:

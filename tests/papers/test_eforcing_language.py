@@ -27,7 +27,7 @@ from esscher.papers.eforcing.language import (
     with_chosen_strengths,
     with_validation,
 )
-from esscher.papers.eforcing.text_effects import effects, form_of, verdicts
+from esscher.papers.eforcing.text_effects import averages, effects, form_of, verdicts
 from esscher.papers.study import StudyContext, validation_history
 
 
@@ -159,6 +159,9 @@ def test_effects_are_differences_within_seeds():
     assert forced["of likelihood"] == 1 and forced["likelihood"].value == 50.0 and forced["of steps"] == [9, 9, 9]
     assert once["verdict"] == "open" and once["of likelihood"] == 0
     assert [row["verdict"] for row in verdicts([forced, once])] == ["reproduced", "open"]
+    averaged = averages([*rows, *({**row, "text": "another"} for row in rows)])
+    assert [(row["model"], row["texts"]) for row in averaged] == [(FORCED, 2), (ONCE, 2)]
+    assert averaged[0]["saved"].value == pytest.approx(0.101) and averaged[0]["saved"].n == 3
     assert effects(rows[:1] + rows[3:4]) == [], "one seed has no interval and no verdict"
 
 

@@ -42,7 +42,7 @@ from esscher.papers.eforcing.choosing import choose, since_begin, with_learning_
 from esscher.papers.eforcing.text_effects import FORCED as FORCED
 from esscher.papers.eforcing.text_effects import ONCE as ONCE
 from esscher.papers.eforcing.text_effects import PLAIN as PLAIN
-from esscher.papers.eforcing.text_effects import effects, form_of, loss_panels, strength_of, verdicts
+from esscher.papers.eforcing.text_effects import averages, effects, form_of, loss_panels, strength_of, verdicts
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
@@ -190,8 +190,8 @@ def _tables_and_sections(
         made += with_perplexity([with_validation(context, row, study.models[row["model"]]) for row in of_study])
         missing -= len(context.names(study))
         gains = effects(made)
-        result = {"effects": gains, "verdicts": verdicts(gains), "over seeds": with_perplexity(over_seeds(made))}
-        result["rows"] = select(made, COLUMNS)
+        result = {"effects": gains, "averages": averages(made), "verdicts": verdicts(gains)}
+        result |= {"over seeds": with_perplexity(over_seeds(made)), "rows": select(made, COLUMNS)}
         text = json.dumps({**result, "missing": missing}, indent=1, ensure_ascii=False, default=Estimate.to_dict)
         write_file(context.out / "effects.json", text.encode())
         histories[study.name] = {

@@ -56,6 +56,23 @@ def effects(rows: Rows) -> list[Row]:
     return table
 
 
+def averages(rows: Rows) -> list[Row]:
+    """What each model saves on average over texts, over seeds: the replicates are the averages of the seeds."""
+    groups: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        if row["saved"] is not None:
+            groups.setdefault((row["model"], row["seed"]), []).append(row["saved"].value)
+    most: dict[str, int] = {}
+    for (model, _), values in groups.items():
+        most[model] = max(most.get(model, 0), len(values))
+    table = [
+        {"model": model, "seed": seed, "saved": Estimate.exact(statistics.fmean(values), unit="bits per token")}
+        for (model, seed), values in groups.items()
+        if len(values) == most[model]
+    ]
+    return [{**row, "texts": most[row["model"]]} for row in means_over_seeds(table, ("model",), ("saved",))]
+
+
 def _exact(nats: float) -> Estimate:
     return Estimate.exact(nats, unit="nats per token")
 
