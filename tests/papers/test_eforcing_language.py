@@ -27,7 +27,7 @@ from esscher.papers.eforcing.language import (
     with_chosen_strengths,
     with_validation,
 )
-from esscher.papers.eforcing.text_effects import averages, effects, form_of, verdicts
+from esscher.papers.eforcing.text_effects import averages, effects, form_of, strength_of, verdicts
 from esscher.papers.study import StudyContext, validation_history
 
 
@@ -103,13 +103,17 @@ def test_rates_and_strengths_are_those_that_were_chosen(texts, monkeypatch, tmp_
     assert [run.base.unrolled for run in tried[deq.name, "learning rate"]] == [2] * 2
     forced = with_chosen_strengths(context, language_studies("small")[0])
     assert {what[0] for what in tried if what[1] == f"strength of {FORCED}"} == {studies.NOVEL}
-    tried.clear()
-    forced += with_chosen_strengths(context, backbone_studies("small")[0])
-    assert {what[0] for what in tried} == {f"{studies.NOVEL}, Transformer-XL"}, "one network is judged for all"
     for study in forced:
         for run in study.models.values():
             form = form_of(run)
             assert form is None or run.objective.weight == pytest.approx(studies.STRENGTHS[form][1] * 0.1)
+
+
+def test_backbones_have_the_strengths_of_one_text(texts):
+    for study in backbone_studies("small")[0]:
+        strengths = {form: strength_of(study.models[form]) for form in (FORCED, ONCE)}
+        assert strengths == pytest.approx(studies.CHOSEN) and not study.strengths
+        assert all(studies.CHOSEN[form] in studies.STRENGTHS[form] for form in strengths)
 
 
 def test_texts_that_are_not_here_are_named(tmp_path, monkeypatch):

@@ -2,16 +2,16 @@
 
 Texts are excerpts, small enough that likelihood overfits within the run. Borders of segments are random: with fixed ones
 E-Forcing as published would count the same early tokens of each again in every epoch. Each text is learnt with nothing against
-overfitting, with label smoothing and with dropout; E-Forcing, as published and with tokens counted once, is compared
-with likelihood that has the same, and begins after a quarter of the epochs; one more study varies this. Strengths are chosen
-once, on the validation text of the novel, and the learning rates of backbones on the same text; all backbones have the
-strengths of Transformer-XL. The weights with the lowest validation loss are kept. All models of a study have as many epochs,
-and nothing stops earlier, so that the late rise of the validation loss is taken at one time for all.
+overfitting, with label smoothing and with dropout; E-Forcing, as published and with tokens counted once, is compared with
+likelihood that has the same, and begins after a quarter of the epochs; one more study varies this. Strengths are chosen once,
+on the validation text of the novel with Transformer-XL, and are those of all texts and backbones; the learning rate of each
+backbone is chosen on the same text. The weights with the lowest validation loss are kept. All models of a study have as many
+epochs, and nothing stops earlier, so that the late rise of the validation loss is taken at one time for all.
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -108,7 +108,7 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     smoke = context.scale == "smoke"
     studies, missing = language_studies(context.scale)
     studies = on_excerpts(context, studies)
-    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_lm", 2)
+    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_lm", 2, wanted=studies)
     batches, steps = (10, 10) if smoke else (100, 300)
     gradients = cached_json(context.out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
     places, sequences = (20, 20) if smoke else (400, 200)
@@ -129,10 +129,8 @@ def run_language(context: StudyContext) -> dict[str, Any]:
 def run_backbones(context: StudyContext) -> dict[str, Any]:
     """Likelihood and E-Forcing on every backbone of the scale."""
     studies, missing = backbone_studies(context.scale)
-    studies = on_excerpts(context, studies)
-    if context.scale == "small":
-        studies = [with_chosen_rate(context, study) for study in studies]
-    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_backbones", 4)
+    settled = (with_chosen_rate(context, study) for study in on_excerpts(context, studies))  # one after the other
+    tables, sections = _tables_and_sections(context, settled, "eforcing_backbones", 4, wanted=studies)
     return context.publish("E-Forcing on many backbones", ABOUT, sections, {**tables, "paper": BACKBONES_PAPER}, missing)
 
 
@@ -170,22 +168,27 @@ def with_chosen_strengths(context: StudyContext, studies: Sequence[TextStudy]) -
 
 
 def with_chosen_rate(context: StudyContext, study: TextStudy) -> TextStudy:
-    """The study with the learning rate that likelihood has the lowest validation loss with; of a DEQ, its tied layers."""
+    """The study with the learning rate that likelihood has the lowest validation loss with; of a DEQ, its tied layers. Only
+    the small scale has rates to choose from."""
+    if context.scale != "small":
+        return study
     judged, (_, rates) = study.models.get(LAYERS, study.models[PLAIN]), LEARNING[study.name.removeprefix(f"{NOVEL}, ")]
     rate = choose(context, study.name, "learning rate", {rate: with_learning_rate(judged, rate) for rate in rates})
     return replace(study, models={name: with_learning_rate(run, rate) for name, run in study.models.items()})
 
 
 def _tables_and_sections(
-    context: StudyContext, studies: Sequence[TextStudy], figure: str, columns: int
+    context: StudyContext, studies: Iterable[TextStudy], figure: str, columns: int, wanted: Sequence[TextStudy]
 ) -> tuple[dict[str, list[Row]], list[Section]]:
     """The tables of all rows, and the sections of the report; after each study, what there is goes to `effects.json`, and its
     validation losses into a figure."""
     made: list[Row] = []
-    missing = sum(len(context.names(study)) for study in studies)
+    missing = sum(len(context.names(study)) for study in wanted)
     result: dict[str, list[Row]] = {}
     histories: dict[str, dict[str, list[list[float]]]] = {}
+    done: list[TextStudy] = []
     for study in studies:
+        done.append(study)
         of_study = stream_rows(context, [study])
         made += with_perplexity([with_validation(context, row, study.models[row["model"]]) for row in of_study])
         missing -= len(context.names(study))
@@ -199,7 +202,7 @@ def _tables_and_sections(
         }
         loss_panels(histories, columns=columns).savefig(context.out / f"{figure}.png", dpi=160)
     sections, about = stream_sections(made), "A validation loss that rises again is a sign of overfitting."
-    for study in studies:
+    for study in done:
         pictures = context.learning_curves(study.name, study.models, "validation, nats per token", BEST_WEIGHTS_NOTE)
         sections.append(Section(f"{study.name}: while learning", about, pictures))
     return result, sections
@@ -330,6 +333,7 @@ FORCING = EForcingConfig(
 )  # after each of 40 segments: 80 draws of 15 tokens, 1,200 in all
 FORCING_ONCE = replace(FORCING, counts="once")
 STRENGTHS = {FORCED: (0.3, 1.0, 3.0), ONCE: (1.0, 3.0, 10.0)}  # the best of an earlier sweep, with fixed borders: 0.3 and 3
+CHOSEN = {FORCED: 0.3, ONCE: 3.0}  # by `eforcing-lm`, on validation text of the novel
 DROPOUT, SMOOTHING = 0.1, 0.1
 LATER_OVERFIT = 26  # epochs with dropout; likelihood has its lowest validation loss after 23 of them
 STARTS = (1, 8)  # epochs of likelihood before E-Forcing, beside a quarter of all
@@ -352,13 +356,13 @@ def language_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
 
 def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
     """Every backbone by likelihood and by E-Forcing, as published and with tokens counted once."""
-    small, strengths = scale == "small", {}
+    small = scale == "small"
     if scale == "smoke":
         text, bases, forcing = "docstrings", SMALLEST, EForcingConfig(after_steps=4)
         training = TrainingConfig(steps=8, batch_size=8, evaluate_every=4, learning_rate=3e-3, log_every=4)
         run = stream_run(DataConfig(), TokenizerConfig("bpe", 1_000), XL, training, segment=12)
     elif small:
-        text, bases, forcing, strengths = NOVEL, BACKBONES, FORCING, STRENGTHS
+        text, bases, forcing = NOVEL, BACKBONES, FORCING
         run = stream_run(BOOK, TOKENS, XL, TRAINING, segment=SEGMENT, segments="random")
         if not Path(BOOK.source).exists():
             return [], [missing_message(BOOK.source)]
@@ -374,14 +378,10 @@ def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
         plain, once = replace(run, base=base), replace(forcing, counts="once")
         models = {PLAIN: plain, FORCED: replace(plain, objective=forcing), ONCE: replace(plain, objective=once)}
         models = _from_layers(plain) if small and name == "DEQ" else models
-        study = f"{text}, {name}"
+        if small:
+            models |= {form: with_strength(models[form], strength) for form, strength in CHOSEN.items()}
         limit = 1_000 if scale == "smoke" else None
-        studies.append(
-            TextStudy(
-                name=study, models=models, baseline=PLAIN, test_limit=limit, strengths=strengths,
-                strengths_of=f"{text}, Transformer-XL" if strengths else None,
-            )
-        )  # fmt: skip
+        studies.append(TextStudy(name=f"{text}, {name}", models=models, baseline=PLAIN, test_limit=limit))
     return studies, []
 
 
