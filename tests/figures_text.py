@@ -54,7 +54,7 @@ def effects(figures: Figures, first: tuple[str, ...]) -> str:
         levels = [f"{row[name][0]:.2f}" for name in ("likelihood", "perplexity")]
         rises = [f"{row['likelihood rise'][0]:.3f}", in_words(row["rise saved"], 3)]
         seeds = row["seeds"]
-        last = [_when(row), f"{row['of likelihood']} of {seeds}", _one(figures, row["verdict"])]
+        last = [_when(row), f"{row['of likelihood']} of {seeds}", row["verdict"]]
         lines.append([*name, row["model"], seeds, *levels, in_words(row["saved"]), *rises, *last])
     for row in figures["averages"]:
         if row["model"] in FORMS:
@@ -110,7 +110,7 @@ def summary(figures: Figures, model: str) -> str:
         return " no text has two seeds yet "
     plain = [row for row in rows if ", " not in row["text"]]
     parts = "; ".join(f"{row['text']} {in_words(row['saved'])} bits ({percent(row)})" for row in plain)
-    return f" {parts}; with smoothing and with dropout too {_mean(figures, model)}; {rows[0]['seeds']} seeds "
+    return f" {parts}; {_mean(figures, model)}; {rows[0]['seeds']} seeds "
 
 
 def backbone_summary(figures: Figures) -> str:
@@ -152,10 +152,12 @@ def rise(figures: Figures) -> str:
 def verdict(figures: Figures, model: str) -> str:
     """The verdict of an objective over all conditions, with its reason, in a cell of a table."""
     rows = [row for row in figures["verdicts"] if row["model"] == model]
-    if figures["missing"] or not rows:
+    if not rows:
         return " *open*: not complete "
-    row = rows[0]
-    return f" *{row['verdict']}*: gains in {row['gains']} and loses in {row['loses']} of {row['conditions']} conditions "
+    counts = f"gains in {rows[0]['gains']} and loses in {rows[0]['loses']} of {rows[0]['conditions']} conditions"
+    if figures["missing"]:
+        return f" *open*: not complete; {counts} that are made "
+    return f" *{rows[0]['verdict']}*: {counts} "
 
 
 def backbone_verdict(figures: Figures) -> str:
@@ -164,10 +166,6 @@ def backbone_verdict(figures: Figures) -> str:
         return " *open*: not complete "
     words = {row["model"]: row["verdict"] for row in figures["verdicts"]}
     return " " + "; ".join(f"{name} *{words[form]}*" for form, name in FORMS.items()) + " "
-
-
-def _one(figures: Figures, word: str) -> str:
-    return f"{word} (not complete)" if figures["missing"] else word
 
 
 def in_words(numbers: list[float], digits: int = 4) -> str:

@@ -43,10 +43,11 @@ def test_starts_stand_in_order_and_what_was_not_run_says_so():
 def test_a_verdict_has_its_reason_and_waits_for_all_rows():
     partial = COMPLETE | {"missing": 7}
     assert figures_text.verdict(COMPLETE, figures_text.FORCED) == " *open*: gains in 1 and loses in 0 of 2 conditions "
-    assert figures_text.verdict(partial, figures_text.FORCED) == " *open*: not complete "
-    assert "7 rows are not made" in figures_text.status(partial) and "gains (not complete)" in figures_text.effects(
-        partial, ("text", "x")
+    assert (
+        figures_text.verdict(partial, figures_text.FORCED)
+        == " *open*: not complete; gains in 1 and loses in 0 of 2 conditions that are made "
     )
+    assert "7 rows are not made" in figures_text.status(partial)
     cell = figures_text.summary(COMPLETE, figures_text.FORCED)
     assert cell.startswith(" a novel **0.0200 [0.0100, 0.0300]** bits (1.4 %);") and "gains in 1 and loses in 0" in cell
 
