@@ -31,10 +31,12 @@ def text_figures(folder: Path) -> dict[str, object]:
 
 
 def status(figures: Figures) -> str:
+    """Whether all rows are made; what is shown has all its seeds."""
     seeds = sorted({row["seeds"] for row in figures["effects"]})
     made = f"{len(figures['rows'])} rows, {' or '.join(map(str, seeds)) or 'one'} seeds each"
     if figures["missing"]:
-        return f"\n**Not complete**: {made}; {figures['missing']} rows are not made, and until then every verdict is *open*.\n"
+        missing = f"{figures['missing']} rows are not made or belong to tables that are not complete"
+        return f"\n**Not complete**: {made}; {missing}, and until then the verdict on each form is *open*.\n"
     return f"\nComplete: {made}.\n"
 
 
@@ -96,6 +98,8 @@ def starts(figures: Figures, epochs: int = 3) -> str:
     for start, forms in sorted(by_start.items()):
         cells = [cell for form in FORMS for cell in _effect(forms.get(form))]
         lines.append([start, *cells])
+    if len(lines) == 1:
+        lines.append(["1 and 8", *["*not run*"] * 4])
     return _table(["epochs before", *columns], lines)
 
 
@@ -109,8 +113,9 @@ def summary(figures: Figures, model: str) -> str:
     if not rows:
         return " no text has two seeds yet "
     plain = [row for row in rows if ", " not in row["text"]]
+    mean = f"; {_mean(figures, model)}" if len(rows) > 1 else ""
     parts = "; ".join(f"{row['text']} {in_words(row['saved'])} bits ({percent(row)})" for row in plain)
-    return f" {parts}; {_mean(figures, model)}; {rows[0]['seeds']} seeds "
+    return f" {parts}{mean}; {rows[0]['seeds']} seeds "
 
 
 def backbone_summary(figures: Figures) -> str:
