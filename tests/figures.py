@@ -19,6 +19,7 @@ from pathlib import Path
 import figures_images
 import figures_laboratory
 import figures_risk
+import figures_text
 import figures_translation
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +30,8 @@ COMMANDS = {
     "quickstart": "esscher reproduce quickstart --scale small --out runs/quickstart",
     "intervals": "esscher reproduce intervals --scale small --out runs/intervals",
     "eforcing_laboratory": "esscher reproduce eforcing-laboratory --scale small --out runs/eforcing-laboratory",
+    "eforcing_lm": "esscher reproduce eforcing-lm --scale small --seeds 3 --out runs/eforcing-lm",
+    "eforcing_backbones": "esscher reproduce eforcing-backbones --scale small --seeds 3 --out runs/eforcing-backbones",
     "risk": "esscher reproduce risk --scale small --out runs/risk",
     "risk_stories": "esscher reproduce risk-stories --scale small --out runs/risk-stories",
     "risk_example": "esscher risk smollm2 --prompt 'The chef came out of the kitchen and' "
@@ -52,6 +55,7 @@ def record(name: str, folder: Path) -> None:
         "quickstart": quickstart_figures, "intervals": interval_figures, "eforcing_laboratory": laboratory_figures,
         "risk": figures_risk.risk_figures, "risk_stories": figures_risk.story_figures,
         "risk_example": figures_risk.example_figures,
+        "eforcing_lm": figures_text.text_figures, "eforcing_backbones": figures_text.text_figures,
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
@@ -738,6 +742,8 @@ BLOCKS = {
     ("risk_example", "answer"): figures_risk.example,
     ("risk_stories", "truth"): figures_risk.story_truth,
     ("risk_stories", "errors"): figures_risk.story_errors,
+    **{("eforcing_lm", name): block for name, block in figures_text.TEXT_BLOCKS.items()},
+    **{("eforcing_backbones", name): block for name, block in figures_text.BACKBONE_BLOCKS.items()},
     ("eforcing_laboratory", "status"): laboratory_status,
     ("eforcing_laboratory", "verdicts"): laboratory_verdicts,
     **{("eforcing_laboratory", name): block for name, block in figures_laboratory.BLOCKS.items()},

@@ -1,16 +1,17 @@
 """E-Forcing (Anonymous, 2023) on language models: beside other objectives on one network, and on every backbone of the paper.
 
-Texts are small enough that likelihood overfits within the run. Borders of segments are random: with fixed ones E-Forcing as
-published would count the same early tokens of each again in every epoch. Each text is learnt with nothing against overfitting,
-with dropout, with label smoothing and with both; E-Forcing, as published and with tokens counted once, is compared with
-likelihood that has the same. Strengths, and the learning rates of backbones, are chosen on the validation text; all backbones
-have the strengths of Transformer-XL. The weights with the lowest validation loss are kept. Likelihood of a text gets as many
-epochs as E-Forcing takes time; where its lowest loss comes before E-Forcing's epochs are over, the comparison holds for equal
-epochs too.
+Texts are excerpts, small enough that likelihood overfits within the run. Borders of segments are random: with fixed ones
+E-Forcing as published would count the same early tokens of each again in every epoch. Each text is learnt with nothing against
+overfitting, with label smoothing and with dropout; E-Forcing, as published and with tokens counted once, is compared with
+likelihood that has the same, and begins after a quarter of the epochs; one more study varies this. Strengths are chosen once,
+on the validation text of the novel with Transformer-XL, and are those of all texts and backbones; the learning rate of each
+backbone is chosen on the same text. The weights with the lowest validation loss are kept. All models of a study have as many
+epochs, and nothing stops earlier, so that the late rise of the validation loss is taken at one time for all.
 """
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,11 @@ from torch import Tensor
 
 from esscher.bases.network import NetworkBase, build_base
 from esscher.core.chunking import Chunking
+from esscher.core.estimate import Estimate
 from esscher.core.progress import progress_as
 from esscher.core.randomness import Rng, SeededRng
 from esscher.core.space import Sequences
+from esscher.core.storage import write_file
 from esscher.core.target import Tilted
 from esscher.data.config import DataConfig, TokenizerConfig
 from esscher.data.splits import draw_splits, read_splits
@@ -35,7 +38,11 @@ from esscher.networks.registry import NetworkConfig
 from esscher.networks.transformer_config import DeqConfig, TransformerConfig, TransformerXLConfig
 from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
 from esscher.objectives.exposure_bias import EForcing
-from esscher.papers.eforcing.choosing import choose, with_learning_rate, with_strength
+from esscher.papers.eforcing.choosing import choose, since_begin, with_learning_rate, with_strength
+from esscher.papers.eforcing.text_effects import FORCED as FORCED
+from esscher.papers.eforcing.text_effects import ONCE as ONCE
+from esscher.papers.eforcing.text_effects import PLAIN as PLAIN
+from esscher.papers.eforcing.text_effects import averages, effects, form_of, loss_panels, strength_of, verdicts
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
@@ -56,8 +63,7 @@ from esscher.workflow.model import load
 from esscher.workflow.processors import TextProcessor
 from esscher.workflow.tilt import tilt_model
 
-PLAIN, SMOOTH, SCHEDULED, FORCED = "likelihood", "label smoothing", "scheduled sampling", "E-Forcing"
-ONCE = f"{FORCED}, tokens counted once"
+SMOOTH, SCHEDULED = "label smoothing", "scheduled sampling"
 LAYERS = "two tied layers"
 PAPER = table_rows(
     ("table", "text", "model", "likelihood", "E-Forcing"),
@@ -86,11 +92,14 @@ ENERGIES = (
 class TextStudy(StreamStudy):
     """A text and the objectives that one network learns it by."""
 
-    strengths: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of E-Forcing, to choose from, by model
+    strengths: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # of E-Forcing, to choose from, by its form
     strengths_of: str | None = None  # the study whose runs they are chosen with; None is the study itself
 
 
-COLUMNS = ("text", "model", "seed", "perplexity", "saved", "at step", "late rise")
+COLUMNS = (
+    "text", "model", "seed", "parameters", "steps", "rate", "strength", "perplexity", "saved", "least validation", "at step",
+    "late rise",
+)  # fmt: skip
 CONTINUATION = Chunking(max_length=20, prompt_tokens=30)
 
 
@@ -98,8 +107,9 @@ def run_language(context: StudyContext) -> dict[str, Any]:
     """All objectives on every text of the scale, exposure bias, energies, and the gradient against the exact one."""
     smoke = context.scale == "smoke"
     studies, missing = language_studies(context.scale)
-    rows, over, sections = _rows_and_sections(context, with_chosen_strengths(context, studies))
-    batches, steps = (10, 10) if smoke else (200, 300)
+    studies = on_excerpts(context, studies)
+    tables, sections = _tables_and_sections(context, with_chosen_strengths(context, studies), "eforcing_lm", 2, wanted=studies)
+    batches, steps = (10, 10) if smoke else (100, 300)
     gradients = cached_json(context.out / "gradients.json", lambda: {"rows": gradient_rows(batches, steps)})["rows"]
     places, sequences = (20, 20) if smoke else (400, 200)
     compared, exposure = [study for study in studies if SCHEDULED in study.models], []
@@ -108,63 +118,112 @@ def run_language(context: StudyContext) -> dict[str, Any]:
         columns = cached_json(context.run_dir(study.name, FORCED) / "exposure.json", measure)
         exposure.append({"text": study.name, "model": FORCED, **columns})
     energies = [energy_row(context, study, model, sequences) for study in compared for model in (PLAIN, FORCED, ONCE)]
-    energies += [energy_row(context, study, PLAIN, sequences, 4 if smoke else 200) for study in compared]
+    energies += [energy_row(context, study, PLAIN, sequences, 4 if smoke else 100) for study in compared]
     analyses = [Table("Exposure bias", exposure, EXPOSURE), Table("Energies", energies, ENERGIES)]
     sections.append(Section("Exposure and energies", "The first seed of each model, on text held out of training.", analyses))
     sections.append(gradient_section(gradients))
-    tables = {"gradients": gradients, "exposure": exposure, "energies": energies, "rows": rows, "over seeds": over}
+    tables = {"gradients": gradients, "exposure": exposure, "energies": energies, **tables}
     return context.publish("E-Forcing", ABOUT, sections, {**tables, "paper": PAPER}, missing)
 
 
 def run_backbones(context: StudyContext) -> dict[str, Any]:
     """Likelihood and E-Forcing on every backbone of the scale."""
     studies, missing = backbone_studies(context.scale)
-    if context.scale == "small":
-        studies = [with_chosen_rate(context, study) for study in studies]
-    rows, over, sections = _rows_and_sections(context, with_chosen_strengths(context, studies))
-    tables = {"rows": rows, "over seeds": over, "paper": BACKBONES_PAPER}
-    return context.publish("E-Forcing on many backbones", ABOUT, sections, tables, missing)
+    settled = (with_chosen_rate(context, study) for study in on_excerpts(context, studies))  # one after the other
+    tables, sections = _tables_and_sections(context, settled, "eforcing_backbones", 4, wanted=studies)
+    return context.publish("E-Forcing on many backbones", ABOUT, sections, {**tables, "paper": BACKBONES_PAPER}, missing)
 
 
 ABOUT = "One network and text, and several training objectives; all are measured by the likelihood of other text."
 BEST_WEIGHTS_NOTE = "Seed 0. The weights with the lowest loss are kept and tested."
 
 
+def on_excerpts(context: StudyContext, studies: Sequence[TextStudy]) -> list[TextStudy]:
+    """The studies with the first characters of their texts, which are kept in the output folder; smoke and paper have all."""
+    return [_on_excerpt(context, study) for study in studies] if context.scale == "small" else list(studies)
+
+
+def _on_excerpt(context: StudyContext, study: TextStudy) -> TextStudy:
+    models = {}
+    for name, run in study.models.items():
+        source = Path(run.data.source)
+        file = context.out / "texts" / source.parent.name / source.name
+        write_file(file, source.read_text(encoding="utf8")[:EXCERPT].encode())
+        models[name] = replace(run, data=replace(run.data, source=str(file)))
+    return replace(study, models=models)
+
+
 def with_chosen_strengths(context: StudyContext, studies: Sequence[TextStudy]) -> list[TextStudy]:
-    """The studies with the strengths of E-Forcing that the study named in each, or it itself, has the lowest losses with."""
+    """The studies with the strengths of both forms of E-Forcing that the study named in each, or it itself, has the lowest
+    losses with."""
     by_name, chosen = {study.name: study for study in studies}, []
     for study in studies:
         judge, models = by_name[study.strengths_of or study.name], dict(study.models)
-        for model, strengths in study.strengths.items():
-            candidates = {strength: with_strength(judge.models[model], strength) for strength in strengths}
-            strength = choose(context, judge.name, f"strength of {model}", candidates)
-            models[model] = with_strength(models[model], strength)
+        for form, strengths in study.strengths.items():
+            candidates = {strength: with_strength(judge.models[form], strength) for strength in strengths}
+            strength = choose(context, judge.name, f"strength of {form}", candidates)
+            models |= {name: with_strength(run, strength) for name, run in models.items() if form_of(run) == form}
         chosen.append(replace(study, models=models))
     return chosen
 
 
 def with_chosen_rate(context: StudyContext, study: TextStudy) -> TextStudy:
-    """The study with the learning rate that likelihood has the lowest validation loss with; of a DEQ, its tied layers."""
-    judged = study.models.get(LAYERS, study.models[PLAIN])
-    rate = choose(context, study.name, "learning rate", {rate: with_learning_rate(judged, rate) for rate in RATES})
+    """The study with the learning rate that likelihood has the lowest validation loss with; of a DEQ, its tied layers. Only
+    the small scale has rates to choose from."""
+    if context.scale != "small":
+        return study
+    judged, (_, rates) = study.models.get(LAYERS, study.models[PLAIN]), LEARNING[study.name.removeprefix(f"{NOVEL}, ")]
+    rate = choose(context, study.name, "learning rate", {rate: with_learning_rate(judged, rate) for rate in rates})
     return replace(study, models={name: with_learning_rate(run, rate) for name, run in study.models.items()})
 
 
-def _rows_and_sections(context: StudyContext, studies: Sequence[TextStudy]) -> tuple[list[Row], list[Row], list[Section]]:
-    """The printed columns of all rows, their means over seeds, and the sections of the report."""
-    rows = with_perplexity([with_validation(context, row) for row in stream_rows(context, studies)])
-    sections, about = stream_sections(rows), "A validation loss that rises again is a sign of overfitting."
+def _tables_and_sections(
+    context: StudyContext, studies: Iterable[TextStudy], figure: str, columns: int, wanted: Sequence[TextStudy]
+) -> tuple[dict[str, list[Row]], list[Section]]:
+    """The tables of all rows, and the sections of the report; after each study, what there is goes to `effects.json`, and its
+    validation losses into a figure."""
+    made: list[Row] = []
+    missing = sum(len(context.names(study)) for study in wanted)
+    result: dict[str, list[Row]] = {}
+    histories: dict[str, dict[str, list[list[float]]]] = {}
+    done: list[TextStudy] = []
     for study in studies:
+        done.append(study)
+        of_study = stream_rows(context, [study])
+        made += with_perplexity([with_validation(context, row, study.models[row["model"]]) for row in of_study])
+        missing -= len(context.names(study))
+        gains = effects(made)
+        result = {"effects": gains, "averages": averages(made), "verdicts": verdicts(gains)}
+        result |= {"over seeds": with_perplexity(over_seeds(made)), "rows": select(made, COLUMNS)}
+        text = json.dumps({**result, "missing": missing}, indent=1, ensure_ascii=False, default=Estimate.to_dict)
+        write_file(context.out / "effects.json", text.encode())
+        histories[study.name] = {
+            model: _losses(context, study, model) for model in (PLAIN, FORCED, ONCE) if model in study.models
+        }
+        loss_panels(histories, columns=columns).savefig(context.out / f"{figure}.png", dpi=160)
+    sections, about = stream_sections(made), "A validation loss that rises again is a sign of overfitting."
+    for study in done:
         pictures = context.learning_curves(study.name, study.models, "validation, nats per token", BEST_WEIGHTS_NOTE)
         sections.append(Section(f"{study.name}: while learning", about, pictures))
-    return select(rows, COLUMNS), with_perplexity(over_seeds(rows)), sections
+    return result, sections
 
 
-def with_validation(context: StudyContext, row: Mapping[str, Any]) -> Row:
-    """The row with the lowest validation loss, its step, and the rise from there to the last evaluation."""
+def _losses(context: StudyContext, study: TextStudy, model: str) -> list[list[float]]:
+    """The validation losses of a model, for each seed."""
+    folders = [context.run_dir(study.name, name, seed) for name, seed in context.names(study) if name == model]
+    return [[loss for _, loss in validation_history(folder)] for folder in folders]
+
+
+def with_validation(context: StudyContext, row: Mapping[str, Any], run: TrainRun) -> Row:
+    """The row with the strength of E-Forcing, the lowest validation loss, its step, whether E-Forcing acted before it, and the
+    rise from there to the last evaluation."""
     history = validation_history(context.run_dir(row["text"], row["model"], row["seed"]))
     step, least = min(history, key=lambda evaluation: evaluation[1])
-    return {**row, "least validation": round(least, 4), "at step": step, "late rise": round(history[-1][1] - least, 4)}
+    acts = since_begin(run, history)
+    return {
+        **row, "strength": strength_of(run), "rate": run.training.learning_rate, "least validation": round(least, 4),
+        "at step": step, "own": bool(acts) and step in {at for at, _ in acts}, "late rise": round(history[-1][1] - least, 4),
+    }  # fmt: skip
 
 
 def exposure_columns(context: StudyContext, study: str, model: str, baseline: str, sequences: int, seed: int = 0) -> Row:
@@ -262,22 +321,22 @@ def gradient_section(rows: Sequence[Row]) -> Section:
     return Section("The gradient, where it is known", about, [Table("Gradients", rows), picture])
 
 
-COST = 4  # time of an epoch of E-Forcing, in epochs of likelihood
-BOOK = DataConfig(str(DATA / "gutenberg/austen-persuasion.txt"), unit="document", split="position", held_out=0.1)
-WIKI = DataConfig(str(DATA / "wikitext-2/valid.txt"), unit="document", split="position", held_out=0.1)
-SEGMENT, TOKENS = 50, TokenizerConfig("bpe", 2_000)
-XL = TransformerXLConfig(width=128, layers=2, heads=4, feedforward=512, memory=50, norm="pre")
-TRAINING = TrainingConfig(
-    epochs=14, batch_size=20, learning_rate=1e-3, warmup_steps=100, max_grad_norm=0.25, patience=5, log_every=50
-)
-BEGIN = 3  # epochs of plain likelihood before E-Forcing and scheduled sampling
+BOOK = DataConfig(str(DATA / "gutenberg/austen-persuasion.txt"), unit="document", split="position", held_out=0.2)
+WIKI = DataConfig(str(DATA / "wikitext-2/valid.txt"), unit="document", split="position", held_out=0.2)
+EXCERPT = 100_000  # characters of each text: about 27,000 tokens to learn from, 9,000 for validation, and 9,000 for the test
+SEGMENT, TOKENS = 25, TokenizerConfig("bpe", 500)
+XL = TransformerXLConfig(width=64, layers=2, heads=4, feedforward=256, memory=SEGMENT, norm="pre")
+EPOCHS = 13  # likelihood has its lowest validation loss after 7 to 9 of them
+TRAINING = TrainingConfig(epochs=EPOCHS, batch_size=40, learning_rate=8e-3, warmup_steps=50, max_grad_norm=0.25, log_every=50)
 FORCING = EForcingConfig(
-    after_epochs=BEGIN, decay=0.9, draws=4
-)  # after each of 20 segments: 80 draws of 50 tokens, 4,000 in all
+    after_epochs=EPOCHS // 4, decay=0.9, draws=2, negatives=15
+)  # after each of 40 segments: 80 draws of 15 tokens, 1,200 in all
 FORCING_ONCE = replace(FORCING, counts="once")
-STRENGTHS = {FORCED: (0.3, 1.0, 3.0), ONCE: (0.3, 1.0, 3.0)}  # the best of an earlier sweep, with fixed borders: 0.3 and 3
-RATES = (1e-3, 2e-3, 4e-3)
-DROPOUT, SMOOTHING = 0.2, 0.1
+STRENGTHS = {FORCED: (0.3, 1.0, 3.0), ONCE: (1.0, 3.0, 10.0)}  # the best of an earlier sweep, with fixed borders: 0.3 and 3
+CHOSEN = {FORCED: 0.3, ONCE: 3.0}  # by `eforcing-lm`, on validation text of the novel
+DROPOUT, SMOOTHING = 0.1, 0.1
+LATER_OVERFIT = 26  # epochs with dropout; likelihood has its lowest validation loss after 23 of them
+STARTS = (1, 8)  # epochs of likelihood before E-Forcing, beside a quarter of all
 NOVEL, WIKI_VALIDATION = "a novel", "validation text of WikiText-2"
 
 
@@ -288,9 +347,8 @@ def language_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
     if scale == "paper":
         return [_published()], []
     run = stream_run(BOOK, TOKENS, XL, TRAINING, segment=SEGMENT, segments="random")
-    wiki = replace(run, data=WIKI, training=replace(TRAINING, epochs=11))
-    by_text = (_against_overfitting(NOVEL, run), _against_overfitting(WIKI_VALIDATION, wiki))
-    studies = [study for pair in zip(*by_text, strict=True) for study in pair]
+    by_text = (_against_overfitting(NOVEL, run), _against_overfitting(WIKI_VALIDATION, replace(run, data=WIKI)))
+    studies = [study for pair in zip(*by_text, strict=True) for study in pair] + [_starts(NOVEL, run)]
     sources = {study.name: study.models[PLAIN].data.source for study in studies}
     absent = {source for source in sources.values() if not Path(source).exists()}
     return [study for study in studies if sources[study.name] not in absent], [*map(missing_message, sorted(absent))]
@@ -298,14 +356,14 @@ def language_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
 
 def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
     """Every backbone by likelihood and by E-Forcing, as published and with tokens counted once."""
-    small, strengths = scale == "small", {}
+    small = scale == "small"
     if scale == "smoke":
         text, bases, forcing = "docstrings", SMALLEST, EForcingConfig(after_steps=4)
         training = TrainingConfig(steps=8, batch_size=8, evaluate_every=4, learning_rate=3e-3, log_every=4)
         run = stream_run(DataConfig(), TokenizerConfig("bpe", 1_000), XL, training, segment=12)
     elif small:
-        text, bases, forcing, strengths = NOVEL, BACKBONES, FORCING, STRENGTHS
-        run = stream_run(BOOK, TOKENS, XL, replace(TRAINING, epochs=10), segment=SEGMENT, segments="random")
+        text, bases, forcing = NOVEL, BACKBONES, FORCING
+        run = stream_run(BOOK, TOKENS, XL, TRAINING, segment=SEGMENT, segments="random")
         if not Path(BOOK.source).exists():
             return [], [missing_message(BOOK.source)]
     else:
@@ -314,44 +372,52 @@ def backbone_studies(scale: str) -> tuple[list[TextStudy], list[str]]:
         run = stream_run(PENN_TREEBANK, TokenizerConfig("word", 10_000), XL, training, segment=70, segments="random")
     studies = []
     for name, base in bases.items():
+        if small:
+            epochs = LEARNING[name][0]
+            run, forcing = replace(run, training=replace(TRAINING, epochs=epochs)), replace(FORCING, after_epochs=epochs // 4)
         plain, once = replace(run, base=base), replace(forcing, counts="once")
         models = {PLAIN: plain, FORCED: replace(plain, objective=forcing), ONCE: replace(plain, objective=once)}
         models = _from_layers(plain) if small and name == "DEQ" else models
-        study = f"{text}, {name}"
+        if small:
+            models |= {form: with_strength(models[form], strength) for form, strength in CHOSEN.items()}
         limit = 1_000 if scale == "smoke" else None
-        studies.append(
-            TextStudy(
-                name=study, models=models, baseline=PLAIN, test_limit=limit, strengths=strengths,
-                strengths_of=f"{text}, Transformer-XL" if strengths else None,
-            )
-        )  # fmt: skip
+        studies.append(TextStudy(name=f"{text}, {name}", models=models, baseline=PLAIN, test_limit=limit))
     return studies, []
 
 
 def _from_layers(run: TrainRun) -> dict[str, TrainRun]:
     """Fixed points that start from two tied layers, as published: from new weights, and with the penalty on the Jacobian, they
     learn no more than token frequencies."""
-    layers = replace(run, base=replace(run.base, unrolled=2), training=replace(run.training, epochs=BEGIN))
-    rest = replace(run.training, epochs=(run.training.epochs or BEGIN + 1) - BEGIN)
+    layers = replace(run, base=replace(run.base, unrolled=2), training=replace(run.training, epochs=UNROLLED_EPOCHS))
+    rest = replace(run.training, epochs=(run.training.epochs or 0) - UNROLLED_EPOCHS)
     solved = replace(run, start=LAYERS, base=DeqConfig(unrolled=0), tokenizer=TokenizerConfig(), training=rest)
-    now = {PLAIN: run.objective, FORCED: replace(FORCING, after_epochs=0), ONCE: replace(FORCING_ONCE, after_epochs=0)}
+    forcing = replace(FORCING, after_epochs=0, draws=1)
+    now = {PLAIN: run.objective, FORCED: forcing, ONCE: replace(forcing, counts="once")}
     return {LAYERS: layers, **{name: replace(solved, objective=objective) for name, objective in now.items()}}
 
 
 BACKBONES: Mapping[str, NetworkConfig] = {
-    "GRU": GruConfig(width=150, layers=1, embedding=150, tied=True),
-    "LSTM": LstmConfig(width=140, layers=1, embedding=140, tied=True),
-    "ENAS": EnasConfig(width=96, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0),
+    "GRU": GruConfig(width=116, layers=1, embedding=116, tied=True),
+    "LSTM": LstmConfig(width=104, layers=1, embedding=104, tied=True),
+    "Transformer-XL": XL,
+    "Transformer": replace(XL, memory=0),
+    "ENAS": EnasConfig(width=64, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0),
     "TrellisNet": TrellisNetConfig(
-        width=64, inner=104, layers=8, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0,
-        weight_dropout=0.0, auxiliary_every=4,
+        width=40, inner=64, layers=6, dropout=0.0, input_dropout=0.0, hidden_dropout=0.0, word_dropout=0.0,
+        weight_dropout=0.0, auxiliary_every=3,
     ),
     "DEQ": DeqConfig(
-        width=96, heads=4, feedforward=800, memory=50, dropout=0.0, exact_tolerance=1e-3, exact_iterations=30,
+        width=64, heads=4, feedforward=580, memory=SEGMENT, dropout=0.0, tolerance=1e-2, iterations=10, adjoint_iterations=10,
+        exact_tolerance=1e-2, exact_iterations=12,
     ),
-    "Transformer": replace(XL, width=96, feedforward=384, memory=0),
-    "Transformer-XL": replace(XL, width=96, feedforward=384),
 }  # fmt: skip
+LEARNING: Mapping[str, tuple[int, tuple[float, float]]] = {
+    "GRU": (13, (8e-3, 1.6e-2)), "LSTM": (16, (8e-3, 1.6e-2)), "Transformer-XL": (EPOCHS, (4e-3, 8e-3)),
+    "Transformer": (EPOCHS, (4e-3, 8e-3)), "ENAS": (14, (1e-2, 2e-2)), "TrellisNet": (15, (2e-2, 3.2e-2)),
+    "DEQ": (20, (1e-3, 2e-3)),
+}  # fmt: skip
+"""Epochs in which likelihood overfits (not the DEQ-Transformer), and learning rates to choose from, of each backbone."""
+UNROLLED_EPOCHS = 16  # of these, of the two tied layers that a DEQ-Transformer begins as
 PUBLISHED: Mapping[str, NetworkConfig] = {
     "GRU": GruConfig(width=650, layers=2, embedding=650, tied=True, dropout=0.5),
     "LSTM": LstmConfig(width=650, layers=2, embedding=650, tied=True, dropout=0.5),
@@ -384,19 +450,28 @@ def _objectives(run: TrainRun, forcing: EForcingConfig) -> dict[str, TrainRun]:
 
 def _against_overfitting(text: str, run: TrainRun) -> list[TextStudy]:
     """Likelihood and both forms of E-Forcing with nothing against overfitting, where scheduled sampling is compared too, with
-    dropout, label smoothing, and both; likelihood gets as many epochs as E-Forcing takes time."""
-    dropped = replace(run, base=replace(run.base, dropout=DROPOUT))
-    smooth, both = (replace(one, training=replace(one.training, label_smoothing=SMOOTHING)) for one in (run, dropped))
-    names = {"dropout and smoothing": both, "dropout": dropped, "smoothing": smooth}
+    label smoothing, and with dropout; with dropout there are more epochs, as likelihood overfits later."""
+    later = replace(run, training=replace(run.training, epochs=LATER_OVERFIT))
+    dropped = replace(later, base=replace(run.base, dropout=DROPOUT))
+    names = {"smoothing": replace(run, training=replace(run.training, label_smoothing=SMOOTHING)), "dropout": dropped}
     studies = []
     for name, one in {text: run, **{f"{text}, {what}": each for what, each in names.items()}}.items():
-        models = _objectives(one, FORCING)
+        models = _objectives(one, replace(FORCING, after_epochs=(one.training.epochs or 0) // 4))
         wanted = (PLAIN, SCHEDULED, FORCED, ONCE) if name == text else (PLAIN, FORCED, ONCE)
-        epochs = round(BEGIN + COST * ((run.training.epochs or 1) - BEGIN))
-        models[PLAIN] = replace(one, training=replace(one.training, epochs=epochs))
         chosen = {model: models[model] for model in wanted}
-        studies.append(TextStudy(name=name, models=chosen, baseline=PLAIN, strengths=STRENGTHS, strengths_of=text))
+        studies.append(TextStudy(name=name, models=chosen, baseline=PLAIN, strengths=STRENGTHS, strengths_of=NOVEL))
     return studies
+
+
+def _starts(text: str, run: TrainRun) -> TextStudy:
+    """Both forms of E-Forcing after other numbers of epochs of likelihood."""
+    forced = {
+        f"{form} after {start} epochs": replace(run, objective=replace(objective, after_epochs=start))
+        for start in STARTS
+        for form, objective in ((FORCED, FORCING), (ONCE, FORCING_ONCE))
+    }
+    name = f"{text}, other starts"
+    return TextStudy(name=name, models={PLAIN: run, **forced}, baseline=PLAIN, strengths=STRENGTHS, strengths_of=text)
 
 
 def _smoke() -> TextStudy:
