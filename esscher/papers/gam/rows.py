@@ -84,29 +84,27 @@ class GamScale:
     base: TrainRun  # the length of strings, the network, and how many updates it has at most
     max_strings_read: int  # by a base at most, which bounds the updates with large batches
     distil: DistilConfig  # `draws` are accepted strings; `candidates` are draws of the base
-    student_steps: int  # at most
+    student: TrainingConfig  # of the new student, which has the network of the base
     distil_epochs: int  # of the students that are compared by method
     motifs: Mapping[str, tuple[str, ...]]  # by kind of data
     sizes: tuple[int, ...]  # in the order in which they are made
     first_sizes: int  # of them, made for all motifs before the others
-    extra_sizes: tuple[int, ...] = ()  # fewer strings than the paper's, with the first reading
+    feature_sets: tuple[str, ...] = FEATURE_SETS  # of pure data; mixtures have the first one
     readings: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
     weak_updates: int  # of the base on which methods are compared
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
-        sizes, the other feature sets (pure data), extra sizes and other seeds of the first motif."""
+        sizes, the other feature sets (pure data), and other seeds of the first motif."""
         motifs = [
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
         for sizes in (self.sizes[: self.first_sizes], self.sizes[self.first_sizes :]):
             for (motif, kind), size, reading in product(motifs, sizes, self.readings):
                 yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
-        for motif, bits, size, reading in product(self.motifs["pure"], FEATURE_SETS[1:], self.sizes, self.readings):
+        for motif, bits, size, reading in product(self.motifs["pure"], self.feature_sets[1:], self.sizes, self.readings):
             yield Cell(motif, "pure", size, reading), bits
-        for size in self.extra_sizes:
-            yield Cell(self.motifs["pure"][0], "pure", size, self.readings[0]), FEATURE_SETS[0]
         for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
             yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
 
@@ -128,28 +126,34 @@ class GamScale:
         return replace(self.base, data=data, training=training)
 
 
-def _base(*, length: int, width: int, steps: int) -> TrainRun:
-    """An LSTM by Adam at 1e-3, stopped by a patience of 20 as in the paper."""
-    training = TrainingConfig(batch_size=50, optimizer="adam", steps=steps, patience=20)
+def _base(*, length: int, width: int, steps: int, learning_rate: float = 1e-3) -> TrainRun:
+    """An LSTM by Adam, stopped by a patience of 20 as in the paper."""
+    training = TrainingConfig(batch_size=50, optimizer="adam", learning_rate=learning_rate, steps=steps, patience=20)
     return TrainRun("", data=DataConfig(length=length), base=LstmConfig(width=width), training=training)
+
+
+def _student(steps: int) -> TrainingConfig:
+    """Adam at 1e-3, with a patience of 20 evaluations."""
+    return TrainingConfig(batch_size=50, optimizer="adam", steps=steps, patience=20, evaluate_every=max(1, steps // 20))
 
 
 SCALES = {
     "smoke": GamScale(
         base=_base(length=12, width=32, steps=40), max_strings_read=4_000,
-        distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student_steps=40, distil_epochs=1,
+        distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student=_student(40), distil_epochs=1,
         motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2], descent_epochs=4,
         weak_updates=20,
     ),
     "small": GamScale(
-        base=_base(length=30, width=200, steps=2_000), max_strings_read=500_000,
-        distil=DistilConfig(draws=20_000, candidates=40_000), student_steps=2_000, distil_epochs=2,
+        base=_base(length=30, width=128, steps=2_000, learning_rate=2e-3), max_strings_read=300_000,
+        distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
+        student=replace(_student(1_000), learning_rate=4e-3, schedule="linear", patience=None, evaluate_every=100),
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
-        extra_sizes=(100, 200), descent_epochs=40, weak_updates=250,
+        feature_sets=FEATURE_SETS[:1], descent_epochs=40, weak_updates=250,
     ),
     "paper": GamScale(
         base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
-        distil=DistilConfig(draws=20_000, candidates=400_000), student_steps=40_000, distil_epochs=20,
+        distil=DistilConfig(draws=20_000, candidates=400_000), student=_student(40_000), distil_epochs=20,
         motifs={"pure": PURE_MOTIFS, "mixture": MIXTURE_MOTIFS}, sizes=(500, 1000, 5000, 10000, 20000), first_sizes=5,
         descent_epochs=200, weak_updates=250,
     ),
@@ -300,10 +304,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
     looks_ahead, log_bound = draws is not context.pool, float(fit.tensor().clamp(min=0).sum())
     config = replace(scale.distil, method="plain", log_bound=None if looks_ahead else log_bound)
-    training = TrainingConfig(
-        batch_size=50, optimizer="adam", steps=scale.student_steps, patience=20, seed=cell.seed,
-        evaluate_every=max(1, scale.student_steps // 20),
-    )  # fmt: skip
+    training = replace(scale.student, seed=cell.seed)
     student = build_base(base.config, base.space, rng=SeededRng(cell.seed).stream("student"))
     started = time.process_time()
     distilled = distil(
