@@ -92,13 +92,14 @@ SCALES = {
         ),
     ),
     "small": AnalysesScale(
-        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=4,
+        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=3,
         sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
         energies=EnergiesConfig(sequences=100, draws=16), next_token=NextTokenConfig(
             prompt="Once upon a time, there was a little girl named Lily. She loved to play in the", top=8, draws=64
         ),
         discriminate=DiscriminateConfig(
-            sequences=400, draws=12, classifier=EnergyConfig("bidirectional"), training=ClassifierTraining(steps=400)
+            sequences=600, draws=8, classifier=EnergyConfig(encoder="minilm", window=40, dropout=0.0),
+            training=ClassifierTraining(steps=100, learning_rate=1e-4),
         ),
     ),
 }  # fmt: skip
