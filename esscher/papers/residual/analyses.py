@@ -27,6 +27,7 @@ from esscher.estimators.perplexity import (
     score_sequences,
     tilted_cross_entropy,
 )
+from esscher.hub.packaged_models import resolve_model_folder
 from esscher.papers.laboratory.coverage import single_thread
 from esscher.papers.residual.recipe import STUDIES, ResidualStudy
 from esscher.papers.sources import missing_message
@@ -92,8 +93,8 @@ SCALES = {
         ),
     ),
     "small": AnalysesScale(
-        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=3,
-        sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
+        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=2,
+        sizes=(16, 64, 256, 1024, 4096), steps=(12, 8),
         energies=EnergiesConfig(sequences=100, draws=16), next_token=NextTokenConfig(
             prompt="Once upon a time, there was a little girl named Lily. She loved to play in the", top=8, draws=64
         ),
@@ -257,6 +258,9 @@ def _show_steps(rows: list[Row]) -> tuple[list[Row], Any]:
 
 
 def _discriminate(model: Model, settings: DiscriminateConfig) -> list[Row]:
+    if settings.classifier.encoder:
+        folder = str(resolve_model_folder(settings.classifier.encoder))
+        settings = replace(settings, classifier=replace(settings.classifier, encoder=folder))
     result = analyse_discriminate(model, settings).result
     return [
         {"draws of": name, "accuracy": accuracy, "taken for text": result.false_positives[name]}
