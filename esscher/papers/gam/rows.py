@@ -48,6 +48,7 @@ FEATURE_SETS = ("1001111", "1011111", "0111111")
 PURE_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "10001010001")
 MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other motif for mixtures
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
+FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
 
 
@@ -90,7 +91,8 @@ class GamScale:
     sizes: tuple[int, ...]  # in the order in which they are made
     first_sizes: int  # of them, made for all motifs before the others
     feature_sets: tuple[str, ...] = FEATURE_SETS  # of pure data; mixtures have the first one
-    readings: tuple[str, ...] = tuple(READINGS)
+    readings: tuple[str, ...] = tuple(READINGS)  # of pure data of the first motif
+    readings_elsewhere: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
     weak_updates: int  # of the base on which methods are compared
 
@@ -101,10 +103,13 @@ class GamScale:
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
         for sizes in (self.sizes[: self.first_sizes], self.sizes[self.first_sizes :]):
-            for (motif, kind), size, reading in product(motifs, sizes, self.readings):
-                yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
-        for motif, bits, size, reading in product(self.motifs["pure"], self.feature_sets[1:], self.sizes, self.readings):
-            yield Cell(motif, "pure", size, reading), bits
+            for number, (motif, kind) in enumerate(motifs):
+                for size, reading in product(sizes, self.readings_elsewhere if number else self.readings):
+                    yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
+        for number, motif in enumerate(self.motifs["pure"]):
+            readings = self.readings_elsewhere if number else self.readings
+            for bits, size, reading in product(self.feature_sets[1:], self.sizes, readings):
+                yield Cell(motif, "pure", size, reading), bits
         for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
             yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
 
@@ -114,8 +119,9 @@ class GamScale:
         every = 1 if reading.every_update else max(1, cell.size // reading.batch_size)
         steps = min(self.base.training.steps or 1, self.max_strings_read // reading.batch_size)
         training = replace(
-            self.base.training, batch_size=reading.batch_size, evaluate_every=every, steps=max(1, steps), seed=cell.seed
-        )
+            self.base.training, batch_size=reading.batch_size, evaluate_every=every, steps=max(1, steps), seed=cell.seed,
+            gradient_accumulation_steps=max(1, reading.batch_size // FASTEST_BATCH),
+        )  # fmt: skip
         data = replace(self.base.data, source=f"{MOTIF}{cell.motif}", size=cell.size, mixture=KINDS[cell.kind])
         return replace(self.base, data=data, training=training)
 
@@ -149,7 +155,7 @@ SCALES = {
         distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
         student=replace(_student(1_000), learning_rate=4e-3, schedule="linear", patience=None, evaluate_every=100),
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
-        feature_sets=FEATURE_SETS[:1], descent_epochs=40, weak_updates=250,
+        feature_sets=FEATURE_SETS[:1], readings_elsewhere=("epochs of batches of 500",), descent_epochs=40, weak_updates=250,
     ),
     "paper": GamScale(
         base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
