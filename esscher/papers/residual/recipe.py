@@ -31,7 +31,7 @@ from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, packaged_
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows
+from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows, validation_history
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import interval_panels, intervals
 from esscher.samplers.scoring import log_prob
@@ -90,12 +90,13 @@ class ResidualStudy:
     controls: Mapping[str, TrainingConfig] = field(default_factory=dict)
     ralm_network: TransformerConfig = field(default_factory=TransformerConfig)
     balm_extra_layers: int = 0
+    energies_first: bool = False  # in the order in which rows are made
 
 
 def run(context: StudyContext) -> dict[str, Any]:
     """All rows of the studies of the scale; `context.data` is a text file for the scales `pretrained` and `paper`."""
     studies, missing = STUDIES[context.scale](context.out, context.data)
-    sections, rows = [], []
+    sections, rows, losses = [], [], []
     for study in studies:
         if isinstance(study.base, TrainRun):
             train_base(replace(study.base, resume=True))
@@ -110,13 +111,23 @@ def run(context: StudyContext) -> dict[str, Any]:
         pictures += context.learning_curves(study.name, map(_folder, study.energies), "validation loss", LOSSES)
         sections.append(Section(study.name, MEANING, [Table("Rows", of_study), *pictures]))
         rows += of_study
+        losses += _losses(context, study)
     about = (
         "A frozen language model, and rows that try to do better on the same held-out continuations: plain models of equal "
         "size (RALM, BALM), and energies over whole continuations (UniT, BiT, and BiT*, a pretrained encoder)."
     )
-    tables = {"rows": select(rows, COLUMNS), "paper": PAPER}
+    tables = {"rows": select(rows, COLUMNS), "losses": losses, "paper": PAPER}
     gains_figure(rows).savefig(context.out / "residual.png", dpi=160)
     return context.publish("Residual energy-based models", about, sections, tables, missing)
+
+
+def _losses(context: StudyContext, study: ResidualStudy) -> list[Row]:
+    """The loss of every energy on held-out text, at each evaluation while it learnt."""
+    return [
+        {"text": study.name, "model": name, "seed": seed, "step": step, "loss": loss}
+        for name, seed in row_names(study, context.seeds) if name in study.energies
+        for step, loss in validation_history(context.run_dir(study.name, _folder(name), seed))
+    ]  # fmt: skip
 
 
 def gains_figure(rows: Sequence[Row]) -> Any:
@@ -130,7 +141,7 @@ def gains_figure(rows: Sequence[Row]) -> Any:
 
 def row_names(study: ResidualStudy, seeds: int) -> list[tuple[str, int]]:
     """The rows of a study: its base, then every other row with every seed."""
-    others = [*study.controls, *study.energies]
+    others = [*study.energies, *study.controls] if study.energies_first else [*study.controls, *study.energies]
     return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
 
 
@@ -303,7 +314,10 @@ def _smoke(out: Path, data: str | None) -> Studies:
 
 PATIENCE = 4  # evaluations without a new best, after which a row of the scale `plateau` has ended
 SHORT = Chunking(max_length=20, prompt_tokens=60)
-BOOKS = "Books: on two cores no base of ours learns them until its validation loss no longer falls, so they are left out."
+BOOKS = (
+    "Books are left out: our base of them had not converged, and to train one until its validation loss no longer falls takes "
+    "longer than the study."
+)
 
 
 def _plateau(out: Path, data: str | None) -> Studies:
@@ -325,7 +339,7 @@ def _plateau(out: Path, data: str | None) -> Studies:
     study = replace(
         long, name="tinystories, to the plateau", chunking=replace(SHORT, eos="<s>"), energies=energies,
         controls={name: _patient(each, 500) for name, each in long.controls.items()},
-        contrast=ContrastConfig(held_out=512, draws=9_600),
+        contrast=ContrastConfig(held_out=512, draws=9_600), energies_first=True,
     )  # fmt: skip
     return [study], missing
 
