@@ -98,14 +98,17 @@ class GamScale:
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
-        sizes, the other feature sets (pure data), and other seeds of the first motif."""
+        sizes, the readings that only the first motif has, the other feature sets (pure data), and other seeds of the first
+        motif."""
         motifs = [
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
         for sizes in (self.sizes[: self.first_sizes], self.sizes[self.first_sizes :]):
-            for number, (motif, kind) in enumerate(motifs):
-                for size, reading in product(sizes, self.readings_elsewhere if number else self.readings):
-                    yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
+            for (motif, kind), size, reading in product(motifs, sizes, self.readings_elsewhere):
+                yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
+        alone = [reading for reading in self.readings if reading not in self.readings_elsewhere]
+        for size, reading in product(self.sizes, alone):
+            yield Cell(self.motifs["pure"][0], "pure", size, reading), FEATURE_SETS[0]
         for number, motif in enumerate(self.motifs["pure"]):
             readings = self.readings_elsewhere if number else self.readings
             for bits, size, reading in product(self.feature_sets[1:], self.sizes, readings):
@@ -147,7 +150,8 @@ SCALES = {
     "smoke": GamScale(
         base=_base(length=12, width=32, steps=40), max_strings_read=4_000,
         distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student=_student(40), distil_epochs=1,
-        motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2], descent_epochs=4,
+        motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2],
+        readings_elsewhere=("updates",), descent_epochs=4,
         weak_updates=20,
     ),
     "small": GamScale(

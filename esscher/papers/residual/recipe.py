@@ -33,7 +33,7 @@ from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows, validation_history
 from esscher.reports.document import Picture, Section, Table
-from esscher.reports.plots import interval_panels, intervals
+from esscher.reports.plots import BASE, INK, TILTED, TRUTH, blank_figure, interval_panels, intervals
 from esscher.samplers.scoring import log_prob
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
@@ -118,6 +118,7 @@ def run(context: StudyContext) -> dict[str, Any]:
     )
     tables = {"rows": select(rows, COLUMNS), "losses": losses, "paper": PAPER}
     gains_figure(rows).savefig(context.out / "residual.png", dpi=160)
+    losses_figure(losses).savefig(context.out / "residual_losses.png", dpi=160)
     return context.publish("Residual energy-based models", about, sections, tables, missing)
 
 
@@ -128,6 +129,30 @@ def _losses(context: StudyContext, study: ResidualStudy) -> list[Row]:
         for name, seed in row_names(study, context.seeds) if name in study.energies
         for step, loss in validation_history(context.run_dir(study.name, _folder(name), seed))
     ]  # fmt: skip
+
+
+def losses_figure(losses: Sequence[Row]) -> Any:
+    """The losses of energies by updates: a colour for each energy, a line for each seed."""
+    figure = blank_figure(6.4, 3.2)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    for (name, seed), colour in _colours(losses).items():
+        line = [(row["step"], row["loss"]) for row in losses if (row["model"], row["seed"]) == (name, seed)]
+        axes.plot(
+            *zip(*line, strict=True), color=colour, linewidth=1.2, marker="o", markersize=2, label=name if seed == 0 else None
+        )
+    axes.axhline(math.log(4), color=BASE, linestyle="--", linewidth=1, label="log 4: nothing is told apart")
+    axes.set_xlabel("updates")
+    axes.set_ylabel("loss on held-out text")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _colours(losses: Sequence[Row]) -> dict[tuple[str, int], str]:
+    """The colour of each energy and seed."""
+    names = list(dict.fromkeys(row["model"] for row in losses))
+    lines = dict.fromkeys((row["model"], row["seed"]) for row in losses)
+    return {(name, seed): (TILTED, TRUTH, INK, BASE)[names.index(name) % 4] for name, seed in lines}
 
 
 def gains_figure(rows: Sequence[Row]) -> Any:
