@@ -10,7 +10,6 @@ where a page is not what its figures render to; a slow test runs the quick start
 import json
 import math
 import re
-import statistics
 import sys
 from collections import defaultdict
 from functools import partial
@@ -19,7 +18,7 @@ from pathlib import Path
 import figures_gam
 import figures_residual
 from figures_cells import plain
-from figures_gam import gam_effects, gam_figures, gam_verdicts
+from figures_gam import gam_figures
 from figures_residual import analyses_figures, plateau_figures, residual_figures
 
 ROOT = Path(__file__).parents[1]

@@ -170,8 +170,10 @@ def of_model(figures: dict[str, list[dict[str, object]]], model: str) -> list[di
 
 def plateau_gains(figures: dict[str, list[dict[str, object]]]) -> str:
     """A line for each model: gains as means over seeds, and how long it learnt."""
-    head = ["model", "parameters", "gain per word, %", "gain per token, %", "mean log Z", "updates (best), by seed", "sequences read",
-            "theirs, CC-News, per token"]  # fmt: skip
+    head = [
+        "model", "parameters", "gain per word, %", "gain per token, %", "mean log Z", "updates (best), by seed",
+        "sequences read", "theirs, CC-News, per token",
+    ]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for model, (batch, most, theirs) in PLATEAU.items():
         rows = of_model(figures, model)
@@ -237,7 +239,32 @@ def verdict_of(differences: list[float]) -> str:
     return "*reproduced*" if mean > half else "*refuted under these conditions*" if mean < -half else "*open*"
 
 
+def discriminator_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Whether a new classifier tells draws of the joint from text less often than draws of the base, by their intervals."""
+    if "discriminate" not in figures:
+        return " *open* "
+    accuracies = {row["draws of"]: row["accuracy"] for row in figures["discriminate"]}
+    base, joint = accuracies["base"], accuracies["joint"]
+    return (
+        " *reproduced* " if joint[2] < base[1] else " *refuted under these conditions* " if joint[1] > base[2] else " *open* "
+    )
+
+
+def discriminator(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Accuracies of new classifiers in per cent."""
+    if "discriminate" not in figures:
+        return " not run "
+    words = []
+    for row in figures["discriminate"]:
+        value, low, high = (f"{100 * number:.1f}" for number in row["accuracy"])
+        words.append(f"draws of the {row['draws of']} {value} % [{low}, {high}]")
+    overlap = "; the intervals overlap" if discriminator_verdict(figures) == " *open* " else ""
+    return f" {', '.join(words)}{overlap}; one energy, one classifier each "
+
+
 BLOCKS = {
+    ("residual_analyses", "discriminator_verdict"): discriminator_verdict,
+    ("residual_analyses", "discriminator"): discriminator,
     ("residual", "gains"): residual_gains,
     ("residual", "rows"): residual_rows,
     ("residual_plateau", "status"): plateau_status,

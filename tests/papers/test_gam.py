@@ -25,7 +25,8 @@ from esscher.training.config import DistilConfig
 TINY = GamScale(
     base=_base(length=9, width=8, steps=15), max_strings_read=500,
     distil=DistilConfig(draws=60, candidates=1000, evaluation_draws=100), student=_student(10), distil_epochs=1,
-    motifs={"pure": ("1001",)}, sizes=(60,), first_sizes=1, readings=("updates",), readings_elsewhere=("updates",), descent_epochs=2, weak_updates=5,
+    motifs={"pure": ("1001",)}, sizes=(60,), first_sizes=1, readings=("updates",),
+    readings_elsewhere=("updates",), descent_epochs=2, weak_updates=5,
 )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def _panels(columns: Mapping[str, Sequence[Row]]) -> Any:
 def descent_figure(weights: Sequence[Row]) -> Any:
     """The l1 distance of moments as each method to fit weights knew it, by the base samples that it had drawn."""
     distances = {regime["row"]["regime"]: tuple(regime["curve"]) for regime in weights}
-    return curves(distances, x="base samples", y="l1 distance of moments", log=True)  # type: ignore[arg-type]
+    return curves(distances, x="base samples", y="l1 distance of moments", log=True)
 
 
 def weakness_figure(rows: Sequence[Row]) -> Any:
