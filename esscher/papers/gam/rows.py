@@ -155,9 +155,9 @@ SCALES = {
         weak_updates=20,
     ),
     "small": GamScale(
-        base=_base(length=30, width=128, steps=2_000, learning_rate=2e-3), max_strings_read=300_000,
+        base=_base(length=30, width=64, steps=2_000, learning_rate=4e-3), max_strings_read=300_000,
         distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
-        student=replace(_student(1_000), learning_rate=4e-3, schedule="linear", patience=None, evaluate_every=100),
+        student=replace(_student(800), learning_rate=6e-3, schedule="linear", patience=None, evaluate_every=100),
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
         feature_sets=FEATURE_SETS[:1], readings_elsewhere=("epochs of batches of 500",), descent_epochs=40, weak_updates=250,
     ),
