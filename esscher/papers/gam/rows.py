@@ -229,10 +229,12 @@ class GamContext:
         return self.proposed if rare else (self.pool, self.pool_features)
 
     def fit(self, bits: str) -> MomentFit:
-        """Newton's weights for a feature set, on one half of the draws."""
-        chosen = [place for place, bit in enumerate(bits) if bit == "1"]
+        """Newton's weights for a feature set, on one half of the draws. A distractor that is the same in all of these has none:
+        no finite weight would bring it to the data's moment."""
         draws, features = self.draws_for(bits)
         half = len(features) // 2
+        varies = features[:half].amin(0) < features[:half].amax(0)
+        chosen = [place for place, bit in enumerate(bits) if bit == "1" and (bool(varies[place]) or "d" not in NAMES[place])]
         return match_moments(
             [NAMES[place] for place in chosen], features[:half, chosen], self.data_features[:, chosen], ridge=RIDGE,
             log_weight=draws.log_weight[0, :half],
