@@ -18,7 +18,7 @@ from pathlib import Path
 import figures_gam
 import figures_residual
 from figures_cells import plain
-from figures_gam import gam_figures
+from figures_gam import gam_figures, width_figures
 from figures_residual import analyses_figures, plateau_figures, residual_figures
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +35,7 @@ COMMANDS = {
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
+    "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
     "residual_plateau": "esscher reproduce residual --scale plateau --seeds 3 --out runs/plateau",
@@ -56,7 +57,7 @@ def record(name: str, folder: Path) -> None:
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
-        "residual_plateau": plateau_figures,
+        "residual_plateau": plateau_figures, "gam_widths": width_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
