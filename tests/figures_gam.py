@@ -8,7 +8,9 @@ from pathlib import Path
 
 from figures_cells import bracketed
 
-from esscher.papers.gam.figures import PUBLISHED
+from esscher.core.estimate import Estimate
+from esscher.papers.gam.figures import PUBLISHED, weakness_figure
+from esscher.papers.study import Row
 
 Figures = dict[str, list[dict[str, object]]]
 ROW = (
@@ -300,12 +302,15 @@ def gam_beside_tables(figures: Figures) -> str:
 
 
 def width_figures(folder: Path) -> dict[str, object]:
-    """Rows that the recipe made with other networks: a folder for each, named by width and rate."""
-    rows = []
+    """Rows that the recipe made with other networks: a folder for each, named by width and rate; and their figure."""
+    rows: list[dict[str, object]] = []
+    points: list[Row] = []
     for file in sorted(folder.glob("*at*/*/row.json"), reverse=True):
-        row = json.loads(file.read_text())
+        row, network = json.loads(file.read_text()), file.parent.parent.name
+        points.append({**row, "CE r": Estimate(**row["CE r"]), "patience of 20": f"{row['patience of 20']}, width {network}"})
         kept = {key: round(row[key], 4) if isinstance(row[key], float) else row[key] for key in ROW[:-1]}
-        rows.append({"network": file.parent.parent.name, **kept} | {key: rounded(row[key], 4) for key in ESTIMATES})
+        rows.append({"network": network, **kept} | {key: rounded(row[key], 4) for key in ESTIMATES})
+    weakness_figure(points).savefig(folder / "gam_widths.png", dpi=160)
     return {"rows": rows, **compared(folder / "weak")}
 
 

@@ -1,6 +1,7 @@
 """Figures of the recipe on global autoregressive models, and the published numbers that they show beside ours (Table 3)."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import mode
 from typing import Any
 
@@ -28,6 +29,7 @@ those of the student over those of r."""
 SIZES = (500, 20000)  # the least and the most strings of the paper
 COLOURS = {"r": BASE, "p": TILTED, "student": TRUTH}
 MARKERS = {"pure": "o", "mixture": "s"}
+POINTS = (TILTED, TRUTH, "#1d2430", "#2e8b57", "#8e44ad", "#b8860b", "#d6338a")
 
 
 def figure_of(rows: Sequence[Row]) -> Any:
@@ -81,6 +83,7 @@ def weakness_figure(rows: Sequence[Row]) -> Any:
     figure = blank_figure(6.4, 4.0)
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
+    readings = list(dict.fromkeys(row["patience of 20"] for row in rows))
     for kind, marker in MARKERS.items():
         theirs = [numbers[:2] for (of, _), numbers in PUBLISHED.items() if of == kind]
         axes.errorbar(
@@ -88,9 +91,7 @@ def weakness_figure(rows: Sequence[Row]) -> Any:
             yerr=[spread for (_, spread), _ in theirs], fmt=marker, color=BASE, capsize=2, markersize=5,
             label=f"paper, {kind}: mean ± standard deviation",
         )  # fmt: skip
-        for reading, colour in zip(
-            dict.fromkeys(row["patience of 20"] for row in rows), (TILTED, TRUTH, "black"), strict=False
-        ):
+        for reading, colour in zip(readings, cycle(POINTS), strict=False):
             ours = [row for row in rows if (row["data"], row["patience of 20"]) == (kind, reading)]
             if ours:
                 across = [row["CE r"].value / row["H"] for row in ours]
