@@ -316,14 +316,18 @@ def width_figures(folder: Path) -> dict[str, object]:
 
 def gam_widths(figures: Figures) -> str:
     """A line for each row that was made with another network."""
-    head = ["width, rate", "data", "strings", "patience of 20", "updates of r", "r / H", "r / student", "student / H",
-            "motif in r, p, student"]  # fmt: skip
+    head = ["width, rate", "data", "strings", "patience of 20", "updates of r", "r / H", "the paper's base", "r / student",
+            "the paper's", "student / H", "motif in r, p, student"]  # fmt: skip
     lines = []
     for row in figures["rows"]:
         shares = ", ".join(f"{row[f'motif in {name}'][0]:.3f}" for name in ("r", "p", "student"))
-        weak = row["r / student"] * row["student / H"]
+        weak, ((ratio, spread), *_) = row["r / student"] * row["student / H"], PUBLISHED[row["data"], row["|D|"]]
+        base, around = published_weakness(row["data"], row["|D|"])
         cells = [row["network"], row["data"], f"{row['|D|']:,}", row["patience of 20"], f"{row['updates']:,}"]
-        lines.append([*cells, f"{weak:.3f}", f"{row['r / student']:.3f}", f"{row['student / H']:.3f}", shares])
+        strength = "as weak" if abs(weak - base) <= around else "weaker" if weak > base else "stronger"
+        theirs = f"{base:.2f} ± {around:.2f}: ours {strength}"
+        cells += [f"{weak:.3f}", theirs, f"{row['r / student']:.3f}", f"{ratio:.2f} ± {spread:.2f}"]
+        lines.append([*cells, f"{row['student / H']:.3f}", shares])
     return table(head, lines)
 
 
