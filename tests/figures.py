@@ -10,17 +10,21 @@ where a page is not what its figures render to; a slow test runs the quick start
 import json
 import math
 import re
-import statistics
 import sys
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+import figures_gam
 import figures_images
 import figures_laboratory
+import figures_residual
 import figures_risk
 import figures_text
 import figures_translation
+from figures_cells import plain
+from figures_gam import gam_figures, width_figures
+from figures_residual import analyses_figures, plateau_figures, residual_figures
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -41,10 +45,17 @@ COMMANDS = {
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
+    "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
+    "residual_plateau": "esscher reproduce residual --scale plateau --seeds 3 --out runs/plateau",
 }
-PICTURES = {"energy_gan": ("four-gaussians", "biased-pair", "two-spirals"), "residual_analyses": ("residual_*",)}  # else: NAME
+PICTURES = {
+    "energy_gan": ("four-gaussians", "biased-pair", "two-spirals"),
+    "gam": ("gam*",),
+    "residual_analyses": ("residual_*",),
+    "residual_plateau": ("residual_losses",),
+}  # else: NAME
 
 
 def record(name: str, folder: Path) -> None:
@@ -59,6 +70,7 @@ def record(name: str, folder: Path) -> None:
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
+        "residual_plateau": plateau_figures, "gam_widths": width_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
@@ -322,312 +334,6 @@ def span_table(figures: dict[str, object]) -> str:
     return "\n" + "\n".join(lines) + "\n" + unfinished(figures["missing"])
 
 
-GAM_ROW = (
-    "motif", "data", "ft", "|D|", "patience of 20", "seed", "updates", "stopped", "H", "r / student", "student / H",
-    "motif: student / r", "l1", "candidates", "looks ahead", "acceptance of r", "gap", "student updates", "seconds",
-)  # fmt: skip
-GAM_ESTIMATES = ("CE r", "CE p", "CE student", "motif in r", "motif in p", "motif in student")
-GAM_PAPER = {  # Table 3, regime rs: r / student and student / H with their standard deviations, and the range of motif ratios
-    ("pure", 500): ((1.24, 0.07), (1.19, 0.07), (32, 392)),
-    ("pure", 1000): ((1.24, 0.07), (1.16, 0.07), (23.87, 653.33)),
-    ("pure", 5000): ((1.18, 0.08), (1.09, 0.05), (3.59, 206.67)),
-    ("pure", 10000): ((1.08, 0.10), (1.04, 0.02), (0.89, 196)),
-    ("pure", 20000): ((0.99, 0.01), (1.02, 0.01), (0.81, 1.76)),
-    ("mixture", 500): ((1.23, 0.03), (1.16, 0.03), (59.26, 433.33)),
-    ("mixture", 1000): ((1.21, 0.03), (1.14, 0.03), (26.29, 233.33)),
-    ("mixture", 5000): ((1.16, 0.05), (1.08, 0.04), (7.32, 130)),
-    ("mixture", 10000): ((1.02, 0.03), (1.04, 0.03), (1.0, 4.97)),
-    ("mixture", 20000): ((0.99, 0.0), (1.02, 0.0), (0.85, 1.04)),
-}
-GAM_ROUNDING = 0.02  # a ratio of the paper is taken for no surer than this
-
-
-def gam_figures(folder: Path) -> dict[str, object]:
-    """The rows that are made, what is not, and the ways to fit weights if they have been compared."""
-    result = json.loads((folder / "gam.json").read_text())
-    rows = []
-    for row in result["rows"]:
-        kept = {key: round(row[key], 4) if isinstance(row[key], float) else row[key] for key in GAM_ROW}
-        kept["seconds"] = {name: round(value) for name, value in row["seconds"].items()}
-        rows.append(kept | {key: [round(row[key][end], 4) for end in ("value", "low", "high")] for key in GAM_ESTIMATES})
-        rows[-1]["weights"] = {name: round(weight["value"], 2) for name, weight in row["weights"].items()}
-    missing = [{key: row[key] for key in ("motif", "kind", "size", "reading", "ft", "seed")} for row in result["not made"]]
-    return {"rows": rows, "not made": missing, "bases": gam_bases(folder)}
-
-
-def gam_bases(folder: Path) -> list[dict[str, object]]:
-    """The bases that are trained, also those whose row is not made yet: when they stopped, and their cross-entropy."""
-    bases = []
-    for file in sorted(folder.glob("*/base/answer.json")):
-        answer = json.loads(file.read_text())
-        data, training = (answer["settings"][name] for name in ("data", "training"))
-        if training["patience"] is None:  # that on which methods are compared
-            continue
-        perplexity, entropy = (row["value"] for row in answer["tables"]["measured"])
-        epochs = f"epochs of batches of {training['batch_size']}"
-        bases.append({
-            "motif": data["source"].removeprefix("motif:"), "data": "pure" if data["mixture"] == 1 else "mixture",
-            "strings": data["size"], "seed": training["seed"], "length": data["length"],
-            "patience of 20": "updates" if training["evaluate_every"] == 1 and training["batch_size"] == 50 else epochs,
-            "updates": answer["facts"]["steps"], "best": answer["facts"]["best_step"], "H": round(entropy["value"], 4),
-            "r": [round(math.log(perplexity[end]), 4) for end in ("value", "low", "high")],
-        })  # fmt: skip
-    return sorted(bases, key=lambda base: (base["motif"], base["data"], base["strings"], base["patience of 20"], base["seed"]))
-
-
-def gam_bases_table(figures: dict[str, object]) -> str:
-    """A line for each base that is trained, beside coin tosses of the right length."""
-    head = [
-        "motif", "data", "strings", "patience of 20", "seed", "updates", "best", "r, nats per symbol", "coin tosses", "r / H",
-        "coin tosses / H",
-    ]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for base in figures["bases"]:
-        tosses = math.log(2) * base["length"] / (base["length"] + 1)
-        cells = [
-            base["motif"],
-            base["data"],
-            f"{base['strings']:,}",
-            base["patience of 20"],
-            base["seed"],
-            f"{base['updates']:,}",
-        ]
-        cells += [f"{base['best']:,}", bracketed(base["r"], 4), f"{tosses:.4f}"]
-        cells += [f"{base['r'][0] / base['H']:.2f}", f"{tosses / base['H']:.2f}"]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def gam_status(figures: dict[str, object]) -> str:
-    rows, missing = figures["rows"], figures["not made"]
-    words = f"{len(rows)} of {len(rows) + len(missing)} rows are made, one seed each"
-    seeds = {row["seed"] for row in rows}
-    if len(seeds) > 1:
-        words = words.replace("one seed each", f"seeds {min(seeds)} to {max(seeds)}")
-    start = f"**Not complete**: {words}; the others are marked *not run*." if missing else f"Complete: {words}."
-    return f"\n{start}\n\n![By the reading of the patience: cross-entropy over H, motif frequency, l1](../images/gam.png)\n"
-
-
-def gam_readings(figures: dict[str, object]) -> list[str]:
-    """The readings of the patience in the order in which they are made."""
-    made = [row["patience of 20"] for row in figures["rows"]]
-    return list(dict.fromkeys([*made, *(row["reading"] for row in figures["not made"])]))
-
-
-def gam_cell(figures: dict[str, object], kind: str, size: int, reading: str) -> list[dict[str, object]]:
-    """The made rows of a kind of data, a size and a reading; seeds after the first are left out, as in the paper."""
-    keys = ("data", "|D|", "patience of 20", "seed")
-    return [row for row in figures["rows"] if tuple(row[key] for key in keys) == (kind, size, reading, 0)]
-
-
-def gam_ratios(rows: list[dict[str, object]]) -> str:
-    """r / student and student / H, means over motifs and feature sets, and the range of the ratio of motif frequencies."""
-    if not rows:
-        return "*not run*"
-    ratios = []
-    for key in ("r / student", "student / H"):
-        values = [row[key] for row in rows]
-        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-        ratios.append(f"{statistics.fmean(values):.2f}{spread}")
-    motif = [row["motif: student / r"] for row in rows]
-    ends = f"{min(motif):.3g}" if len(motif) == 1 else f"[{min(motif):.3g}, {max(motif):.3g}]"
-    return f"{ratios[0]}; {ratios[1]}; {ends}" + (f" ({len(rows)} rows)" if len(rows) > 1 else "")
-
-
-def gam_effects(figures: dict[str, object]) -> str:
-    """A line for each kind of data and number of strings: the paper, then each reading of the patience."""
-    readings = gam_readings(figures)
-    lines = [f"| data | strings | paper | {' | '.join(readings)} |", "|" + " --- |" * (3 + len(readings))]
-    for (kind, size), (first, second, motif) in GAM_PAPER.items():
-        theirs = f"{first[0]:.2f} ± {first[1]:.2f}; {second[0]:.2f} ± {second[1]:.2f}; [{motif[0]:g}, {motif[1]:g}]"
-        ours = " | ".join(gam_ratios(gam_cell(figures, kind, size, reading)) for reading in readings)
-        lines.append(f"| {kind} | {size:,} | {theirs} | {ours} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def gam_verdicts(figures: dict[str, object]) -> str:
-    """A line for each reading and kind: *refuted* if r / student of some size, over two rows or more, is more than two of the
-    paper's standard deviations from the paper's, *reproduced* if all sizes are made and none is, else *open*."""
-    lines = ["| patience of 20 | data | verdict | reason |", "| --- | --- | --- | --- |"]
-    for reading in gam_readings(figures):
-        for kind in ("pure", "mixture"):
-            outside, alone, made = [], [], 0
-            sizes = [(size, paper[0]) for (of, size), paper in GAM_PAPER.items() if of == kind]
-            for size, (ratio, spread) in sizes:
-                if rows := gam_cell(figures, kind, size, reading):
-                    made += 1
-                    ours = statistics.fmean(row["r / student"] for row in rows)
-                    if abs(ours - ratio) > 2 * max(spread, GAM_ROUNDING):
-                        apart = f"{size:,} strings: {ours:.2f}, the paper {ratio:.2f} ± {spread:.2f}"
-                        (outside if len(rows) > 1 else alone).append(apart)
-            said = f"{made} of {len(sizes)} sizes are made"
-            if outside:
-                verdict, reason = "*refuted under these conditions*", "; ".join(outside)
-            elif alone:
-                verdict, reason = "*open*", f"{said}; one row each: {'; '.join(alone)}"
-            elif made == len(sizes):
-                verdict, reason = "*reproduced*", "r / student of every size is within two of the paper's ±"
-            else:
-                verdict, reason = "*open*", said + (", within two of the paper's ±" if made else "")
-            lines.append(f"| {reading} | {kind} | {verdict} | {reason} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def gam_rows(figures: dict[str, object]) -> str:
-    """A line for each row that is made."""
-    head = [
-        "motif", "data", "ft", "strings", "patience of 20", "updates of r", "r", "p", "student", "r / student", "student / H",
-        "motif in r, p, student", "l1", "candidates for 20,000", "core seconds, base and student",
-    ]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in figures["rows"]:
-        nats = [
-            f"{value:.4f} [{low:.4f}, {high:.4f}]" for value, low, high in (row[f"CE {name}"] for name in ("r", "p", "student"))
-        ]
-        shares = ", ".join(f"{row[f'motif in {name}'][0]:.3f}" for name in ("r", "p", "student"))
-        stopped = f"{row['updates']:,}" + ("" if row["stopped"] == "patience" else " (the most)")
-        drawn = f"{row['candidates']:,}" + (
-            f" ahead ({20_000 / row['acceptance of r']:,.0f} of r)" if row["looks ahead"] else ""
-        )
-        cells = [row["motif"], row["data"], row["ft"], f"{row['|D|']:,}", row["patience of 20"], stopped, *nats]
-        cells += [f"{row['r / student']:.3f}", f"{row['student / H']:.3f}", shares, f"{row['l1']:.3f}", drawn]
-        cells.append(", ".join(str(value) for value in row["seconds"].values()))
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def ends(estimate: dict[str, float], digits: int) -> list[float]:
-    """Value and interval of an estimate."""
-    return [round(estimate[end], digits) for end in ("value", "low", "high")]
-
-
-def residual_figures(folder: Path) -> dict[str, object]:
-    """The rows of the texts with a pretrained energy; gains in per cent."""
-    rows = []
-    for row in json.loads((folder / "result.json").read_text())["rows"]:
-        if row["text"] == "docstrings":
-            continue
-        gain = [round(100 * row["gain"][end], 2) for end in ("value", "low", "high")] if "gain" in row else None
-        rows.append({
-            "text": row["text"], "model": row["model"], "seed": row["seed"], "parameters": row["parameters"],
-            "per token": ends(row["per token, this test set"], 4), "per word": round(row["per word"]["value"], 2), "gain": gain,
-            "log Z": ends(row["log Z"], 2) if "log Z" in row else None,
-        })  # fmt: skip
-    return {"rows": rows}
-
-
-RESIDUAL_PAPER = {  # Table 1: perplexities of CC-News and Toronto Books; the base 14.89 and 18.14
-    "RALM": ("0.0 (14.89)", "-0.2 (18.17)"),
-    "BALM": ("6.5 (13.92)", "-0.6 (18.24)"),
-    "UniT": ("7.2 (13.81-13.82)", "3.7 (17.46-17.48)"),
-    "BiT": ("12.6 (13.01-13.03, Base), 16.7 (12.38-12.42, Med)", "-"),
-    "BiT*": ("13.1 (12.93-12.95, Base), 18.5 (12.10-12.16, Large)", "10.8 (16.17-16.18, Base), 16.2 (15.17-15.22, Large)"),
-}  # fmt: skip
-STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
-
-
-def residual_gains(figures: dict[str, object]) -> str:
-    """A line for each model: what it takes off the base's perplexity, mean and interval over seeds, and the paper's figures."""
-    rows = figures["rows"]
-    texts = list(dict.fromkeys(row["text"] for row in rows))
-    base = {row["text"]: row["per token"][0] for row in rows if row["model"] == "base"}
-    heads = [f"{text}, per {unit}" for text in texts for unit in ("word", "token")]
-    lines = [f"| model | {' | '.join(heads)} | theirs, CC-News | theirs, Toronto Books |", "|" + " --- |" * (3 + len(heads))]
-    for model, theirs in RESIDUAL_PAPER.items():
-        cells = []
-        for text in texts:
-            chosen = [row for row in rows if (row["text"], row["model"]) == (text, model)]
-            cells.append(over_seeds([row["gain"][0] for row in chosen]))
-            cells.append(over_seeds([100 * (1 - row["per token"][0] / base[text]) for row in chosen]))
-        lines.append(f"| {plain(model)} | {' | '.join([*cells, *theirs])} |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def over_seeds(values: list[float]) -> str:
-    """The mean with Student's 95 % interval over seeds."""
-    if len(values) < 2:
-        return f"{values[0]:.1f} (one seed)" if values else "*not run*"
-    half = STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
-    mean = statistics.fmean(values)
-    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
-
-
-def residual_rows(figures: dict[str, object]) -> str:
-    """A line for each row."""
-    head = [
-        "text",
-        "model",
-        "seed",
-        "parameters",
-        "per token, these continuations",
-        "per word",
-        "gain per word, %",
-        "mean log Z",
-    ]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in figures["rows"]:
-        text = [row["text"], plain(row["model"]), "" if row["model"] == "base" else row["seed"], f"{row['parameters']:,}"]
-        token, gain, log_z = (bracketed(row[key], digits) for key, digits in (("per token", 4), ("gain", 2), ("log Z", 2)))
-        lines.append("| " + " | ".join(map(str, [*text, token, f"{row['per word']:.2f}", gain, log_z])) + " |")
-    return "\n" + "\n".join(lines) + "\n"
-
-
-def bracketed(numbers: list[float] | None, digits: int) -> str:
-    """A value with its interval, if it has one that is not exact."""
-    if not numbers:
-        return "-"
-    value, *interval = (f"{number:.{digits}f}" for number in numbers)
-    return value if not interval or set(interval) == {value} else f"{value} [{', '.join(interval)}]"
-
-
-def analyses_figures(folder: Path) -> dict[str, object]:
-    """The analyses that are made: rows with their estimates."""
-
-    def shown(value: object) -> object:
-        if isinstance(value, dict) and "value" in value:
-            return ends(value, 4)
-        return round(value, 4) if isinstance(value, float) else value
-
-    parts = {}
-    for name in ("bounds", "energies", "ngrams", "next", "steps", "discriminate"):
-        if (file := folder / f"{name}.json").exists():
-            kept = json.loads(file.read_text())
-            rows = kept["rows"] if isinstance(kept, dict) else kept
-            parts[name] = [{key: shown(value) for key, value in row.items()} for row in rows]
-    return parts
-
-
-ANALYSES = {
-    "bounds": "The paper's bounds beside our intervals, as the draws grow",
-    "steps": "Perplexity by step; the last one is exact for the joint given its prefix",
-    "energies": "Energies of text, of draws of the base and of draws of the joint",
-    "ngrams": "Ratio of unique n-grams",
-    "next": "Next tokens",
-    "discriminate": "A new classifier against text",
-}
-
-
-def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
-    """Each analysis with its figure and its numbers; those that are not run are named."""
-    lines = []
-    for name, title in ANALYSES.items():
-        if name not in figures:
-            continue
-        rows = figures[name]
-        lines += [f"### {title}", f"![{title}](../images/residual_{name}.png)", ""]
-        if name != "steps" or len(rows) <= 10:
-            columns = list(rows[0])
-            lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-            for row in rows:
-                cells = (bracketed(row[key], 3) if isinstance(row[key], list) else plain(str(row[key])) for key in columns)
-                lines.append("| " + " | ".join(cells) + " |")
-            lines.append("")
-    missing = [title for name, title in ANALYSES.items() if name not in figures]
-    if missing:
-        lines.append(f"*Not run yet*: {'; '.join(title[0].lower() + title[1:] for title in missing)}.")
-    return "\n" + "\n".join(lines).rstrip() + "\n"
-
-
 def hash_table(figures: dict[str, object]) -> str:
     """Exact nats per bit of the strings whose hash begins with zeros, by model."""
     nats = figures["nats"]
@@ -665,11 +371,6 @@ def before_and_after(figures: dict[str, dict[str, list[str]]]) -> str:
         for one, other in zip(texts["base"], texts["tilted"], strict=False)
     ]
     return "\n" + "\n".join(lines) + "\n"
-
-
-def plain(text: str) -> str:
-    """A text in a cell of a table."""
-    return re.sub(r"([|*_<>`$\[\]\\])", r"\\\1", text)
 
 
 def weights_table(rows: list[dict[str, object]], laws: str) -> str:
@@ -728,6 +429,8 @@ def percent(share: object) -> str:
 
 
 BLOCKS = {
+    **figures_gam.BLOCKS,
+    **figures_residual.BLOCKS,
     ("quickstart", "caption"): caption,
     ("quickstart", "before_and_after"): before_and_after,
     ("faults", "table"): faults_table,
@@ -762,14 +465,6 @@ BLOCKS = {
     ("xlnet_spans", "table"): span_table,
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
     ("quickstart", "hash"): hash_table,
-    ("residual", "gains"): residual_gains,
-    ("residual", "rows"): residual_rows,
-    ("residual_analyses", "parts"): analyses,
-    ("gam", "status"): gam_status,
-    ("gam", "effects"): gam_effects,
-    ("gam", "verdicts"): gam_verdicts,
-    ("gam", "rows"): gam_rows,
-    ("gam", "bases"): gam_bases_table,
 }
 
 

@@ -115,26 +115,6 @@ def test_a_table_of_games_has_ten_columns_and_a_line_of_the_thesis():
     )
 
 
-def test_a_cell_that_is_not_made_is_said_and_refutes_nothing():
-    def row(size, ratio, seed=0):
-        about = {"data": "pure", "|D|": size, "patience of 20": "updates", "seed": seed, "student / H": 1.1}
-        return about | {"r / student": ratio, "motif: student / r": 40.0}
-
-    missing = [{"reading": "updates"}, {"reading": "epochs"}]
-    some = {"rows": [row(500, 1.3), row(500, 9.9, seed=1)], "not made": missing}
-    assert "| pure | 500 | 1.24 ± 0.07; 1.19 ± 0.07; [32, 392] | 1.30; 1.10; 40 | *not run* |" in figures.gam_effects(some)
-    assert "| updates | pure | *open* | 1 of 5 sizes are made, within two of the paper's ± |" in figures.gam_verdicts(some)
-    one = {"rows": [row(500, 1.3), row(20000, 1.4)], "not made": missing}
-    assert "*open* | 2 of 5 sizes are made; one row each: 20,000 strings: 1.40, the paper 0.99" in figures.gam_verdicts(one)
-    wrong = {"rows": [row(500, 1.3), row(20000, 1.4), row(20000, 1.4)], "not made": missing}
-    assert "*refuted under these conditions* | 20,000 strings: 1.40, the paper 0.99" in figures.gam_verdicts(wrong)
-    whole = {
-        "rows": [row(*each) for each in ((500, 1.2), (1000, 1.2), (5000, 1.1), (10000, 1.0), (20000, 1.0))],
-        "not made": [],
-    }
-    assert "| updates | pure | *reproduced* |" in figures.gam_verdicts(whole)
-
-
 @pytest.mark.slow
 def test_the_quick_start_gives_the_recorded_figures(tmp_path):
     command = [sys.executable, "-m", "esscher", "reproduce", "quickstart", "--scale", "small", "--out", str(tmp_path / "run")]

@@ -7,7 +7,7 @@ import pytest
 from esscher.core.estimate import Estimate
 from esscher.papers import RECIPES
 from esscher.papers.residual import analyses
-from esscher.papers.residual.recipe import PAPER, PATIENCE, STUDIES, row_names, run
+from esscher.papers.residual.recipe import BOOKS, PAPER, PATIENCE, STUDIES, row_names, run
 from esscher.papers.study import StudyContext
 
 
@@ -37,20 +37,17 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
     assert "Toronto Books" in STUDIES["paper"](tmp_path, None)[1][0]
 
 
-def test_rows_to_their_plateau_have_a_size_matched_energy(tmp_path, monkeypatch):
+def test_rows_to_their_plateau_end_when_nothing_is_gained(tmp_path, monkeypatch):
     monkeypatch.setattr("esscher.papers.residual.recipe.DATA", tmp_path)
     monkeypatch.setattr("esscher.papers.residual.recipe.is_available", lambda name: True)
-    for folder in ("gutenberg", "stories260K"):
-        (tmp_path / folder).mkdir()
-    studies, missing = STUDIES["plateau"](tmp_path, None)
-    assert [study.name for study in studies] == ["tinystories", "gutenberg"] and not missing
-    for study in studies:
-        assert set(study.energies) == {"UniT", "BiT", "BiT*", "BiT, as large as BiT*"}
-        assert all(
-            each.patience == PATIENCE
-            for each in (*(training for _, training in study.energies.values()), *study.controls.values())
-        )
-    assert studies[1].base.training.patience == PATIENCE
+    assert STUDIES["plateau"](tmp_path, None)[0] == []
+    (tmp_path / "stories260K").mkdir()
+    (study,), missing = STUDIES["plateau"](tmp_path, None)
+    assert missing == [BOOKS] and study.chunking.max_length == 20
+    assert list(study.energies) == ["UniT", "BiT", "BiT*"]
+    patient = [study.energies[name][1] for name in ("UniT", "BiT")]
+    assert all(each.patience == PATIENCE and each.schedule == "constant" for each in (*patient, *study.controls.values()))
+    assert study.energies["BiT*"][1].patience is None and {energy.window for energy, _ in study.energies.values()} == {20}
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -2,8 +2,8 @@
 entropies of the processes are in `laboratory`.
 
 Left out, at every scale: Table 4 (cyclical beside two stages) beyond the first number of strings, rows of Table 3 whose weights
-are fitted by rs or snis (all are fitted by Newton's method; the three are compared on one base), and figures 3 to 7 for
-motifs other than the first, whose numbers are in `gam.json`.
+are fitted by rs or snis (all are fitted by Newton's method; the three are compared on one base), and figures 3 to 5,
+of cyclical training and of other feature sets.
 """
 
 import json
@@ -18,20 +18,22 @@ from esscher.core.progress import current_progress
 from esscher.core.storage import write_file
 from esscher.exact.languages import motif_process
 from esscher.papers.gam.comparisons import distillation_methods, regimes
+from esscher.papers.gam.figures import PUBLISHED, descent_figure, figure_of, figure_of_cells, weakness_figure
 from esscher.papers.gam.rows import KINDS, SCALES, Cell, GamContext, make_rows, prepare_gam
 from esscher.papers.laboratory.coverage import single_thread
-from esscher.papers.study import Row, StudyContext, select, table_rows
+from esscher.papers.study import Row, StudyContext, select
 from esscher.reports.document import Picture, Section, Table
-from esscher.reports.plots import BASE, TILTED, TRUTH, bars, curves, estimate_panels
+from esscher.reports.plots import BASE, TILTED, bars
 
-PAPER = table_rows(
-    ("|D|", "pure: r / student", "pure: student / H", "mixture: r / student", "mixture: student / H"),
-    (500, "1.24 ± 0.07", "1.19 ± 0.07", "1.23 ± 0.03", "1.16 ± 0.03"),
-    (1000, "1.24 ± 0.07", "1.16 ± 0.07", "1.21 ± 0.03", "1.14 ± 0.03"),
-    (5000, "1.18 ± 0.08", "1.09 ± 0.05", "1.16 ± 0.05", "1.08 ± 0.04"),
-    (10000, "1.08 ± 0.10", "1.04 ± 0.02", "1.02 ± 0.03", "1.04 ± 0.03"),
-    (20000, "0.99 ± 0.01", "1.02 ± 0.01", "0.99 ± 0.00", "1.02 ± 0.00"),
-)
+RATIO_NAMES = ("r / student", "student / H")
+PAPER: list[Row] = [
+    {"|D|": size}
+    | {
+        f"{kind}: {name}": f"{value:.2f} \u00b1 {spread:.2f}"
+        for kind in KINDS for name, (value, spread) in zip(RATIO_NAMES, PUBLISHED[kind, size][:2], strict=True)
+    }
+    for size in sorted({size for _, size in PUBLISHED})
+]  # fmt: skip
 """Table 3 of the paper, regime rs: cross-entropies on the test set, averaged over motifs and features."""
 
 COLUMNS = (
@@ -52,16 +54,17 @@ ENTROPIES_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111
 
 
 def run_gam(context: StudyContext) -> dict[str, Any]:
-    """All rows, written to `gam.json` and `gam.png` after each one; then the comparisons of methods, and a report."""
+    """The comparisons of methods; all rows, written to `gam.json` with figures after each one; and a report."""
     scale, out = SCALES[context.scale], context.out
     cells: list[tuple[Cell, str]] = list(scale.cells(context.seeds))
     rows: list[Row] = []
     with single_thread():  # as fast as two threads on these networks, and seconds are those of one core
+        prepared = prepare_gam(scale.weak_run(), scale, out / "weak")
+        weights, students = regimes(prepared), distillation_methods(prepared)
+        descent_figure(weights).savefig(out / "gam_descent.png", dpi=160)
         for rows in make_rows(cells, scale, out):
             current_progress().say(f"{len(rows)} of {len(cells)} rows are made.")
             keep_rows(rows, cells[len(rows) :], out)
-        prepared = prepare_gam(scale.weak_run(), scale, out / "weak")
-        weights, students = regimes(prepared), distillation_methods(prepared)
     about = (
         "Strings that hold a motif. A base r learns from few of them; features of the whole string are weighted so that the "
         "tilted model p shows them as often as the data; a new student learns 20,000 accepted strings of p."
@@ -82,7 +85,9 @@ def keep_rows(rows: Sequence[Row], missing: Sequence[tuple[Cell, str]], out: Pat
         "not made": [{**asdict(cell), "ft": bits} for cell, bits in missing],
     }
     write_file(out / "gam.json", json.dumps(result, indent=1, default=Estimate.to_dict).encode())
-    figure_of(rows).savefig(out / "gam.png", dpi=160)
+    figures = {"gam": figure_of, "gam_cells": figure_of_cells, "gam_weakness": weakness_figure}
+    for name, figure in figures.items():
+        figure(rows).savefig(out / f"{name}.png", dpi=160)
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -97,9 +102,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
                     if (row["|D|"], row["data"], row["patience of 20"], row["seed"]) == (size, kind, reading, 0)
                 ]  # fmt: skip
                 line[f"{kind}: rows"] = len(chosen)
-                line |= {
-                    f"{kind}: {ratio}": _mean_std([row[ratio] for row in chosen]) for ratio in ("r / student", "student / H")
-                }
+                line |= {f"{kind}: {ratio}": _mean_std([row[ratio] for row in chosen]) for ratio in RATIO_NAMES}
                 line[f"{kind}: motif, student / r"] = _range([row["motif: student / r"] for row in chosen])
             table.append(line)
     return table
@@ -123,10 +126,12 @@ def _rows_section(rows: Sequence[Row]) -> Section:
     weights = [{**about, **row["weights"]} for row, about in zip(rows, select(rows, COLUMNS[:6]), strict=True)]
     return Section(
         "Rows",
-        "Adam at 1e-3, clipped gradients; a base stops after 20 evaluations without a new best.",
+        "Adam, clipped gradients; a base stops after 20 evaluations without a new best.",
         [
             Table("Averages", summary(rows), RATIOS),
             Picture(figure_of(rows), FIGURE),
+            Picture(figure_of_cells(rows), "All motifs, by the reading that most rows have."),
+            Picture(weakness_figure(rows), "What the features bring, by how weak the base is; grey: the paper's averages."),
             Table("All rows", shown, ROWS),
             Table("Weights", weights, "A feature is 1 where the thing is absent."),
         ],
@@ -135,7 +140,6 @@ def _rows_section(rows: Sequence[Row]) -> Section:
 
 def _comparisons_section(weights: Sequence[Row], students: Sequence[Row], prepared: GamContext) -> Section:
     rows = [regime["row"] for regime in weights]
-    distances = {regime["row"]["regime"]: tuple(regime["curve"]) for regime in weights}
     above = [{"name": row["method"], "nats above the entropy": row["CE student"].value - prepared.entropy} for row in students]
     shares = [{"name": row["method"], "motif in student": row["motif in student"].value} for row in students]
     return Section(
@@ -144,7 +148,7 @@ def _comparisons_section(weights: Sequence[Row], students: Sequence[Row], prepar
         [
             Table("Weights by rs, snis and Newton's method", rows, "l1 is the distance of moments."),
             Picture(
-                curves(distances, x="base samples", y="l1 distance of moments", log=True),
+                descent_figure(weights),
                 "The l1 distance of moments as each method knew it, against the base samples it had drawn.",
             ),
             Table("Students, from about the same number of drawn strings", students, "All start from r, except the last."),
@@ -152,33 +156,6 @@ def _comparisons_section(weights: Sequence[Row], students: Sequence[Row], prepar
             Picture(bars(shares, series={"motif in student": BASE}, label="share of strings"), "The data's share is 1."),
         ],
     )
-
-
-def figure_of(rows: Sequence[Row]) -> Any:
-    """A column for each reading of the patience: r, p and student by number of strings, pure data of the first motif."""
-    first, grid = rows[0], {}
-    same = [row for row in rows if all(row[key] == first[key] for key in ("motif", "data", "ft", "seed"))]
-    for reading in dict.fromkeys(row["patience of 20"] for row in same):
-        group = sorted((row for row in same if row["patience of 20"] == reading), key=lambda row: row["|D|"])
-        sizes = [row["|D|"] for row in group]
-        nats = {name: [row[f"CE {name}"].map(lambda each: each / first["H"]) for row in group] for name in COLOURS}
-        shares = {name: [row[f"motif in {name}"] for row in group] for name in COLOURS}
-        grid[reading] = {
-            "cross-entropy / H": {name: (colour, sizes, nats[name]) for name, colour in COLOURS.items()},
-            "motif frequency": {name: (colour, sizes, shares[name]) for name, colour in COLOURS.items()},
-            "l1 of moments": {"p": (TILTED, sizes, [Estimate.exact(row["l1"]) for row in group])},
-        }
-    figure = estimate_panels(grid, x="strings to learn from")
-    shown = [*PAPER_SIZES, *(row["|D|"] for row in same)]
-    for number, axes in enumerate(figure.axes):
-        axes.set_xlim(0.7 * min(shown), 1.4 * max(shown))
-        if number < 2 * len(grid):  # all but the last row
-            axes.set_yscale("linear")
-    return figure
-
-
-PAPER_SIZES = (500, 20000)  # the least and the most strings of the paper
-COLOURS = {"r": BASE, "p": TILTED, "student": TRUTH}
 
 
 def run_entropies(context: StudyContext) -> dict[str, Any]:

@@ -48,6 +48,7 @@ FEATURE_SETS = ("1001111", "1011111", "0111111")
 PURE_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001", "10001010001")
 MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other motif for mixtures
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
+FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
 
 
@@ -84,29 +85,34 @@ class GamScale:
     base: TrainRun  # the length of strings, the network, and how many updates it has at most
     max_strings_read: int  # by a base at most, which bounds the updates with large batches
     distil: DistilConfig  # `draws` are accepted strings; `candidates` are draws of the base
-    student_steps: int  # at most
+    student: TrainingConfig  # of the new student, which has the network of the base
     distil_epochs: int  # of the students that are compared by method
     motifs: Mapping[str, tuple[str, ...]]  # by kind of data
     sizes: tuple[int, ...]  # in the order in which they are made
     first_sizes: int  # of them, made for all motifs before the others
-    extra_sizes: tuple[int, ...] = ()  # fewer strings than the paper's, with the first reading
-    readings: tuple[str, ...] = tuple(READINGS)
+    feature_sets: tuple[str, ...] = FEATURE_SETS  # of pure data; mixtures have the first one
+    readings: tuple[str, ...] = tuple(READINGS)  # of pure data of the first motif
+    readings_elsewhere: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
     weak_updates: int  # of the base on which methods are compared
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
-        sizes, the other feature sets (pure data), extra sizes and other seeds of the first motif."""
+        sizes, the readings that only the first motif has, the other feature sets (pure data), and other seeds of the first
+        motif."""
         motifs = [
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
         for sizes in (self.sizes[: self.first_sizes], self.sizes[self.first_sizes :]):
-            for (motif, kind), size, reading in product(motifs, sizes, self.readings):
+            for (motif, kind), size, reading in product(motifs, sizes, self.readings_elsewhere):
                 yield Cell(motif, kind, size, reading), FEATURE_SETS[0]
-        for motif, bits, size, reading in product(self.motifs["pure"], FEATURE_SETS[1:], self.sizes, self.readings):
-            yield Cell(motif, "pure", size, reading), bits
-        for size in self.extra_sizes:
-            yield Cell(self.motifs["pure"][0], "pure", size, self.readings[0]), FEATURE_SETS[0]
+        alone = [reading for reading in self.readings if reading not in self.readings_elsewhere]
+        for size, reading in product(self.sizes, alone):
+            yield Cell(self.motifs["pure"][0], "pure", size, reading), FEATURE_SETS[0]
+        for number, motif in enumerate(self.motifs["pure"]):
+            readings = self.readings_elsewhere if number else self.readings
+            for bits, size, reading in product(self.feature_sets[1:], self.sizes, readings):
+                yield Cell(motif, "pure", size, reading), bits
         for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
             yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
 
@@ -116,8 +122,9 @@ class GamScale:
         every = 1 if reading.every_update else max(1, cell.size // reading.batch_size)
         steps = min(self.base.training.steps or 1, self.max_strings_read // reading.batch_size)
         training = replace(
-            self.base.training, batch_size=reading.batch_size, evaluate_every=every, steps=max(1, steps), seed=cell.seed
-        )
+            self.base.training, batch_size=reading.batch_size, evaluate_every=every, steps=max(1, steps), seed=cell.seed,
+            gradient_accumulation_steps=max(1, reading.batch_size // FASTEST_BATCH),
+        )  # fmt: skip
         data = replace(self.base.data, source=f"{MOTIF}{cell.motif}", size=cell.size, mixture=KINDS[cell.kind])
         return replace(self.base, data=data, training=training)
 
@@ -128,28 +135,35 @@ class GamScale:
         return replace(self.base, data=data, training=training)
 
 
-def _base(*, length: int, width: int, steps: int) -> TrainRun:
-    """An LSTM by Adam at 1e-3, stopped by a patience of 20 as in the paper."""
-    training = TrainingConfig(batch_size=50, optimizer="adam", steps=steps, patience=20)
+def _base(*, length: int, width: int, steps: int, learning_rate: float = 1e-3) -> TrainRun:
+    """An LSTM by Adam, stopped by a patience of 20 as in the paper."""
+    training = TrainingConfig(batch_size=50, optimizer="adam", learning_rate=learning_rate, steps=steps, patience=20)
     return TrainRun("", data=DataConfig(length=length), base=LstmConfig(width=width), training=training)
+
+
+def _student(steps: int) -> TrainingConfig:
+    """Adam at 1e-3, with a patience of 20 evaluations."""
+    return TrainingConfig(batch_size=50, optimizer="adam", steps=steps, patience=20, evaluate_every=max(1, steps // 20))
 
 
 SCALES = {
     "smoke": GamScale(
         base=_base(length=12, width=32, steps=40), max_strings_read=4_000,
-        distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student_steps=40, distil_epochs=1,
-        motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2], descent_epochs=4,
+        distil=DistilConfig(draws=500, candidates=2_000, evaluation_draws=500), student=_student(40), distil_epochs=1,
+        motifs={"pure": ("1000101",)}, sizes=(200,), first_sizes=1, readings=tuple(READINGS)[:2],
+        readings_elsewhere=("updates",), descent_epochs=4,
         weak_updates=20,
     ),
     "small": GamScale(
-        base=_base(length=30, width=200, steps=2_000), max_strings_read=500_000,
-        distil=DistilConfig(draws=20_000, candidates=40_000), student_steps=2_000, distil_epochs=2,
+        base=_base(length=30, width=64, steps=2_000, learning_rate=4e-3), max_strings_read=300_000,
+        distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
+        student=replace(_student(800), learning_rate=6e-3, schedule="linear", patience=None, evaluate_every=100),
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
-        extra_sizes=(100, 200), descent_epochs=40, weak_updates=250,
+        feature_sets=FEATURE_SETS[:1], readings_elsewhere=("epochs of batches of 500",), descent_epochs=40, weak_updates=250,
     ),
     "paper": GamScale(
         base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
-        distil=DistilConfig(draws=20_000, candidates=400_000), student_steps=40_000, distil_epochs=20,
+        distil=DistilConfig(draws=20_000, candidates=400_000), student=_student(40_000), distil_epochs=20,
         motifs={"pure": PURE_MOTIFS, "mixture": MIXTURE_MOTIFS}, sizes=(500, 1000, 5000, 10000, 20000), first_sizes=5,
         descent_epochs=200, weak_updates=250,
     ),
@@ -215,10 +229,12 @@ class GamContext:
         return self.proposed if rare else (self.pool, self.pool_features)
 
     def fit(self, bits: str) -> MomentFit:
-        """Newton's weights for a feature set, on one half of the draws."""
-        chosen = [place for place, bit in enumerate(bits) if bit == "1"]
+        """Newton's weights for a feature set, on one half of the draws. A distractor that is the same in all of these has none:
+        no finite weight would bring it to the data's moment."""
         draws, features = self.draws_for(bits)
         half = len(features) // 2
+        varies = features[:half].amin(0) < features[:half].amax(0)
+        chosen = [place for place, bit in enumerate(bits) if bit == "1" and (bool(varies[place]) or "d" not in NAMES[place])]
         return match_moments(
             [NAMES[place] for place in chosen], features[:half, chosen], self.data_features[:, chosen], ridge=RIDGE,
             log_weight=draws.log_weight[0, :half],
@@ -300,10 +316,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
     looks_ahead, log_bound = draws is not context.pool, float(fit.tensor().clamp(min=0).sum())
     config = replace(scale.distil, method="plain", log_bound=None if looks_ahead else log_bound)
-    training = TrainingConfig(
-        batch_size=50, optimizer="adam", steps=scale.student_steps, patience=20, seed=cell.seed,
-        evaluate_every=max(1, scale.student_steps // 20),
-    )  # fmt: skip
+    training = replace(scale.student, seed=cell.seed)
     student = build_base(base.config, base.space, rng=SeededRng(cell.seed).stream("student"))
     started = time.process_time()
     distilled = distil(

@@ -27,6 +27,7 @@ from esscher.estimators.perplexity import (
     score_sequences,
     tilted_cross_entropy,
 )
+from esscher.hub.packaged_models import resolve_model_folder
 from esscher.papers.laboratory.coverage import single_thread
 from esscher.papers.residual.recipe import STUDIES, ResidualStudy
 from esscher.papers.sources import missing_message
@@ -71,6 +72,7 @@ PAPER = table_rows(
 class AnalysesScale:
     """Which energy is analysed, and by how much. `sizes` are draws after each prompt; the last one is the reference."""
 
+    studies: str  # the scale of `recipe.STUDIES` that has the study
     study: str
     energy: str
     updates: int  # of the energy
@@ -85,20 +87,21 @@ class AnalysesScale:
 
 SCALES = {
     "smoke": AnalysesScale(
-        study="docstrings", energy="UniT", updates=40, final_draws=64, prompts=3, sizes=(16, 64), steps=(3, 4),
+        studies="smoke", study="docstrings", energy="UniT", updates=40, final_draws=64, prompts=3, sizes=(16, 64), steps=(3, 4),
         energies=EnergiesConfig(sequences=20, draws=4), next_token=NextTokenConfig(prompt="", top=3, draws=8),
         discriminate=DiscriminateConfig(
             sequences=40, draws=4, classifier=EnergyConfig("bidirectional"), training=ClassifierTraining(steps=4)
         ),
     ),
     "small": AnalysesScale(
-        study="tinystories", energy="BiT*", updates=100, final_draws=512, prompts=4,
-        sizes=(16, 64, 256, 1024, 4096), steps=(4, 8),
+        studies="plateau", study="tinystories, to the plateau", energy="BiT*", updates=100, final_draws=512, prompts=2,
+        sizes=(16, 64, 256, 1024, 4096), steps=(12, 8),
         energies=EnergiesConfig(sequences=100, draws=16), next_token=NextTokenConfig(
             prompt="Once upon a time, there was a little girl named Lily. She loved to play in the", top=8, draws=64
         ),
         discriminate=DiscriminateConfig(
-            sequences=400, draws=12, classifier=EnergyConfig("bidirectional"), training=ClassifierTraining(steps=400)
+            sequences=600, draws=8, classifier=EnergyConfig(encoder="minilm", window=20, dropout=0.0),
+            training=ClassifierTraining(steps=100, learning_rate=1e-4),
         ),
     ),
 }  # fmt: skip
@@ -122,7 +125,7 @@ def run(context: StudyContext) -> dict[str, Any]:
 
 
 def _study(context: StudyContext, scale: AnalysesScale) -> tuple[ResidualStudy | None, list[str]]:
-    studies, missing = STUDIES[context.scale](context.out, context.data)
+    studies, missing = STUDIES[scale.studies](context.out, context.data)
     chosen = [study for study in studies if study.name == scale.study and scale.energy in study.energies]
     return (chosen[0] if chosen else None), missing or ([] if chosen else [missing_message(Path(scale.study))])
 
@@ -256,6 +259,9 @@ def _show_steps(rows: list[Row]) -> tuple[list[Row], Any]:
 
 
 def _discriminate(model: Model, settings: DiscriminateConfig) -> list[Row]:
+    if settings.classifier.encoder:
+        folder = str(resolve_model_folder(settings.classifier.encoder))
+        settings = replace(settings, classifier=replace(settings.classifier, encoder=folder))
     result = analyse_discriminate(model, settings).result
     return [
         {"draws of": name, "accuracy": accuracy, "taken for text": result.false_positives[name]}

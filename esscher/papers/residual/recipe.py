@@ -31,9 +31,9 @@ from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, packaged_
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
 from esscher.papers.sources import DATA, missing_message
-from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows
+from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows, validation_history
 from esscher.reports.document import Picture, Section, Table
-from esscher.reports.plots import interval_panels, intervals
+from esscher.reports.plots import BASE, INK, TILTED, TRUTH, blank_figure, interval_panels, intervals
 from esscher.samplers.scoring import log_prob
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
@@ -90,12 +90,13 @@ class ResidualStudy:
     controls: Mapping[str, TrainingConfig] = field(default_factory=dict)
     ralm_network: TransformerConfig = field(default_factory=TransformerConfig)
     balm_extra_layers: int = 0
+    energies_first: bool = False  # in the order in which rows are made
 
 
 def run(context: StudyContext) -> dict[str, Any]:
     """All rows of the studies of the scale; `context.data` is a text file for the scales `pretrained` and `paper`."""
     studies, missing = STUDIES[context.scale](context.out, context.data)
-    sections, rows = [], []
+    sections, rows, losses = [], [], []
     for study in studies:
         if isinstance(study.base, TrainRun):
             train_base(replace(study.base, resume=True))
@@ -110,13 +111,48 @@ def run(context: StudyContext) -> dict[str, Any]:
         pictures += context.learning_curves(study.name, map(_folder, study.energies), "validation loss", LOSSES)
         sections.append(Section(study.name, MEANING, [Table("Rows", of_study), *pictures]))
         rows += of_study
+        losses += _losses(context, study)
     about = (
         "A frozen language model, and rows that try to do better on the same held-out continuations: plain models of equal "
         "size (RALM, BALM), and energies over whole continuations (UniT, BiT, and BiT*, a pretrained encoder)."
     )
-    tables = {"rows": select(rows, COLUMNS), "paper": PAPER}
+    tables = {"rows": select(rows, COLUMNS), "losses": losses, "paper": PAPER}
     gains_figure(rows).savefig(context.out / "residual.png", dpi=160)
+    losses_figure(losses).savefig(context.out / "residual_losses.png", dpi=160)
     return context.publish("Residual energy-based models", about, sections, tables, missing)
+
+
+def _losses(context: StudyContext, study: ResidualStudy) -> list[Row]:
+    """The loss of every energy on held-out text, at each evaluation while it learnt."""
+    return [
+        {"text": study.name, "model": name, "seed": seed, "step": step, "loss": loss}
+        for name, seed in row_names(study, context.seeds) if name in study.energies
+        for step, loss in validation_history(context.run_dir(study.name, _folder(name), seed))
+    ]  # fmt: skip
+
+
+def losses_figure(losses: Sequence[Row]) -> Any:
+    """The losses of energies by updates: a colour for each energy, a line for each seed."""
+    figure = blank_figure(6.4, 3.2)
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    for (name, seed), colour in _colours(losses).items():
+        line = [(row["step"], row["loss"]) for row in losses if (row["model"], row["seed"]) == (name, seed)]
+        axes.plot(
+            *zip(*line, strict=True), color=colour, linewidth=1.2, marker="o", markersize=2, label=name if seed == 0 else None
+        )
+    axes.axhline(math.log(4), color=BASE, linestyle="--", linewidth=1, label="log 4: nothing is told apart")
+    axes.set_xlabel("updates")
+    axes.set_ylabel("loss on held-out text")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _colours(losses: Sequence[Row]) -> dict[tuple[str, int], str]:
+    """The colour of each energy and seed."""
+    names = list(dict.fromkeys(row["model"] for row in losses))
+    lines = dict.fromkeys((row["model"], row["seed"]) for row in losses)
+    return {(name, seed): (TILTED, TRUTH, INK, BASE)[names.index(name) % 4] for name, seed in lines}
 
 
 def gains_figure(rows: Sequence[Row]) -> Any:
@@ -130,7 +166,7 @@ def gains_figure(rows: Sequence[Row]) -> Any:
 
 def row_names(study: ResidualStudy, seeds: int) -> list[tuple[str, int]]:
     """The rows of a study: its base, then every other row with every seed."""
-    others = [*study.controls, *study.energies]
+    others = [*study.energies, *study.controls] if study.energies_first else [*study.controls, *study.energies]
     return [("base", 0), *((name, seed) for name in others for seed in range(seeds))]
 
 
@@ -301,14 +337,36 @@ def _smoke(out: Path, data: str | None) -> Studies:
     return [replace(_docstrings(out, steps=40, width=32), contrast=ContrastConfig(held_out=64, draws=200))], []
 
 
-PATIENCE = 8  # evaluations without a new best, after which a row of the scale `plateau` has ended
+PATIENCE = 4  # evaluations without a new best, after which a row of the scale `plateau` has ended
+SHORT = Chunking(max_length=20, prompt_tokens=60)
+BOOKS = (
+    "Books are left out: our base of them had not converged, and to train one until its validation loss no longer falls takes "
+    "longer than the study."
+)
 
 
 def _plateau(out: Path, data: str | None) -> Studies:
-    """Tiny stories and books with ten times the pairs at most, every row until `PATIENCE` evaluations bring nothing; so is the
-    base of books, that who goes on to train it gains nothing. Beside BiT*, an energy as large from random weights."""
-    studies, missing = _small(out, data)
-    return [_to_the_plateau(study) for study in studies if study.name != "docstrings"], missing
+    """Tiny stories with its pretrained base, which has converged, and short continuations, so that energies of the base's size
+    see five times the pairs, and end when `PATIENCE` evaluations bring nothing. BiT* learns from as few pairs as elsewhere."""
+    if not (DATA / "stories260K").is_dir():
+        return [], [missing_message(DATA / "stories260K")]
+    long, window = _tinystories(out), SHORT.max_length
+    energies = {
+        name: (replace(energy, window=window), _patient(replace(training, batch_size=64), 700))
+        for name, (energy, training) in long.energies.items() if name != "BiT*"
+    }  # fmt: skip
+    missing = [BOOKS]
+    if is_available("minilm"):
+        pretrained, training = _encoder_energy(100)
+        energies["BiT*"] = replace(pretrained, window=window), training
+    else:
+        missing.append(f"MiniLM is not installed, so there is no pretrained energy: {PACKAGED_MODELS['minilm'].install}")
+    study = replace(
+        long, name="tinystories, to the plateau", chunking=replace(SHORT, eos="<s>"), energies=energies,
+        controls={name: _patient(each, 500) for name, each in long.controls.items()},
+        contrast=ContrastConfig(held_out=512, draws=9_600), energies_first=True,
+    )  # fmt: skip
+    return [study], missing
 
 
 T = TypeVar("T", bound=TrainingConfig)
@@ -316,19 +374,6 @@ T = TypeVar("T", bound=TrainingConfig)
 
 def _patient(training: T, steps: int) -> T:
     return replace(training, steps=steps, schedule="constant", evaluate_every=100, patience=PATIENCE)
-
-
-def _to_the_plateau(study: ResidualStudy) -> ResidualStudy:
-    energies = {name: (energy, _patient(each, 3_000)) for name, (energy, each) in study.energies.items()}
-    if "BiT*" in energies:
-        like_minilm = TransformerConfig(width=384, layers=6, heads=12, feedforward=1536)
-        random = EnergyConfig("bidirectional", network=like_minilm, window=WINDOW)
-        energies["BiT, as large as BiT*"] = random, replace(energies["BiT"][1], learning_rate=3e-4)
-    controls = {name: _patient(each, 3_000) for name, each in study.controls.items()}
-    base = study.base
-    if isinstance(base, TrainRun):
-        base = replace(base, training=_patient(base.training, 20_000))
-    return replace(study, base=base, energies=energies, controls=controls, contrast=replace(study.contrast, draws=12_800))
 
 
 def _pretrained(out: Path, data: str | None) -> Studies:

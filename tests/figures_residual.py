@@ -1,0 +1,275 @@
+"""Tables of docs/papers/residual.md, from what `esscher reproduce residual` and `residual-analyses` printed (`figures.py`)."""
+
+import json
+import math
+import statistics
+from pathlib import Path
+
+from figures_cells import bracketed, ends, plain
+
+
+def residual_figures(folder: Path) -> dict[str, object]:
+    """The rows of the texts with a pretrained energy; gains in per cent."""
+    rows = []
+    for row in json.loads((folder / "result.json").read_text())["rows"]:
+        if row["text"] == "docstrings":
+            continue
+        gain = [round(100 * row["gain"][end], 2) for end in ("value", "low", "high")] if "gain" in row else None
+        rows.append({
+            "text": row["text"], "model": row["model"], "seed": row["seed"], "parameters": row["parameters"],
+            "per token": ends(row["per token, this test set"], 4), "per word": round(row["per word"]["value"], 2), "gain": gain,
+            "log Z": ends(row["log Z"], 2) if "log Z" in row else None,
+        })  # fmt: skip
+    return {"rows": rows}
+
+
+RESIDUAL_PAPER = {  # Table 1: perplexities of CC-News and Toronto Books; the base 14.89 and 18.14
+    "RALM": ("0.0 (14.89)", "-0.2 (18.17)"),
+    "BALM": ("6.5 (13.92)", "-0.6 (18.24)"),
+    "UniT": ("7.2 (13.81-13.82)", "3.7 (17.46-17.48)"),
+    "BiT": ("12.6 (13.01-13.03, Base), 16.7 (12.38-12.42, Med)", "-"),
+    "BiT*": ("13.1 (12.93-12.95, Base), 18.5 (12.10-12.16, Large)", "10.8 (16.17-16.18, Base), 16.2 (15.17-15.22, Large)"),
+}  # fmt: skip
+STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
+
+
+def residual_gains(figures: dict[str, object]) -> str:
+    """A line for each model: what it takes off the base's perplexity, mean and interval over seeds, and the paper's figures."""
+    rows = figures["rows"]
+    texts = list(dict.fromkeys(row["text"] for row in rows))
+    base = {row["text"]: row["per token"][0] for row in rows if row["model"] == "base"}
+    heads = [f"{text}, per {unit}" for text in texts for unit in ("word", "token")]
+    lines = [f"| model | {' | '.join(heads)} | theirs, CC-News | theirs, Toronto Books |", "|" + " --- |" * (3 + len(heads))]
+    for model, theirs in RESIDUAL_PAPER.items():
+        cells = []
+        for text in texts:
+            chosen = [row for row in rows if (row["text"], row["model"]) == (text, model)]
+            cells.append(over_seeds([row["gain"][0] for row in chosen]))
+            cells.append(over_seeds([100 * (1 - row["per token"][0] / base[text]) for row in chosen]))
+        lines.append(f"| {plain(model)} | {' | '.join([*cells, *theirs])} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def over_seeds(values: list[float]) -> str:
+    """The mean with Student's 95 % interval over seeds."""
+    if len(values) < 2:
+        return f"{values[0]:.1f} (one seed)" if values else "*not run*"
+    half = STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.fmean(values)
+    return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
+
+
+def residual_rows(figures: dict[str, object]) -> str:
+    """A line for each row."""
+    head = [
+        "text",
+        "model",
+        "seed",
+        "parameters",
+        "per token, these continuations",
+        "per word",
+        "gain per word, %",
+        "mean log Z",
+    ]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for row in figures["rows"]:
+        text = [row["text"], plain(row["model"]), "" if row["model"] == "base" else row["seed"], f"{row['parameters']:,}"]
+        token, gain, log_z = (bracketed(row[key], digits) for key, digits in (("per token", 4), ("gain", 2), ("log Z", 2)))
+        lines.append("| " + " | ".join(map(str, [*text, token, f"{row['per word']:.2f}", gain, log_z])) + " |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def analyses_figures(folder: Path) -> dict[str, object]:
+    """The analyses that are made: rows with their estimates."""
+
+    def shown(value: object) -> object:
+        if isinstance(value, dict) and "value" in value:
+            return ends(value, 4)
+        return round(value, 4) if isinstance(value, float) else value
+
+    parts = {}
+    for name in ("bounds", "energies", "ngrams", "next", "steps", "discriminate"):
+        if (file := folder / f"{name}.json").exists():
+            kept = json.loads(file.read_text())
+            rows = kept["rows"] if isinstance(kept, dict) else kept
+            parts[name] = [{key: shown(value) for key, value in row.items()} for row in rows]
+    return parts
+
+
+ANALYSES = {
+    "bounds": "The paper's bounds beside our intervals, as the draws grow",
+    "steps": "Perplexity by step; the last one is exact for the joint given its prefix",
+    "energies": "Energies of text, of draws of the base and of draws of the joint",
+    "ngrams": "Ratio of unique n-grams",
+    "next": "Next tokens",
+    "discriminate": "A new classifier against text",
+}
+
+
+def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Each analysis with its figure and its numbers; those that are not run are named."""
+    lines = []
+    for name, title in ANALYSES.items():
+        if name not in figures:
+            continue
+        rows = figures[name]
+        lines += [f"### {title}", f"![{title}](../images/residual_{name}.png)", ""]
+        if name != "steps" or len(rows) <= 10:
+            columns = list(rows[0])
+            lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+            for row in rows:
+                cells = (bracketed(row[key], 3) if isinstance(row[key], list) else plain(str(row[key])) for key in columns)
+                lines.append("| " + " | ".join(cells) + " |")
+            lines.append("")
+    missing = [title for name, title in ANALYSES.items() if name not in figures]
+    if missing:
+        lines.append(f"*Not run yet*: {'; '.join(title[0].lower() + title[1:] for title in missing)}.")
+    return "\n" + "\n".join(lines).rstrip() + "\n"
+
+
+def plateau_figures(folder: Path) -> dict[str, object]:
+    """The rows that are made, read where each is kept, and the losses of energies while they learnt."""
+    rows: list[dict[str, object]] = []
+    losses: list[dict[str, object]] = []
+    for file in sorted(folder.glob("*/*/row.json")):
+        row = json.loads(file.read_text())
+        kept = {key: row[key] for key in ("text", "model", "seed", "parameters")}
+        kept["per token"] = ends(row["per token, this test set"], 4)
+        for name in ("gain", "gain per token"):
+            if name in row:
+                kept[name] = [round(100 * row[name][end], 2) for end in ("value", "low", "high")]
+        if "log Z" in row:
+            kept["log Z"] = ends(row["log Z"], 2)
+        history = (
+            [json.loads(line) for line in (file.parent / "history.jsonl").read_text().splitlines()] if "gain" in row else []
+        )
+        points = [(entry["step"], entry["validation"]) for entry in history if "validation" in entry]
+        if points:
+            kept |= {"best": row["steps"], "updates": points[-1][0]}
+        if "log Z" in row:
+            losses += [
+                {"model": row["model"], "seed": row["seed"], "step": step, "loss": round(loss, 4)} for step, loss in points
+            ]
+        rows.append(kept)
+    planned = 1 + len(PLATEAU) * 3
+    return {"missing": planned - len(rows), "rows": rows, "losses": losses}
+
+
+PLATEAU = {  # by model: sequences of an update, the most updates, and what the paper has for it
+    "RALM": (32, 500, "0.0"),
+    "BALM": (32, 500, "6.5"),
+    "UniT": (64, 700, "7.2"),
+    "BiT": (64, 700, "12.6 to 16.7"),
+    "BiT*": (32, 100, "13.1 to 18.5"),
+}
+
+
+def of_model(figures: dict[str, list[dict[str, object]]], model: str) -> list[dict[str, object]]:
+    return sorted((row for row in figures["rows"] if row["model"] == model), key=lambda row: row["seed"])
+
+
+def plateau_gains(figures: dict[str, list[dict[str, object]]]) -> str:
+    """A line for each model: gains as means over seeds, and how long it learnt."""
+    head = [
+        "model", "parameters", "gain per word, %", "gain per token, %", "mean log Z", "updates (best), by seed",
+        "sequences read", "theirs, CC-News, per token",
+    ]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for model, (batch, most, theirs) in PLATEAU.items():
+        rows = of_model(figures, model)
+        if not rows:
+            lines.append(f"| {plain(model)} |  | *not run* |  |  |  |  | {theirs} |")
+            continue
+        gains = [over_seeds([row[name][0] for row in rows]) for name in ("gain", "gain per token")]
+        log_z = over_seeds([row["log Z"][0] for row in rows]) if "log Z" in rows[0] else "-"
+        updates = ", ".join(f"{row['updates']}{'' if row['updates'] < most else ' (the most)'} ({row['best']})" for row in rows)
+        read = ", ".join(f"{row['updates'] * batch:,}" for row in rows)
+        lines.append(
+            f"| {plain(model)} | {rows[0]['parameters']:,} | {' | '.join(gains)} | {log_z} | {updates} | {read} | {theirs} |"
+        )
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def plateau_losses(figures: dict[str, list[dict[str, object]]]) -> str:
+    """The loss on held-out text by updates, mean over the seeds that got so far."""
+    models = [model for model in PLATEAU if any(row["model"] == model for row in figures["losses"])]
+    if not models:
+        return "\n*Not run.*\n"
+    steps = sorted({row["step"] for row in figures["losses"]})
+    lines = [f"| updates | {' | '.join(map(plain, models))} |", "|" + " --- |" * (1 + len(models))]
+    for step in steps:
+        cells = []
+        for model in models:
+            values = [row["loss"] for row in figures["losses"] if (row["model"], row["step"]) == (model, step)]
+            cells.append(f"{statistics.fmean(values):.4f} ({len(values)})" if values else "")
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def plateau_status(figures: dict[str, object]) -> str:
+    missing = figures["missing"]
+    return f"\n**Not complete**: {missing} rows are not made.\n" if missing else "\nComplete: three seeds of every row.\n"
+
+
+PLATEAU_CLAIMS = (  # a claim of the paper, the model that gains more, and that which it is compared with
+    ("BALM gains more than RALM", "BALM", "RALM"),
+    ("UniT gains more than BALM", "UniT", "BALM"),
+    ("BiT gains more than UniT", "BiT", "UniT"),
+    ("BiT\\* gains more than BiT", "BiT*", "BiT"),
+    ("BiT\\* gains more than BALM", "BiT*", "BALM"),
+)
+
+
+def plateau_claims(figures: dict[str, list[dict[str, object]]]) -> str:
+    """A line for each claim: the difference of gains per word over pairs of seeds, with Student's interval."""
+    lines = ["| claim of the paper | difference of gains per word, % | verdict |", "| --- | --- | --- |"]
+    for claim, one, other in PLATEAU_CLAIMS:
+        pairs = list(zip(of_model(figures, one), of_model(figures, other), strict=False))
+        differences = [first["gain"][0] - second["gain"][0] for first, second in pairs]
+        lines.append(f"| {claim} | {over_seeds(differences)} | {verdict_of(differences)} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def verdict_of(differences: list[float]) -> str:
+    """What differences over seeds say of the claim that they are above 0."""
+    if len(differences) < 3:
+        return "*open*: fewer than three seeds"
+    half = STUDENT_95[len(differences)] * statistics.stdev(differences) / math.sqrt(len(differences))
+    mean = statistics.fmean(differences)
+    return "*reproduced*" if mean > half else "*refuted under these conditions*" if mean < -half else "*open*"
+
+
+def discriminator_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Whether a new classifier tells draws of the joint from text less often than draws of the base, by their intervals."""
+    if "discriminate" not in figures:
+        return " *open* "
+    accuracies = {row["draws of"]: row["accuracy"] for row in figures["discriminate"]}
+    base, joint = accuracies["base"], accuracies["joint"]
+    return (
+        " *reproduced* " if joint[2] < base[1] else " *refuted under these conditions* " if joint[1] > base[2] else " *open* "
+    )
+
+
+def discriminator(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Accuracies of new classifiers in per cent."""
+    if "discriminate" not in figures:
+        return " not run "
+    words = []
+    for row in figures["discriminate"]:
+        value, low, high = (f"{100 * number:.1f}" for number in row["accuracy"])
+        words.append(f"draws of the {row['draws of']} {value} % [{low}, {high}]")
+    overlap = "; the intervals overlap" if discriminator_verdict(figures) == " *open* " else ""
+    return f" {', '.join(words)}{overlap}; one energy, one classifier each "
+
+
+BLOCKS = {
+    ("residual_analyses", "discriminator_verdict"): discriminator_verdict,
+    ("residual_analyses", "discriminator"): discriminator,
+    ("residual", "gains"): residual_gains,
+    ("residual", "rows"): residual_rows,
+    ("residual_plateau", "status"): plateau_status,
+    ("residual_plateau", "gains"): plateau_gains,
+    ("residual_plateau", "losses"): plateau_losses,
+    ("residual_plateau", "claims"): plateau_claims,
+    ("residual_analyses", "parts"): analyses,
+}

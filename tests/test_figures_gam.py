@@ -1,0 +1,48 @@
+"""Tables of global autoregressive models: what is not made is said, and a verdict asks how weak the base is."""
+
+from figures_gam import base_is, gam_beside_tables, gam_effects, gam_status, gam_verdicts, gam_weakness
+
+READING = "epochs of batches of 500"
+
+
+def row(size, ratio, student=1.1, *, reading=READING, kind="pure", seed=0):
+    about = {"data": kind, "|D|": size, "patience of 20": reading, "seed": seed, "student / H": student}
+    return about | {"r / student": ratio, "motif: student / r": 40.0}
+
+
+def missing(size, reading=READING, kind="pure"):
+    return {"reading": reading, "size": size, "kind": kind}
+
+
+def test_a_cell_that_is_not_made_is_said():
+    some = {"rows": [row(500, 1.3), row(500, 9.9, seed=1)], "not made": [missing(1000), missing(500, "updates")]}
+    text = gam_effects(some)
+    assert "| pure | 500 | 1.24 ± 0.07; 1.19 ± 0.07; [32, 392] | 1.30; 1.10; 40 | *not run* |" in text
+    assert "| mixture | 500 | 1.23 ± 0.03; 1.16 ± 0.03; [59.26, 433.33] | - | - |" in text  # not in the study
+    assert "Not complete" in gam_status(some) and "2 of 4 rows" in gam_status(some)
+
+
+def test_how_weak_a_base_is():
+    """The paper's base of 500 strings: 1.24 times 1.19 is 1.48, plus or minus 0.12."""
+    figures = {"rows": [row(500, 1.25, 1.2), row(1000, 1.0, 1.02), row(20000, 1.2, 1.1)], "not made": []}
+    assert [base_is(figures, "pure", size, READING) for size in (500, 1000, 20000)] == ["as weak", "stronger", "weaker"]
+    assert "| pure | 500 | 1.48 ± 0.12 | 1.50, as weak |" in gam_weakness(figures)
+
+
+def test_a_verdict_compares_ratios_where_the_bases_are_alike():
+    weak = [row(500, 1.25, 1.2), row(500, 1.23, 1.2)]
+    strong = [row(20000, 1.1, 1.1)] * 2
+    assert "| *reproduced* | base as weak, ratio within the paper's ±: 500 strings 1.24" in gam_verdicts(
+        {"rows": [*weak, *strong], "not made": []}
+    )
+    assert "another base than the paper's at 20,000 (weaker)" in gam_verdicts({"rows": [*weak, *strong], "not made": []})
+    assert "| *open* | 1 of 2 sizes are made" in gam_verdicts({"rows": weak, "not made": [missing(1000)]})
+    assert "| *reproduced*, one motif |" in gam_verdicts({"rows": weak[:1], "not made": []})
+    outside = [row(500, 1.05, 1.42), row(500, 1.05, 1.42)]
+    assert "| *refuted under these conditions* | base as weak, ratio outside" in gam_verdicts({"rows": outside, "not made": []})
+    assert "| *open* | base as weak, ratio outside" in gam_verdicts({"rows": outside[:1], "not made": []})
+    assert "| *open* | another base" in gam_verdicts({"rows": strong, "not made": []})
+
+
+def test_comparisons_that_are_not_run_are_said():
+    assert gam_beside_tables({"regimes": [], "students": []}) == "\n*Not run.*\n"

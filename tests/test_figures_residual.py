@@ -1,0 +1,38 @@
+"""Tables of energies that learnt to their plateau."""
+
+import json
+
+from figures_residual import plateau_claims, plateau_figures, plateau_gains, plateau_losses, plateau_status, verdict_of
+
+
+def write_row(folder, model, seed, gain, steps):
+    run = folder / "tinystories" / f"{model}-seed{seed}"
+    run.mkdir(parents=True)
+    estimate = {"value": gain, "low": gain - 0.01, "high": gain + 0.01}
+    row = {"text": "t", "model": model, "seed": seed, "parameters": 9, "per token, this test set": estimate, "gain": estimate,
+           "gain per token": estimate, "steps": steps[0]}  # fmt: skip
+    if model != "BALM":
+        row["log Z"] = estimate
+    (run / "row.json").write_text(json.dumps(row))
+    lines = [{"step": step, "validation": 1.3 + seed / 100} for step in steps]
+    (run / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_rows_are_read_where_each_is_kept(tmp_path):
+    for seed in range(3):
+        write_row(tmp_path, "UniT", seed, 0.05 + seed / 1000, [100, 200])
+        write_row(tmp_path, "BALM", seed, 0.01 + seed / 1000, [500])
+    figures = plateau_figures(tmp_path)
+    assert figures["missing"] == 10 and "10 rows are not made" in plateau_status(figures)
+    gains = plateau_gains(figures)
+    assert "| UniT | 9 | 5.1 [4.9, 5.3] | 5.1 [4.9, 5.3] |" in gains and "200 (100), 200 (100), 200 (100)" in gains
+    assert "| BALM | 9 | 1.1 [0.9, 1.3] | 1.1 [0.9, 1.3] | - | 500 (the most) (500)" in gains
+    assert "| BiT |  | *not run* |" in gains
+    assert "| 100 | 1.3100 (3) |" in plateau_losses(figures)
+    assert "| UniT gains more than BALM | 4.0 [4.0, 4.0] | *reproduced* |" in plateau_claims(figures)
+    assert "| BiT gains more than UniT | *not run* | *open*: fewer than three seeds |" in plateau_claims(figures)
+
+
+def test_a_verdict_of_differences():
+    assert verdict_of([1.0, 1.1, 0.9]) == "*reproduced*" and verdict_of([-1.0, -1.1, -0.9]).startswith("*refuted")
+    assert verdict_of([1.0, -1.0, 0.1]) == "*open*" and "fewer" in verdict_of([1.0, 1.1])
