@@ -106,9 +106,9 @@ RECIPES = {
         Recipe("intervals", "laboratory.interval_laws:run", "Residual energy-based models (Bakhtin et al., 2021)",
                "do the intervals cover on 40 laws of weights and texts, and does the verdict tell when?"),
         Recipe("risk", "laboratory.risk:run", "-", "do the intervals of rare events cover at 1e-3, 1e-6 and 1e-9?",
-               minutes={"smoke": 2.0, "small": 60.0}),
+               minutes={"smoke": 0.5, "small": 25.0}),
         Recipe("risk-stories", "laboratory.risk_stories:run", "-", "rare events of a story model, beside a ladder with MBAR",
-               minutes={}),
+               minutes={"small": 25.0}),
     )
 }  # fmt: skip
 

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, empty_prompts, sequences
 from esscher.core.target import Tilted
@@ -165,8 +166,9 @@ def _direct_hits(text: Text, draws: int, number: int, folder: Path) -> dict[str,
     return {name: int((event.score(x) >= event.threshold).sum()) for name, event in events.items()}
 
 
-def summarise(name: str, method: str, truth: float, rows: Sequence[Row]) -> Row:
-    """The relative error over replications, beside that of direct draws with as many tokens."""
+def summarise(name: str, method: str, truth: float, rows: Sequence[Row], direct_truth: Estimate | None = None) -> Row:
+    """The relative error over replications, beside that of direct draws with as many tokens; and how many intervals hold the
+    truth, or, where direct draws are all that is known of it, have something in common with theirs."""
     gaps = [row["value"] / max(truth, 1e-300) - 1 for row in rows]
     error, spent = math.sqrt(sum(gap**2 for gap in gaps) / len(gaps)), sum(row["sequences"] for row in rows) / len(rows)
     direct = math.sqrt((1 - truth) / (max(truth, 1e-300) * spent))
@@ -176,8 +178,9 @@ def summarise(name: str, method: str, truth: float, rows: Sequence[Row]) -> Row:
         "ratio": error / direct,
     }  # fmt: skip
     if method == "risk":
+        low, high = (truth, truth) if direct_truth is None else (direct_truth.low, direct_truth.high)
         row |= {
-            "covered": sum(row["probability"].low <= truth <= row["probability"].high for row in rows),
+            "covered": sum(row["probability"].low <= high and low <= row["probability"].high for row in rows),
             "verdicts": ", ".join(row["verdict"] for row in rows),
         }
     return row
@@ -200,7 +203,9 @@ def run(context: StudyContext) -> dict[str, Any]:
         for seed, name in product(range(BASELINES[context.scale]), EVENTS):
             make = partial(by_mbar, text, name, draws, max(truths[name]["truth"], 1e-6), seed)
             rows[name, "MBAR"] += context.row("mbar", f"{name}-{draws}", seed, make)
-    table = [summarise(name, method, truths[name]["truth"], some) for (name, method), some in rows.items()]
+    table = [
+        summarise(name, method, truths[name]["truth"], some, truths[name]["direct"]) for (name, method), some in rows.items()
+    ]
     truth_table = [truths[name] for name in EVENTS]
     sections = [
         Section("Truth", "Over all ways to write a phrase in tokens, or among direct draws.", [Table("Truth", truth_table)]),
