@@ -154,6 +154,19 @@ def rise(figures: Figures) -> str:
     return " " + ("; ".join(parts) or "no text has two seeds yet") + " "
 
 
+def rise_verdict(figures: Figures) -> str:
+    """In how many conditions each form saves of the late rise, and, when all rows are made, what this says of it."""
+    parts = []
+    for form, words in FORMS.items():
+        saved = [row["rise saved"] for row in figures["effects"] if row["model"] == form]
+        gains, loses = sum(low > 0 for _, low, _ in saved), sum(high < 0 for _, _, high in saved)
+        counts = f"{words} gains in {gains} and loses in {loses} of {len(saved)} conditions"
+        reproduced = 2 * gains > len(saved) and 10 * loses <= len(saved)
+        word = "reproduced" if reproduced else "refuted under these conditions" if loses > gains else "open"
+        parts.append(counts if figures["missing"] else f"*{word}*: {counts}")
+    return f" {'*open*: not complete; ' if figures['missing'] else ''}{'; '.join(parts)} "
+
+
 def verdict(figures: Figures, model: str) -> str:
     """The verdict of an objective over all conditions, with its reason, in a cell of a table."""
     rows = [row for row in figures["verdicts"] if row["model"] == model]
@@ -195,6 +208,7 @@ TEXT_BLOCKS = {
     "once_saved": partial(summary, model=ONCE),
     "once_verdict": partial(verdict, model=ONCE),
     "rise_saved": rise,
+    "rise_verdict": rise_verdict,
 }
 BACKBONE_BLOCKS = {
     "status": status,

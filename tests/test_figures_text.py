@@ -59,3 +59,9 @@ def test_backbones_name_the_networks_that_gain():
     assert "(gains: GRU)" in cell and cell.count("gains:") == 1
     assert figures_text.LAYERS not in figures_text.BACKBONE_BLOCKS["effects"](figures)
     assert figures_text.settings(figures).splitlines()[3] == "| GRU | 1,000 | 0.01 |"
+
+
+def test_the_late_rise_has_its_verdict_when_all_rows_are_made():
+    complete, partial = (figures_text.rise_verdict(COMPLETE | {"missing": missing}) for missing in (0, 7))
+    assert complete.startswith(" *reproduced*: as published gains in 2 and loses in 0 of 2 conditions; *open*: counted once")
+    assert partial.startswith(" *open*: not complete; as published gains in 2") and "reproduced" not in partial
