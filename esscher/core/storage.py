@@ -79,7 +79,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         tensor = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
         content_hash.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        content_hash.update(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+        content_hash.update(tensor.reshape(-1).numpy().view("uint8").data if tensor.numel() else b"")
     return content_hash.hexdigest()
 
 
