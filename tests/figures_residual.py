@@ -106,6 +106,17 @@ ANALYSES = {
 }
 
 
+def analysis_cell(value: object, column: str) -> str:
+    """An estimate with its interval, a share of blocks in per cent, a width with four digits, or plain text."""
+    if isinstance(value, list):
+        return bracketed(value, 4 if column in ("ours", "bounds") else 3)
+    if value is None:
+        return "-"
+    if column.endswith("holds the reference"):
+        return f"{100 * float(str(value)):.0f} %"
+    return f"{value:.4f}" if isinstance(value, float) else plain(str(value))
+
+
 def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
     """Each analysis with its figure and its numbers; those that are not run are named."""
     lines = []
@@ -118,8 +129,7 @@ def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
             columns = list(rows[0])
             lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
             for row in rows:
-                cells = (bracketed(row[key], 3) if isinstance(row[key], list) else plain(str(row[key])) for key in columns)
-                lines.append("| " + " | ".join(cells) + " |")
+                lines.append("| " + " | ".join(analysis_cell(row[key], key) for key in columns) + " |")
             lines.append("")
     missing = [title for name, title in ANALYSES.items() if name not in figures]
     if missing:
@@ -207,8 +217,13 @@ def plateau_losses(figures: dict[str, list[dict[str, object]]]) -> str:
 
 
 def plateau_status(figures: dict[str, object]) -> str:
-    missing = figures["missing"]
-    return f"\n**Not complete**: {missing} rows are not made.\n" if missing else "\nComplete: three seeds of every row.\n"
+    """What is made, and the figure of losses once there is one."""
+    missing, rows = figures["missing"], figures["rows"]
+    if not rows:
+        return "\n*Not run yet.*\n"
+    said = f"**Not complete**: {missing} rows are not made." if missing else "Complete: three seeds of every row."
+    figure = "Loss of telling text from draws of the base, on held-out text, by updates; a line for each seed"
+    return f"\n{said}\n" + (f"\n![{figure}](../images/residual_losses.png)\n" if figures["losses"] else "")
 
 
 PLATEAU_CLAIMS = (  # a claim of the paper, the model that gains more, and that which it is compared with

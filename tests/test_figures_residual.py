@@ -2,7 +2,15 @@
 
 import json
 
-from figures_residual import plateau_claims, plateau_figures, plateau_gains, plateau_losses, plateau_status, verdict_of
+from figures_residual import (
+    analysis_cell,
+    plateau_claims,
+    plateau_figures,
+    plateau_gains,
+    plateau_losses,
+    plateau_status,
+    verdict_of,
+)
 
 
 def write_row(folder, model, seed, gain, steps):
@@ -36,3 +44,12 @@ def test_rows_are_read_where_each_is_kept(tmp_path):
 def test_a_verdict_of_differences():
     assert verdict_of([1.0, 1.1, 0.9]) == "*reproduced*" and verdict_of([-1.0, -1.1, -0.9]).startswith("*refuted")
     assert verdict_of([1.0, -1.0, 0.1]) == "*open*" and "fewer" in verdict_of([1.0, 1.1])
+
+
+def test_what_is_not_run_names_no_figure():
+    assert plateau_status({"missing": 16, "rows": [], "losses": []}) == "\n*Not run yet.*\n"
+
+
+def test_cells_of_analyses():
+    assert analysis_cell(0.9375, "ours: holds the reference") == "94 %" and analysis_cell(None, "distance to text") == "-"
+    assert analysis_cell([3.26, 3.25, 3.27], "ours") == "3.2600 [3.2500, 3.2700]" and analysis_cell(16, "draws") == "16"
