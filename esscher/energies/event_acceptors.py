@@ -17,11 +17,13 @@ from dataclasses import dataclass, replace
 import torch
 
 from esscher.core.space import Space
+from esscher.energies.declared_features import ACCEPTORS
 from esscher.energies.event_spec import EventSpec
 from esscher.energies.feature_spec import FeatureSpec
 from esscher.energies.features import Decode
 from esscher.exact import acceptors
 from esscher.exact.acceptors import Acceptor, read_symbols
+from esscher.exact.counting import kmp_transitions
 
 MAX_STATES = 512
 UNKNOWN = "\ufffd"
@@ -87,31 +89,20 @@ def _on_tokens(spec: EventSpec, feature: FeatureSpec, space: Space) -> Acceptor 
         least = _least_count(spec)
         if least is None or feature.kind not in ("count", "tokens"):
             return None
-        motif = list(feature.motif) if feature.kind == "count" else []
-        counter = _counter(len(motif), least, lambda state, token: _moved(motif, state, token), size)
-        table = torch.tensor(counter.next_state)
-        acceptor = Acceptor(table, torch.tensor(counter.accepting))
-        return ~acceptor if spec.at_most else acceptor
-    makers: dict[str, Callable[[Sequence[int], int], Acceptor]] = {
-        "contains": acceptors.contains,
-        "lacks": lambda motif, vocab_size: ~acceptors.contains(motif, vocab_size),
-        "starts-with": acceptors.starts_with,
-        "ends-with": acceptors.ends_with,
-    }
-    if feature.kind not in makers:
+        moves = kmp_transitions(feature.motif, size) if feature.kind == "count" else EVERY_SYMBOL
+        return _counted(moves, least, size, spec.at_most)
+    if feature.kind not in ACCEPTORS:
         return None
-    acceptor = makers[feature.kind](feature.motif, size)
+    acceptor = ACCEPTORS[feature.kind](feature.motif, size)
     return ~acceptor if feature.negated else acceptor
 
 
-def _moved(motif: Sequence[int], state: int, token: int) -> int:
-    """How much of the motif the tokens so far end with, after one more."""
-    if not motif:
-        return 0
-    tail = [*motif[:state], token]
-    return next(
-        length for length in range(min(len(tail), len(motif)), -1, -1) if tail[len(tail) - length :] == [*motif[:length]]
-    )
+def _counted(moves: Sequence[Sequence[int]], least: int, size: int, at_most: bool) -> Acceptor | None:
+    if (len(moves) - 1) * least > min(MAX_STATES, MAX_ENTRIES // size):
+        return None
+    counter = _counter(moves, least)
+    acceptor = Acceptor(torch.tensor(counter.next_state).expand(-1, size).contiguous(), torch.tensor(counter.accepting))
+    return ~acceptor if at_most else acceptor
 
 
 def _least_count(spec: EventSpec) -> int | None:
@@ -121,17 +112,18 @@ def _least_count(spec: EventSpec) -> int | None:
     return least if 1 <= least <= MAX_STATES else None
 
 
-def _counter(length: int, least: int, move: Callable[[int, int], int], symbols: int) -> CharacterAutomaton:
-    """Counts how often `move` reaches state `length`, from where it begins again, up to `least`; with length 0, symbols."""
-    per, table = max(1, length), []
-    for number in range(least):
-        for state in range(per):
-            row = []
-            for symbol in range(symbols):
-                to = length if length == 0 else move(state, symbol)
-                row.append((number + 1) * per if to == length else number * per + to)
-            table.append(row)
-    end = least * per
+EVERY_SYMBOL = [[1], [1]]  # transitions of which every symbol, all of one class, is an occurrence
+
+
+def _counter(moves: Sequence[Sequence[int]], least: int) -> CharacterAutomaton:
+    """Counts how often the transitions of `kmp_transitions` reach their last state, from where they begin again."""
+    length, symbols = len(moves) - 1, len(moves[0])
+    table = [
+        [(number + 1) * length if to == length else number * length + to for to in moves[state]]
+        for number in range(least)
+        for state in range(length)
+    ]
+    end = least * length
     return CharacterAutomaton([*table, [end] * symbols], [False] * end + [True], lambda char: 0)
 
 
@@ -148,7 +140,7 @@ def _on_characters(spec: EventSpec, characters: Sequence[str]) -> CharacterAutom
         if feature.kind == "count":
             counted = _count_string(feature.value, least)
         elif feature.kind == "characters":
-            counted = _counter(0, least, lambda state, symbol: 0, 1)
+            counted = _counter(EVERY_SYMBOL, least)
         elif feature.kind == "words":
             counted = _count_words(least)
         else:
@@ -218,8 +210,7 @@ def any_of(strings: Sequence[str], *, forget: bool = False) -> CharacterAutomato
 def _count_string(value: str, least: int) -> CharacterAutomaton:
     """Occurrences as `str.count` finds them: from the left, without overlaps."""
     classes, size = _classes([value])
-    motif = [classes(char) for char in value]
-    return replace(_counter(len(motif), least, lambda state, symbol: _moved(motif, state, symbol), size), classes=classes)
+    return replace(_counter(kmp_transitions([classes(char) for char in value], size), least), classes=classes)
 
 
 def _count_words(least: int) -> CharacterAutomaton:

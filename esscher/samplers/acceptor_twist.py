@@ -276,7 +276,7 @@ class _Cloud:
     def extend(self, t: int, transitions: Transitions | None) -> Int[Tensor, "A"]:
         """One more token for each open point; returns the rows of `held` of those that stay open."""
         events, rows, state = self.events, self.open, self.state[self.open]
-        log_next = self.log_prob.to("cpu", torch.float64)
+        log_next = self.log_prob.cpu().double()
         if transitions is not None:
             transitions.add(events, t, state, log_next.exp(), self.log_weight[rows])
         value = self.twist.log_psi[t + 1][events.next_state[state]]

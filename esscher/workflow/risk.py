@@ -2,8 +2,8 @@
 
     direct draws     `FIRST_SHARE` of the budget; with `ENOUGH_HITS` hits the answer is their share, and with
                      `FREQUENT_HITS` the share among as many more as the budget allows
-    twisted draws    where a finite automaton recognises the event, and weights will be even enough: a twist on its states is
-                     fitted in rounds, whose draws are dropped; then independent weighted draws
+    twisted draws    where a finite automaton recognises the event: a twist on its states is fitted in rounds, whose draws are
+                     dropped; then independent weighted draws, or runs of particles where their weights are uneven
                      (`esscher.samplers.acceptor_twist`)
     splitting        else: a pilot finds levels of a score, from the direct draws to the event, and is dropped; then
                      independent runs with these levels, from whose spread the interval comes (`esscher.samplers.splitting`)
@@ -82,6 +82,7 @@ RUNS_OF_PARTICLES = 2  # times as many as of splitting: of 400 intervals from 12
 RESAMPLED = 0.5  # share of effective particles below which these are resampled
 FADED = 0.5  # weight of what earlier rounds showed, in each round
 CONTRADICTION = 0.999  # confidence of the interval of the direct draws that weighted draws must not lie outside of
+TABLE = 2**24  # numbers of a table of draws and tokens that are held at once
 CHECKED = 64  # twisted draws on which automaton and event are compared
 DRAWS_AT_ONCE = 2048
 TIMED_DRAWS = 32
@@ -205,7 +206,7 @@ def estimate_risk(
         more = _direct(base, prompts, scores, threshold, rest, rng.stream("more"), work)
         hits = scores(more)[:, -1] >= threshold
         return _direct_risk(more, hits, tokens + int(more.lengths.sum()), mean_length, confidence)
-    if acceptor is not None and bool((acceptor.accepts(on_cpu(first)) == hits).all()):
+    if acceptor is not None and bool((acceptor.accepts(first.to("cpu")) == hits).all()):
 
         def holds(x: Sequences) -> Tensor:
             return scores(x)[:, -1] >= threshold
@@ -269,47 +270,27 @@ def _twisted(
     """The probability by draws that a twist leads to the event; or the tokens that the rounds took, where automaton and event
     do not agree."""
     events = EventStates.of(acceptor, base.space)
-    count = max(FEWEST_OF_ROUND, int(ROUND_SHARE * budget / mean_length))
-
-    def rounds() -> Tensors:
-        transitions, cost, number = Transitions.counted(events, on_cpu(first)), 0, 0
-        for number in range(ROUNDS):
-            transitions = transitions.faded(FADED)
-            twist, of_round = fit_twist(events, transitions), rng.stream("round", number)
-            drawn = draw_twisted(base, prompts, twist, count, rng=of_round, threshold=RESAMPLED, transitions=transitions)
-            cost += drawn.cost
-            checked = (drawn.log_weight[0] > -torch.inf).nonzero()[:CHECKED, 0]
-            if len(checked) == 0 or not bool(holds(drawn.points.rows(checked.to(drawn.points.tokens.device))).all()):
-                return {"cost": torch.tensor(cost)}
-            if float(drawn.variance[0]) * count < 1 / SETTLED - 1:
-                break
-        twist = fit_twist(events, transitions)
-        alone = draw_twisted(base, prompts, twist, count, rng=rng.stream("round", "alone"))
-        shares = Shares.by_spread(alone.prompt[0], alone.log_weight[0], len(prompts))
-        each = torch.tensor([alone.cost / count, drawn.cost / count], dtype=torch.float64)
-        return {
-            "cost": torch.tensor(cost + alone.cost), "log_psi": twist.log_psi, "log_weight": alone.log_weight[0],
-            "shares": shares.log_probability, "each": each, "rounds": torch.tensor(number + 1),
-        }  # fmt: skip
-
+    at_once = min(DRAWS_AT_ONCE, max(rows_at_once(base.space), TABLE // base.space.vocab_size))
+    count = min(at_once, max(FEWEST_OF_ROUND, int(ROUND_SHARE * budget / mean_length)))
+    rounds = partial(_rounds, base, prompts, events, first.to("cpu"), count, holds, rng)
     (fitted,) = work([WorkItem("twist", 1, rounds)], "rounds of a twist")
     cost = int(fitted["cost"])
     if "log_psi" not in fitted:
         return cost
     left, twist = (1 - RESERVE) * (budget - tokens - cost), AcceptorTwist(events, fitted["log_psi"])
-    alone, together = fitted["each"].tolist()
+    alone, with_others = fitted["each"].tolist()
     effective = float(1 / torch.softmax(fitted["log_weight"], 0).square().sum())
     spread = float(upper_spread(fitted["log_weight"][None])[0])
     independent = effective >= INDEPENDENT * count and spread <= EVEN_SPREAD
     if independent:
         total = max(2, int(left / alone))
-        sizes = [(1, min(DRAWS_AT_ONCE, total - done)) for done in range(0, total, DRAWS_AT_ONCE)]
+        sizes = [(1, min(at_once, total - done)) for done in range(0, total, at_once)]
     else:
         runs = RUNS_OF_PARTICLES * runs
-        particles = max(2, min(rows_at_once(base.space), int(left / together / runs)))
-        runs = max(runs, int(left / together / particles))
-        at_once = max(1, rows_at_once(base.space) // particles)
-        sizes = [(min(at_once, runs - done), particles) for done in range(0, runs, at_once)]
+        particles = max(2, min(rows_at_once(base.space), int(left / with_others / runs)))
+        runs = max(runs, int(left / with_others / particles))
+        together = max(1, rows_at_once(base.space) // particles)
+        sizes = [(min(together, runs - done), particles) for done in range(0, runs, together)]
     shares = Shares(fitted["shares"]) if independent else None
     threshold = 0.0 if independent else RESAMPLED
 
@@ -345,9 +326,36 @@ def _twisted(
     return Risk(event, (), (), x.rows(allowed), weight, run, run_weight, tokens / mean_length, tokens, mean_length, led_by)
 
 
-def on_cpu(x: Sequences) -> Sequences:
-    """The same sequences on the CPU."""
-    return Sequences(x.tokens.cpu(), x.start.cpu(), x.stop.cpu())
+def _rounds(
+    base: Base,
+    prompts: Sequences,
+    events: EventStates,
+    first: Sequences,
+    count: int,
+    holds: Callable[[Sequences], Tensor],
+    rng: Rng,
+) -> Tensors:
+    """A twist that is fitted in rounds, with draws of it that are not resampled; without both where the event does not hold for
+    points that the automaton accepts, or where none is."""
+    transitions, cost, number = Transitions.counted(events, first), 0, 0
+    for number in range(ROUNDS):
+        transitions = transitions.faded(FADED)
+        twist, of_round = fit_twist(events, transitions), rng.stream("round", number)
+        drawn = draw_twisted(base, prompts, twist, count, rng=of_round, threshold=RESAMPLED, transitions=transitions)
+        cost += drawn.cost
+        checked = (drawn.log_weight[0] > -torch.inf).nonzero()[:CHECKED, 0]
+        if len(checked) == 0 or not bool(holds(drawn.points.rows(checked.to(drawn.points.tokens.device))).all()):
+            return {"cost": torch.tensor(cost)}
+        if float(drawn.variance[0]) * count < 1 / SETTLED - 1:
+            break
+    twist = fit_twist(events, transitions)
+    alone = draw_twisted(base, prompts, twist, count, rng=rng.stream("round", "alone"))
+    shares = Shares.by_spread(alone.prompt[0], alone.log_weight[0], len(prompts))
+    each = torch.tensor([alone.cost / count, drawn.cost / count], dtype=torch.float64)
+    return {
+        "cost": torch.tensor(cost + alone.cost), "log_psi": twist.log_psi, "log_weight": alone.log_weight[0],
+        "shares": shares.log_probability, "each": each, "rounds": torch.tensor(number + 1),
+    }  # fmt: skip
 
 
 def _direct(
@@ -520,7 +528,7 @@ def _report(
     ) if settings.texts and len(risk.x) else torch.zeros(0, dtype=torch.long)  # fmt: skip
     shown = risk.x.rows(order)
     if risk.twist and len(shown):
-        shown = on_cpu(completed(base, shown, rng=SeededRng(settings.seed, "risk", "texts")))
+        shown = completed(base, shown, rng=SeededRng(settings.seed, "risk", "texts")).to("cpu")
     texts = model.data.decode(shown.points()) or [] if len(shown) else []
     keys = dict(zip(prompts.prompt_keys(), labels, strict=True))
     rows = [{"prompt": keys[key], "text": text} for key, text in zip(shown.prompt_keys(), texts, strict=True)]
