@@ -149,6 +149,15 @@ def test_draws_end_where_acceptance_is_settled_and_can_be_completed():
     assert torch.equal(completed(base, whole, rng=SeededRng(2)).tokens, whole.tokens)
 
 
+def test_points_that_end_by_their_length_are_accepted_by_their_state():
+    base, acceptor = random_automaton(Space(3, 6)), acceptors.contains([1, 2], 3)
+    twist = AcceptorTwist.flat(EventStates.of(acceptor, base.space))
+    flat = draw_twisted(base, empty_prompts(1), twist, 300, rng=SeededRng(0))
+    accepted = flat.log_weight[0] > -torch.inf
+    assert 0 < int(accepted.sum()) < 300
+    assert bool((acceptor.accepts(flat.points) == accepted).all())
+
+
 def test_an_event_that_the_model_cannot_write_has_weight_0():
     space = Space(3, 4, eos=0)
     base = random_automaton(space)
