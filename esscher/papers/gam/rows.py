@@ -50,6 +50,7 @@ MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other mot
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
 FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
+LEAST_ACCEPTANCE = 0.02  # by the sum of positive weights as the bound; below it the bound is the largest weight of a first sample
 
 
 @dataclass(frozen=True)
@@ -315,7 +316,9 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     origin = str(context.result.folder), base_digest(base), log_z(weighted), cell.seed
     save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
     looks_ahead, log_bound = draws is not context.pool, float(fit.tensor().clamp(min=0).sum())
-    config = replace(scale.distil, method="plain", log_bound=None if looks_ahead else log_bound)
+    acceptance = float(torch.tensor(log_z(weighted).value - log_bound).exp())
+    proven = not looks_ahead and acceptance >= LEAST_ACCEPTANCE
+    config = replace(scale.distil, method="plain", log_bound=log_bound if proven else None)
     training = replace(scale.student, seed=cell.seed)
     student = build_base(base.config, base.space, rng=SeededRng(cell.seed).stream("student"))
     started = time.process_time()
@@ -333,7 +336,6 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     frequencies = {f"motif in {name}": context.motif_frequency(strings) for name, strings in shares.items()}
     card = ModelCard(f"Student of {folder}", results=[("cross-entropy", nats["CE student"])])
     save_base(folder / "student", student, context.result.splits.tokenizer, card)
-    log_acceptance = torch.tensor(log_z(weighted).value - log_bound)
     return {
         "motif": cell.motif, "data": cell.kind, "ft": feature_bits, "|D|": cell.size, "patience of 20": cell.reading,
         "seed": cell.seed, "updates": context.result.record.steps, "stopped": context.result.record.stopped,
@@ -342,7 +344,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
         "motif: student / r": frequencies["motif in student"].value / max(frequencies["motif in r"].value, 1e-12),
         "weights": dict(zip(fit.names, fit.weights, strict=True)), "l1": context.l1(fit, weighted, fresh_features),
         "ess": float(weighted.ess()), "accepted": stage.ess, "candidates": stage.cost, "looks ahead": looks_ahead,
-        "acceptance of r": float(log_acceptance.exp()),
+        "acceptance of r": acceptance,
         "gap": 0.0 if stage.gap is None else stage.gap.value, "student updates": stage.record.steps,
         "kl to student": distilled.divergences["kl"], "seconds": {"base": context.seconds, "student": seconds},
         "notes": [str(warning) for warning in fit.warnings],
