@@ -27,7 +27,7 @@ class Recipe:
     paper: str
     about: str
     scales: tuple[str, ...] = SCALES
-    accepts_data: bool = False  # whether --data may name a text of the user
+    data_scales: tuple[str, ...] = ()  # at which --data may name a text of the user
     single_process_reason: str = ""  # why it cannot run in several processes
     minutes: Mapping[str, float] = field(default_factory=lambda: {"smoke": 1.0})  # of a seed by scale, on two idle cores
 
@@ -37,8 +37,10 @@ class Recipe:
             raise ValueError(f"Recipe {self.name!r} has no scale {scale!r}. Its scales are: {', '.join(self.scales)}.")
         if seeds < 1:
             raise ValueError(f"A recipe needs at least one seed; got --seeds {seeds}.")
-        if data is not None and not self.accepts_data:
-            raise ValueError(f"Recipe {self.name!r} has data of its own. Nothing was run; leave --data out.")
+        if data is not None and scale not in self.data_scales:
+            scales = ", ".join(self.data_scales)
+            taken = f" at the scale {scale!r}; it takes a text of yours at: {scales}" if scales else ""
+            raise ValueError(f"Recipe {self.name!r} has data of its own{taken}. Nothing was run; leave --data out.")
         if world_size() > 1 and self.single_process_reason:
             raise ValueError(
                 f"{world_size()} processes were started, and recipe {self.name!r} is for one: {self.single_process_reason}. "
@@ -69,7 +71,7 @@ RECIPES = {
                single_process_reason="its policy gradients have one prompt, which cannot be shared"),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
         Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
-               scales=("smoke", "small", "plateau", "pretrained", "paper"), accepts_data=True),
+               scales=("smoke", "small", "plateau", "pretrained", "paper"), data_scales=("pretrained", "paper")),
         Recipe("residual-analyses", "residual.analyses:run", RESIDUAL, "one energy: bounds, steps, histograms, classifiers",
                scales=("smoke", "small"), single_process_reason="its classifiers are trained by one"),
         Recipe("residual-laboratory", "laboratory.residual:run", "Residual energy-based models (Deng et al., 2020)",
@@ -91,7 +93,8 @@ RECIPES = {
                "does E-Forcing generalise better? Exact divergences from known processes, by number of strings",
                single_process_reason="its networks are trained side by side", minutes={"smoke": 1.0, "small": 25.0}),
         Recipe("eforcing-lm", "eforcing.language:run_language", EFORCING,
-               "a model as its own energy-based model, beside other objectives", minutes={"smoke": 1.8}),
+               "a model as its own energy-based model, beside other objectives", data_scales=("paper",),
+               minutes={"smoke": 1.8}),
         Recipe("eforcing-translation", "eforcing.translation:run", EFORCING,
                "E-Forcing on translation: BLEU, lengths, exposure; mixtures as heads of a decoder"),
         Recipe("eforcing-images", "eforcing.images:run", EFORCING, "E-Forcing on images: three kinds of PixelCNN"),
@@ -135,7 +138,7 @@ class ReproduceConfig:
     seeds: int = 1
     """How many seeds to run."""
     data: str | None = None
-    """A text of your own, for recipes that take one."""
+    """A text of your own, where the recipe takes one at this scale."""
 
 
 def _cost(recipe: Recipe, settings: ReproduceConfig, out: Path) -> "Cost":

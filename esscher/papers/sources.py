@@ -8,6 +8,8 @@ from esscher.data.config import DataConfig
 DATA = Path(os.environ.get("ESSCHER_DATA", "../shared/data"))
 MNIST, CIFAR, SVHN = DATA / "mnist", DATA / "cifar-10", DATA / "svhn"
 HUB_NAMES = {MNIST: "ylecun/mnist", CIFAR: "uoft-cs/cifar10", SVHN: "ufldl-stanford/svhn:cropped_digits"}
+CC_NEWS = "vblagoje/cc_news"
+TORONTO_BOOKS = "Toronto Books, which is not distributed any more: its part of Table 1 needs your copy, by --data."
 PTB = "ptb-text-only/ptb_text_only"
 PENN_TREEBANK = DataConfig(PTB, validation=f"{PTB}::validation", test=f"{PTB}::test", column="sentence")
 

@@ -45,10 +45,18 @@ def texts(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_published_objectives_have_one_network_and_text():
-    (study,), missing = language_studies("paper")
-    assert list(study.models) == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE] and missing == []
-    assert len({(run.base, run.data, run.length, run.training.epochs) for run in study.models.values()}) == 1
+def test_published_rows_are_named_or_left_out():
+    """Table 1 has three corpora, of which Toronto Books is the user's copy, and two networks."""
+    made, left_out = language_studies("paper", "books.txt")
+    corpora, networks = ("WikiText-103", "CC-News", "Toronto Books"), ("Transformer", "Transformer-XL")
+    assert [study.name for study in made] == [f"{text}, {network}" for text in corpora for network in networks]
+    assert {row["text"] for row in studies.PAPER if row["table"] == "1"} == set(corpora)
+    assert made[-1].models[PLAIN].data.source == "books.txt" and not any("Toronto" in message for message in left_out)
+    assert len(language_studies("paper")[0]) == 4 and "Toronto Books" in language_studies("paper")[1][-1]
+    for study in made:
+        assert list(study.models) == [PLAIN, SMOOTH, SCHEDULED, FORCED, ONCE]
+        assert len({(run.base, run.data, run.length, run.training.epochs) for run in study.models.values()}) == 1
+        assert bool(study.models[PLAIN].base.memory) == study.name.endswith("-XL")
 
 
 def test_e_forcing_is_compared_with_and_without_dropout_and_smoothing(texts):

@@ -60,6 +60,8 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         STUDIES["pretrained"](tmp_path, str(tmp_path / "none.txt"))
     with pytest.raises(ValueError, match="has data of its own"):
         RECIPES["gam"].run(scale="smoke", out=tmp_path, seeds=1, data="my.txt")
+    with pytest.raises(ValueError, match="at the scale 'small'; it takes a text of yours at: pretrained, paper"):
+        RECIPES["residual"].run(scale="small", out=tmp_path, seeds=1, data="my.txt")
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other mot
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
 FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
-LEAST_ACCEPTANCE = 0.02  # by the sum of positive weights as the bound; below it the bound is the largest weight of a first sample
+LEAST_ACCEPTANCE = 0.02  # with a proven bound, the sum of positive weights; below it the bound is the largest weight of draws
 
 
 @dataclass(frozen=True)

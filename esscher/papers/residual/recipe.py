@@ -30,7 +30,7 @@ from esscher.estimators.perplexity import as_perplexity, cross_entropy, measure_
 from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, packaged_model_folder
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
-from esscher.papers.sources import DATA, missing_message
+from esscher.papers.sources import CC_NEWS, DATA, TORONTO_BOOKS, missing_message
 from esscher.papers.study import Row, StudyContext, count_parameters, select, table_rows, validation_history
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, INK, TILTED, TRUTH, blank_figure, interval_panels, intervals
@@ -398,7 +398,7 @@ def _paper(out: Path, data: str | None) -> Studies:
         warmup_steps=4_000,
     )  # fmt: skip
     run = TrainRun(
-        str(out / "paper" / "base"), data=DataConfig("vblagoje/cc_news" if data is None else data),
+        str(out / "paper" / "base"), data=DataConfig(CC_NEWS if data is None else data),
         tokenizer=TokenizerConfig("bpe", 50_000), length=LengthConfig(tokens=160, chunks=True),
         base=TransformerConfig(width=1024, layers=12, heads=16, feedforward=4096), training=training,
     )  # fmt: skip
@@ -415,8 +415,7 @@ def _paper(out: Path, data: str | None) -> Studies:
         contrast=ContrastConfig(held_out=2_048, draws=64 * 10_000), controls={"RALM": training, "BALM": training},
         ralm_network=run.base, balm_extra_layers=12,
     )  # fmt: skip
-    return [study], [] if data is not None else [TORONTO]
+    return [study], [] if data is not None else [TORONTO_BOOKS]
 
 
-TORONTO = "Toronto Books, which is not distributed any more: its column of Table 1 needs your copy, by --data."
 STUDIES = {"smoke": _smoke, "small": _small, "plateau": _plateau, "pretrained": _pretrained, "paper": _paper}
