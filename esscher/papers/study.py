@@ -26,6 +26,7 @@ Row = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 ROW_FILE = "row.json"
 ESTIMATE_FIELDS = {field.name for field in fields(Estimate)}
+REPRODUCED, REFUTED, OPEN = "reproduced", "refuted under these conditions", "open"
 M = TypeVar("M")
 
 
@@ -138,6 +139,11 @@ def _mean_over_seeds(estimates: Sequence[Estimate | None]) -> Estimate | None:
     half = float(stdtrit(len(values) - 1, 0.975)) * error
     method = f"Student's t over {len(values)} seeds"
     return Estimate(mean, mean - half, mean + half, 0.95, len(values), method, estimates[0].unit, "seeds")
+
+
+def verdict_of(effect: Estimate, none: float = 0.0) -> str:
+    """What an effect says of the claim that it lies above `none`: its interval lies above it, below it, or holds it."""
+    return REPRODUCED if effect.low > none else REFUTED if effect.high < none else OPEN
 
 
 def table_rows(columns: Sequence[str], *rows: Sequence[Any]) -> list[Row]:

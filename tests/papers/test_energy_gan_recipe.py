@@ -20,10 +20,10 @@ from esscher.papers.energy_gan.recipe import (
     planar_game_settings,
     summarise_plane,
 )
-from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, OPEN, PAPER, REFUTED, REPRODUCED, judge_claims
+from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, PAPER, judge_claims
 from esscher.papers.games.calibration import NeighbourEntropy
 from esscher.papers.games.points import PROCESSES
-from esscher.papers.study import ROW_FILE, StudyContext
+from esscher.papers.study import OPEN, REFUTED, REPRODUCED, ROW_FILE, StudyContext
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_the_small_studies_judge_by_text_of_their_own(tmp_path, monkeypatch):
     stories.mkdir()
     for part, letter in (("val", "a"), ("test", "b")):
         texts = [
-            [f"{letter * (4 + s)}{'xyzwvutsrq'[n % 10]} goes to {letter * (9 + s)}." for s in range(9)] for n in range(1_600)
+            [f"{letter * (4 + s)}{'xyzwvutsrq'[n % 10]} goes to {letter * (9 + s)}." for s in range(9)] for n in range(2_500)
         ]
         (stories / f"tinystories.{part}.txt").write_text("<|endoftext|>".join(map(" ".join, texts)))
     letters.write_bytes(gzip.compress(" ".join("abcdefghij"[n % 10] * (n % 7 + 4) for n in range(2_000_000)).encode()))
@@ -86,12 +86,15 @@ def test_the_small_studies_judge_by_text_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(
         studies, "word_documents", lambda text: studies.story_documents((stories / "tinystories.test.txt").read_text())
     )
-    (first, second), missing = xlnet_studies("small", tmp_path / "out")
-    assert not missing and set(first.tasks) == set(second.tasks) == {"order", "next", "cloze"}
-    assert set(second.models) == set(REPEATED_METHODS) < set(first.models)
+    (first, second, parts), missing = xlnet_studies("small", tmp_path / "out")
+    assert not missing and set(first.tasks) == set(second.tasks) == set(parts.tasks) == {"order", "next", "cloze"}
+    assert set(first.models) == set(second.models) == set(REPEATED_METHODS) and not parts.names_for_seed(1)
+    assert not set(parts.models) & set(first.models) and parts.tasks == first.tasks
+    steps = {name: run.training.steps for name, run in parts.models.items() if run.training.steps != 3_000}
+    assert steps == {studies.updates_name(count): count for count in studies.BUDGETS}
     text = (first.files / "train.txt").read_text()
     for task in first.tasks.values():
-        for source, count in ((task.data.source, 400), (task.data.validation, 200), (task.data.test, 400)):
+        for source, count in ((task.data.source, 400), (task.data.validation, 400), (task.data.test, 800)):
             rows = [json.loads(line) for line in Path(source).read_text().splitlines()]
             assert len(rows) == count and not any(row.get("text", row.get("article")) in text for row in rows)
     documents = [
@@ -107,6 +110,7 @@ def test_the_small_studies_judge_by_text_of_their_own(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_smallest_run(few, tmp_path):
     actual = run_xlnet(StudyContext(scale="smoke", out=tmp_path, seeds=2))
+    assert json.loads((tmp_path / "tasks.json").read_text())["missing"] == 0
     assert [(row["pretrained"], row["seed"]) for row in actual["rows"]] == [
         (PERMUTED, 0),
         (DENOISING, 0),

@@ -15,6 +15,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import Sequences, Space
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.papers import find_recipe
+from esscher.papers.study import OPEN, REFUTED, REPRODUCED
 from esscher.papers.xlnet import spans
 from esscher.papers.xlnet.span_scores import filled_spans, independent_spans, permuted_spans
 
@@ -108,7 +109,7 @@ def test_a_verdict_needs_seeds_that_agree():
         ]
         return [*ours, *theirs]
 
-    cases = [([0.5, 0.52, 0.51], spans.REPRODUCED), ([-0.5, -0.52, -0.51], spans.REFUTED)]
-    for saved, verdict in (*cases, ([0.5, -0.5, 0.1], spans.OPEN), ([0.5], spans.OPEN)):
+    cases = [([0.5, 0.52, 0.51], REPRODUCED), ([-0.5, -0.52, -0.51], REFUTED)]
+    for saved, verdict in (*cases, ([0.5, -0.5, 0.1], OPEN), ([0.5], OPEN)):
         (effect,) = spans.compare(rows(saved))
         assert effect["verdict"] == verdict and isinstance(effect["saved"], Estimate)

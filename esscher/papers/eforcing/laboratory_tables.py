@@ -11,7 +11,7 @@ import torch
 from esscher.core.estimate import Estimate
 from esscher.papers.eforcing.prefix_tree import NETWORKS
 from esscher.papers.eforcing.tree_training import LIKELIHOOD, METHODS, ONCE, PUBLISHED, SCHEDULED, SMOOTHING, Method
-from esscher.papers.study import Row, Rows, mean_estimate, table_rows
+from esscher.papers.study import OPEN, REFUTED, REPRODUCED, Row, Rows, mean_estimate, table_rows, verdict_of
 from esscher.reports.plots import BASE, INK, TILTED, TRUTH, ColouredSeries, estimate_panels
 
 QUANTITIES = {"kl": "KL", "prefix_kl": "prefix KL", "own_kl": "after own prefixes"}
@@ -73,8 +73,8 @@ def conclusion(*, gains: int, open: int, loses: int) -> str:
     it loses more often than it gains; otherwise *open*. Without effect, a condition is a gain with probability 2.5 %."""
     total = gains + open + loses
     if 2 * gains > total and 10 * loses <= total:
-        return "reproduced"
-    return "refuted under these conditions" if loses > gains else "open"
+        return REPRODUCED
+    return REFUTED if loses > gains else OPEN
 
 
 ALL, OWN_ENERGY = "all conditions", "own energy"
@@ -102,7 +102,7 @@ def averages(rows: Rows) -> list[Row]:
                 [[(other[seed]["tilted_kl"], other[seed]["kl"]) for _, other in pairs] for seed in seeds]
             )
             about = {"over": over, "method": name, "conditions": len(pairs), "seeds": len(seeds)}
-            table.append({**about, **saved, "verdict": average_verdict(saved["KL"])})
+            table.append({**about, **saved, "verdict": verdict_of(saved["KL"])})
     return table
 
 
@@ -110,11 +110,6 @@ def _mean_saved(ratios: Sequence[Sequence[tuple[float, float]]]) -> Estimate:
     """Per cent saved: for each seed the geometric mean of the ratios, then the mean over seeds."""
     logs = torch.tensor([[math.log(other / one) for other, one in seed] for seed in ratios], dtype=torch.float64)
     return mean_estimate(100 * (1 - logs.mean(1).exp()), method=f"averages of {len(ratios)} seeds", unit="%")
-
-
-def average_verdict(saved: Estimate) -> str:
-    """What an average over conditions says of the claim that an objective generalises better."""
-    return "reproduced" if saved.low > 0 else "refuted under these conditions" if saved.high < 0 else "open"
 
 
 def chosen(rows: Rows) -> list[Row]:

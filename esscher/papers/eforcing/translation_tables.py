@@ -10,7 +10,16 @@ from esscher.core.randomness import SeededRng
 from esscher.core.reading import read_json_lines
 from esscher.metrics.metric import get_metric
 from esscher.papers.eforcing.choosing import SELECTION
-from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, cached_json, means_over_seeds, validation_history
+from esscher.papers.study import (
+    ROW_FILE,
+    Row,
+    Rows,
+    StudyContext,
+    cached_json,
+    means_over_seeds,
+    validation_history,
+    verdict_of,
+)
 from esscher.reports.plots import curves
 
 if TYPE_CHECKING:
@@ -116,9 +125,8 @@ def verdict_rows(tables: Mapping[str, tuple[Rows, str, float]]) -> list[Row]:
         for row in rows:
             value = row.get(column)
             if isinstance(value, Estimate):
-                word = "reproduced" if value.low > none else "refuted under these conditions" if value.high < none else "open"
                 about = {name: row[name] for name in ("pairs", "system", "decoded", "words", "seeds") if name in row}
-                verdicts.append({"claim": claim, **about, "effect": value, "verdict": word})
+                verdicts.append({"claim": claim, **about, "effect": value, "verdict": verdict_of(value, none)})
     return verdicts
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from esscher.core.estimate import Estimate
-from esscher.papers.study import Row, Rows, means_over_seeds, table_rows
+from esscher.papers.study import OPEN, REFUTED, REPRODUCED, Row, Rows, means_over_seeds, table_rows
 
 MAIN = ("KL(disc||data)", "KL(gen||data)")
 EXACT = "exact KL(disc||data)"  # without the published floor
@@ -41,7 +41,6 @@ CLAIMS = (
     ("the generator of EGAN-Ent-VI is nearer than the GAN's", "EGAN-Ent-VI", "GAN", "KL(gen||data)"),
 )  # fmt: skip
 ABOUT_CLAIMS = "The ratio of two divergences, seed by seed, with an interval over seeds; below 1 the first one is nearer."
-REPRODUCED, REFUTED, OPEN = "reproduced", "refuted under these conditions", "open"
 
 
 def judge_claims(rows: Rows) -> list[Row]:

@@ -30,8 +30,12 @@ from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, Study, StudyContext, cached_json, means_over_seeds, run_with_seed, table_rows
 from esscher.papers.xlnet.order_tasks import MAKERS, TASKS, naive_bayes_accuracy, story_documents, word_documents
 from esscher.papers.xlnet.span_scores import DENOISING, PERMUTED
+from esscher.papers.xlnet.task_effects import CAUSAL as CAUSAL
+from esscher.papers.xlnet.task_effects import MINILM, NAIVE, PICTURE, effects, keep, levels
+from esscher.papers.xlnet.task_effects import NO_PRETRAINING as NO_PRETRAINING
 from esscher.papers.xlnet.text_spans import ABOUT_SPANS, span_rows
-from esscher.reports.document import Section, Table
+from esscher.reports.document import Picture, Section, Table
+from esscher.reports.plots import figure_from_file
 from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.finetune import FinetuneRun, FinetuneTraining, LabelledDataConfig
@@ -45,12 +49,12 @@ from esscher.workflow.train import train_base
 
 FEW, FEW_HELD_OUT = 1_000, 12  # docstrings of the smallest scale
 PARTS = ("train", "validation", "test")
-CAUSAL, NO_PRETRAINING = "causal LM", "no pretraining"
 ALL_TOKENS, LOCAL = "causal LM, all tokens", "Local-XLNet"
-NAIVE, MINILM = "naive Bayes", "MiniLM"
 REPEATED_METHODS = (PERMUTED, DENOISING, CAUSAL, NO_PRETRAINING)
 ENERGY_STARTS = (PERMUTED, NO_PRETRAINING)
 STORIES, LETTERS = DATA / "tinystories", DATA / "text8-10M/text8.10M.gz"
+PARTS_AND_BUDGETS = "parts and budgets"
+BUDGETS = (750, 1_500, 6_000)  # updates of the permutation LM, beside those of all rows
 NAIVE_BAYES = "naive-bayes.json"
 PREDICTED_ONE_IN = 6.0  # one token in so many is predicted, by every objective but `ALL_TOKENS`
 Documents = Callable[[str], list[list[str]]]
@@ -132,9 +136,9 @@ def xlnet_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
         return [_smoke(out)], []
     if scale == "paper":
         return [_published()], []
-    makers = {STORIES: stories_study, LETTERS: letters_study}
-    studies = [make(out) for place, make in makers.items() if place.exists()]
-    return studies, [missing_message(place) for place in makers if not place.exists()]
+    makers = ((STORIES, stories_study), (LETTERS, letters_study), (STORIES, parts_study))
+    studies = [make(out) for place, make in makers if place.exists()]
+    return studies, [missing_message(place) for place, _ in makers[:2] if not place.exists()]
 
 
 def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
@@ -143,6 +147,8 @@ def local_studies(scale: str, out: Path) -> tuple[list[XLNetStudy], list[str]]:
     span = {"smoke": 8, "small": 16, "paper": 64}[scale]
     compared = []
     for study in studies:
+        if PERMUTED not in study.models:
+            continue
         full = study.models[PERMUTED]
         local = replace(full, base=replace(full.base, mixers=("local",), spans=(span,)))
         methods = {PERMUTED: full, LOCAL: local}
@@ -154,27 +160,51 @@ def stories_study(out: Path) -> XLNetStudy:
     """TinyStories: short, so that a small network learns much of it; also the energies and ablations."""
     files = out / "TinyStories"
     train, held_out = ((STORIES / f"tinystories.{part}.txt").read_text(encoding="utf8") for part in ("val", "test"))
-    write_text_and_tasks(files, train, held_out, story_documents, labelled=400, tested=400, vocabulary=2_000)
+    write_text_and_tasks(files, train, held_out, story_documents, labelled=400, tested=800, vocabulary=2_000)
     study = _small("TinyStories", files)
     energy_base, tilt = _energy(study.models[ALL_TOKENS], steps=600, energy_steps=200, draws=4_096)
-    return replace(study, energy_base=energy_base, tilt=tilt)
+    return replace(_four_ways(study), energy_base=energy_base, tilt=tilt)
+
+
+def parts_study(out: Path) -> XLNetStudy:
+    """The permutation LM on TinyStories without one of its parts, a causal LM that predicts all tokens, and the permutation LM
+    with fewer and with more updates; one seed."""
+    study = _small("TinyStories", out / "TinyStories")
+    full = study.models[PERMUTED]
+    budgets = {
+        updates_name(steps): replace(full, training=replace(full.training, steps=steps, warmup_steps=steps // 15))
+        for steps in BUDGETS
+    }
+    parts = {name: run for name, run in study.models.items() if name not in REPEATED_METHODS}
+    return replace(
+        study, name=f"TinyStories, {PARTS_AND_BUDGETS}", models={**budgets, **parts}, repeated_over_seeds=(), encoder={},
+        files=None,
+    )  # fmt: skip
+
+
+def updates_name(steps: int) -> str:
+    """The permutation LM after so many updates."""
+    return f"{PERMUTED}, {steps:,} updates"
+
+
+def _four_ways(study: XLNetStudy) -> XLNetStudy:
+    return replace(study, models={name: study.models[name] for name in REPEATED_METHODS})
 
 
 def letters_study(out: Path) -> XLNetStudy:
     """text8: words of an encyclopedia without any mark."""
     files = out / "text8"
     text = read_bytes(LETTERS).decode()
-    held_out = round(0.9 * len(text))
-    write_text_and_tasks(files, text[:held_out], text[held_out:], word_documents, labelled=400, tested=400, vocabulary=2_000)
-    study = _small("text8", files)
-    return replace(study, models={name: study.models[name] for name in REPEATED_METHODS})
+    held_out = round(0.8 * len(text))
+    write_text_and_tasks(files, text[:held_out], text[held_out:], word_documents, labelled=400, tested=600, vocabulary=2_000)
+    return _four_ways(_small("text8", files))
 
 
 def _small(name: str, files: Path) -> XLNetStudy:
-    """4 layers of width 128, pre-norm, 8,000 updates of 16 windows of 128 tokens; 400 labels a task."""
-    base = XLNetConfig(width=128, layers=4, heads=4, feedforward=512, dropout=0.1, memory=64, norm="pre")
+    """2 layers of width 128, pre-norm, 3,000 updates of 16 windows of 128 tokens; 400 labels a task."""
+    base = XLNetConfig(width=128, layers=2, heads=4, feedforward=512, dropout=0.1, memory=64, norm="pre")
     training = TrainingConfig(
-        steps=8_000, batch_size=16, learning_rate=1e-3, schedule="linear", warmup_steps=400, evaluate_every=1_000,
+        steps=3_000, batch_size=16, learning_rate=2e-3, schedule="linear", warmup_steps=200, evaluate_every=500,
         save_every=500, weight_decay=0.01,
     )  # fmt: skip
     run = _run(files, base, training)
@@ -311,6 +341,7 @@ MEANING = (
     "Measured on test data that were used neither for pretraining nor for fine-tuning, with 95 % intervals for data like them: "
     "examples of one document are one replicate. One token in six is predicted, unless a row says all."
 )
+FIGURE = "Test accuracy by way to pretrain, over seeds; of controls with one seed, the interval is for other examples."
 ENERGIES = "Nats per token of the base and of the tilted model, and what the energy saves, on the same continuations."
 
 
@@ -347,22 +378,35 @@ def run_local_xlnet(context: StudyContext) -> dict[str, Any]:
 
 
 def _task_rows(context: StudyContext, studies: Sequence[XLNetStudy]) -> tuple[list[Row], list[Row], Section]:
-    """The rows of all tasks, their means over seeds, and both as a section."""
-    rows = [row for study in studies for row in context.rows(study, partial(pretrain_and_finetune, context, study))]
-    over = means_over_seeds(rows, ["text", "pretrained"])
-    rows += [row for study in studies for row in control_rows(context, study)]
-    return rows, over, Section("Tasks", MEANING, [Table("Tasks", rows), Table("Tasks, over seeds", over)])
-
-
-def control_rows(context: StudyContext, study: XLNetStudy) -> list[Row]:
-    """The same tasks by naive Bayes, and by MiniLM with every seed."""
+    """The rows of all tasks, kept with their effects after each one; their means over seeds; and the section."""
+    missing = sum(len(context.names(study)) + len(control_names(study)) for study in studies)
     rows: list[Row] = []
-    if study.files is not None:
-        rows.append({"text": study.name, "pretrained": NAIVE, "seed": 0, **cached_json(study.files / NAIVE_BAYES, dict)})
-    for seed in range(context.seeds if study.encoder else 0):
-        about = {"text": study.name, "pretrained": MINILM, "seed": seed}
-        rows.append(context.row(study.name, MINILM, seed, partial(_finetune_all, study.encoder, None, about, seed)))
-    return rows
+    for study in studies:
+        ways = ((name, seed, partial(pretrain_and_finetune, context, study)) for name, seed in context.names(study))
+        controls = ((name, 0, partial(make_control, study)) for name in control_names(study))
+        for name, seed, make in (*ways, *controls):
+            rows.append(context.row(study.name, name, seed, partial(make, name, seed)))
+            missing -= 1
+            keep(context, rows, missing)
+    over = means_over_seeds(rows, ["text", "pretrained"])
+    figure = context.out / PICTURE
+    pictures = [Picture(figure_from_file(figure), FIGURE)] if figure.exists() else []
+    tables = [Table("Accuracies", levels(rows)), Table("Effects", effects(rows)), Table("Tasks", rows)]
+    return rows, over, Section("Tasks", MEANING, [*pictures, *tables, Table("Tasks, over seeds", over)])
+
+
+def control_names(study: XLNetStudy) -> tuple[str, ...]:
+    """The controls of a study; each has one seed."""
+    return (*((NAIVE,) if study.files is not None else ()), *((MINILM,) if study.encoder else ()))
+
+
+def make_control(study: XLNetStudy, name: str, seed: int, run_dir: Path) -> Row:
+    """The row of the same tasks by naive Bayes, or by MiniLM."""
+    about = {"text": study.name, "pretrained": name, "seed": seed}
+    if name == MINILM:
+        return _finetune_all(study.encoder, None, about, seed, run_dir)
+    assert study.files is not None
+    return {**about, **cached_json(study.files / NAIVE_BAYES, dict)}
 
 
 def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, seed: int, run_dir: Path) -> Row:

@@ -34,7 +34,7 @@ from esscher.exact.enumeration import enumerate_points
 from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives.config import MaskedLMConfig, PermutationLMConfig
 from esscher.objectives.permutation_lm import MaskedLM, PermutationLM
-from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, means_over_seeds, table_rows
+from esscher.papers.study import ROW_FILE, Row, Rows, StudyContext, means_over_seeds, table_rows, verdict_of
 from esscher.papers.xlnet.span_scores import DENOISING, PERMUTED, SpanScore, filled_spans, independent_spans, permuted_spans
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, TILTED, TRUTH, estimate_bars, figure_from_file, save_figure
@@ -247,7 +247,6 @@ def run_name(model: str, size: int) -> str:
 
 ABOUT = "KL in nats a span; `saved` is the KL of denoising minus that of the permutation LM, seed by seed."
 FIGURE = "KL of the distribution of a span of so many tokens from the truth; `independence` is the least of any product."
-OPEN, REPRODUCED, REFUTED = "open", "reproduced", "refuted under these conditions"
 
 
 def compare(rows: Rows) -> list[Row]:
@@ -269,7 +268,7 @@ def compare(rows: Rows) -> list[Row]:
         about = {"process": process, "span": size, "seeds": len(seeds)}
         about |= {name: Estimate.exact(pairs[0][0][name], unit="nats") for name in ("entropy", FLOOR)}
         means = {name: over_seeds(values) for name, values in columns.items()}
-        effects.append({**about, **means, "verdict": _verdict(means["saved"])})
+        effects.append({**about, **means, "verdict": verdict_of(means["saved"])})
     return effects
 
 
@@ -281,8 +280,3 @@ def over_seeds(values: list[float]) -> Estimate:
         "value"
     ]
     return mean
-
-
-def _verdict(saved: Estimate) -> str:
-    """Whether permutation has the smaller divergence, as the thesis argues."""
-    return REPRODUCED if saved.low > 0 else REFUTED if saved.high < 0 else OPEN
