@@ -22,7 +22,8 @@ import figures_residual
 import figures_risk
 import figures_text
 import figures_translation
-from figures_cells import plain
+import figures_xlnet
+from figures_cells import plain, rounded, unfinished, with_interval
 from figures_gam import gam_figures, width_figures
 from figures_residual import analyses_figures, plateau_figures, residual_figures
 
@@ -43,6 +44,7 @@ COMMANDS = {
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
+    "xlnet_tasks": "esscher reproduce xlnet --scale small --seeds 3 --out runs/xlnet",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
     "gam": "esscher reproduce gam --scale small --out runs/gam",
     "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
@@ -68,7 +70,7 @@ def record(name: str, folder: Path) -> None:
         "risk_example": figures_risk.example_figures,
         "eforcing_lm": figures_text.text_figures, "eforcing_backbones": figures_text.text_figures,
         "eforcing_images": image_figures,
-        "energy_gan": energy_gan_figures, "xlnet_spans": span_figures,
+        "energy_gan": energy_gan_figures, "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
         "residual_plateau": plateau_figures, "gam_widths": width_figures,
     }  # fmt: skip
@@ -254,34 +256,6 @@ def energy_gan_figures(folder: Path) -> dict[str, object]:
     return {"missing": plane["missing"], "claims": claims, "games": games}
 
 
-def span_figures(folder: Path) -> dict[str, object]:
-    """The effects of `spans.json`, rounded."""
-    content = json.loads((folder / "spans.json").read_text())
-    effects = [
-        {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content["effects"]
-    ]
-    return {"missing": content["missing"], "effects": effects}
-
-
-def rounded(estimate: dict[str, float] | None) -> list[float] | None:
-    """Value, low and high with four digits."""
-    return None if estimate is None else [float(f"{estimate[end]:.4g}") for end in ("value", "low", "high")]
-
-
-def with_interval(numbers: list[float] | None, seeds: int = 2) -> str:
-    """A number with three digits and its interval over seeds; of one seed the number alone."""
-    if numbers is None:
-        return ""
-    value, low, high = (f"{number:.3g}" for number in numbers)
-    return value if seeds < 2 or low == high == value else f"{value} [{low}, {high}]"
-
-
-def unfinished(missing: object) -> str:
-    return (
-        f"\n{missing} rows are not made yet; what has one seed has no interval, and its verdict is *open*.\n" if missing else ""
-    )
-
-
 def energy_gan_claims(figures: dict[str, object]) -> str:
     """A line for each claim and process: the ratio of two divergences, that of the thesis, and the verdict."""
     lines = ["| claim | process | ratio of | ours, over seeds | thesis | verdict |", "| --- | --- | --- | --- | --- | --- |"]
@@ -310,28 +284,6 @@ def energy_gan_table(figures: dict[str, object]) -> str:
         lines.append("| " + " | ".join([game["process"], game["model"], counted, *ours]) + " |")
         lines.append("| " + " | ".join(["", "", "thesis", *(f"{game['thesis'][column]:.3g}" for column in columns), ""]) + " |")
     return "\n" + "\n".join(lines) + "\n"
-
-
-def span_table(figures: dict[str, object]) -> str:
-    """A line for each process and size of span."""
-    head = [
-        "strings of",
-        "tokens of the span",
-        "seeds",
-        "entropy",
-        "independence costs",
-        "denoising",
-        "permutation LM",
-        "saved",
-    ]
-    head += ["verdict", "denoising, filled", "filled minus permutation LM"]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for row in figures["effects"]:
-        cells = [row["process"], row["span"], row["seeds"], f"{row['entropy'][0]:.3f}", f"{row['independence'][0]:.3f}"]
-        values = {name: with_interval(row[name], row["seeds"]) for name in (*head[5:8], *head[9:])}
-        cells += [values.get(name, f"*{row['verdict']}*") for name in head[5:]]
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n" + "\n".join(lines) + "\n" + unfinished(figures["missing"])
 
 
 def hash_table(figures: dict[str, object]) -> str:
@@ -462,7 +414,8 @@ BLOCKS = {
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("energy_gan", "claims"): energy_gan_claims,
     ("energy_gan", "table"): energy_gan_table,
-    ("xlnet_spans", "table"): span_table,
+    **{("xlnet_tasks", name): block for name, block in figures_xlnet.TASK_BLOCKS.items()},
+    ("xlnet_spans", "table"): figures_xlnet.span_table,
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
     ("quickstart", "hash"): hash_table,
 }

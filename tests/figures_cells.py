@@ -19,3 +19,22 @@ def bracketed(numbers: list[float] | None, digits: int) -> str:
 def plain(text: str) -> str:
     """A text in a cell of a table."""
     return re.sub(r"([|*_<>`$\[\]\\])", r"\\\1", text)
+
+
+def rounded(estimate: dict[str, float] | None) -> list[float] | None:
+    """Value, low and high with four digits."""
+    return None if estimate is None else [float(f"{estimate[end]:.4g}") for end in ("value", "low", "high")]
+
+
+def with_interval(numbers: list[float] | None, seeds: int = 2) -> str:
+    """A number with three digits and its interval over seeds; of one seed the number alone."""
+    if numbers is None:
+        return ""
+    value, low, high = (f"{number:.3g}" for number in numbers)
+    return value if seeds < 2 or low == high == value else f"{value} [{low}, {high}]"
+
+
+def unfinished(missing: object) -> str:
+    return (
+        f"\n{missing} rows are not made yet; what has one seed has no interval, and its verdict is *open*.\n" if missing else ""
+    )

@@ -8,6 +8,7 @@ import figures
 import figures_images
 import figures_laboratory
 import figures_translation
+import figures_xlnet
 import pytest
 
 
@@ -88,12 +89,39 @@ def test_averages_of_the_laboratory_have_their_verdicts_when_it_is_complete():
     assert "published **-4.0 [-5.0, -3.0]**" in figures_laboratory.own_energy(complete)
 
 
+def test_tasks_have_a_verdict_over_texts_and_say_what_is_not_run():
+    level = {"text": "a", "task": "order", "pretrained": "permutation LM", "seeds": 3, "accuracy": [60.0, 58.0, 62.0]}
+    control = {**level, "pretrained": "naive Bayes", "seeds": 1, "accuracy": [49.0, 45.0, 53.0]}
+    part = {**level, "text": "a, parts and budgets", "pretrained": "K = 7"}
+    effect = {"text": "a", "task": "order", "pretrained": "permutation LM", "against": "denoising", "seeds": 3}
+    up, none, down = (
+        {**effect, "gained": gained, "verdict": verdict}
+        for gained, verdict in (
+            ([5.0, 1.0, 9.0], "reproduced"), ([1.0, -3.0, 5.0], "open"), ([-5.0, -9.0, -1.0], "refuted under these conditions")
+        )
+    )  # fmt: skip
+
+    def verdict(*effects):
+        return figures_xlnet.task_verdict({"effects": effects}, "permutation LM", "denoising")
+
+    assert verdict() == " *open*: not run " and verdict(up, up, none).startswith(" *reproduced*: 2 of 3")
+    assert verdict(up, none).startswith(" *open*") and verdict(up, up, down).startswith(" *open*")
+    assert verdict(up, down, down).startswith(" *refuted under these conditions*: 1 of 3 reproduced, 2 refuted")
+    made = {"missing": 2, "levels": [level, control, part], "effects": [up]}
+    assert "| a | two sentences exchanged or not (50 %) | 49 [45, 53] | *not run* |" in figures_xlnet.task_levels(made)
+    assert "| K = 7 | 60 [58, 62] | *not run* | *not run* |" in figures_xlnet.task_parts(made)
+    assert "| **5 [1, 9]** | *reproduced* |" in figures_xlnet.task_effects(made) and "2 rows" in figures_xlnet.task_status(made)
+    empty = {"missing": 9, "levels": [], "effects": []}
+    assert "*Not run" in figures_xlnet.task_levels(empty) and "*Not run" in figures_xlnet.task_effects(empty)
+    assert "K = 7" not in figures_xlnet.task_levels(made)
+
+
 def test_a_table_of_spans_says_what_is_not_made_and_what_one_seed_cannot():
     numbers = {"denoising": [0.5, 0.4, 0.6], "permutation LM": [0.1, 0.0, 0.2], "saved": [0.4, 0.3, 0.5]}
     numbers |= {"denoising, filled": [0.2, 0.1, 0.3], "filled minus permutation LM": [0.1, -0.1, 0.3]}
     row = {"process": "phrases", "span": 2, "entropy": [0.9] * 3, "independence": [0.45] * 3, **numbers}
     rows = [{**row, "seeds": 3, "verdict": "reproduced"}, {**row, "span": 3, "seeds": 1, "verdict": "open"}]
-    text = figures.span_table({"missing": 7, "effects": rows})
+    text = figures_xlnet.span_table({"missing": 7, "effects": rows})
     assert (
         "| 0.450 | 0.5 [0.4, 0.6] | 0.1 [0, 0.2] | 0.4 [0.3, 0.5] | *reproduced* | 0.2 [0.1, 0.3] | 0.1 [-0.1, 0.3] |" in text
     )
