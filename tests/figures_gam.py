@@ -239,8 +239,7 @@ def gam_rows(figures: Figures) -> str:
         nats = [bracketed(row[f"CE {name}"], 4) for name in ("r", "p", "student")]
         shares = ", ".join(f"{row[f'motif in {name}'][0]:.3f}" for name in ("r", "p", "student"))
         stopped = f"{row['updates']:,}" + ("" if row["stopped"] == "patience" else " (the most)")
-        proven = f"({20_000 / row['acceptance of r']:,.0f} of r)"
-        ahead = f" ahead {proven}" if row["looks ahead"] else f" {proven}" if row["gap"] else ""
+        ahead = f" ahead ({20_000 / row['acceptance of r']:,.0f} of r)" if row["looks ahead"] else ""
         cells = [row["motif"], row["data"], row["ft"], f"{row['|D|']:,}", row["patience of 20"], stopped, *nats]
         cells += [f"{row['r / student']:.3f}", f"{row['student / H']:.3f}", shares, f"{row['l1']:.3f}"]
         lines.append([*cells, f"{row['candidates']:,}{ahead}", ", ".join(str(value) for value in row["seconds"].values())])

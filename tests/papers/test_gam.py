@@ -11,7 +11,7 @@ from esscher.core.randomness import SeededRng
 from esscher.core.space import empty_prompts
 from esscher.core.target import Tilted, flat
 from esscher.energies.features import feature_values
-from esscher.energies.motif_features import motif_features
+from esscher.energies.motif_features import NAMES, motif_features
 from esscher.exact.languages import motif_process, white_noise
 from esscher.papers.gam import comparisons, rows
 from esscher.papers.gam.lookahead import OTHER, Lookahead
@@ -54,6 +54,31 @@ def test_all_parts_run_and_resume(tmp_path, monkeypatch):
     for module, name in ((rows, "make_row"), (comparisons, "_distilled"), (comparisons, "_regime")):
         monkeypatch.setattr(module, name, never)
     assert run_gam(StudyContext(scale="smoke", out=tmp_path, seeds=2))["rows"] == actual["rows"]
+
+
+def test_a_distractor_that_a_few_draws_decide_has_no_weight():
+    """One half of the draws has the distractor d2 five times and never with the motif, which all data have: its moment is
+    reached by huge weights of both. One fresh draw that has both shows it, and the fit is made again without d2."""
+    uniform = white_noise(symbols=2, length=12)
+    draws = Importance()(Tilted(uniform), empty_prompts(1), 2_000, rng=SeededRng(0))
+    features = torch.ones(2_000, 7, dtype=torch.float64)  # 1 where absent
+    features[::2, 0] = 0  # every second string has the motif
+    features[1:11:2, NAMES.index("d2")] = 0
+    without = features.clone()
+    features[1_500, NAMES.index("d2")] = 0
+    data = torch.ones(5_000, 7, dtype=torch.float64)
+    data[:, 0] = 0
+    data[:50, NAMES.index("d2")] = 0
+
+    def fitted(pool_features):
+        context = object.__new__(rows.GamContext)
+        for name, value in {"pool": draws, "pool_features": pool_features, "data_features": data}.items():
+            object.__setattr__(context, name, value)
+        return context.fit("1001111")
+
+    huge, kept = fitted(without), fitted(features)
+    assert huge.names == ("m", "d2") and min(weight.value for weight in huge.weights) < -10  # no fresh draw tells
+    assert kept.names == ("m",) and -11 < kept.weights[0].value < -8
 
 
 def test_a_look_ahead_proposes_strings_with_the_motif():

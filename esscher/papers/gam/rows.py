@@ -50,7 +50,7 @@ MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other mot
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
 FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
-LEAST_ACCEPTANCE = 0.02  # with a proven bound, the sum of positive weights; below it the bound is the largest weight of draws
+MIN_ESS_SHARE = 0.01  # of fresh draws under fitted weights; below it a few draws that differ in a rare distractor decide
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,24 @@ class GamContext:
 
     def fit(self, bits: str) -> MomentFit:
         """Newton's weights for a feature set, on one half of the draws. A distractor that is the same in all of these has none:
-        no finite weight would bring it to the data's moment."""
+        no finite weight would bring it to the data's moment. Nor have rare distractors, if nearly nothing of the other half is
+        effective: the moment of a distractor that was drawn a few times, and never with the motif, is reached by huge weights
+        of both, under which a string that has both is worth all others."""
         draws, features = self.draws_for(bits)
         half = len(features) // 2
         varies = features[:half].amin(0) < features[:half].amax(0)
         chosen = [place for place, bit in enumerate(bits) if bit == "1" and (bool(varies[place]) or "d" not in NAMES[place])]
+        fit = self._fit(draws, features[:half], chosen)
+        fresh = self.weighted(fit, draws.columns(slice(half, None)), features[half:])
+        if float(fresh.ess()) >= MIN_ESS_SHARE * (len(features) - half):
+            return fit
+        rare = {name for warning in fit.warnings if warning.kind == "rare" for name in warning.features}
+        return self._fit(draws, features[:half], [place for place in chosen if NAMES[place] not in rare - {NAMES[0]}])
+
+    def _fit(self, draws: Draws, features: Float[Tensor, "H 7"], chosen: Sequence[int]) -> MomentFit:
         return match_moments(
-            [NAMES[place] for place in chosen], features[:half, chosen], self.data_features[:, chosen], ridge=RIDGE,
-            log_weight=draws.log_weight[0, :half],
+            [NAMES[place] for place in chosen], features[:, chosen], self.data_features[:, chosen], ridge=RIDGE,
+            log_weight=draws.log_weight[0, : len(features)],
         )  # fmt: skip
 
     def tilted(self, fit: MomentFit) -> Tilted:
@@ -316,9 +326,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     origin = str(context.result.folder), base_digest(base), log_z(weighted), cell.seed
     save_energy(folder / "energy", SavedLogLinear(declared, fit.weights, *origin))
     looks_ahead, log_bound = draws is not context.pool, float(fit.tensor().clamp(min=0).sum())
-    acceptance = float(torch.tensor(log_z(weighted).value - log_bound).exp())
-    proven = not looks_ahead and acceptance >= LEAST_ACCEPTANCE
-    config = replace(scale.distil, method="plain", log_bound=log_bound if proven else None)
+    config = replace(scale.distil, method="plain", log_bound=None if looks_ahead else log_bound)
     training = replace(scale.student, seed=cell.seed)
     student = build_base(base.config, base.space, rng=SeededRng(cell.seed).stream("student"))
     started = time.process_time()
@@ -336,6 +344,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
     frequencies = {f"motif in {name}": context.motif_frequency(strings) for name, strings in shares.items()}
     card = ModelCard(f"Student of {folder}", results=[("cross-entropy", nats["CE student"])])
     save_base(folder / "student", student, context.result.splits.tokenizer, card)
+    log_acceptance = torch.tensor(log_z(weighted).value - log_bound)
     return {
         "motif": cell.motif, "data": cell.kind, "ft": feature_bits, "|D|": cell.size, "patience of 20": cell.reading,
         "seed": cell.seed, "updates": context.result.record.steps, "stopped": context.result.record.stopped,
@@ -344,7 +353,7 @@ def make_row(context: GamContext, cell: Cell, feature_bits: str) -> Row:
         "motif: student / r": frequencies["motif in student"].value / max(frequencies["motif in r"].value, 1e-12),
         "weights": dict(zip(fit.names, fit.weights, strict=True)), "l1": context.l1(fit, weighted, fresh_features),
         "ess": float(weighted.ess()), "accepted": stage.ess, "candidates": stage.cost, "looks ahead": looks_ahead,
-        "acceptance of r": acceptance,
+        "acceptance of r": float(log_acceptance.exp()),
         "gap": 0.0 if stage.gap is None else stage.gap.value, "student updates": stage.record.steps,
         "kl to student": distilled.divergences["kl"], "seconds": {"base": context.seconds, "student": seconds},
         "notes": [str(warning) for warning in fit.warnings],
