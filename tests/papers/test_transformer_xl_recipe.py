@@ -1,17 +1,27 @@
 """Recipes on long memory: what they study, how rows are compared, and the smallest run of each."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
+from esscher.bases.network import build_network
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_tensors
 from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, with_savings
 from esscher.papers.study import StudyContext
 from esscher.papers.transformer_xl import recipe
-from esscher.papers.transformer_xl.recipe import NO_MEMORY, XL, local_studies, memory_studies, run_transformer_xl
+from esscher.papers.transformer_xl.recipe import (
+    LSTM,
+    NO_MEMORY,
+    XL,
+    local_studies,
+    longer_studies,
+    memory_studies,
+    run_transformer_xl,
+)
 from esscher.papers.transformer_xl.recipe import run_local_xl as run_local
 
 
@@ -20,8 +30,12 @@ def test_the_smoke_scales_make_every_row_once(tmp_path):
     actual = run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))
     assert [(row["model"], row["evaluated"]) for row in actual["rows"]] == [
         (NO_MEMORY, "as in training"), (NO_MEMORY, "15 back"), (XL, "as in training"), (XL, "32 back"),
+        *((model, "as in training") for model in (NO_MEMORY, XL, LSTM)),
     ]  # fmt: skip
-    assert len({row["parameters"] for row in actual["rows"]}) == 1
+    assert len({row["parameters"] for row in actual["rows"][:6]}) == 1
+    assert [row["model"] for row in actual["context lengths"]] == [NO_MEMORY, XL, LSTM]
+    for row in actual["context lengths"]:
+        assert all(value.value in (8, 16, 24) for value in row.values() if isinstance(value, Estimate))
     assert "Transformer-XL" in (tmp_path / "memory/report.html").read_text()
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("row.json")}
     assert run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))["rows"] == actual["rows"]
@@ -42,6 +56,16 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
     published = {study.name: study for study in memory_studies("paper")[0]}
     assert set(published) == {"enwik8", "text8", "WikiText-103", "One Billion Word", "Penn Treebank"}
     assert published["WikiText-103"].models["16 layers"].base.head_width == 41
+
+
+def test_the_longer_study_has_networks_of_one_size():
+    with torch.device("meta"):
+        sizes = [build_network(config, 28).parameters() for config in (recipe.RECURRENT, recipe.SMALL)]
+    recurrent, transformer = (sum(weight.numel() for weight in weights) for weights in sizes)
+    assert recurrent == pytest.approx(transformer, rel=0.02) and not longer_studies("paper")
+    (study,) = longer_studies("smoke")
+    assert list(study.models) == [NO_MEMORY, XL, LSTM] and study.names_for_seed(1) == ()
+    assert len({replace(run, base=recipe.SMALL) for run in study.models.values()}) == 1
 
 
 def test_released_evaluations_count_the_position_itself():

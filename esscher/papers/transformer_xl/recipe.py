@@ -1,17 +1,36 @@
-"""Transformer-XL (Dai et al., 2019), and beside it Local-XL and convolutions (thesis of Dai, 2020; Wu et al., 2019)."""
+"""Transformer-XL (Dai et al., 2019), and beside it Local-XL and convolutions (thesis of Dai, 2020; Wu et al., 2019).
+
+The last study trains longer, with a recurrent network beside the others, and has their relative effective context length.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from esscher.bases.network import NetworkBase, with_attention_span
+from esscher.core.randomness import SeededRng
 from esscher.data.config import DataConfig, TokenizerConfig
+from esscher.estimators.long_context import HARDEST_SHARES, ContextLosses, context_losses, spread_places
+from esscher.hub import load_base
+from esscher.networks.recurrent_config import LstmConfig
 from esscher.networks.transformer_config import TransformerXLConfig, published_attention_span
 from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
-from esscher.papers.streams import EvaluationMode, StreamStudy, over_seeds, stream_rows, stream_run, stream_sections
-from esscher.papers.study import Rows, StudyContext, table_rows
+from esscher.papers.streams import (
+    EvaluationMode,
+    StreamStudy,
+    over_seeds,
+    run_for_seed,
+    stream_rows,
+    stream_run,
+    stream_sections,
+)
+from esscher.papers.study import Row, Rows, StudyContext, cached_json, table_rows
+from esscher.reports.document import Section, Table
 from esscher.training.config import TrainingConfig
 from esscher.workflow.config.train import TrainRun
+from esscher.workflow.processors import prepare_stream_data
 
 PAPER = table_rows(
     ("text", "model", "result"),
@@ -27,7 +46,7 @@ LOCAL_XL_PAPER = [
     {"task": "SQuAD", "result": "1 point lower"},
 ]
 StreamStudies = tuple[list[StreamStudy], list[str]]  # and a message for each text that was not found
-NO_MEMORY, XL = "no memory", "Transformer-XL"
+NO_MEMORY, XL, LSTM = "no memory", "Transformer-XL", "LSTM"
 HELD_OUT = 0.01  # of excerpts: 100,000 bytes for validation and as many for the test
 SEGMENT = 64
 
@@ -41,6 +60,8 @@ TRAINING = TrainingConfig(
     steps=2_000, batch_size=16, learning_rate=2e-3, schedule="cosine", warmup_steps=200, max_grad_norm=0.25,
     evaluate_every=1_000,
 )  # fmt: skip
+RECURRENT = LstmConfig(width=400, layers=1, embedding=128)  # as many parameters as SMALL
+LONGER = 20_000  # updates
 PAPER_TRAINING = TrainingConfig(
     optimizer="adam", learning_rate=2.5e-4, schedule="cosine", max_grad_norm=0.25, evaluate_every=4_000
 )
@@ -51,8 +72,9 @@ WIKITEXT_XL = TransformerXLConfig(
 
 
 def run_transformer_xl(context: StudyContext) -> dict[str, Any]:
-    """Models with and without a memory on every text of the scale."""
-    return _run(context, "Transformer-XL: what a memory is worth", memory_studies(context.scale), PAPER)
+    """Models with and without a memory on every text of the scale, and how far back each of the longest trained ones looks."""
+    studies, missing = memory_studies(context.scale)
+    return _run(context, "Transformer-XL: what a memory is worth", ([*studies, *longer_studies(context.scale)], missing), PAPER)
 
 
 def run_local_xl(context: StudyContext) -> dict[str, Any]:
@@ -63,8 +85,49 @@ def run_local_xl(context: StudyContext) -> dict[str, Any]:
 def _run(context: StudyContext, title: str, studies: StreamStudies, paper: Rows) -> dict[str, Any]:
     rows = stream_rows(context, studies[0])
     about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
-    tables = {"rows": rows, "over seeds": over_seeds(rows), "paper": paper}
-    return context.publish(title, about, stream_sections(rows), tables, studies[1])
+    lengths = [row for study in studies[0] if LSTM in study.models for row in context_rows(context, study)]
+    tables = {"rows": rows, "over seeds": over_seeds(rows), "context lengths": lengths, "paper": paper}
+    sections = [
+        *stream_sections(rows),
+        Section("Relative effective context length", ABOUT_CONTEXT, [Table("Lengths", lengths)]),
+    ]
+    return context.publish(title, about, sections, tables, studies[1])
+
+
+ABOUT_CONTEXT = (
+    "The longest context at which more of it still lowers the perplexity beyond the best of the group by 1 %, on the tokens that "
+    "are hardest for the group. The model without a memory reads its segment, Transformer-XL four segments back in each layer."
+)
+
+
+def context_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
+    """The relative effective context length of the models of a study, for each seed, in tokens."""
+    positions, step, longest = (40, 8, 24) if context.scale == "smoke" else (2_000, 32, 384)
+
+    def measure(seed: int) -> list[Row]:
+        splits = prepare_stream_data(run_for_seed(context, study, XL, seed))
+        tokens, lengths, losses = splits.test.tokens, tuple(range(step, longest + 1, step)), {}
+        for model in study.models:
+            base, _ = load_base(context.run_dir(study.name, model, seed))
+            assert isinstance(base, NetworkBase)
+            segment = base.space.max_length
+            if model == XL:
+                base = with_attention_span(base, attention_span=4 * segment)
+            places, most = spread_places(positions, len(tokens), longest), segment - 1 if model == NO_MEMORY else None
+            losses[model] = context_losses(base.eval(), tokens, places, lengths, max_context=most)
+        group = ContextLosses(lengths, losses)
+        return [
+            {"text": study.name, "seed": seed, "model": model}
+            | {
+                f"hardest {share:g}": group.effective_length(model, share, rng=SeededRng(seed, "places"))
+                for share in HARDEST_SHARES
+            }
+            for model in losses
+        ]
+
+    seeds = range(context.seeds if study.repeated_over_seeds is None else 1)
+    folders = {seed: context.run_dir(study.name, XL, seed) for seed in seeds}
+    return [row for seed in seeds for row in cached_json(folders[seed] / "context.json", partial(measure, seed))]
 
 
 def memory_studies(scale: str) -> StreamStudies:
@@ -78,6 +141,21 @@ def memory_studies(scale: str) -> StreamStudies:
     if scale == "smoke":
         modes = {NO_MEMORY: [EvaluationMode(15)], XL: [EvaluationMode(32)]}
     return _studies(scale, TEXTS, {NO_MEMORY: {"memory": 0}, XL: {}}, modes)
+
+
+def longer_studies(scale: str) -> list[StreamStudy]:
+    """text8 for ten times as many updates, one seed, with a recurrent network of as many parameters."""
+    if scale == "paper":
+        return []
+    modes = {NO_MEMORY: [EvaluationMode(SEGMENT - 1)], XL: [EvaluationMode(256)]}
+    longer = {"docstrings": replace(RECURRENT, width=32, embedding=16), "text8": RECURRENT}
+    studies = []
+    for study in _studies(scale, ["text8"], {NO_MEMORY: {"memory": 0}, XL: {}}, {} if scale == "smoke" else modes)[0]:
+        steps = {"smoke": 80, "small": LONGER}[scale]
+        runs = {name: replace(run, training=replace(run.training, steps=steps)) for name, run in study.models.items()}
+        runs[LSTM] = replace(runs[XL], base=longer[study.name])
+        studies.append(replace(study, name=f"{study.name}, {steps:,} updates", models=runs, repeated_over_seeds=()))
+    return studies
 
 
 def local_studies(scale: str) -> StreamStudies:
