@@ -95,8 +95,9 @@ def _run(context: StudyContext, title: str, studies: StreamStudies, paper: Rows)
 
 
 ABOUT_CONTEXT = (
-    "The longest context at which more of it still lowers the perplexity beyond the best of the group by 1 %, on the tokens that "
-    "are hardest for the group. The model without a memory reads its segment, Transformer-XL four segments back in each layer."
+    "The longest context at which more of it still lowers the perplexity beyond the best of the group by 1 %, on the tokens "
+    "that are hardest for the group. The model without a memory reads a segment, Transformer-XL four segments back in each "
+    "layer."
 )
 
 

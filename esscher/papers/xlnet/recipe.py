@@ -204,7 +204,7 @@ def _small(name: str, files: Path) -> XLNetStudy:
     """2 layers of width 128, pre-norm, 3,000 updates of 16 windows of 128 tokens; 400 labels a task."""
     base = XLNetConfig(width=128, layers=2, heads=4, feedforward=512, dropout=0.1, memory=64, norm="pre")
     training = TrainingConfig(
-        steps=3_000, batch_size=16, learning_rate=2e-3, schedule="linear", warmup_steps=200, evaluate_every=500,
+        steps=3_000, batch_size=16, learning_rate=4e-3, schedule="linear", warmup_steps=200, evaluate_every=500,
         save_every=500, weight_decay=0.01,
     )  # fmt: skip
     run = _run(files, base, training)
