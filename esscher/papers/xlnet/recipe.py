@@ -213,14 +213,15 @@ def _small(name: str, files: Path) -> XLNetStudy:
 
 
 def _order_tasks(files: Path) -> dict[str, FinetuneRun]:
-    """The tasks of a folder."""
-    tuning = FinetuneTraining(epochs=10, batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
+    """The tasks of a folder; one that chooses reads four texts an example."""
+    tuning = FinetuneTraining(batch_size=16, learning_rate=5e-4, weight_decay=0.01, save_every=50)
     tasks = {}
     for task in TASKS:
         train, validation, test = (str(files / f"{task}-{part}.jsonl") for part in PARTS)
         data = LabelledDataConfig(train, validation=validation, test=test, group="document")
         kind: TaskKind = "classify" if task == "order" else "choose"
-        tasks[task] = FinetuneRun("", out="", data=data, task=kind, longest=128, layer_rate=0.8, training=tuning)
+        training = replace(tuning, epochs=10 if kind == "classify" else 5)
+        tasks[task] = FinetuneRun("", out="", data=data, task=kind, longest=128, layer_rate=0.8, training=training)
     return tasks
 
 
@@ -228,7 +229,7 @@ def _minilm(files: Path) -> dict[str, FinetuneRun]:
     """The tasks for MiniLM, a pretrained encoder, if it is installed."""
     if not is_available("minilm"):
         return {}
-    tuning = FinetuneTraining(epochs=5, batch_size=16, learning_rate=5e-5, weight_decay=0.01)
+    tuning = FinetuneTraining(epochs=3, batch_size=16, learning_rate=5e-5, weight_decay=0.01)
     return {
         task: replace(run, model="minilm", encoder=True, layer_rate=1.0, training=tuning)
         for task, run in _order_tasks(files).items()
