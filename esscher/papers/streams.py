@@ -23,7 +23,7 @@ from esscher.hub import load_base
 from esscher.networks.registry import NetworkConfig
 from esscher.papers.study import Row, Rows, Study, StudyContext, count_parameters, means_over_seeds, run_with_seed
 from esscher.reports.document import Picture, Section, Table
-from esscher.reports.plots import intervals
+from esscher.reports.plots import interval_panels, intervals, save_figure
 from esscher.training.config import DynamicConfig, TrainingConfig
 from esscher.training.dynamic_evaluation import score_dynamic, stream_scorer, with_progress
 from esscher.workflow.config.train import TrainRun
@@ -163,6 +163,17 @@ def with_perplexity(rows: Rows) -> list[Row]:
         else dict(row)
         for row in rows
     ]
+
+
+def save_over_seeds(rows: Rows, file: Path) -> None:
+    """A figure of the bits of every model and evaluation mode over seeds, a panel for each text, if there are such rows."""
+    panels, plain = {}, f", {EvaluationMode().name}"
+    for text in dict.fromkeys(row["text"] for row in rows):
+        of_text = [row for row in rows if row["text"] == text]
+        named = {f"{row['model']}, {row['evaluated']}".removesuffix(plain): row["bits"] for row in of_text}
+        panels[text] = named, of_text[0]["bits"].unit, None, ""
+    if panels:
+        save_figure(interval_panels(panels), file)
 
 
 def stream_sections(rows: Rows) -> list[Section]:

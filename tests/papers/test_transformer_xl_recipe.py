@@ -10,7 +10,7 @@ from esscher.bases.network import build_network
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_tensors
 from esscher.networks.transformer_config import TransformerXLConfig
-from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, with_savings
+from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, save_over_seeds, with_savings
 from esscher.papers.study import StudyContext
 from esscher.papers.transformer_xl import recipe
 from esscher.papers.transformer_xl.recipe import (
@@ -101,3 +101,6 @@ def test_rows_are_compared_token_by_token_and_seed_by_seed(tmp_path):
     half = 4.302653 * 0.01 / math.sqrt(3)  # Student's quantile with 2 degrees of freedom
     assert mean.value == pytest.approx(0.11, abs=1e-5) and mean.high - mean.value == pytest.approx(half, rel=1e-3)
     assert over_seeds(actual[:2]) == []
+    save_over_seeds([], tmp_path / "none.png")
+    save_over_seeds(over_seeds(actual), tmp_path / "bits.png")
+    assert (tmp_path / "bits.png").exists() and not (tmp_path / "none.png").exists()

@@ -19,6 +19,7 @@ from esscher.papers.streams import (
     EvaluationMode,
     StreamStudy,
     over_seeds,
+    save_over_seeds,
     stream_rows,
     stream_run,
     stream_sections,
@@ -67,6 +68,7 @@ def run(context: StudyContext) -> dict[str, Any]:
     """All heads on every text of the scale."""
     studies, missing = bottleneck_studies(context.scale)
     rows = stream_rows(context, studies)
+    save_over_seeds(over_seeds(rows), context.out / "softmax_bottleneck.png")
     ranks = [row for study in studies for row in rank_rows(context, study)]
     over, rows = with_perplexity(over_seeds(rows)), with_perplexity(rows)
     about = "Networks of one size with different heads learn one long text in order, and are measured on the rest of it."

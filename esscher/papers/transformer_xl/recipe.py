@@ -22,6 +22,7 @@ from esscher.papers.streams import (
     StreamStudy,
     over_seeds,
     run_for_seed,
+    save_over_seeds,
     stream_rows,
     stream_run,
     stream_sections,
@@ -74,24 +75,23 @@ WIKITEXT_XL = TransformerXLConfig(
 def run_transformer_xl(context: StudyContext) -> dict[str, Any]:
     """Models with and without a memory on every text of the scale, and how far back each of the longest trained ones looks."""
     studies, missing = memory_studies(context.scale)
-    return _run(context, "Transformer-XL: what a memory is worth", ([*studies, *longer_studies(context.scale)], missing), PAPER)
+    studies = [*studies, *longer_studies(context.scale)]
+    return _run(context, "Transformer-XL: what a memory is worth", "transformer_xl.png", (studies, missing), PAPER)
 
 
 def run_local_xl(context: StudyContext) -> dict[str, Any]:
     """Full attention, local attention and convolutions in one stack."""
-    return _run(context, "What a layer mixes positions by", local_studies(context.scale), LOCAL_XL_PAPER)
+    return _run(context, "What a layer mixes positions by", "local_xl.png", local_studies(context.scale), LOCAL_XL_PAPER)
 
 
-def _run(context: StudyContext, title: str, studies: StreamStudies, paper: Rows) -> dict[str, Any]:
+def _run(context: StudyContext, title: str, figure: str, studies: StreamStudies, paper: Rows) -> dict[str, Any]:
     rows = stream_rows(context, studies[0])
+    save_over_seeds(over_seeds(rows), context.out / figure)
     about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
     lengths = [row for study in studies[0] if LSTM in study.models for row in context_rows(context, study)]
     tables = {"rows": rows, "over seeds": over_seeds(rows), "context lengths": lengths, "paper": paper}
-    sections = [
-        *stream_sections(rows),
-        Section("Relative effective context length", ABOUT_CONTEXT, [Table("Lengths", lengths)]),
-    ]
-    return context.publish(title, about, sections, tables, studies[1])
+    effective = Section("Relative effective context length", ABOUT_CONTEXT, [Table("Lengths", lengths)])
+    return context.publish(title, about, [*stream_sections(rows), effective], tables, studies[1])
 
 
 ABOUT_CONTEXT = (
