@@ -46,7 +46,7 @@ COMMANDS = {
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
     "xlnet_tasks": "esscher reproduce xlnet --scale small --seeds 3 --out runs/xlnet",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
-    "gam": "esscher reproduce gam --scale small --out runs/gam",
+    "gam": "esscher reproduce gam --scale small --seeds 3 --out runs/gam",
     "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",

@@ -2,6 +2,8 @@
 
 import re
 
+STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # quantiles, by number of seeds
+
 
 def ends(estimate: dict[str, float], digits: int) -> list[float]:
     """Value and interval of an estimate."""

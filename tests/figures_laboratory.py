@@ -27,10 +27,10 @@ def averages_by_divergence(figures: Figures) -> str:
     return _table(["objective", *columns], lines)
 
 
-def headline(figures: Figures, method: str, groups: tuple[str, ...] = PROCESSES) -> str:
+def headline(figures: Figures, method: str) -> str:
     """What an objective saves of likelihood's KL, in a cell of a table."""
     count = _count(figures, method)
-    parts = ", ".join(f"{group} {in_words(_row(figures, method, group)['KL'])}" for group in groups)
+    parts = ", ".join(f"{group} {in_words(_row(figures, method, group)['KL'])}" for group in PROCESSES)
     whole = in_words(_row(figures, method, ALL)["KL"])
     return (
         f" saves in per cent, mean of {count['conditions']} conditions: {whole} ({parts}); {count['gains']} of them "
@@ -38,13 +38,13 @@ def headline(figures: Figures, method: str, groups: tuple[str, ...] = PROCESSES)
     )
 
 
-def headline_verdict(figures: Figures, method: str, groups: tuple[str, ...] = PROCESSES) -> str:
-    """The verdict of the average over all conditions and of those over some, in a cell of a table."""
+def headline_verdict(figures: Figures, method: str) -> str:
+    """The verdict by the count of conditions, the rule that was written down first, and those of averages, in a cell."""
     if figures["missing"]:
         return " *open*: not complete "
-    parts = ", ".join(f"{group} *{_verdict(figures, method, group)}*" for group in groups)
+    parts = ", ".join(f"{group} *{_verdict(figures, method, group)}*" for group in PROCESSES)
     whole, count = _verdict(figures, method, ALL), _count(figures, method)["verdict"]
-    return f" *{whole}* on average ({parts}); by the count of conditions *{count}* "
+    return f" by the count of conditions *{count}*; on average *{whole}* ({parts}) "
 
 
 def own_energy(figures: Figures) -> str:
@@ -106,14 +106,13 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 PUBLISHED, ESTIMATOR, ONCE = (
     "E-Forcing, published, drawn", "E-Forcing, published, drawn, published estimator", "E-Forcing, counted once, drawn",
 )  # fmt: skip
-FEW_AND_MANY = ("50 strings", "500 strings", "2,000 strings")
 BLOCKS = {
     "averages": averages_by_group,
     "divergences": averages_by_divergence,
     "published_saved": lambda figures: headline(figures, PUBLISHED),
     "published_verdict": lambda figures: headline_verdict(figures, PUBLISHED),
-    "estimator_saved": lambda figures: headline(figures, ESTIMATOR, FEW_AND_MANY),
-    "estimator_verdict": lambda figures: headline_verdict(figures, ESTIMATOR, FEW_AND_MANY),
+    "estimator_saved": lambda figures: headline(figures, ESTIMATOR),
+    "estimator_verdict": lambda figures: headline_verdict(figures, ESTIMATOR),
     "once_saved": lambda figures: headline(figures, ONCE),
     "once_verdict": lambda figures: headline_verdict(figures, ONCE),
     "own_energy": own_energy,

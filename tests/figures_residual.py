@@ -5,7 +5,7 @@ import math
 import statistics
 from pathlib import Path
 
-from figures_cells import bracketed, ends, plain
+from figures_cells import STUDENT_95, bracketed, ends, plain
 
 
 def residual_figures(folder: Path) -> dict[str, object]:
@@ -30,7 +30,6 @@ RESIDUAL_PAPER = {  # Table 1: perplexities of CC-News and Toronto Books; the ba
     "BiT": ("12.6 (13.01-13.03, Base), 16.7 (12.38-12.42, Med)", "-"),
     "BiT*": ("13.1 (12.93-12.95, Base), 18.5 (12.10-12.16, Large)", "10.8 (16.17-16.18, Base), 16.2 (15.17-15.22, Large)"),
 }  # fmt: skip
-STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # by number of seeds
 
 
 def residual_gains(figures: dict[str, object]) -> str:
@@ -166,10 +165,11 @@ def plateau_figures(folder: Path) -> dict[str, object]:
 
 
 PLATEAU = {  # by model: sequences of an update, the most updates, and what the paper has for it
-    "RALM": (32, 500, "0.0"),
-    "BALM": (32, 500, "6.5"),
-    "UniT": (64, 700, "7.2"),
-    "BiT": (64, 700, "12.6 to 16.7"),
+    "base, trained on": (32, 1_000, "-"),
+    "RALM": (32, 1_000, "0.0"),
+    "BALM": (32, 1_000, "6.5"),
+    "UniT": (64, 1_500, "7.2"),
+    "BiT": (64, 1_500, "12.6 to 16.7"),
     "BiT*": (32, 100, "13.1 to 18.5"),
 }
 
@@ -227,6 +227,7 @@ def plateau_status(figures: dict[str, object]) -> str:
 
 
 PLATEAU_CLAIMS = (  # a claim of the paper, the model that gains more, and that which it is compared with
+    ("(not of the paper) BALM gains more than the base that is trained on as long", "BALM", "base, trained on"),
     ("BALM gains more than RALM", "BALM", "RALM"),
     ("UniT gains more than BALM", "UniT", "BALM"),
     ("BiT gains more than UniT", "BiT", "UniT"),
@@ -277,7 +278,49 @@ def discriminator(figures: dict[str, list[dict[str, object]]]) -> str:
     return f" {', '.join(words)}{overlap}; one energy, one classifier each "
 
 
+def last_step(figures: dict[str, list[dict[str, object]]]) -> str:
+    """What the energy saves at the last step, where the perplexity is exact, in a cell of a table."""
+    row = figures["steps"][-1]
+    value, low, high = row["saved"]
+    return f" saves {value:.3f} [{low:.3f}, {high:.3f}] nats at step {row['step']}, {row['sequences']} sequences "
+
+
+def last_step_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Whether the energy is better at the last step."""
+    _, low, high = figures["steps"][-1]["saved"]
+    return f" *{'reproduced' if low > 0 else 'refuted under these conditions' if high < 0 else 'open'}*, one energy "
+
+
+def energy_distances(figures: dict[str, list[dict[str, object]]]) -> str:
+    """How far the mean energies of draws are from that of text, in a cell of a table."""
+    words = [
+        f"draws of the {row['energies of']} {bracketed(row['distance to text'], 2)}"
+        for row in figures["energies"]
+        if row["distance to text"]
+    ]
+    return f" distance of the mean energy from that of text: {', '.join(words)} "
+
+
+def energy_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
+    """Whether energies of draws of the joint are nearer to those of text."""
+    distances = {row["energies of"]: row["distance to text"] for row in figures["energies"]}
+    base, joint = distances["base"], distances["joint"]
+    word = "reproduced" if joint[2] < base[1] else "refuted under these conditions" if joint[1] > base[2] else "open"
+    return f" *{word}*, one energy "
+
+
+def unique_ngrams(figures: dict[str, list[dict[str, object]]]) -> str:
+    """The share of unique bigrams in text and in draws, in a cell of a table."""
+    row = next(row for row in figures["ngrams"] if row["n"] == 2)
+    return f" bigrams: {', '.join(f'{name} {bracketed(row[name], 3)}' for name in ('data', 'base', 'joint'))} "
+
+
 BLOCKS = {
+    ("residual_analyses", "last_step"): last_step,
+    ("residual_analyses", "last_step_verdict"): last_step_verdict,
+    ("residual_analyses", "energy_distances"): energy_distances,
+    ("residual_analyses", "energy_verdict"): energy_verdict,
+    ("residual_analyses", "unique_ngrams"): unique_ngrams,
     ("residual_analyses", "discriminator_verdict"): discriminator_verdict,
     ("residual_analyses", "discriminator"): discriminator,
     ("residual", "gains"): residual_gains,

@@ -158,13 +158,16 @@ def rise_verdict(figures: Figures) -> str:
     """In how many conditions each form saves of the late rise, and, when all rows are made, what this says of it."""
     parts = []
     for form, words in FORMS.items():
-        saved = [row["rise saved"] for row in figures["effects"] if row["model"] == form]
+        rows = [row for row in figures["effects"] if row["model"] == form]
+        saved = [row["rise saved"] for row in rows]
         gains, loses = sum(low > 0 for _, low, _ in saved), sum(high < 0 for _, _, high in saved)
-        counts = f"{words} gains in {gains} and loses in {loses} of {len(saved)} conditions"
+        left = [100 * (1 - row["rise saved"][0] / row["likelihood rise"][0]) for row in rows if row["likelihood rise"][0] > 0]
+        remain = f"; {min(left):.0f} to {max(left):.0f} % of it remain" if left else ""
+        counts = f"{words} gains in {gains} and loses in {loses} of {len(saved)} conditions{remain}"
         reproduced = 2 * gains > len(saved) and 10 * loses <= len(saved)
         word = "reproduced" if reproduced else "refuted under these conditions" if loses > gains else "open"
         parts.append(counts if figures["missing"] else f"*{word}*: {counts}")
-    return f" {'*open*: not complete; ' if figures['missing'] else ''}{'; '.join(parts)} "
+    return f" smaller: {'*open*: not complete; ' if figures['missing'] else ''}{'; '.join(parts)} "
 
 
 def verdict(figures: Figures, model: str) -> str:

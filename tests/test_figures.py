@@ -45,13 +45,18 @@ def test_images_have_a_verdict_when_they_are_complete():
         "verdict": "gains",
     }  # fmt: skip
     verdicts = [{"model": "E-Forcing", "conditions": 1, "gains": 1, "open": 0, "loses": 0, "verdict": "reproduced"}]
-    about = {"made": 3, "verdicts": verdicts, "effects": [effect], "over seeds": []}
+    level = {"images": effect["images"], "network": effect["network"]}
+    levels = [
+        {**level, "model": model, "late rise": [rise, 0.01, 0.2]} for model, rise in (("likelihood", 0.1), ("E-Forcing", 0.04))
+    ]
+    about = {"made": 3, "verdicts": verdicts, "effects": [effect], "over seeds": levels}
     complete, partial = ({"missing": missing, **about} for missing in (0, 7))
     assert figures_images.best_and_last(complete, "E-Forcing") == (
         " weights of the lowest validation loss: *reproduced* (of 1 conditions 1 gain, 0 lose); "
         "last weights: *open* (of 1 conditions 0 gain, 0 lose) "
     )
-    assert figures_images.rise(complete, "E-Forcing").startswith(" *reproduced* (of 1 conditions 1 gain")
+    smaller = " smaller: *reproduced* (of 1 conditions 1 gain, 0 lose); gone, as in the paper's figure: *refuted under these "
+    assert figures_images.rise(complete, "E-Forcing").startswith(f"{smaller}conditions* (40 to 40 % of it remain) ")
     assert (
         figures_images.best_and_last(partial, "E-Forcing")
         == figures_images.rise(partial, "E-Forcing")
@@ -79,9 +84,8 @@ def test_averages_of_the_laboratory_have_their_verdicts_when_it_is_complete():
         " saves in per cent, mean of 9 conditions: **2.0 [1.0, 3.0]** (motif **4.0 [3.0, 5.0]**, hidden Markov "
         "0.5 [-0.5, 1.5]); 2 of them gain and 1 lose "
     )
-    assert "*reproduced* on average (motif *reproduced*, hidden Markov *open*)" in figures_laboratory.headline_verdict(
-        complete, name
-    )
+    verdict = " by the count of conditions *open*; on average *reproduced* (motif *reproduced*, hidden Markov *open*) "
+    assert figures_laboratory.headline_verdict(complete, name) == verdict
     assert figures_laboratory.headline_verdict(partial, name) == " *open*: not complete "
     assert "| reproduced | open |" in figures_laboratory.averages_by_group(complete)
     assert "reproduced" not in figures_laboratory.averages_by_group(partial)

@@ -36,10 +36,10 @@ from esscher.energies.translation_features import copied_words, coverage, length
 from esscher.metrics.metric import LengthGroup, by_length, get_metric, paired_comparison, word_ratio
 from esscher.networks.registry import NetworkConfig
 from esscher.networks.seq2seq_config import AttentiveLstmConfig, EncoderDecoderConfig
-from esscher.objectives.config import EForcingConfig
+from esscher.objectives.config import EForcingConfig, ScheduledSamplingConfig
 from esscher.objectives.likelihood import TiltedLikelihood
 from esscher.papers.eforcing.choosing import choose, with_learning_rate, with_strength
-from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SMOOTH, exposure_columns, residual_energy
+from esscher.papers.eforcing.language import EXPOSURE, FORCED, PLAIN, SCHEDULED, SMOOTH, exposure_columns, residual_energy
 from esscher.papers.eforcing.translation_tables import (
     ONE_DRAW,
     curve_rows,
@@ -501,6 +501,7 @@ def _published() -> tuple[list[TranslationStudy], list[str]]:
             missing.append(f"{source} to {target}: {folder} holds no train, valid and test files of fairseq's script.")
             continue
         systems = _systems(_run(data, TokenizerConfig("bpe", 10_000), 175, base, training), forcing)
+        systems[SCHEDULED] = replace(systems[SMOOTH], objective=ScheduledSamplingConfig(after_epochs=15))  # Table 11
         studies.append(TranslationStudy(name=f"IWSLT14 {source} to {target}", models=systems, decodings=ALL_DECODINGS))
     name = "wmt/wmt16:de-en"
     wmt = DataConfig(name, validation=f"{name}:validation", test=f"{name}:test", column="en", target="de")

