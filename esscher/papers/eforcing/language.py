@@ -197,10 +197,10 @@ def _tables_and_sections(
         result |= {"over seeds": with_perplexity(over_seeds(made)), "rows": select(made, COLUMNS)}
         text = json.dumps({**result, "missing": missing}, indent=1, ensure_ascii=False, default=Estimate.to_dict)
         write_file(context.out / "effects.json", text.encode())
-        histories[study.name] = {
-            model: _losses(context, study, model) for model in (PLAIN, FORCED, ONCE) if model in study.models
-        }
-        loss_panels(histories, columns=columns).savefig(context.out / f"{figure}.png", dpi=160)
+        shown = [model for model in (PLAIN, FORCED, ONCE) if model in study.models]
+        if len(shown) > 1:  # the study of starts has likelihood alone under these names
+            histories[study.name] = {model: _losses(context, study, model) for model in shown}
+            loss_panels(histories, columns=columns).savefig(context.out / f"{figure}.png", dpi=160)
     sections, about = stream_sections(made), "A validation loss that rises again is a sign of overfitting."
     for study in done:
         pictures = context.learning_curves(study.name, study.models, "validation, nats per token", BEST_WEIGHTS_NOTE)
