@@ -2,6 +2,7 @@
 
 import json
 
+import figures_residual
 from figures_residual import (
     analysis_cell,
     plateau_claims,
@@ -53,3 +54,18 @@ def test_what_is_not_run_names_no_figure():
 def test_cells_of_analyses():
     assert analysis_cell(0.9375, "ours: holds the reference") == "94 %" and analysis_cell(None, "distance to text") == "-"
     assert analysis_cell([3.26, 3.25, 3.27], "ours") == "3.2600 [3.2500, 3.2700]" and analysis_cell(16, "draws") == "16"
+
+
+def test_analyses_have_a_verdict_by_their_intervals():
+    step = {"step": 20, "sequences": 12, "saved": [0.02, 0.01, 0.1]}
+    assert "0.020 [0.010, 0.100] nats at step 20, 12 sequences" in figures_residual.last_step({"steps": [step]})
+    for saved, word in (([0.02, 0.01, 0.1], "reproduced"), ([0.02, -0.1, 0.1], "open"), ([-0.2, -0.3, -0.1], "refuted under")):
+        assert f"*{word}" in figures_residual.last_step_verdict({"steps": [{**step, "saved": saved}]})
+    text = {"energies of": "data", "distance to text": None}
+    for joint, word in (([0.2, 0.1, 0.3], "reproduced"), ([0.4, 0.3, 0.5], "open"), ([0.8, 0.7, 0.9], "refuted under")):
+        rows = [
+            text,
+            *({"energies of": name, "distance to text": d} for name, d in (("base", [0.5, 0.4, 0.6]), ("joint", joint))),
+        ]
+        assert f"*{word}" in figures_residual.energy_verdict({"energies": rows})
+        assert "draws of the base 0.50 [0.40, 0.60], draws" in figures_residual.energy_distances({"energies": rows})
