@@ -161,9 +161,10 @@ def gam_effects(figures: Figures) -> str:
 
 
 def weakness_of(rows: Sequence[dict[str, object]]) -> float:
-    """How weak bases are: the way of r from the entropy H to coin tosses, in per cent, mean over rows."""
-    shares = [(row["r / student"] * row["student / H"] - 1) / (TOSSES / row["H"] - 1) for row in rows]
-    return 100 * statistics.fmean(shares)
+    """How weak bases are: the way of r from the entropy H to coin tosses, in per cent; both over H are means over rows, as of
+    the paper only these are known."""
+    way = statistics.fmean(TOSSES / row["H"] for row in rows) - 1
+    return 100 * (statistics.fmean(row["r / student"] * row["student / H"] for row in rows) - 1) / way
 
 
 def published_weakness(kind: str, size: int) -> tuple[float, float]:
@@ -181,7 +182,7 @@ def compared_with(kind: str, size: int, ours: float) -> str:
 
 def base_is(figures: Figures, kind: str, size: int, reading: str) -> str:
     """How the bases of a cell compare with the paper's."""
-    return compared_with(kind, size, weakness_of(cell_of(figures, kind, size, reading)))
+    return compared_with(kind, size, weakness_of(cell_of(figures, kind, size, reading, None)))
 
 
 def gam_weakness(figures: Figures) -> str:
@@ -191,7 +192,7 @@ def gam_weakness(figures: Figures) -> str:
         theirs, spread = published_weakness(kind, size)
         lines.append([kind, f"{size:,}", f"{theirs:.0f} ± {spread:.0f}"])
         for reading in readings:
-            rows = cell_of(figures, kind, size, reading)
+            rows = cell_of(figures, kind, size, reading, None)
             made = f"{weakness_of(rows):.0f}, {base_is(figures, kind, size, reading)}" if rows else "*not run*"
             lines[-1].append(made if planned(figures, kind, reading) else "-")
     return table(["data", "strings", "paper", *readings], lines)
@@ -210,7 +211,7 @@ def gam_verdicts(figures: Figures) -> str:
             made = [size for size in sizes if cell_of(figures, kind, size, reading)]
             alone = all(len(cell_of(figures, kind, size, reading)) == 1 for size in made)
             for size in made:
-                rows, (ratio, spread) = cell_of(figures, kind, size, reading), PUBLISHED[kind, size][0]
+                rows, (ratio, spread) = cell_of(figures, kind, size, reading, None), PUBLISHED[kind, size][0]
                 ours, strength = statistics.fmean(row["r / student"] for row in rows), base_is(figures, kind, size, reading)
                 words = f"{size:,} strings {ours:.2f}, the paper {ratio:.2f} ± {spread:.2f}"
                 if strength == "as weak":
