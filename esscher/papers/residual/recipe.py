@@ -369,8 +369,8 @@ def _plateau(out: Path, data: str | None) -> Studies:
     study = replace(
         long, name="tinystories, to the plateau", chunking=replace(SHORT, eos="<s>"), energies=energies,
         controls={
-            **{name: _patient(each, 1_000) for name, each in long.controls.items()},
-            TRAINED_ON: _patient(long.controls["BALM"], 1_000),
+            **{name: _patient(each, 500) for name, each in long.controls.items()},
+            TRAINED_ON: _patient(long.controls["BALM"], 500),
         },
         contrast=ContrastConfig(held_out=512, draws=9_600), energies_first=True,
     )  # fmt: skip
