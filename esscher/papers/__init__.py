@@ -101,7 +101,7 @@ RECIPES = {
                minutes={"smoke": 1.0, "small": 17.0}),
         Recipe("eforcing-images", "eforcing.images:run", EFORCING, "E-Forcing on images: three kinds of PixelCNN"),
         Recipe("eforcing-backbones", "eforcing.language:run_backbones", EFORCING, "E-Forcing on seven kinds of networks",
-               minutes={"smoke": 2.1}),
+               minutes={"smoke": 2.1, "small": 18.0}),
         Recipe("energy-gan", "energy_gan.recipe:run", "Calibrating energy-based GANs (Dai et al., 2017)",
                "does a discriminator know the density?", single_process_reason=WHOLE_BATCHES),
         Recipe("bad-gan", "bad_gan.recipe:run", "Good semi-supervised learning that requires a bad GAN (Dai et al., 2017)",
