@@ -416,7 +416,7 @@ LEARNING: Mapping[str, tuple[int, tuple[float, float]]] = {
     "Transformer": (EPOCHS, (4e-3, 8e-3)), "ENAS": (14, (1e-2, 2e-2)), "TrellisNet": (15, (2e-2, 3.2e-2)),
     "DEQ": (20, (1e-3, 2e-3)),
 }  # fmt: skip
-"""Epochs in which likelihood overfits at the larger rate (not the DEQ-Transformer), and learning rates to choose from, of each backbone."""
+"""Epochs, in which likelihood comes to its lowest loss (not that of a DEQ-Transformer), and learning rates to choose from."""
 UNROLLED_EPOCHS = 16  # of these, of the two tied layers that a DEQ-Transformer begins as
 PUBLISHED: Mapping[str, NetworkConfig] = {
     "GRU": GruConfig(width=650, layers=2, embedding=650, tied=True, dropout=0.5),
