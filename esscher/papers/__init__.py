@@ -72,7 +72,7 @@ RECIPES = {
                minutes={"smoke": 1.0, "small": 35.0}),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
         Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
-               scales=("smoke", "small", "plateau", "pretrained", "paper"), data_scales=("pretrained", "paper")),
+               scales=("smoke", "small", "plateau", "converged", "pretrained", "paper"), data_scales=("pretrained", "paper")),
         Recipe("residual-analyses", "residual.analyses:run", RESIDUAL, "one energy: bounds, steps, histograms, classifiers",
                scales=("smoke", "small"), single_process_reason="its classifiers are trained by one"),
         Recipe("residual-laboratory", "laboratory.residual:run", "Residual energy-based models (Deng et al., 2020)",

@@ -1,14 +1,17 @@
 """The recipe on residual energies, at its smallest: every row is there, told with its interval, and not made twice."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from esscher.core.estimate import Estimate
 from esscher.papers import RECIPES
 from esscher.papers.residual import analyses
-from esscher.papers.residual.recipe import BOOKS, PAPER, PATIENCE, STUDIES, row_names, run
+from esscher.papers.residual.recipe import BOOKS, PAPER, PATIENCE, STUDIES, TRAINED_ON, _continued_base, row_names, run
 from esscher.papers.study import StudyContext
+from esscher.workflow.model import load
+from esscher.workflow.train import train_base
 
 
 @pytest.mark.slow
@@ -48,6 +51,31 @@ def test_rows_to_their_plateau_end_when_nothing_is_gained(tmp_path, monkeypatch)
     patient = [study.energies[name][1] for name in ("UniT", "BiT")]
     assert all(each.patience == PATIENCE and each.schedule == "constant" for each in (*patient, *study.controls.values()))
     assert study.energies["BiT*"][1].patience is None and {energy.window for energy, _ in study.energies.values()} == {20}
+
+
+def test_a_base_is_trained_on_once_before_any_row(tmp_path, monkeypatch):
+    """A base of docstrings learns some more; its folder is a model with other weights, and is made once."""
+    (study,), _ = STUDIES["smoke"](tmp_path / "base", None)
+    tiny = replace(study.base, training=replace(study.base.training, steps=2, evaluate_every=2))
+    train_base(tiny)
+    training = replace(tiny.training, steps=3, evaluate_every=3, learning_rate=1e-2)
+    study = replace(study, base=tiny.out, continued=training)
+    context = StudyContext(scale="smoke", out=tmp_path / "out")
+    folder = _continued_base(context, study, training)
+    before, after = (load(path, **vars(study.chunking)) for path in (tiny.out, folder))
+    assert before.tokenizer.vocab_size == after.tokenizer.vocab_size
+    assert any((one != other).any() for one, other in zip(before.base.parameters(), after.base.parameters(), strict=True))
+    monkeypatch.setattr("esscher.papers.residual.recipe._learn_chunks", lambda *_: pytest.fail("trained on again"))
+    assert _continued_base(context, study, training) == folder
+
+
+def test_the_converged_study_is_the_plateau_on_a_base_that_is_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setattr("esscher.papers.residual.recipe.DATA", tmp_path)
+    assert STUDIES["converged"](tmp_path, None)[0] == []
+    (tmp_path / "stories260K").mkdir()
+    (first,), (second,) = (STUDIES[scale](tmp_path, None)[0] for scale in ("plateau", "converged"))
+    assert set(first.controls) - set(second.controls) == {TRAINED_ON} and second.continued.patience == PATIENCE
+    assert replace(second, name=first.name, controls=first.controls, continued=None) == first
 
 
 def test_what_is_missing_is_said(tmp_path, monkeypatch):

@@ -28,6 +28,8 @@ from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
 from esscher.energies.config import EnergyConfig
 from esscher.estimators.intervals import interval, ratio
 from esscher.estimators.perplexity import as_perplexity, cross_entropy, measure_with_draws
+from esscher.hub import ModelCard, SavedBase, save_base
+from esscher.hub.folder import CONFIG
 from esscher.hub.packaged_models import PACKAGED_MODELS, is_available, packaged_model_folder
 from esscher.networks.transformer_config import TransformerConfig
 from esscher.objectives.likelihood import Likelihood
@@ -36,9 +38,10 @@ from esscher.papers.study import Row, StudyContext, count_parameters, select, ta
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import BASE, INK, TILTED, TRUTH, blank_figure, interval_panels, intervals
 from esscher.samplers.scoring import log_prob
+from esscher.training.collectives import exists_on_main_process
 from esscher.training.config import TrainingConfig
 from esscher.training.evaluation import HeldOut
-from esscher.training.trainer import Trainer
+from esscher.training.trainer import Trainer, TrainingRecord
 from esscher.workflow.config.tilt import ContrastConfig, ContrastTraining, TiltRun
 from esscher.workflow.config.train import TrainRun
 from esscher.workflow.model import Model, load
@@ -92,6 +95,7 @@ class ResidualStudy:
     ralm_network: TransformerConfig = field(default_factory=TransformerConfig)
     balm_extra_layers: int = 0
     energies_first: bool = False  # in the order in which rows are made
+    continued: TrainingConfig | None = None  # how a base in a folder is trained on before any row is made
 
 
 def run(context: StudyContext) -> dict[str, Any]:
@@ -101,7 +105,10 @@ def run(context: StudyContext) -> dict[str, Any]:
     for study in studies:
         if isinstance(study.base, TrainRun):
             train_base(replace(study.base, resume=True))
-        model = load(study.base.out if isinstance(study.base, TrainRun) else study.base, **vars(study.chunking))
+        base = study.base.out if isinstance(study.base, TrainRun) else study.base
+        if study.continued is not None:
+            base = str(_continued_base(context, study, study.continued))
+        model = load(base, **vars(study.chunking))
         splits = model.training_splits(study.data)
         test, units = evaluation_subset(splits, study.contrast.draws)  # the continuations that all rows are measured on
         splits = replace(splits, test=test, units=units)
@@ -121,6 +128,29 @@ def run(context: StudyContext) -> dict[str, Any]:
     gains_figure(rows).savefig(context.out / "residual.png", dpi=160)
     losses_figure(losses).savefig(context.out / "residual_losses.png", dpi=160)
     return context.publish("Residual energy-based models", about, sections, tables, missing)
+
+
+def _continued_base(context: StudyContext, study: ResidualStudy, training: TrainingConfig) -> Path:
+    """The folder of the study's base after it was trained on by the likelihood of the study's text, so that no row gains what
+    the base had not learnt of it."""
+    folder = context.out / study.name / "base"
+    if not exists_on_main_process(folder / CONFIG):
+        model = load(cast(str, study.base), **vars(study.chunking))
+        learner = deepcopy(cast(nn.Module, model.base))
+        _learn_chunks(learner, learner, model.training_splits(study.data), training, folder.with_name("base-training"))
+        save_base(folder, cast(SavedBase, learner), model.tokenizer, ModelCard(f"{study.base}, trained on"))
+    return folder
+
+
+def _learn_chunks(
+    learner: nn.Module, model: nn.Module, splits: DataSplits, training: TrainingConfig, folder: Path
+) -> TrainingRecord:
+    """Train `learner` by the likelihood of whole chunks under `model`, of which it is a part or the whole."""
+    whole = Sequences(splits.train.tokens, torch.zeros_like(splits.train.start), splits.train.stop)
+    return Trainer(training)(
+        Likelihood(), Tilted(cast(Base, model)), whole, modules=learner,
+        validation=HeldOut(Likelihood(), splits.validation), folder=folder, resume=True,
+    )  # fmt: skip
 
 
 def _losses(context: StudyContext, study: ResidualStudy) -> list[Row]:
@@ -228,11 +258,7 @@ def _train_control(study: ResidualStudy, model: Model, splits: DataSplits, name:
         else:
             learner = with_extra_layers(base, study.balm_extra_layers, rng=rng)  # type: ignore[arg-type]
         control, size = learner, count_parameters(learner)
-    whole = Sequences(splits.train.tokens, torch.zeros_like(splits.train.start), splits.train.stop)
-    record = Trainer(replace(study.controls[name], seed=seed))(
-        Likelihood(), Tilted(cast(Base, control)), whole, modules=learner,
-        validation=HeldOut(Likelihood(), splits.validation), folder=run_dir, resume=True,
-    )  # fmt: skip
+    record = _learn_chunks(learner, control, splits, replace(study.controls[name], seed=seed), run_dir)
     return {**_normalised_columns(cast(Base, control), base, splits, size), "steps": record.best_step}
 
 
@@ -351,7 +377,7 @@ BOOKS = (
 
 
 def _plateau(out: Path, data: str | None) -> Studies:
-    """Tiny stories with its pretrained base, which has converged, and short continuations, so that energies of the base's size
+    """Tiny stories with its pretrained base as it comes, and short continuations, so that energies of the base's size
     see up to ten times the pairs, and end when `PATIENCE` evaluations bring nothing. BiT* learns from few pairs."""
     if not (DATA / "stories260K").is_dir():
         return [], [missing_message(DATA / "stories260K")]
@@ -375,6 +401,20 @@ def _plateau(out: Path, data: str | None) -> Studies:
         contrast=ContrastConfig(held_out=512, draws=9_600), energies_first=True,
     )  # fmt: skip
     return [study], missing
+
+
+def _converged(out: Path, data: str | None) -> Studies:
+    """The study `plateau` on a base that was trained on first, until its validation loss fell no more: as it comes it gains as
+    much by more of this text as a larger base does."""
+    studies, missing = _plateau(out, data)
+    continued = [
+        replace(
+            study, name="tinystories, base trained on", continued=_patient(study.controls["BALM"], 4_000),
+            controls={name: each for name, each in study.controls.items() if name != TRAINED_ON},
+        )
+        for study in studies
+    ]  # fmt: skip
+    return continued, missing
 
 
 T = TypeVar("T", bound=TrainingConfig)
@@ -426,4 +466,11 @@ def _paper(out: Path, data: str | None) -> Studies:
     return [study], [] if data is not None else [TORONTO_BOOKS]
 
 
-STUDIES = {"smoke": _smoke, "small": _small, "plateau": _plateau, "pretrained": _pretrained, "paper": _paper}
+STUDIES = {
+    "smoke": _smoke,
+    "small": _small,
+    "plateau": _plateau,
+    "converged": _converged,
+    "pretrained": _pretrained,
+    "paper": _paper,
+}
