@@ -132,7 +132,7 @@ def test_a_mistake_is_an_error_in_a_dry_run_too(capsys, tmp_path):
 
 
 def test_an_unrecorded_time_is_said_to_be_unknown(capsys, tmp_path):
-    output = answer(capsys, "reproduce", "gam", "--scale", "small", "--out", str(tmp_path / "gam"), "--dry-run")
+    output = answer(capsys, "reproduce", "bad-gan", "--scale", "small", "--out", str(tmp_path / "games"), "--dry-run")
     assert output["would_take"] == "not known" and "is not recorded" in output["notes"][0]
 
 
