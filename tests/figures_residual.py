@@ -260,10 +260,12 @@ def discriminator_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
     if "discriminate" not in figures:
         return " *open* "
     accuracies = {row["draws of"]: row["accuracy"] for row in figures["discriminate"]}
-    base, joint = accuracies["base"], accuracies["joint"]
-    return (
-        " *reproduced* " if joint[2] < base[1] else " *refuted under these conditions* " if joint[1] > base[2] else " *open* "
-    )
+    return f" *{less(accuracies['joint'], accuracies['base'])}* "
+
+
+def less(one: list[float], other: list[float]) -> str:
+    """The verdict on the claim that one number is less than another, by whether their intervals overlap."""
+    return "reproduced" if one[2] < other[1] else "refuted under these conditions" if one[1] > other[2] else "open"
 
 
 def discriminator(figures: dict[str, list[dict[str, object]]]) -> str:
@@ -287,8 +289,7 @@ def last_step(figures: dict[str, list[dict[str, object]]]) -> str:
 
 def last_step_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
     """Whether the energy is better at the last step."""
-    _, low, high = figures["steps"][-1]["saved"]
-    return f" *{'reproduced' if low > 0 else 'refuted under these conditions' if high < 0 else 'open'}*, one energy "
+    return f" *{less([0.0, 0.0, 0.0], figures['steps'][-1]['saved'])}*, one energy "
 
 
 def energy_distances(figures: dict[str, list[dict[str, object]]]) -> str:
@@ -304,9 +305,7 @@ def energy_distances(figures: dict[str, list[dict[str, object]]]) -> str:
 def energy_verdict(figures: dict[str, list[dict[str, object]]]) -> str:
     """Whether energies of draws of the joint are nearer to those of text."""
     distances = {row["energies of"]: row["distance to text"] for row in figures["energies"]}
-    base, joint = distances["base"], distances["joint"]
-    word = "reproduced" if joint[2] < base[1] else "refuted under these conditions" if joint[1] > base[2] else "open"
-    return f" *{word}*, one energy "
+    return f" *{less(distances['joint'], distances['base'])}*, one energy "
 
 
 def unique_ngrams(figures: dict[str, list[dict[str, object]]]) -> str:

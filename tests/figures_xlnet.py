@@ -15,11 +15,19 @@ TASKS = {  # and what chance has
 
 def span_figures(folder: Path) -> dict[str, object]:
     """The effects of `spans.json`, rounded."""
-    content = json.loads((folder / "spans.json").read_text())
-    effects = [
-        {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content["effects"]
-    ]
-    return {"missing": content["missing"], "effects": effects}
+    return _kept(folder / "spans.json", "effects")
+
+
+def _kept(file: Path, *tables: str) -> dict[str, object]:
+    """How many rows are missing, and these tables of a file with their estimates rounded."""
+    content = json.loads(file.read_text())
+    kept = {
+        name: [
+            {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content[name]
+        ]
+        for name in tables
+    }
+    return {"missing": content["missing"], **kept}
 
 
 def span_table(figures: dict[str, object]) -> str:
@@ -45,15 +53,8 @@ def span_table(figures: dict[str, object]) -> str:
 
 
 def task_figures(folder: Path) -> dict[str, object]:
-    """Accuracies and effects of `tasks.json`, rounded; rows alone as accuracies."""
-    content = json.loads((folder / "tasks.json").read_text())
-    kept = {
-        name: [
-            {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content[name]
-        ]
-        for name in ("levels", "effects")
-    }
-    return {"missing": content["missing"], **kept}
+    """Accuracies and effects of `tasks.json`, rounded."""
+    return _kept(folder / "tasks.json", "levels", "effects")
 
 
 def task_status(figures: dict[str, object]) -> str:

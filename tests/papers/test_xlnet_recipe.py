@@ -21,6 +21,7 @@ from esscher.papers.xlnet.recipe import (
     xlnet_studies,
 )
 from esscher.papers.xlnet.recipe import run_local_xlnet as run_local
+from esscher.papers.xlnet.text_spans import span_rows
 
 
 @pytest.fixture
@@ -90,6 +91,7 @@ def test_the_small_studies_judge_by_text_of_their_own(tmp_path, monkeypatch):
     assert not missing and set(first.tasks) == set(second.tasks) == set(parts.tasks) == {"order", "next", "cloze"}
     assert set(first.models) == set(second.models) == set(REPEATED_METHODS) and not parts.names_for_seed(1)
     assert not set(parts.models) & set(first.models) and parts.tasks == first.tasks
+    assert span_rows(StudyContext(scale="small", out=tmp_path), parts, 0, pytest.fail) == []  # it has not both objectives
     steps = {name: run.training.steps for name, run in parts.models.items() if run.training.steps != 3_000}
     assert steps == {studies.updates_name(count): count for count in studies.BUDGETS}
     text = (first.files / "train.txt").read_text()

@@ -36,10 +36,11 @@ Pretrain = Callable[[StudyContext, Any, str, int], Path]
 
 
 def span_rows(context: StudyContext, study: "XLNetStudy", seed: int, pretrain: Pretrain) -> list[Row]:
-    """A row for each size of the span, by the networks of a seed; none if the test text is not in a file of its own."""
-    run, folder = study.models[PERMUTED], context.run_dir(study.name, "spans", seed)
-    if run.data.test is None:
+    """A row for each size of the span, by the networks of a seed; none if the study has not both objectives, or the test text
+    is not in a file of its own."""
+    if not {PERMUTED, DENOISING} <= set(study.models) or study.models[PERMUTED].data.test is None:
         return []
+    run, folder = study.models[PERMUTED], context.run_dir(study.name, "spans", seed)
 
     def make() -> list[Row]:
         (tokens,) = load_tokenizer(run.tokenizer.kind).encode([Path(str(run.data.test)).read_text(encoding="utf8")])
