@@ -49,8 +49,14 @@ def test_the_word_that_was_left_out_fills_the_gap():
 
 
 def test_naive_bayes_tells_words_and_not_order():
-    texts = [{"text": f"{word} x", "label": label} for word, label in (("sun", "dry"), ("rain", "wet")) for _ in range(3)]
-    assert naive_bayes_accuracy(texts, texts[:1] + texts[-1:]).value == pytest.approx(100)
-    choices = [{"options": ["never", "always"], "answer": 1}] * 4
-    assert naive_bayes_accuracy(choices, choices).value == pytest.approx(100)
-    assert naive_bayes_accuracy(choices, [{"options": ["always", "never"], "answer": 1}] * 2).value == pytest.approx(0)
+    texts = [
+        {"text": f"{word} x", "label": label, "document": 0}
+        for word, label in (("sun", "dry"), ("rain", "wet"))
+        for _ in range(3)
+    ]
+    assert naive_bayes_accuracy(texts, texts[:1] + texts[-1:]).value == pytest.approx(1)
+    choices = [{"options": ["never", "always"], "answer": 1, "document": 0}] * 4
+    assert naive_bayes_accuracy(choices, choices).value == pytest.approx(1)
+    assert naive_bayes_accuracy(
+        choices, [{"options": ["always", "never"], "answer": 1, "document": 0}] * 2
+    ).value == pytest.approx(0)

@@ -18,7 +18,7 @@ import torch
 
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
-from esscher.estimators.intervals import proportion, ratio
+from esscher.metrics import labels
 
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"”']?\s+")
 PIECE_WORDS, DOCUMENT_PIECES = 12, 12  # of a text without sentences
@@ -94,17 +94,14 @@ def _below(count: int, rng: SeededRng) -> int:
 
 
 def naive_bayes_accuracy(train: Sequence[TaskRow], test: Sequence[TaskRow]) -> Estimate:
-    """The share of right answers of naive Bayes on words, in percent: of the text for classes, of the option for choices, whose
+    """The share of right answers of naive Bayes on words: of the text for classes, of the option for choices, whose
     classes are right and wrong."""
     counts: dict[str, Counter[str]] = {}
     for row in train:
         for words, label in _bags(row):
             counts.setdefault(label, Counter()).update(words)
     vocabulary = len(set().union(*counts.values()))
-    right = [_answer(row, counts, vocabulary) for row in test]
-    n, hits = len(right), ratio(torch.tensor(right, dtype=torch.float64))
-    share = proportion(hits, [(1, n)], confidence=0.95, n=n, method="examples as a sample", counted="examples")
-    return share.map(lambda value: 100 * value, unit="%")
+    return labels.accuracy([_answer(row, counts, vocabulary) for row in test], [str(row["document"]) for row in test])
 
 
 def _bags(row: TaskRow) -> list[tuple[list[str], str]]:

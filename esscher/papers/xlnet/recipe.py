@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from esscher.bases.network import build_base
+from esscher.bases.network import NetworkBase, build_base
 from esscher.core.bounded_files import read_bytes
 from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
+from esscher.core.reading import read_json_lines
 from esscher.core.space import Space
 from esscher.core.storage import write_file
 from esscher.data.config import DataConfig, LengthConfig, TokenizerConfig
@@ -20,7 +21,7 @@ from esscher.data.docstrings import docstring_splits
 from esscher.data.examples import TaskKind
 from esscher.data.tokenizers import load_tokenizer, train_tokenizer
 from esscher.energies.config import EnergyConfig
-from esscher.hub import save_base
+from esscher.hub import load_base, save_base
 from esscher.hub.folder import CONFIG
 from esscher.hub.packaged_models import is_available
 from esscher.networks.recurrent_config import LstmConfig
@@ -28,10 +29,11 @@ from esscher.networks.transformer_config import XLNetConfig
 from esscher.objectives.config import LikelihoodConfig, MaskedLMConfig, PermutationLMConfig
 from esscher.papers.sources import DATA, missing_message
 from esscher.papers.study import Row, Study, StudyContext, cached_json, means_over_seeds, run_with_seed, table_rows
+from esscher.papers.xlnet.likelihood_choices import CHOICES, choice_accuracy, score_of
 from esscher.papers.xlnet.order_tasks import MAKERS, TASKS, naive_bayes_accuracy, story_documents, word_documents
 from esscher.papers.xlnet.span_scores import DENOISING, PERMUTED
+from esscher.papers.xlnet.task_effects import BY_LIKELIHOOD, MINILM, NAIVE, PICTURE, effects, keep, levels
 from esscher.papers.xlnet.task_effects import CAUSAL as CAUSAL
-from esscher.papers.xlnet.task_effects import MINILM, NAIVE, PICTURE, effects, keep, levels
 from esscher.papers.xlnet.task_effects import NO_PRETRAINING as NO_PRETRAINING
 from esscher.papers.xlnet.text_spans import ABOUT_SPANS, span_rows
 from esscher.reports.document import Picture, Section, Table
@@ -220,7 +222,7 @@ def _order_tasks(files: Path) -> dict[str, FinetuneRun]:
         train, validation, test = (str(files / f"{task}-{part}.jsonl") for part in PARTS)
         data = LabelledDataConfig(train, validation=validation, test=test, group="document")
         kind: TaskKind = "classify" if task == "order" else "choose"
-        training = replace(tuning, epochs=10 if kind == "classify" else 5)
+        training = replace(tuning, epochs=4 if kind == "classify" else 5)
         tasks[task] = FinetuneRun("", out="", data=data, task=kind, longest=128, layer_rate=0.8, training=training)
     return tasks
 
@@ -416,6 +418,7 @@ def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, s
     start = pretrain(context, study, name, seed)
     row: Row = {"text": study.name, "pretrained": name, "seed": seed}
     row = _finetune_all(study.tasks, start, row, seed, run_dir)
+    row |= _by_likelihood(study, name, start)
     return {**row, "minutes of one core": round((time.process_time() - begin) / 60, 1)}  # of this run, if it was interrupted
 
 
@@ -427,6 +430,18 @@ def _finetune_all(tasks: Mapping[str, FinetuneRun], start: Path | None, about: R
         result = finetune(replace(run, model=model, out=str(run_dir / task), training=training, resume=True))
         row |= {f"{task}, {metric}": value for metric, value in result.measured.items()}
     return row
+
+
+def _by_likelihood(study: XLNetStudy, name: str, start: Path) -> Row:
+    """The accuracies of a pretrained network on the tasks with options, by its own likelihood and without labels."""
+    if study.files is None:
+        return {}
+    (base, tokenizer), score, accuracy = load_base(start), score_of(study.models[name].objective), {}
+    assert isinstance(base, NetworkBase) and tokenizer is not None
+    for task in CHOICES:
+        rows = read_json_lines(study.files / f"{task}-test.jsonl")
+        accuracy[f"{task}{BY_LIKELIHOOD}, accuracy"] = choice_accuracy(base, tokenizer, rows, score)
+    return accuracy
 
 
 def pretrain(context: StudyContext, study: XLNetStudy, name: str, seed: int) -> Path:

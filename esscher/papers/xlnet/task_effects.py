@@ -8,10 +8,13 @@ from itertools import product
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_file
 from esscher.papers.study import Row, Rows, StudyContext, means_over_seeds, verdict_of
+from esscher.papers.xlnet.likelihood_choices import CHOICES
 from esscher.papers.xlnet.order_tasks import TASKS
 from esscher.papers.xlnet.span_scores import DENOISING, PERMUTED
 from esscher.reports.plots import BASE, INK, TILTED, TRUTH, estimate_bars, save_figure
 
+BY_LIKELIHOOD = " by likelihood"  # of a task whose options the pretrained network ranks without labels
+MEASURES = (*TASKS, *(f"{task}{BY_LIKELIHOOD}" for task in CHOICES))
 CAUSAL, NO_PRETRAINING, NAIVE, MINILM = "causal LM", "no pretraining", "naive Bayes", "MiniLM"
 COMPARED = (
     *((way, NO_PRETRAINING) for way in (PERMUTED, DENOISING, CAUSAL)), (PERMUTED, DENOISING), (PERMUTED, CAUSAL),
@@ -24,7 +27,7 @@ def effects(rows: Rows) -> list[Row]:
     """For each text and task the gain in accuracy of one way to pretrain over another, over seeds, and the verdict on the claim
     that there is one; comparisons of fewer than two seeds are left out."""
     table = []
-    for text, task in product(dict.fromkeys(row["text"] for row in rows), TASKS):
+    for text, task in product(dict.fromkeys(row["text"] for row in rows), MEASURES):
         accuracy = {(row["pretrained"], row["seed"]): _accuracy(row, task) for row in rows if row["text"] == text}
         for way, other in COMPARED:
             pairs = list(_pairs(accuracy, way, other))
@@ -45,7 +48,7 @@ def _pairs(accuracy: Mapping[tuple[str, int], Estimate | None], way: str, other:
 def levels(rows: Rows) -> list[Row]:
     """The accuracy of each way and control on each task: over seeds, or of one seed with the interval for other examples."""
     table = []
-    for text, task in product(dict.fromkeys(row["text"] for row in rows), TASKS):
+    for text, task in product(dict.fromkeys(row["text"] for row in rows), MEASURES):
         of_task = [{**row, "accuracy": _accuracy(row, task)} for row in rows if row["text"] == text]
         of_task = [row for row in of_task if row["accuracy"] is not None]
         means = {row["pretrained"]: row for row in means_over_seeds(of_task, ("pretrained",), ("accuracy",))}
@@ -57,8 +60,9 @@ def levels(rows: Rows) -> list[Row]:
 
 
 def _accuracy(row: Mapping[str, object], task: str) -> Estimate | None:
+    """The accuracy in percent."""
     value = row.get(f"{task}, accuracy")
-    return value if isinstance(value, Estimate) else None
+    return value.map(lambda share: 100 * share, unit="%") if isinstance(value, Estimate) else None
 
 
 def keep(context: StudyContext, rows: Sequence[Row], missing: int) -> None:
