@@ -25,7 +25,7 @@ import figures_translation
 import figures_xlnet
 from figures_cells import plain, rounded, unfinished, with_interval
 from figures_gam import gam_figures, width_figures
-from figures_residual import analyses_figures, plateau_figures, residual_figures
+from figures_residual import analyses_figures, converged_figures, plateau_figures, residual_figures
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
@@ -51,6 +51,7 @@ COMMANDS = {
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
     "residual_plateau": "esscher reproduce residual --scale plateau --seeds 3 --out runs/plateau",
+    "residual_converged": "esscher reproduce residual --scale converged --seeds 3 --out runs/residual_converged",
 }
 PICTURES = {
     "energy_gan": ("four-gaussians", "biased-pair", "two-spirals"),
@@ -58,6 +59,9 @@ PICTURES = {
     "residual_analyses": ("residual_*",),
     "residual_plateau": ("residual_losses",),
 }  # else: NAME
+RENAMED = {  # pictures of a scale whose recipe has them under the same name at another scale
+    "residual_converged": {"residual": "residual_converged", "residual_losses": "residual_converged_losses"}
+}
 
 
 def record(name: str, folder: Path) -> None:
@@ -72,14 +76,16 @@ def record(name: str, folder: Path) -> None:
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
-        "residual_plateau": plateau_figures, "gam_widths": width_figures,
+        "residual_plateau": plateau_figures, "residual_converged": converged_figures, "gam_widths": width_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
     (FIGURES / f"{name}.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    for pattern in PICTURES.get(name, (name,)):
+    renamed = RENAMED.get(name, {})
+    for pattern in renamed or PICTURES.get(name, (name,)):
         for picture in folder.glob(f"{pattern}.png"):
-            (ROOT / "docs" / "images" / picture.name).write_bytes(picture.read_bytes())
+            target = f"{renamed.get(picture.stem, picture.stem)}.png"
+            (ROOT / "docs" / "images" / target).write_bytes(picture.read_bytes())
 
 
 def quickstart_figures(folder: Path) -> dict[str, object]:

@@ -3,6 +3,8 @@
 import json
 import math
 import statistics
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 from figures_cells import STUDENT_95, bracketed, ends, plain
@@ -136,8 +138,10 @@ def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
     return "\n" + "\n".join(lines).rstrip() + "\n"
 
 
-def plateau_figures(folder: Path) -> dict[str, object]:
-    """The rows that are made, read where each is kept, and the losses of energies while they learnt."""
+def plateau_figures(folder: Path, planned: Collection[str] | None = None) -> dict[str, object]:
+    """The rows that are made, read where each is kept, the losses of energies while they learnt, and of a base that was trained
+    on first."""
+    models = PLATEAU if planned is None else planned
     rows: list[dict[str, object]] = []
     losses: list[dict[str, object]] = []
     for file in sorted(folder.glob("*/*/row.json")):
@@ -160,8 +164,16 @@ def plateau_figures(folder: Path) -> dict[str, object]:
                 {"model": row["model"], "seed": row["seed"], "step": step, "loss": round(loss, 4)} for step, loss in points
             ]
         rows.append(kept)
-    planned = 1 + len(PLATEAU) * 3
-    return {"missing": planned - len(rows), "rows": rows, "losses": losses}
+    figures: dict[str, object] = {"missing": 1 + len(models) * 3 - len(rows), "rows": rows, "losses": losses}
+    for history in folder.glob("*/base-training/history.jsonl"):
+        entries = [json.loads(line) for line in history.read_text().splitlines()]
+        figures["base"] = [[entry["step"], round(entry["validation"], 4)] for entry in entries if "validation" in entry]
+    return figures
+
+
+def converged_figures(folder: Path) -> dict[str, object]:
+    """The same on a base that was trained on first, where no row trains the base on."""
+    return plateau_figures(folder, CONVERGED)
 
 
 PLATEAU = {  # by model: sequences of an update, the most updates, and what the paper has for it
@@ -172,20 +184,22 @@ PLATEAU = {  # by model: sequences of an update, the most updates, and what the 
     "BiT": (64, 1_500, "12.6 to 16.7"),
     "BiT*": (32, 100, "13.1 to 18.5"),
 }
+CONVERGED = tuple(model for model in PLATEAU if model != "base, trained on")
 
 
 def of_model(figures: dict[str, list[dict[str, object]]], model: str) -> list[dict[str, object]]:
     return sorted((row for row in figures["rows"] if row["model"] == model), key=lambda row: row["seed"])
 
 
-def plateau_gains(figures: dict[str, list[dict[str, object]]]) -> str:
+def plateau_gains(figures: dict[str, list[dict[str, object]]], models: Collection[str] = tuple(PLATEAU)) -> str:
     """A line for each model: gains as means over seeds, and how long it learnt."""
     head = [
         "model", "parameters", "gain per word, %", "gain per token, %", "mean log Z", "updates (best), by seed",
-        "sequences read", "theirs, CC-News, per token",
+        "sequences read", "theirs, CC-News",
     ]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for model, (batch, most, theirs) in PLATEAU.items():
+    for model in models:
+        batch, most, theirs = PLATEAU[model]
         rows = of_model(figures, model)
         if not rows:
             lines.append(f"| {plain(model)} |  | *not run* |  |  |  |  | {theirs} |")
@@ -216,14 +230,14 @@ def plateau_losses(figures: dict[str, list[dict[str, object]]]) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-def plateau_status(figures: dict[str, object]) -> str:
+def plateau_status(figures: dict[str, object], picture: str = "residual_losses") -> str:
     """What is made, and the figure of losses once there is one."""
     missing, rows = figures["missing"], figures["rows"]
     if not rows:
         return "\n*Not run yet.*\n"
     said = f"**Not complete**: {missing} rows are not made." if missing else "Complete: three seeds of every row."
     figure = "Loss of telling text from draws of the base, on held-out text, by updates; a line for each seed"
-    return f"\n{said}\n" + (f"\n![{figure}](../images/residual_losses.png)\n" if figures["losses"] else "")
+    return f"\n{said}\n" + (f"\n![{figure}](../images/{picture}.png)\n" if figures["losses"] else "")
 
 
 PLATEAU_CLAIMS = (  # a claim of the paper, the model that gains more, and that which it is compared with
@@ -234,16 +248,56 @@ PLATEAU_CLAIMS = (  # a claim of the paper, the model that gains more, and that 
     ("BiT\\* gains more than BiT", "BiT*", "BiT"),
     ("BiT\\* gains more than BALM", "BiT*", "BALM"),
 )
+RALM_CLAIM = "RALM, a second model that sees no further, gains nothing (less than 1 %)"
+CONVERGED_CLAIMS = (  # and what the paper has for it, on CC-News
+    (RALM_CLAIM, "RALM", None, "0.0"),
+    ("BALM, a larger base, gains", "BALM", None, "6.5"),
+    ("BALM gains more than RALM", "BALM", "RALM", "6.5"),
+    ("UniT, an energy of the base's size, gains", "UniT", None, "7.2"),
+    ("UniT gains more than BALM", "UniT", "BALM", "0.7"),
+    ("BiT, the same in both directions, gains", "BiT", None, "12.6 to 16.7"),
+    ("BiT gains more than UniT", "BiT", "UniT", "5.4 to 9.5"),
+    ("BiT\\*, a pretrained energy, gains", "BiT*", None, "13.1 to 18.5"),
+    ("BiT\\* gains more than BiT", "BiT*", "BiT", "0.5 (Base)"),
+    ("BiT\\* gains more than BALM", "BiT*", "BALM", "6.6 to 12.0"),
+)
 
 
 def plateau_claims(figures: dict[str, list[dict[str, object]]]) -> str:
     """A line for each claim: the difference of gains per word over pairs of seeds, with Student's interval."""
     lines = ["| claim of the paper | difference of gains per word, % | verdict |", "| --- | --- | --- |"]
     for claim, one, other in PLATEAU_CLAIMS:
-        pairs = list(zip(of_model(figures, one), of_model(figures, other), strict=False))
-        differences = [first["gain"][0] - second["gain"][0] for first, second in pairs]
+        differences = gained(figures, one, other)
         lines.append(f"| {claim} | {over_seeds(differences)} | {verdict_of(differences)} |")
     return "\n" + "\n".join(lines) + "\n"
+
+
+def converged_claims(figures: dict[str, list[dict[str, object]]]) -> str:
+    """A line for each claim: the gain per word, or the difference of two, over seeds, and the paper's figure."""
+    lines = ["| claim | ours, % of the perplexity per word | theirs, CC-News | verdict |", "| --- | --- | --- | --- |"]
+    for claim, one, other, theirs in CONVERGED_CLAIMS:
+        values = gained(figures, one, other)
+        verdict = verdict_of([1 - value for value in values] if claim == RALM_CLAIM else values)
+        lines.append(f"| {claim} | {over_seeds(values)} | {theirs} | {verdict} |")
+    return "\n" + "\n".join(lines) + "\n"
+
+
+def gained(figures: dict[str, list[dict[str, object]]], one: str, other: str | None) -> list[float]:
+    """The gain per word of a model in each seed, less that of another one if there is one."""
+    ours = [row["gain"][0] for row in of_model(figures, one)]
+    if other is None:
+        return ours
+    return [mine - row["gain"][0] for mine, row in zip(ours, of_model(figures, other), strict=False)]
+
+
+def converged_base(figures: dict[str, object]) -> str:
+    """How the base was trained on, in a sentence."""
+    losses = figures["base"]
+    best, loss = min(losses, key=lambda entry: entry[1])
+    return (
+        f" its validation loss is {losses[0][1]:.4f} nats a token after 100 updates, {loss:.4f} at best, after {best:,}; it "
+        f"was stopped after {losses[-1][0]:,} "
+    )
 
 
 def verdict_of(differences: list[float]) -> str:
@@ -328,5 +382,10 @@ BLOCKS = {
     ("residual_plateau", "gains"): plateau_gains,
     ("residual_plateau", "losses"): plateau_losses,
     ("residual_plateau", "claims"): plateau_claims,
+    ("residual_converged", "status"): partial(plateau_status, picture="residual_converged_losses"),
+    ("residual_converged", "gains"): partial(plateau_gains, models=CONVERGED),
+    ("residual_converged", "losses"): plateau_losses,
+    ("residual_converged", "claims"): converged_claims,
+    ("residual_converged", "base"): converged_base,
     ("residual_analyses", "parts"): analyses,
 }

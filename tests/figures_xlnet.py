@@ -10,6 +10,8 @@ TASKS = {  # and what chance has
     "order": "two sentences exchanged or not (50 %)",
     "next": "the next sentence among four (25 %)",
     "cloze": "a word left out among four (25 %)",
+    "next by likelihood": "the next sentence, by likelihood without labels (25 %)",
+    "cloze by likelihood": "a word left out, by likelihood without labels (25 %)",
 }
 
 

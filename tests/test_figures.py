@@ -113,7 +113,7 @@ def test_tasks_have_a_verdict_over_texts_and_say_what_is_not_run():
     assert verdict(up, down, down).startswith(" *refuted under these conditions*: 1 of 3 reproduced, 2 refuted")
     made = {"missing": 2, "levels": [level, control, part], "effects": [up]}
     assert "| a | two sentences exchanged or not (50 %) | 49 [45, 53] | *not run* |" in figures_xlnet.task_levels(made)
-    assert "| K = 7 | 60 [58, 62] | *not run* | *not run* |" in figures_xlnet.task_parts(made)
+    assert "| K = 7 | 60 [58, 62] | *not run* | *not run* | *not run* | *not run* |" in figures_xlnet.task_parts(made)
     assert "| **5 [1, 9]** | *reproduced* |" in figures_xlnet.task_effects(made) and "2 rows" in figures_xlnet.task_status(made)
     empty = {"missing": 9, "levels": [], "effects": []}
     assert "*Not run" in figures_xlnet.task_levels(empty) and "*Not run" in figures_xlnet.task_effects(empty)

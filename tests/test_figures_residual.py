@@ -4,7 +4,11 @@ import json
 
 import figures_residual
 from figures_residual import (
+    CONVERGED,
     analysis_cell,
+    converged_base,
+    converged_claims,
+    converged_figures,
     plateau_claims,
     plateau_figures,
     plateau_gains,
@@ -40,6 +44,26 @@ def test_rows_are_read_where_each_is_kept(tmp_path):
     assert "| 100 | 1.3100 (3) |" in plateau_losses(figures)
     assert "| UniT gains more than BALM | 4.0 [4.0, 4.0] | *reproduced* |" in plateau_claims(figures)
     assert "| BiT gains more than UniT | *not run* | *open*: fewer than three seeds |" in plateau_claims(figures)
+
+
+def test_on_a_base_that_was_trained_on_first_gains_are_judged_by_themselves_too(tmp_path):
+    for seed in range(3):
+        write_row(tmp_path, "UniT", seed, 0.02 + seed / 1000, [100])
+        write_row(tmp_path, "RALM", seed, 0.001 + seed / 1000, [100])
+    training = tmp_path / "tinystories" / "base-training"
+    training.mkdir()
+    entries = [{"step": 100 * number, "validation": loss} for number, loss in enumerate((1.4, 1.3, 1.35), 1)]
+    (training / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    figures = converged_figures(tmp_path)
+    assert figures["missing"] == 10
+    claims = converged_claims(figures)
+    assert "| UniT, an energy of the base's size, gains | 2.1 [1.9, 2.3] | 7.2 | *reproduced* |" in claims
+    assert "(less than 1 %) | 0.2 [-0.0, 0.4] | 0.0 | *reproduced* |" in claims
+    assert "| BALM, a larger base, gains | *not run* |" in claims
+    assert "1.4000 nats a token after 100 updates, 1.3000 at best, after 200; it was stopped after 300" in converged_base(
+        figures
+    )
+    assert "trained on" not in plateau_gains(figures, CONVERGED)
 
 
 def test_a_verdict_of_differences():

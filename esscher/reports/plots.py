@@ -80,16 +80,17 @@ def bars(rows: Sequence[Mapping[str, float | str]], *, series: Mapping[str, str]
 
 def estimate_bars(
     names: Sequence[str],
-    series: Mapping[str, Sequence[Estimate]],
+    series: Mapping[str, Sequence[Estimate | None]],
     *,
     label: str,
     colours: Mapping[str, str] = POPULATIONS,
 ) -> "Figure":
-    """Groups of horizontal bars with error bars: one group per name, one bar per series."""
+    """Groups of horizontal bars with error bars: one group per name, one bar per series that has an estimate for it."""
     figure, axes = _canvas(6.4, 0.9 + 0.2 * len(names) * len(series))
     for number, (name, estimates) in enumerate(series.items()):
         height, positions = _bar_positions(len(names), number, len(series))
-        values, errors = _errors(estimates)
+        there = [(place, estimate) for place, estimate in zip(positions, estimates, strict=True) if estimate is not None]
+        positions, (values, errors) = [place for place, _ in there], _errors([estimate for _, estimate in there])
         colour = colours.get(name, INK)
         style: dict[str, Any] = {"color": colour, "ecolor": INK, "error_kw": {"elinewidth": 1}}
         axes.barh(positions, values, height=height * 0.9, xerr=errors, label=name, **style)

@@ -27,3 +27,6 @@ def test_estimates_have_whiskers(tmp_path):
     bars = estimate_bars(["'$x'", "all others"], lines, label="probability")
     assert [text.get_text() for text in bars.axes[0].get_yticklabels()] == [r"'\$x'", "all others"]
     assert save_figure(bars, tmp_path / "bars.svg").read_text().count("<svg") == 1
+    gaps = estimate_bars(["a", "b"], {"data": [None, some(0.8)], "joint": [some(0.7), some(0.6)]}, label="probability")
+    (gap,) = (bars for bars in gaps.axes[0].containers if getattr(bars, "patches", None) and len(bars.patches) == 1)
+    assert gap.patches[0].get_width() == 0.8 and round(gap.patches[0].get_y() + gap.patches[0].get_height() / 2, 6) == 1.0

@@ -76,8 +76,8 @@ def keep(context: StudyContext, rows: Sequence[Row], missing: int) -> None:
         for text, task in dict.fromkeys((text, task) for text, task, _ in values)
         if all((text, task, way) in values for way in (NO_PRETRAINING, CAUSAL, DENOISING, PERMUTED))
     ]
-    shown = [name for name in COLOURS if groups and all((*group, name) in values for group in groups)]
-    if shown:
-        bars = {name: [values[(*group, name)] for group in groups] for name in shown}
+    if groups:
+        shown = [name for name in COLOURS if any((*group, name) in values for group in groups)]
+        bars = {name: [values.get((*group, name)) for group in groups] for name in shown}
         names = [f"{text}, {task}" for text, task in groups]
         save_figure(estimate_bars(names, bars, label="test accuracy, %", colours=COLOURS), context.out / PICTURE)
