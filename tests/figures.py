@@ -47,6 +47,7 @@ COMMANDS = {
     "xlnet_tasks": "esscher reproduce xlnet --scale small --seeds 3 --out runs/xlnet",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
     "gam": "esscher reproduce gam --scale small --seeds 3 --out runs/gam",
+    "gam_weak": "esscher reproduce gam --scale weak --seeds 3 --out runs/gam-weak",
     "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
@@ -60,7 +61,8 @@ PICTURES = {
     "residual_plateau": ("residual_losses",),
 }  # else: NAME
 RENAMED = {  # pictures of a scale whose recipe has them under the same name at another scale
-    "residual_converged": {"residual": "residual_converged", "residual_losses": "residual_converged_losses"}
+    "residual_converged": {"residual": "residual_converged", "residual_losses": "residual_converged_losses"},
+    "gam_weak": {"gam_weakness": "gam_weak"},
 }
 
 
@@ -77,6 +79,7 @@ def record(name: str, folder: Path) -> None:
         "energy_gan": energy_gan_figures, "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
         "residual_plateau": plateau_figures, "residual_converged": converged_figures, "gam_widths": width_figures,
+        "gam_weak": gam_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}

@@ -2,6 +2,7 @@
 
 from figures_gam import (
     TOSSES,
+    as_weak,
     base_is,
     gam_beside_tables,
     gam_effects,
@@ -28,7 +29,7 @@ def test_a_cell_that_is_not_made_is_said():
     some = {"rows": [row(500, 1.3), row(5000, 1.1)], "not made": [missing(1000), missing(500, "updates")]}
     text = gam_effects(some)
     assert "| pure | 500 | 1.24 ± 0.07; 1.19 ± 0.07; [32, 392] | 1.30; 1.10; 40 (1 motif, 1 seed) | *not run* |" in text
-    assert "| mixture | 500 | 1.23 ± 0.03; 1.16 ± 0.03; [59.26, 433.33] | - | - |" in text  # not in the study
+    assert "| pure | 5,000 |" in text and "| mixture |" not in text and "| 20,000 |" not in text  # not in the study
     assert "Not complete" in gam_status(some) and "2 of 4 rows" in gam_status(some)
 
 
@@ -69,6 +70,18 @@ def test_a_verdict_compares_ratios_where_the_bases_are_alike():
     assert "| *refuted under these conditions* | base as weak, ratio outside" in gam_verdicts({"rows": outside, "not made": []})
     assert "| *open* | base as weak, ratio outside" in gam_verdicts({"rows": outside[:1], "not made": []})
     assert "| *open* | another base" in gam_verdicts({"rows": strong, "not made": []})
+
+
+def test_the_published_network_is_judged_by_its_interval_over_seeds():
+    def figures(ratios, student=1.2):
+        return {"rows": [row(500, ratio, student, seed=seed) for seed, ratio in enumerate(ratios)], "not made": []}
+
+    verdict, reason = as_weak(figures([1.25, 1.24, 1.26]))
+    assert verdict == "*reproduced*" and "1.25 [1.23, 1.27], the paper 1.24 ± 0.07, 3 seeds" in reason
+    assert as_weak(figures([1.25, 1.24]))[0] == "*open*"  # two seeds
+    assert as_weak(figures([1.0, 1.25, 1.5]))[0] == "*open*"  # from below 1
+    assert as_weak(figures([1.41, 1.40, 1.42], 1.05))[0] == "*refuted under these conditions*"
+    assert as_weak(figures([1.02, 1.03, 1.01], 1.02))[0] == "*open*"  # a stronger base
 
 
 def test_comparisons_that_are_not_run_are_said():

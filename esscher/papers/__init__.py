@@ -69,7 +69,7 @@ RECIPES = {
                minutes={"smoke": 1.0, "small": 3.0}),
         Recipe("gam", "gam.recipe:run_gam", GAM, "strings with a motif: feature weights and distilled students",
                single_process_reason="its policy gradients have one prompt, which cannot be shared",
-               minutes={"smoke": 1.0, "small": 35.0}),
+               scales=("smoke", "small", "weak", "paper"), minutes={"smoke": 1.0, "small": 35.0}),
         Recipe("laboratory", "gam.recipe:run_entropies", GAM, "exact entropies of the motif processes"),
         Recipe("residual", "residual.recipe:run", RESIDUAL, "energies over continuations beside plain models of equal size",
                scales=("smoke", "small", "plateau", "converged", "pretrained", "paper"), data_scales=("pretrained", "paper")),

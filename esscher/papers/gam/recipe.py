@@ -19,7 +19,7 @@ from esscher.core.storage import write_file
 from esscher.exact.languages import motif_process
 from esscher.papers.gam.comparisons import distillation_methods, regimes
 from esscher.papers.gam.figures import PUBLISHED, descent_figure, figure_of, figure_of_cells, weakness_figure
-from esscher.papers.gam.rows import KINDS, SCALES, Cell, GamContext, make_rows, prepare_gam
+from esscher.papers.gam.rows import KINDS, SCALES, Cell, GamContext, GamScale, make_rows, prepare_gam
 from esscher.papers.laboratory.coverage import single_thread
 from esscher.papers.study import Row, StudyContext, select
 from esscher.reports.document import Picture, Section, Table
@@ -59,9 +59,7 @@ def run_gam(context: StudyContext) -> dict[str, Any]:
     cells: list[tuple[Cell, str]] = list(scale.cells(context.seeds))
     rows: list[Row] = []
     with single_thread():  # as fast as two threads on these networks, and seconds are those of one core
-        prepared = prepare_gam(scale.weak_run(), scale, out / "weak")
-        weights, students = regimes(prepared), distillation_methods(prepared)
-        descent_figure(weights).savefig(out / "gam_descent.png", dpi=160)
+        compared = _compare(scale, out) if scale.weak_updates is not None else None
         for rows in make_rows(cells, scale, out):
             current_progress().say(f"{len(rows)} of {len(cells)} rows are made.")
             keep_rows(rows, cells[len(rows) :], out)
@@ -71,10 +69,21 @@ def run_gam(context: StudyContext) -> dict[str, Any]:
     )
     tables = {
         "rows": select(rows, COLUMNS), "summary": summary(rows), "paper": PAPER,
-        "regimes": [regime["row"] for regime in weights], "students": students,
     }  # fmt: skip
-    sections = [_rows_section(rows), _comparisons_section(weights, students, prepared)]
+    sections = [_rows_section(rows)]
+    if compared is not None:
+        weights, students, _ = compared
+        tables |= {"regimes": [regime["row"] for regime in weights], "students": students}
+        sections.append(_comparisons_section(*compared))
     return context.publish("Global autoregressive models", about, sections, tables)
+
+
+def _compare(scale: GamScale, out: Path) -> tuple[list[Row], list[Row], GamContext]:
+    """Ways to fit weights and ways to distil, on one weak base."""
+    prepared = prepare_gam(scale.weak_run(), scale, out / "weak")
+    weights, students = regimes(prepared), distillation_methods(prepared)
+    descent_figure(weights).savefig(out / "gam_descent.png", dpi=160)
+    return weights, students, prepared
 
 
 def keep_rows(rows: Sequence[Row], missing: Sequence[tuple[Cell, str]], out: Path) -> None:

@@ -96,7 +96,7 @@ class GamScale:
     readings: tuple[str, ...] = tuple(READINGS)  # of pure data of the first motif
     readings_elsewhere: tuple[str, ...] = tuple(READINGS)
     descent_epochs: int  # of the stochastic regimes, at most
-    weak_updates: int  # of the base on which methods are compared
+    weak_updates: int | None  # of the base on which methods are compared; None leaves the comparisons out
 
     def cells(self, seeds: int = 1) -> Iterator[tuple[Cell, str]]:
         """All rows, as cells and feature sets, in the order in which they are made: the first sizes of every motif, the other
@@ -163,6 +163,14 @@ SCALES = {
         student=replace(_student(800), learning_rate=6e-3, schedule="linear", patience=None, evaluate_every=100),
         motifs={"pure": PURE_MOTIFS[:2], "mixture": MIXTURE_MOTIFS[:2]}, sizes=(500, 5000, 20000, 1000, 10000), first_sizes=3,
         feature_sets=FEATURE_SETS[:1], readings_elsewhere=("epochs of batches of 500",), descent_epochs=40, weak_updates=250,
+    ),
+    "weak": GamScale(  # the published network and rate, and a patience of 20 updates: a base as weak as the paper's
+        base=_base(length=30, width=200, steps=2_000), max_strings_read=300_000,
+        distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
+        student=replace(_student(2_000), patience=None, evaluate_every=100),
+        motifs={"pure": PURE_MOTIFS[:1], "mixture": MIXTURE_MOTIFS[:1]}, sizes=(500,), first_sizes=1,
+        feature_sets=FEATURE_SETS[:1], readings=("updates",), readings_elsewhere=("updates",), descent_epochs=40,
+        weak_updates=None,
     ),
     "paper": GamScale(
         base=_base(length=30, width=200, steps=40_000), max_strings_read=20_000_000,
