@@ -2,7 +2,7 @@
 
 from figures_gam import (
     TOSSES,
-    as_weak,
+    as_published,
     base_is,
     gam_beside_tables,
     gam_effects,
@@ -73,15 +73,17 @@ def test_a_verdict_compares_ratios_where_the_bases_are_alike():
 
 
 def test_the_published_network_is_judged_by_its_interval_over_seeds():
-    def figures(ratios, student=1.2):
-        return {"rows": [row(500, ratio, student, seed=seed) for seed, ratio in enumerate(ratios)], "not made": []}
+    def figures(*ratios):
+        return {"rows": [row(500, ratio, 1.2, seed=seed) for seed, ratio in enumerate(ratios)], "not made": []}
 
-    verdict, reason = as_weak(figures([1.25, 1.24, 1.26]))
-    assert verdict == "*reproduced*" and "1.25 [1.23, 1.27], the paper 1.24 ± 0.07, 3 seeds" in reason
-    assert as_weak(figures([1.25, 1.24]))[0] == "*open*"  # two seeds
-    assert as_weak(figures([1.0, 1.25, 1.5]))[0] == "*open*"  # from below 1
-    assert as_weak(figures([1.41, 1.40, 1.42], 1.05))[0] == "*refuted under these conditions*"
-    assert as_weak(figures([1.02, 1.03, 1.01], 1.02))[0] == "*open*"  # a stronger base
+    verdict, reason = as_published(figures(1.25, 1.24, 1.26))
+    weakness = 100 * (1.25 * 1.2 - 1) / (TOSSES / 0.49 - 1)
+    assert verdict == "*reproduced*" and "1.25 [1.23, 1.27], the paper 1.24 ± 0.07; 3 seeds" in reason
+    assert f"bases are {weakness:.0f}, " in reason
+    assert as_published(figures(1.25, 1.24))[0] == "*open*"  # two seeds
+    assert as_published(figures(1.0, 1.25, 1.5))[0] == "*open*"  # from below 1
+    assert as_published(figures(1.41, 1.40, 1.42))[0] == "*refuted under these conditions*"
+    assert as_published(figures(1.25, 1.33, 1.41))[0] == "*open*"  # the mean outside, the interval not
 
 
 def test_comparisons_that_are_not_run_are_said():

@@ -168,7 +168,7 @@ SCALES = {
         base=_base(length=30, width=200, steps=2_000), max_strings_read=300_000,
         distil=DistilConfig(draws=20_000, candidates=20_000), distil_epochs=2,
         student=replace(_student(2_000), patience=None, evaluate_every=100),
-        motifs={"pure": PURE_MOTIFS[:1], "mixture": MIXTURE_MOTIFS[:1]}, sizes=(500,), first_sizes=1,
+        motifs={"pure": PURE_MOTIFS[:1]}, sizes=(500,), first_sizes=1,
         feature_sets=FEATURE_SETS[:1], readings=("updates",), readings_elsewhere=("updates",), descent_epochs=40,
         weak_updates=None,
     ),
