@@ -97,9 +97,7 @@ def plane(figures: dict[str, object]) -> str:
     lines = [["points", "model", "errors of draws, %", "mean or one draw, %", "class boundary taken for generated, %",
               "generated above the 10 % quantile, %"]]  # fmt: skip
     for row in rows:
-        boundary, above = (
-            with_interval(row.get(name), row["draws"]) for name in ("class boundary in generated", "above the threshold")
-        )
+        boundary, above = (with_interval(row.get(name)) for name in ("class boundary in generated", "above the threshold"))
         lines.append([row["points"], row["model"], _each(row["errors"]), with_interval(row["error"]), boundary, above])
     return _table(lines)
 

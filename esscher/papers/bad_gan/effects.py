@@ -4,6 +4,7 @@ verdicts, beside the published figures; and the file and the picture of what has
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_file
@@ -122,7 +123,7 @@ def published(points: str, model: str) -> float | None:
     return None
 
 
-def made_rows(context: StudyContext, studies: Sequence[Study[object]]) -> list[Row]:
+def made_rows(context: StudyContext, studies: Sequence[Study[Any]]) -> list[Row]:
     """All rows in the folders of studies, whatever draws were asked for; by study, draw and model."""
     rows = []
     for study in studies:
@@ -133,7 +134,7 @@ def made_rows(context: StudyContext, studies: Sequence[Study[object]]) -> list[R
     return rows
 
 
-def keep(context: StudyContext, studies: Sequence[Study[object]]) -> None:
+def keep(context: StudyContext, studies: Sequence[Study[Any]]) -> None:
     """Write what has been made to `few_labels.json`, and the picture of the validation errors of longer runs."""
     rows = made_rows(context, studies)
     made = {(row["points"], row["model"], row["draw"]) for row in rows}
@@ -148,7 +149,7 @@ def keep(context: StudyContext, studies: Sequence[Study[object]]) -> None:
             )
 
 
-def _histories(context: StudyContext, study: Study[object]) -> dict[str, list[tuple[int, float]]]:
+def _histories(context: StudyContext, study: Study[Any]) -> dict[str, list[tuple[int, float]]]:
     """The validation errors by updates of the first draw of each model that is done."""
     folders = {model: context.run_dir(study.name, model) for model in study.models}
     return {model: validation_history(folder) for model, folder in folders.items() if (folder / ROW_FILE).exists()}
