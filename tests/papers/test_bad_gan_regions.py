@@ -30,6 +30,10 @@ def test_two_features_have_a_view_of_their_own():
     game = PlanarNets(width=8, features=2).build(classes=2, rng=SeededRng(3))
     second = feature_view(view := planar_view(game, SETS, MADE))
     assert second["made"].equal(game.discriminator.features(MADE)) and second["labels"].equal(SETS.labelled.labels)
+    points = torch.cat([second[name] for name in ("labelled", "data", "made")]).double()
+    outside = torch.cat([second["box"][:2] - points.amin(0), points.amax(0) - second["box"][2:]])
+    spread = (points.amax(0) - points.amin(0)).repeat(2)
+    assert torch.allclose(outside, -spread / 4)  # the box is theirs, with a quarter more on each side
     right_bottom = second["box"][[2, 1]].float()  # the first row of the last column
     logits = game.discriminator.head(right_bottom[None])[0]
     assert int(second["classes"][9_900]) == int(logits.argmax())
