@@ -15,6 +15,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+import figures_bad_gan
 import figures_gam
 import figures_images
 import figures_laboratory
@@ -43,6 +44,7 @@ COMMANDS = {
     "--event 'phrases:his gun,a gun,her gun' --max-length 20 --draws 4000 --out runs/risk-example",
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
+    "bad_gan": "esscher reproduce bad-gan --scale small --seeds 3 --out runs/bad-gan",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
     "xlnet_tasks": "esscher reproduce xlnet --scale small --seeds 3 --out runs/xlnet",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
@@ -55,6 +57,7 @@ COMMANDS = {
     "residual_converged": "esscher reproduce residual --scale converged --seeds 3 --out runs/residual_converged",
 }
 PICTURES = {
+    "bad_gan": figures_bad_gan.PICTURES,
     "energy_gan": ("four-gaussians", "biased-pair", "two-spirals"),
     "gam": ("gam*",),
     "residual_analyses": ("residual_*",),
@@ -76,7 +79,8 @@ def record(name: str, folder: Path) -> None:
         "risk_example": figures_risk.example_figures,
         "eforcing_lm": figures_text.text_figures, "eforcing_backbones": figures_text.text_figures,
         "eforcing_images": image_figures,
-        "energy_gan": energy_gan_figures, "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
+        "energy_gan": energy_gan_figures, "bad_gan": figures_bad_gan.few_label_figures,
+        "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
         "residual_plateau": plateau_figures, "residual_converged": converged_figures, "gam_widths": width_figures,
         "gam_weak": gam_figures,
@@ -390,6 +394,7 @@ def percent(share: object) -> str:
 
 
 BLOCKS = {
+    **figures_bad_gan.BLOCKS,
     **figures_gam.BLOCKS,
     **figures_residual.BLOCKS,
     ("quickstart", "caption"): caption,

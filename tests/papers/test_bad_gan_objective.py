@@ -10,6 +10,7 @@ from esscher.papers.bad_gan.objective import (
     ComplementGan,
     ComplementGanConfig,
     LowDensity,
+    UniformComplement,
     class_entropy_loss,
     feature_matching_loss,
     pull_away_loss,
@@ -87,6 +88,39 @@ def test_losses_by_hand():
     assert float(feature_matching_loss(real, fake, "absolute")) == pytest.approx(
         float((real.mean(0) - fake.mean(0)).abs().mean())
     )
+
+
+def test_the_ideal_complement_is_uniform_outside_the_threshold():
+    def log_density(x):  # a disc of radius 1 is dense
+        return -x.norm(dim=-1)
+
+    sampler = UniformComplement((-2.0, -1.0), (2.0, 3.0), (log_density, -1.0))
+    x = sampler.draw(4_000, rng=SeededRng(0))
+    assert x.shape == (4_000, 2) and float(x.norm(dim=-1).min()) >= 1
+    assert x.amin(0).tolist() == pytest.approx([-2, -1], abs=0.05) and x.amax(0).tolist() == pytest.approx([2, 3], abs=0.05)
+    above = float((x[:, 1] > 1).double().mean())  # half of the box, and more of the rest: 8 / (16 - pi)
+    assert above == pytest.approx(8 / (16 - math.pi), abs=0.035)  # 4.5 deviations
+
+
+def test_beside_an_ideal_complement_only_the_classifier_learns():
+    process = biased_pair()
+    data, labelled = process.draw(40, rng=SeededRng(4)), process.draw(6, rng=SeededRng(5))
+    game = NETS.build(classes=2, rng=SeededRng(3))
+    plain, ideal = ComplementGanConfig(), ComplementGanConfig(complement_quantile=0.01)
+    sampler = UniformComplement((-9.0, -9.0), (9.0, 9.0), (process.log_density, -9.0))
+    for config, complement in ((plain, sampler), (ideal, None)):
+        with pytest.raises(ValueError, match="give both, or none"):
+            ComplementGan(labelled, config, complement=complement)
+    objective = ComplementGan(labelled, ideal, complement=sampler)
+    losses = objective(game, data, rng=SeededRng(6)).value
+    rng = SeededRng(6)
+    rng.permutation(6)
+    game.generator.draw_noise(40, rng=rng)
+    made = sampler.draw(40, rng=rng)
+    expected = real_or_generated_loss(game.discriminator(data.values), game.discriminator(made))
+    expected = expected + torch.nn.functional.cross_entropy(game.discriminator(labelled.values), labelled.labels)
+    assert list(losses) == ["discriminator"]
+    assert float(losses["discriminator"].detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
 
 
 def test_the_entropy_of_classes_alone_or_among_all():

@@ -64,10 +64,15 @@ class ImageDensity:
         levels = (small - self.pixel_min) / (1 - self.pixel_min) * (network.vocab_size - 1)
         return network.interpolated_log_probs(levels.permute(0, 2, 3, 1)).double().sum((1, 2, 3))
 
-    @torch.no_grad()
     def quantile(self, images: Float[Tensor, "N C H W"], share: float) -> float:
         """The log-density below which this share of the images lies."""
-        return float(torch.quantile(torch.cat([self(part) for part in torch.split(images, BATCH_SIZE)]), share))
+        return float(torch.quantile(log_densities(self, images), share))
+
+
+@torch.no_grad()
+def log_densities(log_density: Callable[[Tensor], Tensor], points: Float[Tensor, "N *S"]) -> Float[Tensor, "N"]:
+    """The log-density of many points, a batch at a time."""
+    return torch.cat([log_density(part) for part in torch.split(points, BATCH_SIZE)])
 
 
 Matching = Literal["squared", "mean-square", "absolute"]
@@ -78,14 +83,16 @@ Density = tuple[Callable[[Tensor], Tensor], float]
 @dataclass(frozen=True)
 class LowDensity:
     """LD penalises generated points of a log-density above the threshold: the mean excess over the points that exceed it
-    ("exceeding", as released), or over all points ("all", (C.3), where few points that exceed count little). It counts from
-    `start_step` on, with a `probability` in each step, for `max_points` points; in the paper always, for all."""
+    ("exceeding", as released), or over all points ("all", (C.3), where few points that exceed count little). The threshold is
+    the `quantile` of the log-density of real points (published: 0.1; 0.02, 0.2 and 1 in Table C.2). LD counts from `start_step`
+    on, with a `probability` in each step, for `max_points` points; in the paper always, for all."""
 
     weight: float = 1.0
     start_step: int = 0
     probability: float = 1.0
     max_points: int | None = None
     mean_over: Literal["exceeding", "all"] = "exceeding"
+    quantile: float = 0.1
 
     def __call__(self, generated: Float[Tensor, "N *S"], density: Density, *, rng: SeededRng, step: int) -> Tensor:
         chosen = rng.bernoulli(torch.tensor([self.probability], dtype=torch.float64).log())
@@ -95,6 +102,25 @@ class LowDensity:
         excess = (log_density(generated[: self.max_points]) - threshold).clamp(min=0)
         counted = excess > 0 if self.mean_over == "exceeding" else torch.ones_like(excess, dtype=torch.bool)
         return self.weight * (excess.sum() / counted.sum().clamp(min=1)).to(generated.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class UniformComplement:
+    """A fixed generator: uniform points of a box, without those whose log-density is above the threshold (thesis, C.4)."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    density: Density
+
+    def draw(self, count: int, *, rng: SeededRng) -> Float[Tensor, "N D"]:
+        """So many independent points, by rejection."""
+        low, high = torch.tensor(self.low), torch.tensor(self.high)
+        log_density, threshold = self.density
+        accepted = low.new_zeros(0, len(low))
+        while len(accepted) < count:
+            x = low + (high - low) * rng.uniform(count, len(low))
+            accepted = torch.cat([accepted, x[log_density(x) <= threshold]])
+        return accepted[:count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +133,8 @@ class ComplementGanConfig:
     features (the paper), its mean square (the released code for MNIST) or its mean absolute value (the code for SVHN and
     CIFAR-10). `unlabelled_weight` is that of the loss of unlabelled and generated points: 1 in the paper, 0.5 as released.
     With `separate_generator_batch` the first half of a batch is the discriminator's, the other the generator's. An inference
-    net in the game needs a `variational` weight.
+    net in the game needs a `variational` weight. With a `complement_quantile` no generator learns: generated points are uniform
+    where the density is at most this quantile of that of the data (the ideal complement).
     """
 
     labelled_batch_size: int = 100
@@ -120,17 +147,25 @@ class ComplementGanConfig:
     entropy_over: Literal["classes", "all"] = "classes"
     unlabelled_weight: float = 1.0
     separate_generator_batch: bool = False
+    complement_quantile: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ComplementGan:
-    """The game of a classifier and a generator, on unlabelled points and these labelled ones; LD needs the `density`."""
+    """The game of a classifier and a generator, on unlabelled points and these labelled ones; LD needs the `density`. With a
+    `complement` only the classifier learns, and generated points are of that sampler."""
 
     labelled: Points
     config: ComplementGanConfig = ComplementGanConfig()
     density: Density | None = None
+    complement: UniformComplement | None = None
 
     def __post_init__(self) -> None:
+        if (self.config.complement_quantile is None) != (self.complement is None):
+            raise ValueError(
+                f"complement_quantile is {self.config.complement_quantile} and complement is {self.complement}: an ideal "
+                f"complement has both. Nothing was learnt; give both, or none."
+            )
         if self.config.low_density is not None and self.density is None:
             raise ValueError(
                 "LowDensity needs a density and its threshold, and there is none. Nothing was learnt; pass density."
@@ -143,7 +178,7 @@ class ComplementGan:
         assert labelled.labels is not None
         half = len(data) // 2 if config.separate_generator_batch else len(data)
         z = target.generator.draw_noise(half, rng=rng)
-        generated = target.generator(z)
+        generated = target.generator(z) if self.complement is None else self.complement.draw(half, rng=rng).to(z.device)
         parts = [labelled.values, data.values[:half], generated]
         features = torch.split(target.discriminator.features(torch.cat(parts)), [len(part) for part in parts])
         labelled_logits, logits, fake = (target.discriminator.head(part) for part in features)
@@ -151,20 +186,20 @@ class ComplementGan:
         real_or_generated = real_or_generated_loss(logits, fake)
         class_entropy = class_entropy_loss(logits, config.entropy_over)
         unsupervised = config.unlabelled_weight * real_or_generated
+        losses = {"discriminator": supervised + unsupervised + config.conditional_entropy * class_entropy}
+        metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
+        if self.complement is not None:
+            return Loss(losses, metrics, half)
         real = target.discriminator.features(data.values[half:]) if config.separate_generator_batch else features[1]
         generator = feature_matching_loss(real, features[2], config.matching)
         if config.pull_away:
             generator = generator + config.pull_away * pull_away_loss(features[2])
         if config.low_density is not None and self.density is not None:
             generator = generator + config.low_density(generated, self.density, rng=rng.stream("generator"), step=step)
-        losses = {
-            "discriminator": supervised + unsupervised + config.conditional_entropy * class_entropy,
-            "generator": generator,
-        }
+        losses["generator"] = generator
         if target.inference is not None:
             losses["inference"] = config.entropy(target, z, generated)
             losses["generator"] = generator + config.variational * losses["inference"]
-        metrics = {"supervised": float(supervised.detach()), "apart": float(real_or_generated.detach())}
         return Loss(losses, metrics, half)
 
 

@@ -127,6 +127,7 @@ class PlanarNets:
 
     The released code has deviations 0.01 and 0.001 (for its spirals 0.1 and 0.01). Noise of deviation `inference_noise_std` is
     added to the inputs of the inference net, whose weights are He's, and 0 in the last layer: it starts as a standard normal.
+    With `features` the discriminator ends in a linear layer of that size before its head; 2 features can be drawn.
     """
 
     width: int = 128
@@ -134,6 +135,7 @@ class PlanarNets:
     std: float | None = None
     generator_std: float | None = None
     inference_noise_std: float = 0.0
+    features: int | None = None
 
     def build(self, *, inference: bool = False, classes: int = 1, rng: SeededRng) -> Game:
         """A game in the plane."""
@@ -141,7 +143,9 @@ class PlanarNets:
         with rng.fork_torch_rng():
             generator = Generator(mlp([z, w, w, 2], self.generator_std, batch_norm=True), z)
             body = nn.Sequential(mlp([2, w, w], self.std), nn.ReLU())
-            head = mlp([w, classes], self.std)
+            if self.features is not None:
+                body.append(mlp([w, self.features], self.std))
+            head = mlp([self.features or w, classes], self.std)
             posterior = mlp([2, w, w, 2 * z], None)
             nn.init.zeros_(posterior[-1].weight)  # type: ignore[arg-type]
             encoder = nn.Sequential(GaussianNoise(self.inference_noise_std), posterior) if inference else None
